@@ -1,0 +1,61 @@
+# Every target stands on its own: it makes the virtual environment, installs what it needs, and runs.
+# A machine needs Python 3.11 or newer and make. Stamps in .venv remember what is installed, and
+# pyproject.toml or this file being newer than a stamp installs again.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  PYTHON=python3.12 chooses the interpreter of a new environment (now: $(PYTHON))."
+
+demo: $(VENV)/.stamp-base ## Train a small network and show each stage of it
+	@$(PY) -m wayfare demo
+
+test: lint ## Check style and types, then run every test
+	$(PY) -m pytest -n auto
+
+lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
+	$(PY) -m ruff check .
+	$(PY) -m mypy --strict wayfare
+
+bench: $(VENV)/.stamp-referee ## Measure eager execution beside PyTorch (installs PyTorch)
+	$(PY) -m benchmarks eager
+
+docs: $(VENV)/.stamp-base ## Write docs/api from the docstrings, and docs/coverage.md if PyTorch is there
+	$(PY) tools/make_api_docs.py
+	@if $(PY) -c "import expecttest, torch" 2>/dev/null; then \
+		echo "$(PY) -m tests.oracle.report"; $(PY) -m tests.oracle.report; \
+	else \
+		echo "docs/coverage.md left as it is: PyTorch is not installed in $(VENV) (make $(VENV)/.stamp-referee)."; \
+	fi
+
+clean: ## Remove the environment, the caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Wayfare needs Python 3.11 or newer, and $(PYTHON) is" \
+			"$$($(PYTHON) --version 2>/dev/null || echo missing). Name another one: make PYTHON=python3.12 ..." >&2; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml Makefile
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-venv pyproject.toml Makefile
+	$(PIP) install --editable ".[test]"
+	@touch $@ $(VENV)/.stamp-base
+
+$(VENV)/.stamp-referee: $(VENV)/.stamp-venv pyproject.toml Makefile
+	$(PIP) install --editable ".[test,referee]"
+	@touch $@ $(VENV)/.stamp-base $(VENV)/.stamp-test

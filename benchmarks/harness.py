@@ -1,0 +1,237 @@
+"""What every suite shares: the options, the two sides, interleaved timing, and the table of ratios."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.worker import ROOT, BenchmarkError, Worker
+
+__all__ = ["BenchmarkError", "Measurement", "Options", "Report", "Sides", "available_cores", "interleave"]
+
+WIDTH = 80
+ROUND_SECONDS = 0.03  # short rounds: a passing disturbance spoils few of them
+
+
+def available_cores() -> int:
+    """The cores this process may use, which is what both sides get unless told otherwise."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for."""
+
+    quick: bool = False
+    threads: int = 1
+    only: str | None = None
+    subject: str = "wayfare"
+    peer: str = "torch"
+
+    @property
+    def rounds(self) -> int:
+        return 5 if self.quick else 30
+
+    def wants(self, part: str) -> bool:
+        return self.only is None or self.only in part
+
+    def modules(self) -> list[str]:
+        """The subject and, if it can be imported, its peer."""
+        sys.path.insert(0, str(ROOT))
+        try:
+            if importlib.util.find_spec(self.subject) is None:
+                raise BenchmarkError(f"{self.subject} cannot be imported: install it first.")
+            return [self.subject] + [self.peer] * (importlib.util.find_spec(self.peer) is not None)
+        finally:
+            sys.path.remove(str(ROOT))
+
+
+class Sides:
+    """The processes of a comparison: the subject first, then the peer if there is one."""
+
+    def __init__(self, options: Options, environment: Mapping[str, str] | None = None) -> None:
+        self._stack = ExitStack()
+        self.workers = [
+            self._stack.enter_context(Worker(module, options.threads, environment))
+            for module in options.modules()
+        ]
+
+    def __enter__(self) -> Sides:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def prepare(self, work: str, **parameters: Any) -> None:
+        for worker in self.workers:
+            worker.prepare(work, **parameters)
+
+    def call(self, work: str, **parameters: Any) -> list[Any]:
+        return [worker.call(work, **parameters) for worker in self.workers]
+
+
+@dataclass
+class Measurement:
+    """One row: the rounds of each side, in units of `unit`, and the ratio that is wanted."""
+
+    part: str
+    work: str
+    unit: str
+    rounds: list[list[float]]
+    wanted: float | None = None
+
+    def best(self, side: int) -> float:
+        return min(self.rounds[side])
+
+    @property
+    def ratio_of_best(self) -> float | None:
+        return self.best(0) / self.best(1) if len(self.rounds) > 1 else None
+
+    @property
+    def median_ratio(self) -> float | None:
+        """The median over rounds of subject/peer: drift of the machine hits both halves of a round alike."""
+        if len(self.rounds) == 1:
+            return None
+        mine, theirs = self.rounds
+        return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+
+    @property
+    def met(self) -> bool | None:
+        ratio = self.ratio_of_best
+        return None if ratio is None or self.wanted is None else ratio <= self.wanted
+
+    def as_json(self) -> dict[str, Any]:
+        derived = {"ratio_of_best": self.ratio_of_best, "median_ratio": self.median_ratio, "met": self.met}
+        return {**asdict(self), **derived}
+
+
+def interleave(sides: Sides, work: str, rounds: int, **parameters: Any) -> list[list[float]]:
+    """Seconds per step of each side in `rounds` rounds that alternate between the sides."""
+    sides.prepare(work, **parameters)
+    slowest = max(worker.time(1) for worker in sides.workers)
+    number = max(1, round(ROUND_SECONDS / slowest))
+    seconds: list[list[float]] = [[] for _ in sides.workers]
+    for turn in range(rounds):
+        # Whoever goes first finds the caches cold and the clock speed low, so they take turns.
+        order = range(len(sides.workers)) if turn % 2 == 0 else reversed(range(len(sides.workers)))
+        for side in order:
+            seconds[side].append(sides.workers[side].time(number))
+    return seconds
+
+
+@dataclass
+class Report:
+    """The figures of a suite, printed part by part as they arrive and written to JSON at the end."""
+
+    suite: str
+    options: Options
+    measurements: list[Measurement] = field(default_factory=list)
+    curves: dict[str, Any] = field(default_factory=dict)
+    console: Console = field(default_factory=lambda: Console(width=WIDTH, highlight=False))
+
+    def begin(self) -> None:
+        """Print what is compared with what, and where."""
+        for name, text in self.environment().items():
+            self.note(f"{name:9} {text}")
+        if len(self.options.modules()) == 1:
+            self.note(f"{self.options.peer} cannot be imported: {self.options.subject} is shown alone.")
+
+    def environment(self) -> dict[str, str]:
+        """Names, versions, processor, threads and date: without them a figure means nothing."""
+        load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+        return {
+            "suite": self.suite + (" (quick: a look, not a measurement)" if self.options.quick else ""),
+            "compared": " against ".join(f"{name} {version(name)}" for name in self.options.modules()),
+            "under": f"Python {platform.python_version()}, NumPy {version('numpy')}, {platform.system()}",
+            "machine": f"{processor()}, {available_cores()} cores{load}, {self.options.threads} threads used",
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        }
+
+    def add(self, title: str, measurements: list[Measurement]) -> None:
+        """Keep the rows of one part and print them as a table."""
+        self.measurements += measurements
+        self.table(title, measurements)
+
+    def table(self, title: str, measurements: list[Measurement]) -> None:
+        modules = self.options.modules()
+        table = Table(title=title, title_justify="left", title_style="bold", width=WIDTH, box=box.SIMPLE_HEAD)
+        table.add_column("work", ratio=1)
+        for module in modules:
+            table.add_column(module, justify="right", no_wrap=True)
+        if len(modules) > 1:
+            for name in ("ratio", "median", "wanted"):
+                table.add_column(name, justify="right", no_wrap=True)
+        for row in measurements:
+            cells = [row.work, *(f"{figure(row.best(side))} {row.unit}" for side in range(len(modules)))]
+            if row.ratio_of_best is not None and row.median_ratio is not None:
+                colour = {None: "default", True: "green", False: "red"}[row.met]
+                wanted = "" if row.wanted is None else f"≤ {row.wanted:g} {'✓' if row.met else '✗'}"
+                cells += [f"[{colour}]{row.ratio_of_best:.2f}×", f"{row.median_ratio:.2f}×", wanted]
+            table.add_row(*cells)
+        self.console.print()
+        self.console.print(table)
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def write_json(self, path: Path) -> None:
+        content = {
+            "environment": self.environment(),
+            "modules": self.options.modules(),
+            "measurements": [measurement.as_json() for measurement in self.measurements],
+            "curves": self.curves,
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def figure(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def sparkline(values: list[float]) -> str:
+    """A curve in one line of text, from zero to the largest value."""
+    bars = "▁▂▃▄▅▆▇█"
+    top = max([*values, 1e-12])
+    return "".join(bars[max(0, min(len(bars) - 1, round(value / top * (len(bars) - 1))))] for value in values)
+
+
+def version(name: str) -> str:
+    """The version of an installed distribution, or of a checkout's own `version.py`."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    source = ROOT / name / "version.py"
+    if source.exists():
+        namespace: dict[str, Any] = {}
+        exec(source.read_text(), namespace)
+        return f"{namespace.get('__version__', 'unknown')} (checkout)"
+    return "(version unknown)"
+
+
+def processor() -> str:
+    """The processor's own name where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,145 @@
+"""One side of a comparison in its own process: it prepares works and times them when the harness asks.
+
+Each side has a process to itself, so that neither pays for the other's threads, heap or garbage collector.
+Requests and answers are lines of JSON on the standard streams.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "WAYFARE_THREADS")
+
+
+class BenchmarkError(RuntimeError):
+    """A side could not be measured; the message says which, on what work, and why."""
+
+
+def resolve(work: str) -> Callable[..., Any]:
+    """The function that `work` names, such as "chain.small_ops" in benchmarks/works/chain.py."""
+    module, _, function = work.partition(".")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"benchmarks.works.{module}"), function)
+    return found
+
+
+class Worker:
+    """A running side, as the harness sees it."""
+
+    def __init__(self, module: str, threads: int, environment: Mapping[str, str] | None = None) -> None:
+        self.module = module
+        self._work = "starting"
+        # BLAS libraries read their thread count once, when they are loaded.
+        limits = {name: str(threads) for name in THREAD_VARIABLES}
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", module, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **limits, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
+        )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self, work: str, **parameters: Any) -> None:
+        """Make `work` the one that `time` runs, and run it twice to warm up."""
+        self._work = work
+        self._ask(command="prepare", work=work, parameters=parameters)
+
+    def time(self, number: int) -> float:
+        """Seconds for one step, averaged over `number` of them."""
+        return float(self._ask(command="time", number=number))
+
+    def call(self, work: str, **parameters: Any) -> Any:
+        """The answer of a function that measures by itself, called with the module as its first argument."""
+        self._work = work
+        return self._ask(command="call", work=work, parameters=parameters)
+
+    def close(self) -> None:
+        """End the process and wait for it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _ask(self, **request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            status = self._process.wait()
+            raise BenchmarkError(f"{self.module} died with status {status} in the work {self._work}.")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise BenchmarkError(f"{self.module} failed in the work {self._work}:\n{answer['error']}")
+        return answer["value"]
+
+
+def load(name: str, threads: int) -> Any:
+    """Import a side and give it its threads."""
+    module = importlib.import_module(name)
+    if hasattr(module, "set_num_threads"):
+        module.set_num_threads(threads)
+    return module
+
+
+def serve(name: str, threads: int) -> None:
+    """Answer requests until the harness closes the stream."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    # What a work prints must not be taken for an answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    module: Any = None
+    step: Callable[[], object] | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        value: Any = None
+        try:
+            if module is None:
+                module = load(name, threads)
+            match request["command"]:
+                case "prepare":
+                    step = resolve(request["work"])(module, **request["parameters"]).step
+                    step()
+                    step()
+                case "time":
+                    assert step is not None
+                    value = time_steps(step, request["number"])
+                case "call":
+                    value = resolve(request["work"])(module, **request["parameters"])
+            answer = {"value": value}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def time_steps(step: Callable[[], object], number: int) -> float:
+    """Mean seconds of `number` steps, with the garbage collector running as in real use."""
+    started = perf_counter()
+    for _ in range(number):
+        step()
+    return (perf_counter() - started) / number
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))

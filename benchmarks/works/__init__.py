@@ -1,0 +1,41 @@
+"""The works: plain functions of a module `m` (Wayfare or a peer), so that every side runs the very same code.
+
+A timed work is `prepare(m, ...) -> Prepared`; a work that measures by itself returns plain JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A work ready to run: `step` is what is timed, `results` are the arrays that all sides must agree on."""
+
+    step: Callable[[], object]
+    results: Callable[[], list[np.ndarray]]
+
+
+def constant(m: Any, array: np.ndarray) -> Any:
+    """A tensor that owns a copy of `array`."""
+    return m.from_numpy(array.copy())
+
+
+def leaf(m: Any, array: np.ndarray) -> Any:
+    """A float32 tensor that collects a gradient."""
+    return constant(m, array.astype(np.float32)).requires_grad_()
+
+
+def clear(leaves: list[Any]) -> None:
+    """Forget the gradients, as an optimiser does between steps."""
+    for tensor in leaves:
+        tensor.grad = None
+
+
+def gradients(leaves: list[Any]) -> list[np.ndarray]:
+    """Copies of the gradients the leaves have collected."""
+    return [tensor.grad.numpy().copy() for tensor in leaves]

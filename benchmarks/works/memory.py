@@ -1,0 +1,51 @@
+"""The memory a step needs at its peak, by one yardstick for every library: the kernel's own count."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+from typing import Any
+
+from benchmarks.worker import resolve
+
+STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+RESET_HIGH_WATER = "5"
+
+# Blocks of four pages or more are then mapped one by one and given back when freed, so that resident memory
+# is live memory; otherwise it would also count what the C library keeps for later.
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_ARENA_MAX": "1"}
+
+
+def measurable() -> bool:
+    """Whether this system can tell a high-water mark and reset it (Linux can)."""
+    return STATUS.exists() and CLEAR_REFS.exists()
+
+
+def resident_bytes() -> int:
+    """The memory this process occupies now; 0 where the system does not say."""
+    return _status("VmRSS") if STATUS.exists() else 0
+
+
+def peak_of_step(m: Any, of: str, steps: int = 3, **parameters: Any) -> list[int]:
+    """Bytes that a step of the work `of` needs at its peak beyond what lives between steps, step by step."""
+    prepared = resolve(of)(m, **parameters)
+    prepared.step()
+    prepared.step()  # buffers that libraries make once, such as those of matrix products, are not the step's
+    peaks = []
+    for _ in range(steps):
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        before = resident_bytes()
+        CLEAR_REFS.write_text(RESET_HIGH_WATER)
+        prepared.step()
+        peaks.append(_status("VmHWM") - before)
+    return peaks
+
+
+def _status(name: str) -> int:
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(name)

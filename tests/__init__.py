@@ -1,0 +1,1 @@
+"""The tests mirror the package; `tests.oracle` has PyTorch as referee."""

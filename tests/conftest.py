@@ -1,0 +1,35 @@
+"""What every test starts from: the same seed, the default dtype, and reproducible property tests."""
+
+import gc
+import os
+
+import hypothesis
+import pytest
+
+import wayfare as wf
+from tests.oracle.summary import pytest_terminal_summary  # noqa: F401  (a hook: pytest finds it by its name)
+
+# Property tests time nothing: the first example pays for imports and caches, and machines differ.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.fixture(autouse=True)
+def fresh_state():
+    """Seed the generator before each test, so that a test draws the same numbers alone and in company."""
+    wf.manual_seed(0)
+    wf.set_default_dtype(wf.float32)
+    yield
+    wf.set_default_dtype(wf.float32)
+
+
+@pytest.fixture
+def no_cycle_collector():
+    """Switch the cycle collector off: what is freed inside the test is freed by reference counting alone."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    yield
+    if was_enabled:
+        gc.enable()

@@ -1,0 +1,65 @@
+"""The few entries the referee treats in their own way, each with the reason.
+
+`TOLERANCES` loosens a comparison, `KNOWN_DIFFERENCES` excuses an entry that disagrees: both stay small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracle.compare import Tolerance
+
+# Draws of two generators never agree: shape, dtype and distribution are compared instead.
+_RANDOM = frozenset(
+    {
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "normal.in_place",
+        "uniform",
+        "randn",
+        "randn_like",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "normal",
+        "normal.number_mean",
+        "bernoulli",
+        "multinomial",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.alpha_dropout",
+        "nn.functional.feature_alpha_dropout.with_train",
+        "nn.functional.rrelu",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.multi_head_attention_forward",
+    }
+)
+
+# The values are whatever the memory held: shape and dtype are compared.
+UNDEFINED_VALUES = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_"}
+)
+
+# Vectors fixed only up to sign (or up to a rotation): compared after the database's own normalisation.
+FIXED_UP_TO_SIGN = frozenset({"svd", "linalg.svd", "linalg.eigh", "svd_lowrank", "pca_lowrank"})
+
+# entry -> dtype name -> (tolerance, reason)
+TOLERANCES: dict[str, dict[str, tuple[Tolerance, str]]] = {}
+
+# entry -> reason. An entry here may fail, and does not count as agreeing.
+KNOWN_DIFFERENCES: dict[str, str] = {}
+
+
+def is_random(entry: str, kwargs: dict[str, Any]) -> bool:
+    """Whether a sample with these keywords draws random numbers."""
+    return entry in _RANDOM or kwargs.get("dropout_p", 0.0) > 0.0
+
+
+def tolerance_for(entry: str, dtype_name: str) -> Tolerance | None:
+    """The tolerance of an entry where it is not the default one."""
+    override = TOLERANCES.get(entry, {}).get(dtype_name)
+    return override[0] if override is not None else None

@@ -1,0 +1,116 @@
+"""The console command: what it prints, and what it returns."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from wayfare import cli, doctor
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"wayfare {cli.__version__}\n"
+
+
+def test_no_command_shows_the_commands(capsys):
+    assert cli.main([]) == 0
+    shown = capsys.readouterr().out
+    assert "demo" in shown
+    assert "doctor" in shown
+
+
+def test_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["fly"])
+    assert ended.value.code == 2
+    assert "fly" in capsys.readouterr().err
+
+
+def test_doctor_fits_eighty_columns_and_is_aligned(capsys):
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    entries = [line for line in lines if line.startswith("  ") and line[2] != " "]
+    starts = {len(line) - len(line[2:].split("  ", 1)[1].lstrip()) for line in entries}
+    assert len(starts) == 1
+
+
+def test_doctor_says_what_a_bug_report_needs(capsys):
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report) == ["versions", "machine", "computing"]
+    assert report["versions"]["wayfare"] == cli.__version__
+    assert set(report["versions"]) == {"wayfare", "python", "numpy", "scipy", "rich", "llvmlite"}
+    assert {"system", "cpu", "cpu features", "memory"} == set(report["machine"])
+    assert {"blas", "processors", "thread settings", "llvm", "devices"} <= set(report["computing"])
+    assert all(found for entries in report.values() for found in entries.values())
+
+
+def test_doctor_reports_settings_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("WAYFARE_EXAMPLE", "1")
+    computing = doctor.examine()["computing"]
+    assert "OMP_NUM_THREADS=3" in computing["thread settings"]
+    assert "WAYFARE_EXAMPLE=1" in computing["wayfare settings"]
+
+
+def test_doctor_says_whether_llvm_is_there(monkeypatch):
+    monkeypatch.setattr(doctor, "_installed", lambda name: name != "llvmlite")
+    report = doctor.examine()
+    assert report["versions"]["llvmlite"] == "not installed"
+    assert report["computing"]["llvm"] == "absent"
+
+
+def test_doctor_works_where_the_system_tells_nothing(monkeypatch):
+    """Other systems have no /proc: names come from the platform, features from NumPy."""
+    monkeypatch.setattr(doctor, "_text_of", lambda path: "")
+    monkeypatch.delattr(doctor.os, "sched_getaffinity", raising=False)
+    report = doctor.examine()
+    assert report["machine"]["cpu"]
+    assert report["machine"]["cpu features"]
+    assert report["computing"]["processors"] == str(doctor.os.cpu_count())
+
+
+def test_long_entries_wrap_under_themselves():
+    text = doctor.as_text({"section": {"name": "word " * 40, "other": "x"}})
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("  name   word")
+    assert lines[2].startswith("         word")
+
+
+@pytest.mark.parametrize("epochs", ["0", "-1", "many"])
+def test_demo_refuses_epochs_that_are_no_count(epochs, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["demo", "--epochs", epochs])
+    assert ended.value.code == 2
+    assert "--epochs" in capsys.readouterr().err
+
+
+def test_demo_runs_as_a_command(capsys):
+    assert cli.main(["demo", "--epochs", "1"]) == 0
+    assert "Stage 5" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_quietly(monkeypatch):
+    def interrupted(*_args, **_named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.regression, "run", interrupted)
+    assert cli.main(["demo"]) == 130
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes close otherwise there")
+def test_a_reader_that_leaves_is_no_error():
+    """As in `wayfare doctor | head -0`: the reader is gone before the first line is written."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "wayfare", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running.stdout.close()
+    assert running.stderr.read() == ""
+    running.stderr.close()
+    assert running.wait() == 141

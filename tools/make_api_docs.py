@@ -1,0 +1,134 @@
+"""Writes docs/api from the docstrings: one page for each area of the public API, and an index.
+
+    python tools/make_api_docs.py            write the pages
+    python tools/make_api_docs.py --check    only say whether they are up to date
+"""
+
+import argparse
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+TARGET = ROOT / "docs" / "api"
+
+# A namespace of the public API → what its page is called. The names come from each module's __all__.
+NAMESPACES = {
+    "wayfare": "wayfare",
+    "wayfare.autograd": "wayfare.autograd",
+    "wayfare.nn.functional": "wayfare.nn.functional",
+    "wayfare.testing": "wayfare.testing",
+}
+NOTE = "<!-- Written by tools/make_api_docs.py (make docs): change the docstrings, not this page. -->\n"
+
+
+def home_of(thing, namespace):
+    """The module that defines a thing, or the namespace for values that do not know."""
+    module = getattr(thing, "__module__", None)
+    return module if isinstance(module, str) and module.startswith("wayfare") else namespace
+
+
+def signature_of(name, thing):
+    """How a thing is called, as Python would write it."""
+    try:
+        signature = str(inspect.signature(thing))
+    except (TypeError, ValueError):
+        return name
+    # Objects as defaults print an address, which differs from run to run.
+    return name + re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"<\1>", signature)
+
+
+def text_of(thing):
+    """A thing's own docstring as Markdown; a class of values without one says nothing."""
+    return (inspect.getdoc(thing) or "").strip()
+
+
+def public_members(cls):
+    """The public methods and properties of a class that have something to say, by name."""
+    for name, member in inspect.getmembers(cls):
+        inherited = any(name in vars(base) for base in (object, Exception, tuple, BaseException))
+        documented = bool((getattr(member, "__doc__", None) or "").strip())
+        if not name.startswith("_") and not inherited and documented:
+            yield name, member
+
+
+def summary(text):
+    """The first sentence of a docstring, on one line."""
+    first = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=[.!?])\s", first)[0].replace("|", "\\|")
+
+
+def entry(name, thing):
+    """The Markdown of one public name."""
+    if inspect.isclass(thing):
+        lines = [f"### class `{name}`", "", text_of(thing), ""]
+        rows = [f"| `{member}` | {summary(text_of(what))} |" for member, what in public_members(thing)]
+        if rows:
+            lines += ["| member | |", "|---|---|", *rows, ""]
+        return "\n".join(lines)
+    if callable(thing):
+        return f"### `{signature_of(name, thing)}`\n\n{text_of(thing)}\n"
+    return f"### `{name}`\n\n`{type(thing).__name__}` with the value `{thing!r}`.\n"
+
+
+def slug(title):
+    """The file name of a page."""
+    return title.replace(".", "-").replace("_", "-") + ".md"
+
+
+def pages():
+    """File name → Markdown for every page, the index included."""
+    written, index = {}, ["# API reference", "", NOTE]
+    for namespace in NAMESPACES:
+        module = importlib.import_module(namespace)
+        by_home = {}
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not inspect.ismodule(thing):
+                by_home.setdefault(home_of(thing, namespace), []).append((name, thing))
+        index += [f"## {namespace}", "", (inspect.getdoc(module) or "").strip(), ""]
+        for home, things in sorted(by_home.items()):
+            title = home if home.startswith(namespace) else f"{namespace}.{home.removeprefix('wayfare.')}"
+            about = (inspect.getdoc(sys.modules[home]) or "").strip()
+            names = sorted(things, key=lambda pair: pair[0].lower())
+            body = "\n".join(entry(f"{namespace}.{name}", thing) for name, thing in names)
+            written[slug(title)] = f"# {title}\n\n{NOTE}\n{about}\n\n{body}"
+            links = ", ".join(f"`{name}`" for name, _ in names)
+            index += [f"- [{title}]({slug(title)}): {links}"]
+        index.append("")
+    written["README.md"] = "\n".join(index)
+    return {name: text.rstrip() + "\n" for name, text in written.items()}
+
+
+def stale(wanted):
+    """The pages that are missing, too many, or say something else."""
+    present = {path.name: path.read_text(encoding="utf-8") for path in TARGET.glob("*.md")}
+    return sorted(name for name in wanted | present if wanted.get(name) != present.get(name))
+
+
+def main():
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(description="Write docs/api from the docstrings.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
+    check = parser.parse_args().check
+    wanted = pages()
+    old = stale(wanted)
+    if check:
+        if old:
+            print(f"docs/api is out of date ({', '.join(old)}): run make docs.")
+        return bool(old)
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for name in old:
+        if name in wanted:
+            (TARGET / name).write_text(wanted[name], encoding="utf-8")
+        else:
+            (TARGET / name).unlink()
+    print(f"docs/api: {len(wanted)} pages, {len(old)} changed.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""`python -m wayfare` is the console command `wayfare`."""
+
+import sys
+
+from wayfare.cli import main
+
+sys.exit(main())

@@ -1,0 +1,379 @@
+"""The backward pass: a loop over nodes in reverse order of creation, never a recursion.
+
+A node's inputs exist before it does, so taking the youngest pending node first means that all its gradients have
+arrived. No sorting or counting pass over the graph is needed: the cost is that of the nodes visited.
+
+With `create` the rules run on Tensors and are themselves recorded; otherwise they run on raw arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from wayfare.autograd.leaves import Leaves
+from wayfare.backend.cpu import sum_to
+from wayfare.backend.rows import Rows
+from wayfare.backend.writes import latest_write, version, version_at
+from wayfare.eager import Packed, raw_ops, tensor_ops
+from wayfare.errors import AnomalyError, GraphError, InPlaceError
+from wayfare.graph.node import Node
+from wayfare.op import joint
+from wayfare.state import STATE
+from wayfare.tensor import Tensor, wrap
+
+_ndarray = np.ndarray
+_add = np.add
+
+
+class Capture:
+    """Gradients that are asked for by `grad()` or `inputs=`, kept apart from those summed into leaves."""
+
+    __slots__ = ("only", "nodes", "tensors")
+
+    def __init__(self, edges: list[Any]) -> None:
+        self.tensors: dict[Any, Any] = {}  # leaf tensor → gradient
+        self.nodes: dict[Any, dict[int, Any]] = {}  # node → output number → gradient
+        for edge in edges:
+            if edge.__class__ is Node:
+                self.nodes.setdefault(edge, {})[0] = None
+            elif edge.__class__ is tuple:
+                self.nodes.setdefault(edge[0], {})[edge[1]] = None
+            else:
+                self.tensors[edge] = None
+        # Only these nodes lead to what is asked for; the others need not run.
+        self.only: set[Node] = set()
+
+    def find_ways(self, roots: list[Any]) -> None:
+        """Mark the nodes from which a captured edge can be reached."""
+        order: list[Node] = []
+        seen: set[Node] = set()
+        stack = [e[0] if e.__class__ is tuple else e for e in roots if e.__class__ is not Tensor]
+        stack = [e for e in stack if isinstance(e, Node)]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            order.append(node)
+            for edge in node.edges:
+                target = edge[0] if edge.__class__ is tuple else edge
+                if isinstance(target, Node) and target not in seen:
+                    stack.append(target)
+        order.sort(key=lambda node: node.number)
+        for node in order:
+            for edge in node.edges:
+                target = edge[0] if edge.__class__ is tuple else edge
+                if target in self.only or target in self.nodes or target in self.tensors:
+                    self.only.add(node)
+                    break
+
+
+def run(
+    roots: list[tuple[Any, Any]], *, retain: bool, create: bool, capture: Capture | None, accumulate: bool = True
+) -> None:
+    """Send gradients from the roots (edge, gradient) down to the leaves, or to what `capture` asks for."""
+    _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate)).run(roots)
+
+
+class _Pass:
+    """One backward pass."""
+
+    __slots__ = ("capture", "create", "heap", "leaves", "owned", "pending", "retain")
+
+    def __init__(self, retain: bool, create: bool, capture: Capture | None, leaves: Leaves) -> None:
+        self.retain = retain
+        self.create = create
+        self.capture = capture
+        self.leaves = leaves
+        self.pending: dict[Node, Any] = {}
+        self.owned: set[Node] = set()  # nodes whose pending gradient is our own buffer: it may be added to in place
+        self.heap: list[tuple[int, Node]] = []
+
+    def run(self, roots: list[tuple[Any, Any]]) -> None:
+        """Take the youngest pending node until none is left."""
+        retain, create, capture = self.retain, self.create, self.capture
+        pending, owned, heap, born = self.pending, self.owned, self.heap, self.leaves.born
+        m = tensor_ops if create else raw_ops
+        mode = STATE.mode
+        together = mode is not None and mode.anomaly
+        for edge, g in roots:
+            self.send(edge, g, False)
+        # `ahead` is the youngest pending node if it is not in the heap: a chain never touches the heap.
+        ahead: Node | None = None
+        while heap or ahead is not None:
+            if ahead is not None and (not heap or ahead.number > -heap[0][0]):
+                node = ahead
+                ahead = None
+            else:
+                node = heappop(heap)[1]
+            g = pending.pop(node)
+            if owned:
+                owned.discard(node)
+            extras = node.extras
+            if extras is not None or g.__class__ is Rows:
+                g = _prepare(node, g, create)
+            if capture is not None and not _wanted(capture, node, g):
+                continue
+            kept = node.kept
+            if kept is None:
+                raise _freed(node)
+            if latest_write[0] > node.number:
+                _check_versions(node)
+            if create or (extras is not None and extras.unpack is not None):
+                kept = _unpack(node, create)
+            op = node.op
+            rules = op.vjp
+            edges = node.edges
+            if rules.__class__ is not tuple or together or (extras is not None and extras.post_hooks):
+                grads = _all_gradients(node, m, g, kept, together)
+            elif node.attrs or len(edges) > 2:
+                attrs = node.attrs
+                grads = [
+                    None if edge is None or rule is None else rule(m, g, *kept, **attrs)
+                    for edge, rule in zip(edges, rules)  # type: ignore[arg-type]
+                ]
+            elif len(edges) == 1:
+                y, x = kept
+                grads = (rules[0](m, g, y, x),)  # type: ignore[index, misc]
+            else:
+                y, x, x2 = kept
+                by_first, by_second = rules  # type: ignore[misc]
+                first, second = edges
+                grads = (
+                    None if first is None else by_first(m, g, y, x, x2),  # type: ignore[misc]
+                    None if second is None else by_second(m, g, y, x, x2),  # type: ignore[misc]
+                )
+                x2 = None
+            if not retain:
+                node.kept = None
+            for edge, gi in zip(edges, grads):
+                if edge is None or gi is None:
+                    continue
+                if edge.__class__ is Node:
+                    if op.broadcasts and gi.shape != edge.shape:
+                        gi = _fit(op, edge, gi, create)
+                    old = pending.get(edge)
+                    if old is not None:
+                        pending[edge] = _sum(old, gi, edge in owned, create)
+                        owned.add(edge)
+                    else:
+                        pending[edge] = gi
+                        if ahead is None:
+                            ahead = edge
+                        elif ahead.number < edge.number:
+                            heappush(heap, (-ahead.number, ahead))
+                            ahead = edge
+                        else:
+                            heappush(heap, (-edge.number, edge))
+                else:
+                    buffer = born.get(edge)
+                    if buffer is not None and gi.__class__ is _ndarray and gi.shape == buffer.shape:
+                        buffer += gi
+                    else:
+                        self.send(edge, _fit(op, edge, gi, create), _is_fresh(gi, g, kept, grads))
+            # Nothing of this node may outlive its turn: that would raise the peak.
+            g = gi = kept = grads = y = x = None
+        self.leaves.finish()
+
+    def send(self, edge: Any, g: Any, fresh: bool) -> None:
+        """Hand a gradient to where an edge leads; `fresh` says that nobody else holds its buffer."""
+        pending = self.pending
+        if edge.__class__ is tuple:
+            node, number = edge
+            slots = pending.get(node)
+            if slots is None:
+                slots = pending[node] = [None] * len(node.outs)
+                heappush(self.heap, (-node.number, node))
+            slots[number] = g if slots[number] is None else _sum(slots[number], g, False, self.create)
+        elif edge.__class__ is Node:
+            old = pending.get(edge)
+            if old is None:
+                pending[edge] = g
+                heappush(self.heap, (-edge.number, edge))
+            else:
+                pending[edge] = _sum(old, g, edge in self.owned, self.create)
+                self.owned.add(edge)
+        else:
+            self.leaves.receive(edge, g, fresh)
+
+
+def _is_fresh(gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
+    """Was this gradient computed just now, so that nobody else holds its buffer?"""
+    if gi is g or gi.__class__ is not _ndarray or gi.base is not None or any(gi is k for k in kept):
+        return False
+    return sum(gi is other for other in grads) == 1
+
+
+def _sum(old: Any, new: Any, own: bool, create: bool) -> Any:
+    """Add two gradients, into the old one's buffer when it is ours."""
+    if create:
+        return old + new
+    if new.__class__ is Rows:
+        if old.__class__ is Rows:
+            if own:
+                old.parts.extend(new.parts)
+                return old
+            return old.plus(new)
+        out = old if own and old.__class__ is _ndarray else np.array(old)
+        new.add_into(out)
+        return out
+    if old.__class__ is Rows:
+        out = np.array(new)
+        old.add_into(out)
+        return out
+    if own and old.__class__ is _ndarray and old.flags.writeable:
+        return _add(old, new, out=old)
+    return old + new
+
+
+def _fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
+    """Sum away what broadcasting stretched."""
+    if not op.broadcasts or g.__class__ is Rows:
+        return g
+    if edge.__class__ is Node:
+        shape = edge.shape
+    elif edge.__class__ is tuple:
+        shape = edge[0].outs[edge[1]][0]
+    else:
+        shape = tuple(edge.shape)
+    if g.shape == shape:
+        return g
+    return tensor_ops.sum_to(g, shape=shape) if create else sum_to(g, shape)
+
+
+def _prepare(node: Node, g: Any, create: bool) -> Any:
+    """Missing gradients of a node of several outputs become zeros, Rows become dense, hooks have their say."""
+    outs = node.outs
+    if outs is None:
+        grads = [_dense(g)]
+    else:
+        grads = [_dense(x) if x is not None else _zeros(*outs[i], create) for i, x in enumerate(g)]
+    extras = node.extras
+    if extras is not None:
+        for number, hooks in extras.tensor_hooks.items():
+            for hook in list(hooks.values()):
+                grads[number] = _call_hook(hook, grads[number], create)
+        for number, reference in extras.retained.items():
+            tensor = reference()
+            if tensor is not None:
+                value = _as_tensor(grads[number])
+                tensor._grad = value if tensor._grad is None else tensor._grad + value
+        for hook in list(extras.pre_hooks.values()):
+            result = hook(tuple(_as_tensor(x) for x in grads))
+            if result is not None:
+                grads = [x if create else x._array for x in _as_tuple(result)]
+    return grads[0] if outs is None else tuple(grads)
+
+
+def _dense(g: Any) -> Any:
+    return g.dense() if g.__class__ is Rows else g
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
+    zeros = np.zeros(shape, dtype)
+    return wrap(zeros) if create else zeros
+
+
+def _as_tensor(g: Any) -> Any:
+    return g if g is None or isinstance(g, Tensor) else wrap(np.asarray(_dense(g)))
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _call_hook(hook: Callable[[Any], Any], g: Any, create: bool) -> Any:
+    result = hook(_as_tensor(g))
+    if result is None:
+        return g
+    return result if create else result._array
+
+
+def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], anomaly: bool) -> list[Any]:
+    """The gradient of every input at once: joint rules, anomaly mode and node hooks need them together."""
+    vjp, attrs = node.op.vjp, node.attrs
+    needs = tuple(edge is not None for edge in node.edges)
+    if isinstance(vjp, joint):
+        grads = list(vjp.rule(m, needs, g, *kept, **attrs))
+    else:
+        assert vjp is not None
+        pairs = zip(needs, vjp, strict=True)
+        grads = [rule(m, g, *kept, **attrs) if wanted and rule is not None else None for wanted, rule in pairs]
+    if anomaly:
+        for i, gi in enumerate(grads):
+            array = gi._array if isinstance(gi, Tensor) else _dense(gi)
+            if array is not None and not np.isfinite(array).all():
+                kind = "NaN" if np.isnan(array).any() else "infinity"
+                raise AnomalyError(f"{node.name()} returned a {kind} for input {i}; the forward op was {node.op.name} "
+                                   f"on line {node.site}")  # fmt: skip
+    if node.extras is not None and node.extras.post_hooks:
+        outputs = tuple(_as_tensor(x) for x in (g if node.outs is not None else (g,)))
+        for hook in list(node.extras.post_hooks.values()):
+            result = hook(tuple(_as_tensor(x) for x in grads), outputs)
+            if result is not None:
+                grads = [x if m.differentiable or x is None else x._array for x in _as_tuple(result)]
+    return grads
+
+
+def _wanted(capture: Capture, node: Node, g: Any) -> bool:
+    """Note the gradient if it is asked for; does anything asked for lie beyond this node?"""
+    numbers = capture.nodes.get(node)
+    if numbers is not None:
+        for number in numbers:
+            numbers[number] = _as_tensor(g[number] if node.outs is not None else g)
+    return node in capture.only
+
+
+def _unpack(node: Node, create: bool) -> tuple[Any, ...]:
+    """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
+    assert node.kept is not None
+    unpack = None if node.extras is None else node.extras.unpack
+    values: list[Any] = []
+    for position, value in enumerate(node.kept):
+        if value.__class__ is Packed:
+            assert unpack is not None
+            value = unpack(value.value)._array
+        if create and value.__class__ is _ndarray:
+            edge = node if position == 0 else node.edges[position - 1]
+            value = _with_history(value, edge)
+        elif create and position == 0 and value.__class__ is tuple and node.outs is not None:
+            value = tuple(_with_history(v, (node, i)) for i, v in enumerate(value))
+        values.append(value)
+    return tuple(values)
+
+
+def _with_history(array: Any, edge: Any) -> Tensor:
+    if isinstance(edge, Tensor):
+        return edge
+    tensor = wrap(array)
+    if edge is not None and array.dtype.kind == "f":
+        tensor._edge = edge
+        tensor._requires_grad = True
+    return tensor
+
+
+def _check_versions(node: Node) -> None:
+    for kept in node.kept or ():
+        for array in kept if kept.__class__ is tuple else (kept,):
+            if array.__class__ is Packed:
+                array = array.source()
+            if array.__class__ is not _ndarray:
+                continue
+            now, then = version(array), version_at(array, node.number)
+            if now != then:
+                raise InPlaceError(
+                    f"{node.op.name} on line {node.site} kept a tensor for its gradient that was written in place "
+                    f"since: it is at version {now}, expected version {then}",
+                    fix="Write to a .clone(), or use the form of the op without the underscore.",
+                )
+
+
+def _freed(node: Node) -> GraphError:
+    return GraphError(
+        f"backward: {node.name()} (line {node.site}) was already used and what it kept is freed",
+        fix="Call the first backward with retain_graph=True to go through the graph a second time.",
+    )

@@ -1,0 +1,270 @@
+"""`Function`: a user's own forward and backward, as one node of the graph."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from wayfare.backend.writes import tick, version, version_at
+from wayfare.eager import new_node
+from wayfare.errors import ArgumentTypeError, GraphError, InPlaceError, OperationError, ShapeError
+from wayfare.inplace import rewrite
+from wayfare.op import Op, joint
+from wayfare.state import changed_mode, current
+from wayfare.tensor import Tensor, wrap
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Saved:
+    """A saved tensor: its array, when it was saved, and its place in the graph (not the tensor: that would be a
+    cycle when it is an output)."""
+
+    __slots__ = ("array", "edge", "output", "packed", "time")
+
+    def __init__(self, tensor: Tensor, output: int | None) -> None:
+        self.array: Any = tensor._array
+        self.edge = None if output is not None else (tensor._edge or (tensor if tensor._requires_grad else None))
+        self.output = output
+        self.time = tick()
+        self.packed: tuple[Any, Callable[[Any], Any]] | None = None
+        hooks = current().saved_hooks
+        if hooks is not None:
+            self.packed = (hooks[0](wrap(self.array)), hooks[1])
+            self.array = None
+
+    def tensor(self, node: Any, name: str) -> Tensor:
+        """The tensor again, with its history."""
+        if self.packed is not None:
+            array = self.packed[1](self.packed[0])._array
+        else:
+            array = self.array
+            if version(array) != version_at(array, self.time):
+                raise InPlaceError(f"{name}: a tensor saved for backward was written in place since: it is at version "
+                                   f"{version(array)}, expected version {version_at(array, self.time)}",
+                                   fix="Save a .clone() of it.")  # fmt: skip
+        edge = self.edge
+        if self.output is not None and node is not None:
+            edge = (node, self.output) if node.outs is not None else node
+        if isinstance(edge, Tensor):
+            return edge
+        tensor = wrap(array)
+        if edge is not None and array.dtype.kind == "f":
+            tensor._edge, tensor._requires_grad = edge, True
+        return tensor
+
+
+class FunctionCtx:
+    """What forward leaves for backward; any attribute may be set on it as well."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._to_save: tuple[Tensor | None, ...] = ()
+        self._saved: tuple[_Saved | None, ...] | None = None
+        self._node: Any = None
+        self._dirty: tuple[Tensor, ...] = ()
+        self._constant: tuple[Tensor, ...] = ()
+        self._materialize = True
+        self.needs_input_grad: tuple[bool, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for backward, where they are `ctx.saved_tensors`."""
+        for t in tensors:
+            if t is not None and not isinstance(t, Tensor):
+                raise ArgumentTypeError(f"{self._name}: save_for_backward takes tensors, not {type(t).__name__}",
+                                        fix="Keep other things as attributes: ctx.n = n.")  # fmt: skip
+        self._to_save = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """These inputs were written in place by forward (and must be returned by it)."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """These outputs carry no gradient."""
+        self._constant = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """With False, backward gets None (not zeros) for outputs that played no part."""
+        self._materialize = value
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What `save_for_backward` kept."""
+        if self._saved is None:
+            return self._to_save
+        node = self._node() if self._node is not None else None
+        if node is not None and node.kept is None:
+            raise GraphError(f"{self._name}: the saved tensors were freed by an earlier backward",
+                             fix="Call the first backward with retain_graph=True.")  # fmt: skip
+        return tuple(None if s is None else s.tensor(node, self._name) for s in self._saved)
+
+
+class Function:
+    """Base of custom ops: write `forward(ctx, *args)` and `backward(ctx, *grads)` as static methods, and call
+    `MyFunction.apply(...)`. As in PyTorch, `forward(*args)` with a separate `setup_context(ctx, inputs, output)` works
+    too, and `backward` is itself differentiable if it is made of tensor ops."""
+
+    @staticmethod
+    def forward(*args: Any, **options: Any) -> Any:
+        """Compute the outputs. To be written by the subclass."""
+        raise OperationError("Function: the subclass has no forward", fix="Write a static method forward(ctx, ...).")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what backward needs, when forward has no ctx."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Give one gradient per argument of forward. To be written by the subclass."""
+        raise OperationError("Function: the subclass has no backward", fix="Write a static method backward(ctx, ...).")
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Run forward and record this function as one node."""
+        return _apply(cls, args)
+
+
+def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
+    if current().executor is not None:
+        raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart here",
+                             fix="Write it in tensor ops to use it under vmap.")  # fmt: skip
+    ctx = FunctionCtx(cls.__name__)
+    tensors = [a if isinstance(a, Tensor) else None for a in args]
+    ctx.needs_input_grad = tuple(t is not None and t.requires_grad for t in tensors)
+    record = current().grad and any(ctx.needs_input_grad)
+    with changed_mode(grad=False):
+        if cls.setup_context is not Function.setup_context:
+            result = cls.forward(*args)
+            cls.setup_context(ctx, args, result)
+        else:
+            result = cls.forward(ctx, *args)
+    several = isinstance(result, (tuple, list))
+    outputs = [_output(o, tensors, ctx) for o in (result if several else (result,))]
+    if not record:
+        ctx._saved = ()
+        return tuple(outputs) if several else outputs[0]
+    _record(cls, ctx, tensors, outputs)
+    return tuple(outputs) if several else outputs[0]
+
+
+def _output(value: Any, inputs: list[Tensor | None], ctx: FunctionCtx) -> Any:
+    """An output that is an input handed through unchanged becomes a tensor of its own."""
+    if isinstance(value, Tensor) and any(value is t for t in inputs) and not any(value is t for t in ctx._dirty):
+        return value.detach()
+    return value
+
+
+def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[Any]) -> None:
+    node = new_node(_op_of(cls), tuple(t if t is not None else _NOTHING for t in inputs), {})
+    node.kept = (ctx,)
+    live = [o for o in outputs if isinstance(o, Tensor)]
+    ctx._saved = tuple(
+        None if t is None else _Saved(t, next((i for i, o in enumerate(live) if o is t and not _is_in(t, inputs)), None))
+        for t in ctx._to_save
+    )
+    ctx._to_save = ()
+    ctx._node = weakref.ref(node)
+    shapes = tuple((o._array.shape, o._array.dtype) for o in live)
+    if len(live) != 1:
+        node.more().outs = shapes
+    node.shape, node.dtype = shapes[0] if shapes else ((), np.dtype("float32"))
+    for number, out in enumerate(live):
+        if out._array.dtype.kind != "f" or _is_in(out, ctx._constant):
+            continue
+        history = wrap(out._array)
+        history._edge = node if len(live) == 1 else (node, number)
+        history._requires_grad = True
+        if _is_in(out, ctx._dirty):
+            rewrite(out, history)
+        else:
+            out._edge, out._requires_grad, out._view = history._edge, True, None
+
+
+def _is_in(tensor: Any, others: Any) -> bool:
+    return any(tensor is other for other in others)
+
+
+_NOTHING = wrap(np.zeros(()))
+
+
+@functools.cache
+def _op_of(cls: type[Function]) -> Op:
+    def rule(m: Any, needs: tuple[bool, ...], g: Any, ctx: Any) -> list[Any]:
+        return _run_backward(cls, ctx, needs, g, m.differentiable)
+
+    def unused(*_args: Any, **_options: Any) -> Any:
+        raise OperationError(f"{cls.__name__}: a custom Function has no rule for this")
+
+    return Op(
+        name=cls.__name__, family="custom", forward=unused, infer=unused, vjp=joint(rule), batch=unused,
+        samples=unused, reference=unused, outputs=None, grad_name=cls.__name__ + "Backward",
+    )  # fmt: skip
+
+
+def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...], g: Any, create: bool) -> list[Any]:
+    node = ctx._node()
+    several = node is not None and node.outs is not None
+    grads = [x if isinstance(x, Tensor) else wrap(np.asarray(x)) for x in (g if several else (g,))]
+    with changed_mode(grad=create):
+        result = cls.backward(ctx, *grads)
+    given = list(result) if isinstance(result, (tuple, list)) else [result]
+    while len(given) > len(needs) and given[-1] is None:
+        given.pop()
+    if len(given) != len(needs):
+        raise GraphError(f"{cls.__name__}: backward returned {len(given)} gradients for {len(needs)} arguments of forward",
+                         fix="Return one per argument; None where there is none.")  # fmt: skip
+    return [_checked(cls, node, i, x, create) if wanted else None
+            for i, (x, wanted) in enumerate(zip(given, needs, strict=True))]  # fmt: skip
+
+
+def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool) -> Any:
+    if g is None:
+        return None
+    if not isinstance(g, Tensor):
+        raise ArgumentTypeError(f"{cls.__name__}: backward must return tensors or None, not {type(g).__name__}")
+    edge = node.edges[position]
+    spec = edge.spec if isinstance(edge, Tensor) else (edge[0].specs[edge[1]] if isinstance(edge, tuple) else edge.specs[0])
+    if g.shape != spec.shape:
+        try:
+            fits = np.broadcast_shapes(g.shape, spec.shape) == tuple(g.shape)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ShapeError(f"{cls.__name__}: backward returned {g.spec} as gradient of argument {position}, which is "
+                             f"{spec}")  # fmt: skip
+        g = g.sum_to_size(spec.shape)
+    # The array may be one the user still holds, so nobody may add to it in place.
+    return g if create else np.array(g._array)
+
+
+def once_differentiable(function: F) -> F:
+    """Decorator for a `backward` that cannot itself be differentiated: trying so is an error, not a wrong zero."""
+
+    @functools.wraps(function)
+    def call(ctx: Any, *grads: Any) -> Any:
+        create = current().grad
+        with changed_mode(grad=False):
+            result = function(ctx, *grads)
+        if not create:
+            return result
+        several = isinstance(result, (tuple, list))
+        marked = [_DifferentiatedTwice.apply(g, *grads) if isinstance(g, Tensor) else g
+                  for g in (result if several else (result,))]  # fmt: skip
+        return tuple(marked) if several else marked[0]
+
+    return call  # type: ignore[return-value]
+
+
+class _DifferentiatedTwice(Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise GraphError("backward: this gradient was computed by a function marked once_differentiable",
+                         fix="Take off the decorator and write its backward in tensor ops.")  # fmt: skip

@@ -1,0 +1,286 @@
+"""`vmap`: a function written for one example, run on a batch of them.
+
+Inside, a tensor is a BatchedTensor: to the function it has the shape of one example; behind it lies a tensor with the
+whole batch in dimension 0. The executor runs each op by its record's batch rule, so nothing here knows any op.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.eager import apply, tensor_ops
+from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.op import REGISTRY, Op
+from wayfare.spec import DType, Size
+from wayfare.state import Mode, changed_mode, current, set_mode
+from wayfare.tensor import Tensor, wrap
+
+
+class BatchedTensor(Tensor):
+    """One example's view of a tensor that holds the whole batch in dimension 0 of `value`."""
+
+    __slots__ = ("level", "value")
+
+    def __init__(self, value: Tensor, level: int) -> None:
+        self.value = value
+        self.level = level
+        self._grad = self._view = self._extras = None
+
+    @property
+    def shape(self) -> Size:
+        """The shape of one example."""
+        return Size(self.value.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of one example."""
+        return self.value.ndim - 1
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return self.value.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        """Does the batch behind it require a gradient?"""
+        return self.value.requires_grad
+
+    @property
+    def _array(self) -> Any:  # type: ignore[override]
+        raise OperationError("vmap: this needs the numbers of one example, but a whole batch is being computed",
+                             fix="Use wf.where in place of `if`, and ops in place of .item() and NumPy.")  # fmt: skip
+
+    @property
+    def _edge(self) -> Any:  # type: ignore[override]
+        return self.value._edge
+
+    @property
+    def _requires_grad(self) -> bool:  # type: ignore[override]
+        return self.value._requires_grad
+
+    def detach(self) -> Tensor:
+        """The same values, cut from the history."""
+        return BatchedTensor(self.value.detach(), self.level)
+
+    def __repr__(self) -> str:
+        return f"BatchedTensor(level={self.level}, one example is {self.spec}, behind it {self.value.spec})"
+
+
+class VmapExecutor:
+    """Runs ops for one level of vmap; what it does not batch it passes on to the mode outside."""
+
+    __slots__ = ("level", "outer", "randomness", "size")
+
+    def __init__(self, size: int, outer: Mode | None, randomness: str) -> None:
+        self.size = size
+        self.outer = outer
+        self.randomness = randomness
+        below = outer.executor if outer is not None else None
+        self.level: int = below.level + 1 if isinstance(below, VmapExecutor) else 1
+
+    def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Run one op for the whole batch."""
+        batched = tuple([isinstance(t, BatchedTensor) and t.level == self.level for t in inputs])
+        if not any(batched) and "key" not in attrs:
+            with self.outside():
+                return apply(op, inputs, attrs)
+        if "key" in attrs and self.randomness != "same":
+            return self._random(op, inputs, batched, attrs)
+        values = tuple(
+            [t.value if b else t for t, b in zip(inputs, batched, strict=True)]  # type: ignore[attr-defined]
+        )
+        with self.outside():
+            out = op.batch(tensor_ops, self.size, values, batched, attrs) if any(batched) else apply(op, inputs, attrs)
+        if not any(batched):
+            return out
+        return tuple(self.wrap(o) for o in out) if isinstance(out, (tuple, list)) else self.wrap(out)
+
+    def _random(self, op: Op, inputs: tuple[Tensor, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        """Different numbers for each example: the key of the draw takes in the example's number."""
+        if self.randomness == "error":
+            raise OperationError(f"vmap: {op.name} draws random numbers, and randomness is 'error'",
+                                 fix="Pass randomness='different' or randomness='same' to vmap.")  # fmt: skip
+        seed, call = attrs["key"]
+        rows = []
+        with self.outside():
+            for i in range(self.size):
+                own = attrs | {"key": (seed, call + (i + 1) * 2**40)}
+                row = tuple(
+                    tensor_ops.select(t.value, dim=0, index=i) if b else t  # type: ignore[attr-defined]
+                    for t, b in zip(inputs, batched, strict=True)
+                )
+                rows.append(apply(op, row, own))
+            return self.wrap(tensor_ops.stack(*rows, dim=0))
+
+    def read(self, tensor: Tensor, how: str) -> Any:
+        """A value may be looked at only if it is the same for all examples."""
+        if isinstance(tensor, BatchedTensor) and tensor.level == self.level:
+            return tensor._array
+        with self.outside():
+            return tensor._read(how)
+
+    def wrap(self, value: Tensor) -> BatchedTensor:
+        """A whole batch as one example sees it."""
+        return BatchedTensor(value, self.level)
+
+    def outside(self) -> _Outside:
+        """The mode outside this vmap, but recording as inside."""
+        return _Outside(self.outer)
+
+
+class _Outside:
+    __slots__ = ("_mode", "_previous")
+
+    def __init__(self, mode: Mode | None) -> None:
+        self._mode = mode
+        self._previous: Mode | None = None
+
+    def __enter__(self) -> None:
+        self._previous = current()
+        base = self._mode if self._mode is not None else Mode()
+        set_mode(base.replace(grad=self._previous.grad))
+
+    def __exit__(self, *error: object) -> None:
+        set_mode(self._previous)
+
+
+def vmap(
+    func: Callable[..., Any],
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """A function that runs `func`, written for one example, on a whole batch at once.
+
+    `in_dims` says which dimension of each argument is the batch (None: shared by all examples), as a number, or a
+    structure like the arguments; `out_dims` where it goes in the results.
+    """
+    if randomness not in ("error", "different", "same"):
+        raise ArgumentError(f"vmap: randomness is 'error', 'different' or 'same', not {randomness!r}")
+
+    @functools.wraps(func)
+    def call(*args: Any, **options: Any) -> Any:
+        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+        if len(dims) != len(args):
+            raise ArgumentError(f"vmap: in_dims has {len(dims)} entries for {len(args)} arguments")
+        sizes: list[int] = []
+        for arg, dim in zip(args, dims, strict=True):
+            _collect_sizes(arg, dim, sizes)
+        if not sizes:
+            raise ArgumentError("vmap: no argument has a batch dimension", fix="Give at least one in_dims that is not None.")
+        if len(set(sizes)) > 1:
+            raise ShapeError(f"vmap: the arguments' batch sizes differ: {sorted(set(sizes))}")
+        executor = VmapExecutor(sizes[0], current().replace(), randomness)
+        inside = [_into(arg, dim, executor) for arg, dim in zip(args, dims, strict=True)]
+        named = {name: _into(arg, 0, executor) for name, arg in options.items()}
+        with changed_mode(executor=executor):
+            out = func(*inside, **named)
+        return _out_of(out, out_dims, executor)
+
+    return call
+
+
+def _each(structure: Any, dim: Any, leaf: Callable[[Any, Any], Any]) -> Any:
+    """Apply `leaf(value, dim)` through tuples, lists and dictionaries; `dim` may have the same structure."""
+    if isinstance(structure, dict):
+        return {k: _each(v, dim[k] if isinstance(dim, dict) else dim, leaf) for k, v in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        dims = dim if isinstance(dim, (tuple, list)) else [dim] * len(structure)
+        made = [_each(v, d, leaf) for v, d in zip(structure, dims, strict=True)]
+        if hasattr(structure, "_fields"):
+            return type(structure)(*made)
+        return type(structure)(made)
+    return leaf(structure, dim)
+
+
+def _collect_sizes(arg: Any, dim: Any, sizes: list[int]) -> None:
+    def look(value: Any, d: Any) -> None:
+        if d is None or not isinstance(value, Tensor):
+            return
+        if value.ndim == 0 or not -value.ndim <= d < value.ndim:
+            raise ShapeError(f"vmap: in_dims {d} is not a dimension of {value.spec}")
+        sizes.append(value.shape[d])
+
+    _each(arg, dim, look)
+
+
+def _into(arg: Any, dim: Any, executor: VmapExecutor) -> Any:
+    def leaf(value: Any, d: Any) -> Any:
+        if d is None or not isinstance(value, Tensor):
+            return value
+        return executor.wrap(_move(value, d % value.ndim, 0))
+
+    return _each(arg, dim, leaf)
+
+
+def _out_of(out: Any, out_dims: Any, executor: VmapExecutor) -> Any:
+    def leaf(value: Any, d: Any) -> Any:
+        if not isinstance(value, Tensor):
+            raise ArgumentTypeError(f"vmap: the function must return tensors, not {type(value).__name__}")
+        if isinstance(value, BatchedTensor) and value.level == executor.level:
+            whole = value.value
+        else:
+            shape = tuple(value.shape)
+            whole = tensor_ops.expand(tensor_ops.reshape(value, shape=(1, *shape)), shape=(executor.size, *shape))
+        return whole if d is None else _move(whole, 0, d % whole.ndim)
+
+    return _each(out, out_dims, leaf)
+
+
+def _move(t: Tensor, source: int, target: int) -> Tensor:
+    if source == target:
+        return t
+    order = [d for d in range(t.ndim) if d != source]
+    order.insert(target, source)
+    return tensor_ops.permute(t, dims=tuple(order))  # type: ignore[no-any-return]
+
+
+# -- what differentiation inside vmap needs ---------------------------------------------------------------------------
+
+
+def active_levels() -> list[VmapExecutor]:
+    """The vmaps in force, outermost first."""
+    levels: list[VmapExecutor] = []
+    mode: Mode | None = current()
+    while mode is not None and isinstance(mode.executor, VmapExecutor):
+        levels.insert(0, mode.executor)
+        mode = mode.executor.outer
+    return levels
+
+
+def batched_everywhere(t: Tensor) -> Tensor:
+    """The same tensor, batched at every active level: its gradient is then one per example."""
+    for executor in active_levels():
+        zeros = wrap(np.zeros(executor.size, t.dtype.numpy))
+        t = apply(REGISTRY["add"], (t, executor.wrap(zeros)))
+    return t
+
+
+def lay_open(t: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """The plain tensor behind all levels, and the levels from outside in."""
+    levels: list[int] = []
+    while isinstance(t, BatchedTensor):
+        levels.insert(0, t.level)
+        t = t.value
+    return t, tuple(levels)
+
+
+def close_again(t: Tensor, levels: tuple[int, ...]) -> Tensor:
+    """Undo `lay_open`: the leading dimensions become the batches of these levels, outermost first."""
+    for level in levels:
+        t = _insert_level(t, level)
+    return t
+
+
+def _insert_level(t: Tensor, level: int) -> Tensor:
+    """Dimension 0 of `t` becomes the batch of `level`, put beneath the wrappers of vmaps further in."""
+    if isinstance(t, BatchedTensor) and t.level > level:
+        return BatchedTensor(_insert_level(_move(t.value, 1, 0), level), t.level)
+    return BatchedTensor(t, level)

@@ -1,0 +1,154 @@
+"""The `m` of a formula on the CPU: elementary functions of NumPy arrays.
+
+A formula such as `lambda m, x: 1 / (1 + m.exp(-x))` is written once; here `m` is NumPy. SciPy is imported when
+one of its functions is first called, because it would double the import time of the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _scipy_special(name: str) -> Callable[..., Any]:
+    found: list[Callable[..., Any]] = []
+
+    def call(*arrays: Any) -> Any:
+        if not found:
+            found.append(getattr(importlib.import_module("scipy.special"), name))
+        out = found[0](*arrays)
+        # SciPy has no float16 loops: it answers in float32, and the dtype rule of the op says float16.
+        wanted = np.result_type(*[a for a in arrays if not isinstance(a, (int, float))])
+        return out.astype(wanted) if out.dtype != wanted and wanted.kind == "f" else out
+
+    call.__name__ = name
+    return call
+
+
+class NumpyMath:
+    """Elementary functions by name; a code generator offers the same names."""
+
+    # Arithmetic and comparison that are also operators; named here because ops of these names exist.
+    add = np.add
+    sub = np.subtract
+    mul = np.multiply
+    div = np.true_divide
+    floor_divide = np.floor_divide
+    remainder = np.remainder
+    fmod = np.fmod
+    pow = np.power
+    neg = np.negative
+    abs = np.absolute
+    eq = np.equal
+    ne = np.not_equal
+    lt = np.less
+    le = np.less_equal
+    gt = np.greater
+    ge = np.greater_equal
+    maximum = np.maximum
+    minimum = np.minimum
+    fmax = np.fmax
+    fmin = np.fmin
+    where = np.where
+    logical_and = np.logical_and
+    logical_or = np.logical_or
+    logical_xor = np.logical_xor
+    logical_not = np.logical_not
+    bitwise_and = np.bitwise_and
+    bitwise_or = np.bitwise_or
+    bitwise_xor = np.bitwise_xor
+    bitwise_not = np.invert
+    bitwise_left_shift = np.left_shift
+    bitwise_right_shift = np.right_shift
+    isnan = np.isnan
+    isinf = np.isinf
+    isfinite = np.isfinite
+    signbit = np.signbit
+    copysign = np.copysign
+    nextafter = np.nextafter
+    ldexp = np.ldexp
+    floor = np.floor
+    ceil = np.ceil
+    trunc = np.trunc
+    rint = np.rint
+    sign = np.sign
+    square = np.square
+    sqrt = np.sqrt
+    exp = np.exp
+    exp2 = np.exp2
+    expm1 = np.expm1
+    log = np.log
+    log2 = np.log2
+    log10 = np.log10
+    log1p = np.log1p
+    logaddexp = np.logaddexp
+    logaddexp2 = np.logaddexp2
+    sin = np.sin
+    cos = np.cos
+    tan = np.tan
+    asin = np.arcsin
+    acos = np.arccos
+    atan = np.arctan
+    atan2 = np.arctan2
+    sinh = np.sinh
+    cosh = np.cosh
+    tanh = np.tanh
+    asinh = np.arcsinh
+    acosh = np.arccosh
+    atanh = np.arctanh
+    hypot = np.hypot
+    heaviside = np.heaviside
+    gcd = np.gcd
+    lcm = np.lcm
+    sigmoid = staticmethod(_scipy_special("expit"))
+    erf = staticmethod(_scipy_special("erf"))
+    erfc = staticmethod(_scipy_special("erfc"))
+    erfcx = staticmethod(_scipy_special("erfcx"))
+    erfinv = staticmethod(_scipy_special("erfinv"))
+    lgamma = staticmethod(_scipy_special("gammaln"))
+    digamma = staticmethod(_scipy_special("digamma"))
+    polygamma = staticmethod(_scipy_special("polygamma"))
+    zeta = staticmethod(_scipy_special("zeta"))
+    ndtr = staticmethod(_scipy_special("ndtr"))
+    ndtri = staticmethod(_scipy_special("ndtri"))
+    log_ndtr = staticmethod(_scipy_special("log_ndtr"))
+    i0 = staticmethod(_scipy_special("i0"))
+    i0e = staticmethod(_scipy_special("i0e"))
+    i1 = staticmethod(_scipy_special("i1"))
+    i1e = staticmethod(_scipy_special("i1e"))
+    j0 = staticmethod(_scipy_special("j0"))
+    j1 = staticmethod(_scipy_special("j1"))
+    y0 = staticmethod(_scipy_special("y0"))
+    y1 = staticmethod(_scipy_special("y1"))
+    k0 = staticmethod(_scipy_special("k0"))
+    k0e = staticmethod(_scipy_special("k0e"))
+    k1 = staticmethod(_scipy_special("k1"))
+    k1e = staticmethod(_scipy_special("k1e"))
+    gammainc = staticmethod(_scipy_special("gammainc"))
+    gammaincc = staticmethod(_scipy_special("gammaincc"))
+    xlogy = staticmethod(_scipy_special("xlogy"))
+    xlog1py = staticmethod(_scipy_special("xlog1py"))
+
+
+numpy_math: Any = NumpyMath
+
+
+def shares_memory_with(view: Array, source: Array) -> bool:
+    """Did NumPy give a view of `source` (and not a copy)? Decided from the base, so it costs next to nothing."""
+    base = view.base
+    return base is not None and (base is source or base is source.base)
+
+
+def sum_to(array: Any, shape: tuple[int, ...]) -> Any:
+    """Undo broadcasting: sum `array` over the axes along which `shape` was stretched."""
+    extra = array.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        axis + extra for axis, size in enumerate(shape) if size == 1 and array.shape[axis + extra] != 1
+    )
+    out = np.add.reduce(array, axis=axes, keepdims=True) if axes else array
+    return out.reshape(shape) if out.shape != shape else out

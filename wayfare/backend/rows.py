@@ -1,0 +1,140 @@
+"""`Rows`: a gradient that is zero but for some parts, kept as those parts.
+
+Embedding look-ups, indexing and slicing all produce such gradients. Kept as (index, values) they cost what the
+touched part costs, however large the table is; they become dense when somebody asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+
+
+def add_at(dense: Array, index: Any, values: Array) -> None:
+    """`dense[index] += values`, where an index that repeats adds each time. In place.
+
+    `index` is a tuple of integer arrays and full slices. NumPy's own `add.at` is quick in one dimension only, so the
+    places are counted out as numbers in the flat array where that is possible.
+    """
+    index = index if isinstance(index, tuple) else (index,)
+    if dense.ndim == 1 and len(index) == 1 or not dense.flags.c_contiguous:
+        np.add.at(dense, index, values)
+        return
+    _check_range(dense.shape, index)
+    places = _flat_places(dense.shape, index)
+    np.add.at(dense.reshape(-1), places.reshape(-1), np.broadcast_to(values, places.shape).reshape(-1))
+
+
+def _check_range(shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
+    """As numbers in the flat array, indices out of range would land somewhere else, unnoticed."""
+    for dim, entry in enumerate(index):
+        if isinstance(entry, np.ndarray) and entry.size and not -shape[dim] <= entry.min() <= entry.max() < shape[dim]:
+            raise IndexError(f"index out of range for dimension {dim} of size {shape[dim]}")
+
+
+def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
+    """The place of every indexed element in the flat array, in the layout NumPy gives the result of indexing."""
+    dims = [d for d, entry in enumerate(index) if isinstance(entry, np.ndarray)]
+    strides = [1] * len(shape)
+    for dim in range(len(shape) - 2, -1, -1):
+        strides[dim] = strides[dim + 1] * shape[dim + 1]
+    picked: Any = 0
+    for dim in dims:
+        entry = index[dim]
+        picked = picked + np.where(entry < 0, entry + shape[dim], entry) * strides[dim]
+    rest = [d for d in range(len(shape)) if d not in dims]
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
+    # The picked part stands at `at` among the dimensions that are taken whole.
+    out = picked.reshape(picked.shape + (1,) * (len(rest) - at))
+    for position, dim in enumerate(rest):
+        behind = len(rest) - position - 1 + (picked.ndim if position < at else 0)
+        out = out + (np.arange(shape[dim]) * strides[dim]).reshape((shape[dim],) + (1,) * behind)
+    return out  # type: ignore[no-any-return]
+
+
+class Part:
+    """Values at a NumPy index: a tuple of slices and integers (basic) or of integer arrays (advanced)."""
+
+    __slots__ = ("basic", "index", "values")
+
+    def __init__(self, index: Any, values: Array, basic: bool) -> None:
+        self.index = index
+        self.values = values
+        # Does the index name each element once, so that `+=` adds? Basic ones do; integer arrays may repeat.
+        self.basic = basic
+
+
+class Rows:
+    """A sum of parts of an otherwise zero array of known shape and dtype."""
+
+    __slots__ = ("dtype", "parts", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], parts: list[Part]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.parts = parts
+
+    @property
+    def size_of_parts(self) -> int:
+        """How many numbers are held."""
+        return sum(part.values.size for part in self.parts)
+
+    def plus(self, other: Rows) -> Rows:
+        """The sum of two, still as parts. Neither is changed, so both may be shared."""
+        return Rows(self.shape, self.dtype, self.parts + other.parts)
+
+    def add_into(self, dense: Array) -> None:
+        """Add all parts into a dense array, in place."""
+        for part in self.parts:
+            if part.basic:
+                dense[part.index] += part.values
+            else:
+                add_at(dense, part.index, part.values)
+
+    def dense(self) -> Array:
+        """The whole array."""
+        if len(self.parts) == 1 and self.parts[0].basic:
+            out = np.zeros(self.shape, self.dtype)
+            out[self.parts[0].index] = self.parts[0].values
+            return out
+        out = np.zeros(self.shape, self.dtype)
+        self.add_into(out)
+        return out
+
+    def by_row(self) -> tuple[Array, Array] | None:
+        """(row numbers, values) with each row once, if every part names whole rows of dimension 0; else None."""
+        numbers: list[Array] = []
+        values: list[Array] = []
+        for part in self.parts:
+            found = self._row_numbers(part)
+            if found is None:
+                return None
+            numbers.append(found)
+            values.append(part.values.reshape((found.size, *self.shape[1:])))
+        unique, place = np.unique(np.concatenate(numbers), return_inverse=True)
+        stacked = np.concatenate(values)
+        if unique.size == stacked.shape[0]:
+            return unique, stacked[np.argsort(place)]
+        summed = np.zeros((unique.size, *self.shape[1:]), self.dtype)
+        add_at(summed, (place.reshape(-1),), stacked)
+        return unique, summed
+
+    def _row_numbers(self, part: Part) -> Array | None:
+        index = part.index if isinstance(part.index, tuple) else (part.index,)
+        if not index or any(i is not Ellipsis and i != slice(None) for i in index[1:] if isinstance(i, slice)):
+            return None
+        if len(index) > 1 and any(not isinstance(i, slice) and i is not Ellipsis for i in index[1:]):
+            return None
+        first = index[0]
+        rows = np.arange(self.shape[0])
+        if isinstance(first, np.ndarray):
+            return np.where(first < 0, first + self.shape[0], first).reshape(-1)
+        if isinstance(first, (int, np.integer, slice)):
+            return np.atleast_1d(rows[first])
+        return None
+
+    def __repr__(self) -> str:
+        return f"Rows(shape={list(self.shape)}, parts={len(self.parts)}, numbers={self.size_of_parts})"

@@ -1,0 +1,57 @@
+"""The console command `wayfare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from wayfare import doctor
+from wayfare.demo import regression
+from wayfare.version import __version__
+
+# What a shell reports for a program that an interrupt or a closed pipe ended.
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wayfare", description="Wayfare: the computation graph, drawn as plain Python runs."
+    )
+    parser.add_argument("--version", action="version", version=f"wayfare {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    demo = commands.add_parser("demo", help="train a small network and show each stage of it")
+    regression.add_arguments(demo)
+    examine = commands.add_parser("doctor", help="describe this installation, to paste into a bug report")
+    examine.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    match options.command:
+        case "demo":
+            regression.run(regression.Page(), epochs=options.epochs, seed=options.seed)
+        case "doctor":
+            report = doctor.examine()
+            print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))
+    # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        _run(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return 0

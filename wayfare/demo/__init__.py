@@ -1,0 +1,1 @@
+"""What `wayfare demo` runs: small, complete programs written against the public API only."""

@@ -1,0 +1,316 @@
+"""Running ops now, and recording a node when a gradient may be wanted.
+
+`apply` is the one way any op runs. `apply1` and `apply2` are the same for the two commonest shapes of call, written
+out because at this size a loop over the inputs costs as much as the op.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.writes import tick
+from wayfare.errors import AnomalyError, GraphError
+from wayfare.graph.node import Node
+from wayfare.op import REGISTRY, Op, explain_failure
+from wayfare.site import INSIDE
+from wayfare.spec import OF_NUMPY
+from wayfare.state import NO_GRAD, STATE, UNUSUAL, Mode
+from wayfare.tensor import Tensor, View, wrap
+
+_ndarray = np.ndarray
+_asarray = np.asarray
+_getframe = sys._getframe
+_new_tensor = Tensor.__new__
+_new_node = Node.__new__
+_NO_ATTRS: dict[str, Any] = {}
+
+
+def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) -> Any:
+    """Run an op on tensors: by the executor in force, or now."""
+    mode = STATE.mode
+    if mode is not None and mode.executor is not None:
+        return mode.executor.apply(op, inputs, attrs)
+    arrays = [t._array for t in inputs]
+    try:
+        out = op.forward(*arrays, **attrs)
+    except Exception as error:
+        raise explain_failure(op, [t.spec for t in inputs], attrs, error) from None
+    for t in inputs:
+        if t._view is not None:
+            t._renew()
+    record = op.vjp is not None and (mode is None or mode.grad) and any(t._requires_grad for t in inputs)
+    if out.__class__ is tuple or out.__class__ is list:
+        outputs = tuple(wrap(_asarray(o)) for o in out)
+        if record:
+            record_many(op, inputs, arrays, outputs, attrs)
+    else:
+        if out.__class__ is not _ndarray:
+            out = _asarray(out)
+        outputs = (wrap(out),)
+        if op.view:
+            _become_view(op, inputs[0], outputs[0], attrs)
+        if record and out.dtype.kind == "f":
+            record_one(op, inputs, arrays, outputs[0], attrs)
+    if mode is not None:
+        _after(op, inputs, outputs, mode)
+    return outputs if out.__class__ is tuple or out.__class__ is list else outputs[0]
+
+
+def apply1(op: Op, a: Tensor) -> Tensor:
+    """`apply` for one input and no attributes."""
+    record = op.vjp is not None
+    if UNUSUAL:
+        mode = STATE.mode
+        if mode is not None:
+            if mode is not NO_GRAD:
+                return apply(op, (a,))  # type: ignore[no-any-return]
+            record = False
+    x = a._array
+    try:
+        out = op.forward(x)
+    except Exception as error:
+        raise explain_failure(op, [a.spec], _NO_ATTRS, error) from None
+    if out.__class__ is not _ndarray:
+        out = _asarray(out)
+    t = _new_tensor(Tensor)
+    t._array = out
+    t._grad = t._view = t._extras = None
+    if a._view is not None:
+        a._renew()
+    if record and a._requires_grad:
+        t._requires_grad = True
+        t._edge = node = _new_node(Node)
+        node.op = op
+        node.attrs = _NO_ATTRS
+        node.edges = (a._edge or a,)
+        node.kept = op.keep_first(out, x)
+        node.number = tick()
+        node.shape = out.shape
+        node.dtype = out.dtype
+        node.extras = None
+        frame: Any = _getframe(2)
+        while frame is not None and INSIDE[frame.f_code.co_filename]:
+            frame = frame.f_back
+        node.code, node.offset = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+    else:
+        t._requires_grad = False
+        t._edge = None
+    return t
+
+
+def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
+    """`apply` for two inputs and no attributes."""
+    record = op.vjp is not None
+    if UNUSUAL:
+        mode = STATE.mode
+        if mode is not None:
+            if mode is not NO_GRAD:
+                return apply(op, (a, b))  # type: ignore[no-any-return]
+            record = False
+    x = a._array
+    y = b._array
+    try:
+        out = op.forward(x, y)
+    except Exception as error:
+        raise explain_failure(op, [a.spec, b.spec], _NO_ATTRS, error) from None
+    if out.__class__ is not _ndarray:
+        out = _asarray(out)
+    t = _new_tensor(Tensor)
+    t._array = out
+    t._grad = t._view = t._extras = None
+    if a._view is not None:
+        a._renew()
+    if b._view is not None:
+        b._renew()
+    needs_a = a._requires_grad
+    needs_b = b._requires_grad
+    if record and (needs_a or needs_b):
+        t._requires_grad = True
+        t._edge = node = _new_node(Node)
+        node.op = op
+        node.attrs = _NO_ATTRS
+        if needs_a:
+            if needs_b:
+                node.edges = (a._edge or a, b._edge or b)
+                node.kept = op.keep_both(out, x, y)
+            else:
+                node.edges = (a._edge or a, None)
+                node.kept = op.keep_first(out, x, y)
+        else:
+            node.edges = (None, b._edge or b)
+            node.kept = op.keep_second(out, x, y)
+        node.number = tick()
+        node.shape = out.shape
+        node.dtype = out.dtype
+        node.extras = None
+        frame: Any = _getframe(2)
+        while frame is not None and INSIDE[frame.f_code.co_filename]:
+            frame = frame.f_back
+        node.code, node.offset = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+    else:
+        t._requires_grad = False
+        t._edge = None
+    return t
+
+
+def new_node(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Node:
+    """A node with its edges and the user's line; the caller says what it keeps and what comes out."""
+    node = _new_node(Node)
+    node.op = op
+    node.attrs = attrs
+    node.edges = tuple([(t._edge or t) if t._requires_grad else None for t in inputs])
+    node.number = tick()
+    node.extras = None
+    frame: Any = _getframe(1)
+    while frame is not None and INSIDE[frame.f_code.co_filename]:
+        frame = frame.f_back
+    node.code, node.offset = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+    return node
+
+
+def record_one(op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], out: Tensor, attrs: dict[str, Any]) -> None:
+    """Give a computed tensor its node."""
+    node = new_node(op, inputs, attrs)
+    needs = tuple([t._requires_grad for t in inputs])
+    node.kept = op.packer(needs)(out._array, *arrays)
+    node.shape = out._array.shape
+    node.dtype = out._array.dtype
+    out._requires_grad = True
+    out._edge = node
+
+
+def record_many(
+    op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], outs: tuple[Tensor, ...], attrs: dict[str, Any]
+) -> None:
+    """The same for an op of several outputs; those that carry no gradient (indices) stay leaves."""
+    node = new_node(op, inputs, attrs)
+    needs = tuple([t._requires_grad for t in inputs])
+    values = tuple(o._array for o in outs)
+    node.kept = op.packer(needs)(values, *arrays)
+    outs = node.more().outs = tuple((v.shape, v.dtype) for v in values)
+    node.shape, node.dtype = outs[0]
+    for number, out in enumerate(outs):
+        wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
+        if wanted and out._array.dtype.kind == "f":
+            out._requires_grad = True
+            out._edge = (node, number)
+
+
+def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> None:
+    """Tie a view to its base, if NumPy gave a view and not a copy."""
+    base = out._array.base
+    if base is None or not (base is source._array or base is source._array.base):
+        return
+    step = ((op.name, tuple(attrs.items())),)
+    if source._view is None:
+        out._view = View(source, step, source._edge)
+    else:
+        out._view = View(source._view.base, source._view.path + step, source._view.base_edge)
+
+
+def _after(op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], mode: Mode) -> None:
+    """What the less usual modes do with a result."""
+    if mode.anomaly:
+        for out in outputs:
+            _check_finite(op, inputs, out)
+    if mode.inference:
+        for out in outputs:
+            out._more()["inference"] = True
+    elif mode.grad and any(t._extras is not None and "inference" in t._extras for t in inputs):
+        if any(o._requires_grad for o in outputs):
+            raise GraphError(f"{op.name}: a tensor made under inference_mode cannot be saved for backward",
+                             fix="Clone it outside inference_mode first.")  # fmt: skip
+    if mode.saved_hooks is not None and outputs[0].grad_fn is not None:
+        _pack(outputs[0].grad_fn, mode)
+
+
+def _pack(node: Node, mode: Mode) -> None:
+    assert mode.saved_hooks is not None and node.kept is not None
+    pack, unpack = mode.saved_hooks
+    node.kept = tuple(Packed(pack(wrap(k)), k, node.number) if isinstance(k, _ndarray) else k for k in node.kept)
+    node.more().unpack = unpack
+
+
+class Packed:
+    """What a pack hook returned, until its unpack hook is called; and whose memory it was, to notice a write."""
+
+    __slots__ = ("source", "time", "value")
+
+    def __init__(self, value: Any, array: Any, time: int) -> None:
+        self.value = value
+        self.source = weakref.ref(array)
+        self.time = time
+
+
+def _check_finite(op: Op, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+    array = out._array
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if all(np.isfinite(t._array).all() for t in inputs if t._array.dtype.kind == "f"):
+            bad = np.argwhere(~np.isfinite(array))[0]
+            kind = "NaN" if np.isnan(array[tuple(bad)]) else "infinity"
+            given = ", ".join(_range_of(t) for t in inputs)
+            raise AnomalyError(f"{op.name}: made a {kind} at index {bad.tolist()} of {out.spec} from {given}")
+
+
+def _range_of(t: Tensor) -> str:
+    if t._array.size == 0 or t._array.dtype.kind == "b":
+        return repr(t.spec)
+    return f"{t.spec} in [{t._array.min():.4g}, {t._array.max():.4g}]"
+
+
+class _ByName:
+    """Ops by name, as gradient and batch rules call them: `m.sum(x, dim=(0,), keepdim=True)`."""
+
+    def __getattr__(self, name: str) -> Any:
+        op = REGISTRY.get(name)
+        if op is None:
+            raise AttributeError(f"there is no op {name!r}")
+        found = self._bind(op)
+        setattr(self, name, found)
+        return found
+
+    def _bind(self, op: Op) -> Any:
+        raise NotImplementedError
+
+
+class RawOps(_ByName):
+    """On raw arrays: an ordinary backward pass, nothing recorded."""
+
+    differentiable = False
+
+    def _bind(self, op: Op) -> Any:
+        return op.sparse or op.forward
+
+
+class TensorOps(_ByName):
+    """On Tensors: recorded, so the gradient can be differentiated again."""
+
+    differentiable = True
+
+    def _bind(self, op: Op) -> Any:
+        def call(*inputs: Any, **attrs: Any) -> Any:
+            return apply(op, tuple([_as_operand(x, inputs) for x in inputs]), attrs)
+
+        return call
+
+
+def _as_operand(value: Any, others: tuple[Any, ...]) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, _ndarray):
+        return wrap(value)
+    dtype = next((t._array.dtype for t in others if isinstance(t, Tensor)), None)
+    return wrap(_asarray(value, dtype=dtype) if dtype is not None else _asarray(value))
+
+
+raw_ops: Any = RawOps()
+tensor_ops: Any = TensorOps()
+
+
+def array_dtype_name(array: Any) -> str:
+    """The short name of an array's dtype, for messages."""
+    return OF_NUMPY[array.dtype].short

@@ -1,0 +1,1 @@
+"""The public functions, with PyTorch's names and signatures; most become methods of Tensor too."""

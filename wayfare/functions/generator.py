@@ -1,0 +1,150 @@
+"""Generators and seeds: where a random draw gets its key.
+
+A generator holds a seed and counts its draws; the draw itself is a pure function of (seed, count). So its state is two
+numbers, and equal seeds give equal numbers in every process and on every machine.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.spec import CPU, Device
+from wayfare.tensor import Tensor, wrap
+
+__all__ = [
+    "Generator", "default_generator", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng",
+]  # fmt: skip
+
+_WORDS = 2**64
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+class Generator:
+    """A source of random numbers: a seed, and how many draws were made from it."""
+
+    __slots__ = ("__weakref__", "_calls", "_lock", "_seed")
+
+    def __init__(self, device: Any = "cpu") -> None:
+        Device(device)
+        # The seed PyTorch gives a new generator: the same in every process.
+        self._seed = 67280421310721
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    @property
+    def device(self) -> Device:
+        """Where it draws."""
+        return CPU
+
+    def next_key(self) -> tuple[int, int]:
+        """The key of the next draw. Each key is given out once, whatever thread asks."""
+        with self._lock:
+            call = self._calls
+            self._calls = call + 1
+            return self._seed, call
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from a seed; negative ones count from 2**64 down."""
+        try:
+            number = int(seed)
+        except (TypeError, ValueError):
+            raise ArgumentTypeError(f"manual_seed: a seed is an int, not {type(seed).__name__}") from None
+        if not -(_WORDS // 2) <= number < _WORDS:
+            raise ArgumentError(f"manual_seed: {number} does not fit into 64 bits")
+        with self._lock:
+            self._seed = number % _WORDS
+            self._calls = 0
+        return self
+
+    def seed(self) -> int:
+        """Start from a seed of the operating system's making, and return it."""
+        fresh = _fresh_seed()
+        self.manual_seed(fresh)
+        return fresh
+
+    def initial_seed(self) -> int:
+        """The seed it was started from."""
+        return self._seed
+
+    def get_state(self) -> Tensor:
+        """Seed and count as a uint8 tensor, for `set_state`."""
+        with self._lock:
+            return wrap(np.array([self._seed, self._calls], "<u8").view(np.uint8))
+
+    def set_state(self, new_state: Tensor) -> Generator:
+        """Continue from a state of `get_state`."""
+        if not isinstance(new_state, Tensor) or new_state.dtype.name != "uint8" or new_state.shape != (16,):
+            shown = new_state.spec if isinstance(new_state, Tensor) else type(new_state).__name__
+            raise ArgumentTypeError(f"set_state: a state is u8[16] as get_state gives it, not {shown}")
+        words = np.frombuffer(new_state._read("set_state").tobytes(), "<u8")
+        with self._lock:
+            self._seed, self._calls = int(words[0]), int(words[1])
+        return self
+
+    def clone_state(self) -> Generator:
+        """Another generator that goes on from the same place."""
+        return Generator().set_state(self.get_state())
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self._seed}, draws={self._calls})"
+
+
+default_generator = Generator()
+default_generator.seed()
+
+
+def key_for(generator: Generator | None) -> tuple[int, int]:
+    """The next key of a generator, or of the default one."""
+    if generator is None:
+        return default_generator.next_key()
+    if not isinstance(generator, Generator):
+        raise ArgumentTypeError(f"generator must be a wf.Generator, not {type(generator).__name__}")
+    return generator.next_key()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the default generator: what is drawn next is the same in every run."""
+    return default_generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Seed the default generator from the operating system, and return the seed."""
+    return default_generator.seed()
+
+
+def initial_seed() -> int:
+    """The seed of the default generator."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """The state of the default generator."""
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Continue the default generator from a state of `get_rng_state`."""
+    default_generator.set_state(new_state)
+
+
+@contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
+    """Inside the block draw as usual; after it, the default generator goes on as if nothing was drawn."""
+    if not enabled:
+        yield
+        return
+    state = get_rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(state)

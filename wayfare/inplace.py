@@ -1,0 +1,123 @@
+"""Writing in place: versions, and histories rewritten when a view is written through.
+
+Every `op_` method computes its result as usual and then moves it into the tensor: the memory takes the values, the
+tensor takes the history. Written through a view, the base's history becomes "the base with that part replaced", and
+every view of it renews its own when next used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.writes import note_write
+from wayfare.eager import Packed, record_one
+from wayfare.errors import InPlaceError, OperationError, ShapeError
+from wayfare.graph.node import Node
+from wayfare.op import REGISTRY
+from wayfare.spec import OF_NUMPY
+from wayfare.state import STATE, current
+from wayfare.tensor import Tensor
+
+
+def check_writable(t: Tensor, name: str) -> None:
+    """Refuse a write that would lose a gradient."""
+    mode = STATE.mode
+    if mode is not None and mode.executor is not None and not hasattr(t, "_array"):
+        raise InPlaceError(f"{name}: this tensor cannot be written in place here",
+                           fix="Use the form without the underscore.")  # fmt: skip
+    if current().grad and t.requires_grad:
+        if t._edge is None:
+            raise InPlaceError(f"{name}: a leaf that requires a gradient cannot be written in place while recording",
+                               fix="Do it under `with wf.no_grad():`, or write to a copy.")  # fmt: skip
+        view = t._view
+        if view is not None and view.base._edge is None and view.base._requires_grad:
+            raise InPlaceError(f"{name}: this is a view of a leaf that requires a gradient; writing in place would "
+                               "lose it", fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
+    if not t._array.flags.writeable:
+        raise InPlaceError(f"{name}: the memory of this {t.spec} is read-only or shared by broadcasting",
+                           fix="Write to a .clone() of it.")  # fmt: skip
+
+
+def check_result(t: Tensor, result: Tensor, name: str) -> None:
+    """The result must fit: same shape after broadcasting, a dtype that does not lose its kind."""
+    if result._array.shape != t._array.shape:
+        try:
+            fits = np.broadcast_shapes(result._array.shape, t._array.shape) == t._array.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ShapeError(f"{name}: a result of {result.spec} cannot be written into {t.spec}")
+    if OF_NUMPY[result._array.dtype].rank > OF_NUMPY[t._array.dtype].rank:
+        raise OperationError(f"{name}: a result of {result.dtype} cannot be written into a tensor of {t.dtype}",
+                             fix="Convert the tensor with .to(...) first.")  # fmt: skip
+
+
+def move_into(t: Tensor, result: Tensor, name: str) -> Tensor:
+    """Make `t` be `result`: its values in t's memory, its history t's history."""
+    check_result(t, result, name)
+    node = result._edge if result._edge.__class__ is Node else None
+    if node is not None and node.kept is not None and not any(isinstance(k, Packed) for k in node.kept):
+        _keep_old_values(t, node)
+    np.copyto(t._array, result._array, casting="unsafe")
+    note_write(t._array)
+    if t._view is not None:
+        t._renew()
+    if (result.requires_grad or t._requires_grad) and current().grad:
+        history = result
+        if result._array.dtype != t._array.dtype:
+            history = _shadow(t, result, "cast", {"dtype": t.dtype})
+        if history._array.shape != t._array.shape:
+            history = _shadow(t, history, "expand", {"shape": t._array.shape})
+        rewrite(t, history)
+    return t
+
+
+def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor:
+    """A node on top of `source`'s history whose values are already in t's memory."""
+    out = t.detach()
+    if source._requires_grad:
+        record_one(REGISTRY[op], (source,), [source._array], out, attrs)
+    return out
+
+
+def _keep_old_values(t: Tensor, node: Node) -> None:
+    """A rule that needs the overwritten input gets a copy of it."""
+    assert node.kept is not None
+    if any(k is t._array for k in node.kept):
+        old = t._array.copy()
+        node.kept = tuple(old if k is t._array else k for k in node.kept)
+
+
+def rewrite(t: Tensor, history: Tensor) -> None:
+    """Give `t` the history of `history`; through a view, the base's history is rewritten too."""
+    view = t._view
+    if view is None:
+        t._edge = history._edge
+        t._requires_grad = history._requires_grad
+        return
+    base = view.base
+    if not (history._requires_grad or base._requires_grad):
+        return
+    shadow = base.detach()
+    record_one(REGISTRY["write_through"], (base, history), [base._array, history._array], shadow, {"path": view.path})
+    base._edge = shadow._edge
+    base._requires_grad = True
+    t._renew()
+
+
+def renew(t: Tensor) -> None:
+    """Bring a view's history up to date with its base's."""
+    view = t._view
+    if view is None or view.base._edge is view.base_edge:
+        return
+    base = view.base
+    view.base_edge = base._edge
+    t._requires_grad = base._requires_grad
+    t._edge = None
+    if base._requires_grad:
+        record_one(REGISTRY["look_through"], (base,), [base._array], t, {"path": view.path})
+
+
+Tensor._renew = renew  # type: ignore[method-assign]

@@ -1,0 +1,191 @@
+"""The Op record: everything Wayfare knows about one op, in one place.
+
+A record says how to compute (`forward`, on raw arrays), what comes out (`infer`, on Specs), how to differentiate
+(`vjp`), how to run many at once (`batch`), and carries samples and a reference from which its tests are made.
+Autograd, vmap, the graph listing and the tests all read the record; nobody keeps a second description.
+
+**Gradient rules** are functions `rule(m, g, y, *inputs, **attrs)`, one for each input. `m` runs any op by name:
+on raw arrays in an ordinary backward pass, on Tensors when a graph of the gradient is wanted. What a rule's
+parameters are *called* decides what a node keeps alive until backward:
+
+    x        the value is kept
+    x_spec   only shape and dtype are kept
+    _x       nothing is kept (the rule is given None)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wayfare.errors import OperationError, WayfareError
+from wayfare.spec import spec_of
+
+Forward = Callable[..., Any]
+Infer = Callable[..., Any]
+Rule = Callable[..., Any]
+# batch(m, size, inputs, batched, attrs): batched inputs have an extra axis 0; so have all outputs.
+BatchRule = Callable[[Any, int, tuple[Any, ...], tuple[bool, ...], dict[str, Any]], Any]
+
+DROP, SPEC, VALUE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call of an op for the tests: arrays (or nested tuples' worth of them) and attributes."""
+
+    inputs: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    # A sample at a kink or over integers has no gradient to check.
+    smooth: bool = True
+
+
+class joint:  # noqa: N801 - reads as a word in the records
+    """A gradient rule for all inputs at once: `rule(m, needs, g, y, *inputs, **attrs)` gives one per input."""
+
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """One op. `vjp` is a tuple with a rule (or None) per input, or `joint(rule)`, or None: not differentiable."""
+
+    name: str
+    family: str
+    forward: Forward
+    infer: Infer
+    vjp: tuple[Rule | None, ...] | joint | None
+    batch: BatchRule
+    samples: Callable[[Any], Iterable[Sample]]
+    reference: Callable[..., Any]
+    formula: Callable[..., Any] | None = None
+    # How many outputs: 1 gives a bare array, more a tuple. None: depends on the attributes.
+    outputs: int | None = 1
+    # Which outputs carry a gradient (indices of a sort do not).
+    differentiable_outputs: tuple[int, ...] | None = None
+    # The output shares memory with the first input whenever NumPy can do so.
+    view: bool = False
+    # The inputs are broadcast against each other, so gradients must be summed back.
+    broadcasts: bool = False
+    # Used in place of `forward` by a raw backward pass: may return Rows.
+    sparse: Forward | None = None
+    # The result is a function of more than its inputs and attributes (so the tests compare statistics).
+    random: bool = False
+    # Elementwise ops: "common" (one dtype for all inputs), "float" (integers become the default float).
+    promotion: str = "common"
+    # NumPy kinds of dtype (b bool, i u integers, f floats) the op takes.
+    kinds: str = "biuf"
+    # What the gradient node is called, as PyTorch does: "MulBackward0".
+    grad_name: str = ""
+    # What a node keeps when (only the first, only the second, both) inputs want a gradient.
+    keep_first: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    keep_second: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    keep_both: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    packers: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.grad_name:
+            self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
+        if isinstance(self.vjp, tuple) and len(self.vjp) == 1:
+            self.keep_first = self.packer((True,))
+        elif isinstance(self.vjp, tuple) and len(self.vjp) == 2:
+            self.keep_first, self.keep_second = self.packer((True, False)), self.packer((False, True))
+            self.keep_both = self.packer((True, True))
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def packer(self, needs: tuple[bool, ...]) -> Callable[..., Any]:
+        """The function that picks what a node keeps, given which inputs want a gradient."""
+        found = self.packers.get(needs)
+        if found is None:
+            found = self.packers[needs] = _make_packer(*self.keeps(needs))
+        return found
+
+    def keeps(self, needs: tuple[bool, ...]) -> tuple[int, tuple[int, ...]]:
+        """What must be kept of (the output, each input): DROP, SPEC or VALUE, read off the rules' parameters."""
+        if self.vjp is None:
+            return DROP, (DROP,) * len(needs)
+        if isinstance(self.vjp, joint):
+            return _kept_by(self.vjp.rule, 3, len(needs))
+        output, inputs = DROP, [DROP] * len(needs)
+        for rule, wanted in zip(self.vjp, needs, strict=True):
+            if wanted and rule is not None:
+                of_output, of_inputs = _kept_by(rule, 2, len(needs))
+                output = max(output, of_output)
+                inputs = [max(a, b) for a, b in zip(inputs, of_inputs, strict=True)]
+        return output, tuple(inputs)
+
+
+def _mode(name: str) -> int:
+    return DROP if name.startswith("_") else SPEC if name.endswith("_spec") else VALUE
+
+
+def _kept_by(rule: Rule, skip: int, arity: int) -> tuple[int, tuple[int, ...]]:
+    """Read a rule's positional parameters after `m[, needs], g`: the output, then the inputs."""
+    modes: list[int] = []
+    for parameter in list(inspect.signature(rule).parameters.values())[skip:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            modes += [_mode(parameter.name)] * (arity + 1 - len(modes))
+        elif parameter.kind is not parameter.KEYWORD_ONLY and parameter.kind is not parameter.VAR_KEYWORD:
+            modes.append(_mode(parameter.name))
+    if len(modes) != arity + 1:
+        raise TypeError(f"gradient rule of arity {len(modes) - 1} for an op of {arity} inputs: {rule}")
+    return modes[0], tuple(modes[1:])
+
+
+def _make_packer(output: int, inputs: tuple[int, ...]) -> Callable[..., Any]:
+    """A function (y, *input arrays) → what is kept of them.
+
+    It is generated as source because it runs once for every recorded op: a loop here would cost as much as the
+    op itself.
+    """
+    kept = {DROP: "None", SPEC: "spec_of({})", VALUE: "{}"}
+    names = [f"x{i}" for i in range(len(inputs))]
+    values = [kept[output].format("y")] + [kept[mode].format(x) for mode, x in zip(inputs, names, strict=True)]
+    source = f"lambda {', '.join(['y', *names])}: ({', '.join(values)},)"
+    namespace: dict[str, Any] = {"spec_of": _spec_of_any}
+    return eval(compile(source, "<wayfare packer>", "eval"), namespace)  # type: ignore[no-any-return]
+
+
+def _spec_of_any(value: Any) -> Any:
+    return tuple(spec_of(v) for v in value) if isinstance(value, tuple) else spec_of(value)
+
+
+REGISTRY: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Enter a record; an incomplete or doubly named one is refused by name."""
+    if op.name in REGISTRY:
+        raise ValueError(f"op {op.name!r} is registered twice")
+    missing = [part for part in ("forward", "infer", "batch", "samples", "reference") if getattr(op, part) is None]
+    if missing:
+        raise ValueError(f"op {op.name!r} lacks {', '.join(missing)}")
+    REGISTRY[op.name] = op
+    return op
+
+
+def explain_failure(op: Op, specs: Sequence[Any], attrs: dict[str, Any], error: BaseException) -> BaseException:
+    """The error to show for a failed forward: the shape rule's own sentence if it has one."""
+    if isinstance(error, WayfareError):
+        return error
+    try:
+        op.infer(*specs, **attrs)
+    except WayfareError as sentence:
+        return sentence
+    except Exception:
+        pass
+    shown = ", ".join(map(repr, specs))
+    return _fallback_error(op, shown, error)
+
+
+def _fallback_error(op: Op, shown: str, error: BaseException) -> WayfareError:
+    from_numpy = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return OperationError(f"{op.name}: cannot compute this on {shown}: {from_numpy}")
+

@@ -1,0 +1,236 @@
+"""Constructors of op families. A family supplies shape rule, batch rule and samples; a record states the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import numpy_math
+from wayfare.errors import DTypeError
+from wayfare.op import BatchRule, Op, Rule, Sample, joint, register
+from wayfare.spec import Spec, bool_, broadcast
+
+Vjp = tuple[Rule | None, ...] | joint | None
+Samples = Callable[[Any], Iterable[Sample]]
+Domain = tuple[float, float]
+
+
+# -- elementwise ------------------------------------------------------------------------------------------------
+
+
+def elementwise(
+    name: str,
+    *,
+    arity: int = 1,
+    formula: Callable[..., Any] | None = None,
+    vjp: Vjp | Rule = None,
+    reference: Callable[..., Any],
+    domain: Domain | Sequence[Domain] = (-2.0, 2.0),
+    samples: Samples | None = None,
+    sample_attrs: Sequence[dict[str, Any]] = ({},),
+    result: str = "same",
+    promotion: str = "common",
+    kinds: str = "biuf",
+    masks: tuple[int, ...] = (),
+    grad_name: str = "",
+    smooth: bool = True,
+) -> Op:
+    """An op that works on each element by itself; inputs broadcast.
+
+    Without a `formula` the op is the elementary function of that name in `m`. `masks` are inputs whose dtype does
+    not take part (the condition of `where`). `result` is "same" or "bool". `reference` is a function of Python
+    floats (applied element by element) or of arrays, whichever is the more independent.
+    """
+    if formula is None:
+        forward = getattr(numpy_math, name)
+    else:
+        forward = partial(formula, numpy_math)
+    if callable(vjp):
+        vjp = (vjp,)
+
+    def infer(*specs: Spec, **_attrs: Any) -> Spec:
+        typed = next((s for i, s in enumerate(specs) if i not in masks), specs[0])
+        if typed.dtype.numpy.kind not in kinds:
+            raise DTypeError(f"{name}: does not take {typed.dtype}")
+        shape = broadcast(name, *(s.shape for s in specs))
+        return Spec(shape, bool_ if result == "bool" else typed.dtype)
+
+    return register(Op(
+        name=name, family="elementwise", forward=forward, infer=infer, vjp=vjp,
+        batch=_batch_elementwise(name), formula=formula,
+        samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
+        reference=reference, broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
+    ))  # fmt: skip
+
+
+def _elementwise_samples(
+    arity: int,
+    domain: Domain | Sequence[Domain],
+    sample_attrs: Sequence[dict[str, Any]],
+    masks: tuple[int, ...],
+    smooth: bool,
+) -> Samples:
+    domains: list[Domain] = [domain] * arity if isinstance(domain[0], (int, float)) else list(domain)  # type: ignore[list-item, arg-type]
+    layouts: list[list[tuple[int, ...]]] = [[(3, 4)] * arity, [()] * arity, [(2, 0)] * arity]
+    if arity > 1:
+        layouts += [[(2, 3, 4)] + [(3, 1)] * (arity - 1), [(4,)] + [(2, 1)] * (arity - 1)]
+
+    def samples(rng: Any) -> Iterable[Sample]:
+        for attrs in sample_attrs:
+            for layout in layouts:
+                arrays = [rng.uniform(*domains[i], shape) for i, shape in enumerate(layout)]
+                for i in masks:
+                    arrays[i] = arrays[i] > (domains[i][0] + domains[i][1]) / 2
+                yield Sample(tuple(arrays), dict(attrs), smooth)
+            strided = [rng.uniform(*domains[i], (4, 6))[::2, ::-1].T for i in range(arity)]
+            for i in masks:
+                strided[i] = strided[i] > 0
+            yield Sample(tuple(strided), dict(attrs), smooth)
+
+    return samples
+
+
+def _batch_elementwise(name: str) -> BatchRule:
+    """Put the batch axis first and pad the rest with ones in between, so that broadcasting lines up."""
+
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        ranks = [x.ndim - b for x, b in zip(inputs, batched, strict=True)]
+        width = max(ranks)
+        lined_up = []
+        for x, is_batched, rank in zip(inputs, batched, ranks, strict=True):
+            if is_batched and rank < width:
+                shape = tuple(x.shape)
+                x = m.reshape(x, shape=(shape[0],) + (1,) * (width - rank) + shape[1:])
+            lined_up.append(x)
+        return getattr(m, name)(*lined_up, **attrs)
+
+    return batch
+
+
+# -- reductions -------------------------------------------------------------------------------------------------
+
+
+def reduced_shape(shape: tuple[int, ...], dim: tuple[int, ...], keepdim: bool) -> tuple[int, ...]:
+    """The shape left when the dimensions `dim` are reduced."""
+    if keepdim:
+        return tuple(1 if axis in dim else size for axis, size in enumerate(shape))
+    return tuple(size for axis, size in enumerate(shape) if axis not in dim)
+
+
+def spread(m: Any, value: Any, dim: tuple[int, ...], keepdim: bool, shape: tuple[int, ...]) -> Any:
+    """Stretch a reduced value back over the dimensions it was reduced along (a view, no copy)."""
+    if not keepdim:
+        value = m.reshape(value, shape=reduced_shape(shape, dim, True))
+    return m.expand(value, shape=shape)
+
+
+def reduction(
+    name: str,
+    *,
+    forward: Callable[..., Any],
+    vjp: Rule | None,
+    reference: Callable[..., Any],
+    dtype: Callable[[Any], Any] = lambda dtype: dtype,
+    domain: Domain = (-2.0, 2.0),
+    samples: Samples | None = None,
+    sample_attrs: Sequence[dict[str, Any]] = ({},),
+    kinds: str = "biuf",
+    empty: bool = True,
+    grad_name: str = "",
+    smooth: bool = True,
+) -> Op:
+    """An op that folds dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
+
+    `dtype` maps the dtype of the input to that of the result. `empty`: defined over a dimension of size 0.
+    """
+
+    def infer(x: Spec, *, dim: tuple[int, ...], keepdim: bool, **_attrs: Any) -> Spec:
+        return Spec(reduced_shape(x.shape, dim, keepdim), dtype(x.dtype))
+
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        shifted = attrs | {"dim": tuple(d + 1 for d in attrs["dim"])}
+        return getattr(m, name)(inputs[0], **shifted)
+
+    def default_samples(rng: Any) -> Iterable[Sample]:
+        for extra in sample_attrs:
+            for dim, keepdim in (((0,), False), ((1,), True), ((0, 2), False), ((0, 1, 2), False), ((0, 1, 2), True)):
+                yield Sample((rng.uniform(*domain, (3, 2, 4)),), {"dim": dim, "keepdim": keepdim, **extra}, smooth)
+            yield Sample((rng.uniform(*domain, ()),), {"dim": (), "keepdim": False, **extra}, smooth)
+            yield Sample((rng.uniform(*domain, (4, 6)).T[::2],), {"dim": (1,), "keepdim": False, **extra}, smooth)
+            if empty:
+                yield Sample((rng.uniform(*domain, (2, 0)),), {"dim": (1,), "keepdim": False, **extra}, smooth)
+
+    return register(Op(
+        name=name, family="reduction", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,),
+        batch=batch, samples=samples or default_samples, reference=reference, kinds=kinds, grad_name=grad_name,
+    ))  # fmt: skip
+
+
+# -- movement: views and copies of the same numbers -------------------------------------------------------------
+
+
+def movement(
+    name: str,
+    *,
+    forward: Callable[..., Any],
+    shape: Callable[..., tuple[int, ...]],
+    vjp: Rule | None,
+    reference: Callable[..., Any],
+    samples: Samples,
+    shift: Callable[[dict[str, Any], int], dict[str, Any]],
+    view: bool = True,
+    sparse: Callable[..., Any] | None = None,
+    grad_name: str = "",
+) -> Op:
+    """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
+    batch size)` gives the attributes that do the same behind one more leading axis."""
+
+    def infer(x: Spec, **attrs: Any) -> Spec:
+        return Spec(shape(x.shape, **attrs), x.dtype)
+
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        return getattr(m, name)(inputs[0], **shift(attrs, size))
+
+    return register(Op(
+        name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,), batch=batch,
+        samples=samples, reference=reference, view=view, sparse=sparse, grad_name=grad_name,
+    ))  # fmt: skip
+
+
+# -- anything else ----------------------------------------------------------------------------------------------
+
+
+def by_loop(name: str) -> BatchRule:
+    """The batch rule of last resort: one row after the other, then stacked. Right for every op, never fast."""
+
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        rows = []
+        for i in range(size):
+            row = [m.select(x, dim=0, index=i) if b else x for x, b in zip(inputs, batched, strict=True)]
+            rows.append(getattr(m, name)(*row, **attrs))
+        if isinstance(rows[0], tuple):
+            return tuple(m.stack(*column, dim=0) for column in zip(*rows, strict=True))
+        return m.stack(*rows, dim=0)
+
+    return batch
+
+
+def expand_unbatched(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...]) -> tuple[Any, ...]:
+    """All inputs with the batch axis in front; shared ones are stretched (a view, no copy)."""
+    return tuple(
+        x if b else m.expand(m.reshape(x, shape=(1, *x.shape)), shape=(size, *x.shape))
+        for x, b in zip(inputs, batched, strict=True)
+    )
+
+
+def define(name: str, *, batch: BatchRule | None = None, **parts: Any) -> Op:
+    """An op of no family: every part stated, the batch rule by loop unless given."""
+    return register(Op(name=name, family=parts.pop("family", "other"), batch=batch or by_loop(name), **parts))
+
+
+def zeros_like_spec(spec: Spec) -> Any:
+    """A raw array of zeros of a Spec."""
+    return np.zeros(spec.shape, spec.dtype.numpy)

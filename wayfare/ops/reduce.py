@@ -1,0 +1,213 @@
+"""Reductions: many numbers folded into one along some dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.fold import total
+from wayfare.op import Sample
+from wayfare.ops._define import reduced_shape, reduction, spread
+from wayfare.spec import DType, Spec, as_dtype, bool_, int64, uint8
+
+Dims = tuple[int, ...]
+
+
+def count_of(shape: tuple[int, ...], dim: Dims) -> int:
+    """How many numbers are folded into one."""
+    return math.prod(shape[d] for d in dim)
+
+
+def like(m: Any, value: Any, model: Any) -> Any:
+    """A mask or a count in the dtype of `model`, so that arithmetic with it keeps that dtype."""
+    return m.cast(value, dtype=as_dtype(model.dtype))
+
+
+# -- sum and mean -------------------------------------------------------------------------------------------------
+
+
+def _sum_dtype(dtype: DType) -> DType:
+    return dtype if dtype.is_floating_point else int64
+
+
+def _sum(x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    if x.dtype.kind == "f":
+        return total(x, dim, keepdim)
+    # Integers and bools are summed in int64, as PyTorch does.
+    return np.add.reduce(x, axis=dim, keepdims=keepdim, dtype=np.int64)
+
+
+def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
+    return spread(m, g, dim, keepdim, x_spec.shape)
+
+
+sum_ = reduction(
+    "sum", forward=_sum, vjp=_sum_vjp, dtype=_sum_dtype,
+    reference=lambda x, dim, keepdim: np.sum(x, axis=dim, keepdims=keepdim),
+)  # fmt: skip
+
+
+def _mean(x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    if x.dtype.char == "e":
+        return np.mean(x, axis=dim, keepdims=keepdim, dtype=np.float32).astype(x.dtype)
+    out = total(x, dim, keepdim)
+    count = count_of(x.shape, dim)
+    if out.__class__ is np.ndarray and count:
+        out /= count
+        return out
+    return out / x.dtype.type(count)
+
+
+def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
+    return spread(m, g / max(count_of(x_spec.shape, dim), 1), dim, keepdim, x_spec.shape)
+
+
+mean = reduction(
+    "mean", forward=_mean, vjp=_mean_vjp, kinds="f", empty=False,
+    reference=lambda x, dim, keepdim: np.mean(x, axis=dim, keepdims=keepdim),
+)  # fmt: skip
+
+
+# -- product ------------------------------------------------------------------------------------------------------
+
+
+def _prod(x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return np.multiply.reduce(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind == "f" else np.int64)
+
+
+def _prod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    shape = tuple(x.shape)
+    g = spread(m, g, dim, keepdim, shape)
+    if not m.differentiable and np.all(x):
+        return g * spread(m, y, dim, keepdim, shape) / x
+    # The product of all others, from both sides: right where elements are zero, and differentiable there.
+    others = tuple(d for d in range(len(shape)) if d not in dim)
+    order = others + dim
+    lined_up = m.permute(x, dims=order)
+    flat = m.reshape(lined_up, shape=(*(shape[d] for d in others), count_of(shape, dim)))
+    axis = len(others)
+    before = m.shifted(m.cumprod(flat, dim=axis, reverse=False), dim=axis, by=1, fill=1.0)
+    after = m.shifted(m.cumprod(flat, dim=axis, reverse=True), dim=axis, by=-1, fill=1.0)
+    product = m.reshape(before * after, shape=tuple(lined_up.shape))
+    return g * m.permute(product, dims=tuple(int(i) for i in np.argsort(order)))
+
+
+def _prod_samples(rng: Any) -> Iterable[Sample]:
+    for dim, keepdim in (((0,), False), ((1,), True), ((0, 2), False), ((0, 1, 2), False)):
+        x = rng.uniform(0.5, 2.0, (3, 2, 4)) * rng.choice([-1, 1], (3, 2, 4))
+        yield Sample((x,), {"dim": dim, "keepdim": keepdim})
+        x = x.copy()
+        x[1, 0, 2] = 0.0
+        yield Sample((x,), {"dim": dim, "keepdim": keepdim})
+        x = x.copy()
+        x[0] = 0.0
+        yield Sample((x,), {"dim": dim, "keepdim": keepdim})
+    yield Sample((rng.normal(size=()),), {"dim": (), "keepdim": False})
+    yield Sample((rng.normal(size=(2, 0)),), {"dim": (1,), "keepdim": False})
+
+
+prod = reduction(
+    "prod", forward=_prod, vjp=_prod_vjp, dtype=_sum_dtype, samples=_prod_samples,
+    reference=lambda x, dim, keepdim: np.apply_over_axes(_product_along, x, dim).reshape(
+        reduced_shape(x.shape, dim, keepdim)
+    ),
+)  # fmt: skip
+
+
+def _product_along(x: Any, axis: int) -> Any:
+    return np.apply_along_axis(lambda row: math.prod(row.tolist()), axis, x) if x.size else np.ones(
+        reduced_shape(x.shape, (axis,), False)
+    )
+
+
+# -- variance and standard deviation --------------------------------------------------------------------------------
+
+
+def _var(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    kind = x.dtype
+    if kind.char == "e":
+        x = x.astype(np.float32)
+    count = count_of(x.shape, dim)
+    deviation = x - total(x, dim, True) / np.float32(count)
+    deviation *= deviation
+    out = total(deviation, dim, keepdim)
+    return (out / x.dtype.type(max(count - correction, 0))).astype(kind, copy=False)
+
+
+def _var_vjp(m: Any, g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    shape = tuple(x.shape)
+    freedom = count_of(shape, dim) - correction
+    deviation = x - m.mean(x, dim=dim, keepdim=True)
+    return spread(m, g, dim, keepdim, shape) * deviation * (2 / freedom if freedom else math.inf)
+
+
+def _var_reference(x: Any, dim: Dims, keepdim: bool, correction: float) -> Any:
+    return np.var(x, axis=dim, keepdims=keepdim, ddof=correction)
+
+
+_CORRECTIONS = ({"correction": 0}, {"correction": 1}, {"correction": 0.5})
+
+
+def _var_samples(rng: Any) -> Iterable[Sample]:
+    for extra in _CORRECTIONS:
+        for dim, keepdim in (((0,), False), ((1,), True), ((0, 2), False), ((0, 1, 2), False)):
+            yield Sample((rng.normal(size=(3, 2, 4)),), {"dim": dim, "keepdim": keepdim, **extra})
+        yield Sample((rng.normal(size=(4, 6)).T[::2],), {"dim": (1,), "keepdim": False, **extra})
+
+
+var = reduction(
+    "var", forward=_var, vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
+)
+
+
+def _std(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    return np.sqrt(_var(x, dim=dim, keepdim=keepdim, correction=correction))
+
+
+def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    # Where nothing deviates the slope is taken to be 0.
+    flat = y == 0
+    slope = m.where(flat, m.zeros_like(y), g / (2 * m.where(flat, m.zeros_like(y) + 1, y)))
+    return _var_vjp(m, slope, None, x, dim=dim, keepdim=keepdim, correction=correction)
+
+
+std = reduction(
+    "std", forward=_std, vjp=_std_vjp, samples=_var_samples, kinds="f",
+    reference=lambda x, dim, keepdim, correction: np.std(x, axis=dim, keepdims=keepdim, ddof=correction),
+)  # fmt: skip
+
+
+# -- truth --------------------------------------------------------------------------------------------------------
+
+
+def _truth_dtype(dtype: DType) -> DType:
+    # PyTorch keeps uint8, from the time before it had bool.
+    return uint8 if dtype is uint8 else bool_
+
+
+def _truth(fold: Any) -> Any:
+    def forward(x: Any, *, dim: Dims, keepdim: bool) -> Any:
+        out = fold(x, axis=dim, keepdims=keepdim)
+        return out.astype(np.uint8) if x.dtype == np.uint8 else out
+
+    return forward
+
+
+def _truth_samples(rng: Any) -> Iterable[Sample]:
+    for dim, keepdim in (((0,), False), ((0, 1), True), ((), False), ((1,), False)):
+        yield Sample((rng.integers(0, 2, (3, 2)).astype(float),), {"dim": dim, "keepdim": keepdim}, smooth=False)
+        yield Sample((rng.integers(0, 2, (3, 0)) > 0,), {"dim": dim, "keepdim": keepdim}, smooth=False)
+    yield Sample((rng.integers(0, 2, (3, 2)).astype(np.uint8),), {"dim": (0,), "keepdim": False}, smooth=False)
+
+
+any_ = reduction(
+    "any", forward=_truth(np.any), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+    reference=lambda x, dim, keepdim: (x != 0).sum(axis=dim, keepdims=keepdim) > 0,
+)  # fmt: skip
+all_ = reduction(
+    "all", forward=_truth(np.all), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+    reference=lambda x, dim, keepdim: (x == 0).sum(axis=dim, keepdims=keepdim) == 0,
+)  # fmt: skip

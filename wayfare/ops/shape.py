@@ -1,0 +1,179 @@
+"""Views: the same numbers under another shape or order, and the two ops that replay a chain of views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array, sum_to
+from wayfare.errors import ShapeError
+from wayfare.op import REGISTRY, Sample
+from wayfare.ops._define import define, movement
+from wayfare.spec import Shape, Spec, broadcast
+
+Path = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+
+
+def _reshape_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.normal(size=(3, 4)),), {"shape": (2, 6)})
+    yield Sample((rng.normal(size=(3, 4)).T,), {"shape": (12,)})
+    yield Sample((rng.normal(size=()),), {"shape": (1, 1)})
+    yield Sample((rng.normal(size=(0, 3)),), {"shape": (3, 0)})
+
+
+reshape = movement(
+    "reshape",
+    forward=lambda x, *, shape: x.reshape(shape),
+    shape=lambda x, *, shape: tuple(shape),
+    vjp=lambda m, g, _y, x_spec, *, shape: m.reshape(g, shape=x_spec.shape),
+    reference=lambda x, shape: np.array(x.ravel().tolist()).reshape(shape),
+    samples=_reshape_samples,
+    shift=lambda attrs, size: {"shape": (size, *attrs["shape"])},
+    grad_name="ViewBackward0",
+)
+
+
+def _permute_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.normal(size=(2, 3, 4)),), {"dims": (2, 0, 1)})
+    yield Sample((rng.normal(size=(3, 2)),), {"dims": (1, 0)})
+    yield Sample((rng.normal(size=()),), {"dims": ()})
+
+
+def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argsort(dims))
+
+
+permute = movement(
+    "permute",
+    forward=lambda x, *, dims: x.transpose(dims),
+    shape=lambda x, *, dims: tuple(x[d] for d in dims),
+    vjp=lambda m, g, _y, _x, *, dims: m.permute(g, dims=_inverse(dims)),
+    reference=lambda x, dims: np.einsum(x, list(range(x.ndim)), list(dims)),
+    samples=_permute_samples,
+    shift=lambda attrs, size: {"dims": (0, *(d + 1 for d in attrs["dims"]))},
+)
+
+
+def _expand_forward(x: Array, *, shape: Shape) -> Array:
+    return np.broadcast_to(x, shape)
+
+
+def _expand_shape(x: Shape, *, shape: Shape) -> Shape:
+    if broadcast("expand", x, shape) != tuple(shape):
+        raise ShapeError(f"expand: shape {list(x)} cannot be stretched to {list(shape)}")
+    return tuple(shape)
+
+
+def _expand_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, shape: Shape) -> Any:
+    return m.sum_to(g, shape=x_spec.shape)
+
+
+def _expand_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+    x, shape = inputs[0], attrs["shape"]
+    own = tuple(x.shape)[1:]
+    lined_up = m.reshape(x, shape=(size,) + (1,) * (len(shape) - len(own)) + own)
+    return m.expand(lined_up, shape=(size, *shape))
+
+
+expand = define(
+    "expand",
+    family="movement",
+    forward=_expand_forward,
+    infer=lambda x, *, shape: Spec(_expand_shape(x.shape, shape=shape), x.dtype),
+    vjp=(_expand_vjp,),
+    batch=_expand_batch,
+    reference=lambda x, shape: x + np.zeros(shape, x.dtype),
+    samples=lambda rng: [
+        Sample((rng.normal(size=(3, 1)),), {"shape": (2, 3, 4)}),
+        Sample((rng.normal(size=()),), {"shape": (2,)}),
+        Sample((rng.normal(size=(1, 2)),), {"shape": (0, 2)}),
+    ],
+    view=True,
+)
+
+
+def _sum_to_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+    x, shape = inputs[0], attrs["shape"]
+    extra = x.ndim - 1 - len(shape)
+    target = (size,) + (1,) * extra + tuple(shape)
+    return m.reshape(m.sum_to(x, shape=target), shape=(size, *shape))
+
+
+# The adjoint of expand: what broadcasting stretched is summed back.
+sum_to_op = define(
+    "sum_to",
+    family="reduction",
+    forward=lambda x, *, shape: sum_to(x, shape),
+    infer=lambda x, *, shape: Spec(shape, x.dtype),
+    vjp=(lambda m, g, _y, x_spec, *, shape: m.expand(g, shape=x_spec.shape),),
+    batch=_sum_to_batch,
+    reference=lambda x, shape: x.reshape(-1, *shape).sum(0) if len(shape) < x.ndim else x.sum(0, keepdims=True),
+    samples=lambda rng: [
+        Sample((rng.normal(size=(2, 3, 4)),), {"shape": (3, 4)}),
+        Sample((rng.normal(size=(2, 3)),), {"shape": (1, 3)}),
+        Sample((rng.normal(size=(4,)),), {"shape": ()}),
+    ],
+)
+
+
+def replay(x: Any, path: Path) -> Any:
+    """Follow a chain of view ops from an array."""
+    for name, attrs in path:
+        x = REGISTRY[name].forward(x, **dict(attrs))
+    return x
+
+
+def _replay_spec(x: Spec, path: Path) -> Spec:
+    for name, attrs in path:
+        x = REGISTRY[name].infer(x, **dict(attrs))
+    return x
+
+
+_SAMPLE_PATH: Path = (("permute", (("dims", (1, 0)),)), ("reshape", (("shape", (4, 3, 1)),)))
+
+
+def _write_through(x: Array, part: Array, *, path: Path) -> Array:
+    out = x.copy(order="C")
+    seen = replay(out, path)
+    if np.may_share_memory(seen, out):
+        seen[...] = part
+    else:  # Laid out this way a reshape on the path had to copy: find the elements by number instead.
+        out.reshape(-1)[replay(np.arange(out.size).reshape(out.shape), path)] = part
+    return out
+
+
+def _look_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, path: Path) -> Any:
+    return m.write_through(np.zeros(x_spec.shape, x_spec.dtype.numpy), g, path=path)
+
+
+# What a view shows, as one step: the history a view takes over after its base was written into.
+look_through = define(
+    "look_through",
+    family="movement",
+    forward=lambda x, *, path: replay(x, path),
+    infer=lambda x, *, path: _replay_spec(x, path),
+    vjp=(_look_vjp,),
+    reference=lambda x, path: x.T.reshape(4, 3, 1),
+    samples=lambda rng: [Sample((rng.normal(size=(3, 4)),), {"path": _SAMPLE_PATH})],
+    grad_name="AsStridedBackward0",
+)
+
+
+# A base with the part that a view shows replaced: the history a base takes over when it is written through a view.
+write_through = define(
+    "write_through",
+    family="movement",
+    forward=_write_through,
+    infer=lambda x, part, *, path: x,
+    vjp=(
+        lambda m, g, _y, _x, part_spec, *, path: m.write_through(
+            g, np.zeros(part_spec.shape, part_spec.dtype.numpy), path=path
+        ),
+        lambda m, g, _y, _x, _part, *, path: m.look_through(g, path=path),
+    ),
+    reference=lambda x, part, path: part.reshape(4, 3).T,
+    samples=lambda rng: [Sample((rng.normal(size=(3, 4)), rng.normal(size=(4, 3, 1))), {"path": _SAMPLE_PATH})],
+    grad_name="CopySlices",
+)

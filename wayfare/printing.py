@@ -1,0 +1,139 @@
+"""`repr(tensor)`: numbers laid out as PyTorch lays them out, and statistics for a large tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.settings import settings
+from wayfare.spec import bool_, default_dtype, int64
+from wayfare.tensor import Tensor
+
+Format = Callable[[Any], str]
+
+
+def _formatter(values: Array) -> tuple[Format, int]:
+    """How to write one element, and how wide the widest is. Decided from all elements that are shown."""
+    options = settings.printing
+    if values.dtype.kind != "f":
+        width = max((len(str(v)) for v in values.reshape(-1).tolist()), default=1)
+        return str, width
+    wide = values.astype(np.float64).reshape(-1)
+    finite = wide[np.isfinite(wide) & (wide != 0)]
+    precision = options.precision
+    write: Format = lambda v: f"{v:.{precision}f}"
+    if finite.size:
+        sizes = np.abs(finite)
+        largest, smallest = float(sizes.max()), float(sizes.min())
+        whole = bool((finite == np.ceil(finite)).all())
+        if whole:
+            scientific = largest / smallest > 1000.0 or largest > 1.0e8
+            write = lambda v: f"{v:.0f}." if math.isfinite(v) else str(v)
+        else:
+            scientific = largest / smallest > 1000.0 or largest > 1.0e8 or smallest < 1.0e-4
+        if options.sci_mode is not None:
+            scientific = options.sci_mode
+        if scientific:
+            write = lambda v: f"{v:.{precision}e}"
+        measured = [write(float(v)) for v in finite]
+    elif wide.size:
+        write = lambda v: f"{v:.0f}." if math.isfinite(v) else str(v)
+        measured = []
+    else:
+        measured = []
+    odd = [write(float(v)) for v in wide[~np.isfinite(wide)][:3]]
+    width = max([len(m) for m in [*measured, *odd, *([write(0.0)] if (wide == 0).any() else [])]], default=1)
+    return write, width
+
+
+def _lines(values: Array, indent: int, write: Format, width: int, summarise: bool) -> str:
+    options = settings.printing
+    edge = options.edgeitems
+    if values.ndim == 0:
+        return write(values.item()).rjust(width)
+    if values.ndim == 1:
+        per_line = max(1, (options.linewidth - indent) // (width + 2))
+        if summarise and len(values) > 2 * edge:
+            cells = [write(v).rjust(width) for v in values[:edge].tolist()] + [" ..."]
+            cells += [write(v).rjust(width) for v in values[-edge:].tolist()]
+        else:
+            cells = [write(v).rjust(width) for v in values.tolist()]
+        rows = [", ".join(cells[i : i + per_line]) for i in range(0, len(cells), per_line)]
+        return "[" + (",\n" + " " * (indent + 1)).join(rows) + "]"
+    if summarise and len(values) > 2 * edge:
+        parts = [_lines(v, indent + 1, write, width, summarise) for v in values[:edge]] + ["..."]
+        parts += [_lines(v, indent + 1, write, width, summarise) for v in values[-edge:]]
+    else:
+        parts = [_lines(v, indent + 1, write, width, summarise) for v in values]
+    return "[" + ("," + "\n" * (values.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
+
+
+def _shown(values: Array, summarise: bool) -> Array:
+    """Only the elements that will be written decide how they are written."""
+    edge = settings.printing.edgeitems
+    if summarise:
+        for axis, size in enumerate(values.shape):
+            if size > 2 * edge:
+                keep = [*range(edge), *range(size - edge, size)]
+                values = values.take(keep, axis=axis)
+    return values
+
+
+def _statistics(values: Array) -> str:
+    if values.dtype.kind == "b":
+        return f"{int(values.sum())} of {values.size} are True"
+    text = f"min {values.min():.4g}, max {values.max():.4g}, mean {values.mean(dtype=np.float64):.4g}"
+    if values.dtype.kind == "f":
+        bad = int(np.isnan(values).sum())
+        if bad:
+            fine = values[~np.isnan(values)]
+            text = (
+                f"min {fine.min():.4g}, max {fine.max():.4g}, mean {fine.mean(dtype=np.float64):.4g}"
+                if fine.size
+                else "no number at all"
+            )
+        text += f", NaN {bad}"
+    return text
+
+
+def tensor_text(t: Tensor) -> str:
+    """What `repr` shows."""
+    prefix = "tensor("
+    values = t._read("repr()")
+    summarise = values.size > settings.printing.threshold
+    suffixes: list[str] = []
+    if values.size == 0:
+        body = "[]"
+        if values.ndim != 1:
+            suffixes.append(f"size={tuple(values.shape)}")
+    else:
+        write, width = _formatter(_shown(values, summarise))
+        body = _lines(values, len(prefix), write, width, summarise)
+    named = {default_dtype(), int64, bool_}
+    if t.dtype not in named or (values.size == 0 and t.dtype is not default_dtype()):
+        suffixes.append(f"dtype={t.dtype}")
+    node = t.grad_fn
+    if node is not None:
+        suffixes.append(f"grad_fn=<{node.name()}>")
+    elif t.requires_grad:
+        suffixes.append("requires_grad=True")
+    text = prefix + body
+    last = len(text) - text.rfind("\n") - 1
+    for suffix in suffixes:
+        if last + len(suffix) + 2 > settings.printing.linewidth:
+            text += ",\n" + " " * len(prefix) + suffix
+            last = len(prefix) + len(suffix)
+        else:
+            text += ", " + suffix
+            last += len(suffix) + 2
+    text += ")"
+    if values.size > max(settings.statistics_threshold, settings.printing.threshold):
+        text += f"\n# {t.spec!r}: {_statistics(values)}"
+    return text
+
+
+Tensor.__repr__ = tensor_text  # type: ignore[method-assign, assignment]

@@ -1,0 +1,389 @@
+"""Tensor: a thin handle on an array, with its gradient and the node that made it.
+
+Operators and methods that are also functions (`x + y`, `x.sum()`) are installed by `wayfare.functions`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.backend.rows import Rows
+from wayfare.backend.writes import version
+from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError
+from wayfare.graph.node import Handle, Node
+from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
+from wayfare.state import STATE
+from wayfare.tensor_methods import TensorMethods
+
+
+class View:
+    """How a tensor looks into another's memory: the base and the view ops that lead from it."""
+
+    __slots__ = ("base", "base_edge", "path")
+
+    def __init__(self, base: Tensor, path: tuple[Any, ...], base_edge: Any) -> None:
+        self.base = base
+        self.path = path
+        # The base's history when this view's own was made; another one means it has been written into.
+        self.base_edge = base_edge
+
+
+class Tensor(TensorMethods):
+    """A multi-dimensional array that may record what is done with it.
+
+    Make one with `wf.tensor(data)`, `wf.zeros(…)`, `wf.randn(…)`, `wf.from_numpy(array)`.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_requires_grad", "_view")
+
+    _array: Array
+    _edge: Any  # Node, (Node, output number), or None for a leaf
+    _requires_grad: bool
+    _grad: Any  # None, a Tensor, or Rows until somebody asks for the whole
+    _view: View | None
+    _extras: dict[str, Any] | None  # leaf hooks and marks
+
+    def __init__(self, data: Any = (), *, device: Any = None) -> None:
+        array = np.array(data._array if isinstance(data, Tensor) else data, dtype=default_dtype().numpy)
+        self._array = array
+        self._edge = None
+        self._requires_grad = False
+        self._grad = None
+        self._view = None
+        self._extras = None
+
+    # -- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        """The size of each dimension."""
+        return Size(self._array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        return OF_NUMPY[self._array.dtype]
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype in one."""
+        return Spec(self.shape, self.dtype)
+
+    @property
+    def device(self) -> Device:
+        """Where it lives."""
+        return CPU
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._array.ndim
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._array.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._array.nbytes
+
+    # -- where it stands in the graph -------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Is a gradient wanted for it, or for something it was computed from?"""
+        if self._view is not None:
+            self._renew()
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        self.requires_grad_(wanted)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Ask for a gradient (or no longer ask). Leaves only."""
+        if self._edge is not None:
+            if requires_grad:
+                return self
+            raise GraphError("requires_grad_: only a leaf can stop requiring a gradient; this tensor was computed",
+                             fix="Use .detach() to cut it from its history.")  # fmt: skip
+        if requires_grad and self._array.dtype.kind != "f":
+            raise OperationError(f"requires_grad_: only floating-point tensors can have gradients, this is {self.dtype}",
+                                 fix="Convert it with .float() first.")  # fmt: skip
+        if requires_grad and self._extras is not None and "inference" in self._extras:
+            raise GraphError("requires_grad_: a tensor made under inference_mode cannot join the graph",
+                             fix="Make it outside inference_mode, or .clone() it there.")  # fmt: skip
+        self._requires_grad = bool(requires_grad)
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Was it made by the user, not computed from tensors that require a gradient?"""
+        if self._view is not None:
+            self._renew()
+        return self._edge is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that made it; None for a leaf."""
+        if self._view is not None:
+            self._renew()
+        edge = self._edge
+        return edge[0] if edge.__class__ is tuple else edge  # type: ignore[no-any-return]
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of its `grad_fn` it is."""
+        edge = self._edge
+        return edge[1] if edge.__class__ is tuple else 0  # type: ignore[no-any-return]
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient summed up so far; None before the first backward."""
+        grad = self._grad
+        if grad.__class__ is Rows:
+            grad = self._grad = wrap(grad.dense())
+        return grad  # type: ignore[no-any-return]
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise ArgumentTypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
+            if value.shape != self.shape or value.dtype is not self.dtype:
+                raise OperationError(f"grad: a gradient of {value.spec} does not fit a tensor of {self.spec}")
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    @property
+    def row_grad(self) -> Rows | None:
+        """The gradient as `Rows` if only parts of the tensor were used and nobody asked for the whole yet."""
+        return self._grad if self._grad.__class__ is Rows else None
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory without history."""
+        return wrap(self._array)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if not isinstance(value, Tensor):
+            raise ArgumentTypeError(f"data must be a Tensor, not {type(value).__name__}")
+        self._array = value._array
+
+    def detach(self) -> Tensor:
+        """The same memory, cut from the history; writes in place are still noticed."""
+        return wrap(self._array)
+
+    @property
+    def _version(self) -> int:
+        """How many times its memory was written in place."""
+        return version(self._array)
+
+    def _renew(self) -> None:
+        """If the memory this views was written into, take over its new history (set by wayfare.inplace)."""
+
+    # -- hooks ------------------------------------------------------------------------------------------------
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
+        """Call `hook(grad)` when this tensor's gradient is final; what it returns (if not None) replaces it."""
+        if not self.requires_grad:
+            raise GraphError("register_hook: this tensor requires no gradient, so the hook would never run",
+                             fix="Set requires_grad=True first.")  # fmt: skip
+        if self._edge is None:
+            return Handle(self._more().setdefault("hooks", {}), hook)
+        node, number = self.grad_fn, self.output_nr
+        assert node is not None
+        return Handle(node.more().tensor_hooks.setdefault(number, {}), hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Handle:
+        """Call `hook(tensor)` after a gradient was summed into this leaf."""
+        if self._edge is not None or not self._requires_grad:
+            raise GraphError("register_post_accumulate_grad_hook: only a leaf that requires a gradient can have one")
+        return Handle(self._more().setdefault("post_hooks", {}), hook)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this computed tensor in `.grad`, as leaves do."""
+        if not self.requires_grad:
+            raise GraphError("retain_grad: this tensor requires no gradient",
+                             fix="Compute it from a tensor with requires_grad=True.")  # fmt: skip
+        node = self.grad_fn
+        if node is not None:
+            node.more().retained[self.output_nr] = weakref.ref(self)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Was `retain_grad()` asked for?"""
+        node = self.grad_fn
+        return node is not None and node.extras is not None and self.output_nr in node.extras.retained
+
+    def _more(self) -> dict[str, Any]:
+        if self._extras is None:
+            self._extras = {}
+        return self._extras
+
+    # -- looking at values ------------------------------------------------------------------------------------
+
+    def _read(self, how: str) -> Array:
+        """The numbers, for Python to look at. An executor may step in here."""
+        mode = STATE.mode
+        if mode is not None and mode.executor is not None:
+            return mode.executor.read(self, how)  # type: ignore[no-any-return]
+        return self._array
+
+    def item(self) -> Any:
+        """The one element as a Python number."""
+        array = self._read("item()")
+        if array.size != 1:
+            raise OperationError(f"item: needs a tensor of one element, this is {self.spec}",
+                                 fix="Use .tolist() for all of them.")  # fmt: skip
+        return array.item()
+
+    def tolist(self) -> Any:
+        """All elements as nested Python lists."""
+        return self._read("tolist()").tolist()
+
+    def __bool__(self) -> bool:
+        array = self._read("bool()")
+        if array.size != 1:
+            raise OperationError(f"bool: the truth of {self.spec} is ambiguous",
+                                 fix="Use .any() or .all(), or compare one element.")  # fmt: skip
+        return bool(array.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self._array.dtype.kind not in "iub" or self._array.size != 1:
+            raise ArgumentTypeError(f"only a one-element integer tensor can be an index, this is {self.spec}")
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 and spec else object.__format__(self, spec)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise ArgumentTypeError("len: a 0-dim tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.ndim == 0:
+            raise ArgumentTypeError("iter: a 0-dim tensor cannot be iterated")
+        return iter(self.unbind(0))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self._read("in") == (value._read("in") if isinstance(value, Tensor) else value)))
+
+    # Tensors are keys by identity; the C-level hash keeps dictionaries of them fast.
+    __hash__ = object.__hash__
+
+    # -- other libraries --------------------------------------------------------------------------------------
+
+    def numpy(self, *, force: bool = False) -> Array:
+        """The same memory as a NumPy array."""
+        if self.requires_grad and not force:
+            raise OperationError("numpy: this tensor requires a gradient, which NumPy would lose",
+                                 fix="Use .detach().numpy().")  # fmt: skip
+        return self._read("numpy()")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        if copy is False and dtype is not None and np.dtype(dtype) != array.dtype:
+            raise ArgumentError(f"__array__: {self.dtype} cannot become {np.dtype(dtype).name} without a copy")
+        return np.array(array, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ArgumentTypeError("pickle: tensors are not pickled, because loading a pickle runs code",
+                                fix="Save .numpy() arrays with numpy.save.")  # fmt: skip
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self._edge is not None:
+            raise GraphError("deepcopy: only leaves can be copied deeply, this tensor was computed",
+                             fix="Use .detach().clone().")  # fmt: skip
+        out = self.__class__.__new__(self.__class__)
+        fill(out, self._array.copy())
+        out._requires_grad = self._requires_grad
+        grad = self.grad
+        out._grad = None if grad is None else wrap(grad._array.copy())
+        memo[id(self)] = out
+        return out
+
+
+def fill(tensor: Tensor, array: Array) -> Tensor:
+    """Set the slots of a bare Tensor."""
+    tensor._array = array
+    tensor._edge = None
+    tensor._requires_grad = False
+    tensor._grad = None
+    tensor._view = None
+    tensor._extras = None
+    return tensor
+
+
+_new = Tensor.__new__
+
+
+def wrap(array: Array) -> Tensor:
+    """A leaf tensor on an array of a dtype Wayfare has, without a copy."""
+    return fill(_new(Tensor), array)
+
+
+_CONSTANTS: dict[Any, Tensor] = {}
+
+
+def constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
+    """A 0-dim tensor for a Python number; cached, because making one costs as much as using it."""
+    key = (value.__class__, value, dtype)
+    found = _CONSTANTS.get(key)
+    if found is None:
+        found = wrap(np.asarray(value).astype(dtype))
+        found._array.flags.writeable = False
+        # 0.0 and -0.0 are equal as keys; NaN never is. Neither may be cached.
+        if value == value and value != 0:
+            if len(_CONSTANTS) >= 1024:
+                _CONSTANTS.clear()
+            _CONSTANTS[key] = found
+    return found
+
+
+def to_tensor(value: Any, dtype: Any = None, *, op: str = "tensor") -> Tensor:
+    """A tensor from a tensor, an array or a number, without a copy where that can be."""
+    if isinstance(value, Tensor):
+        return value
+    wanted = None if dtype is None else as_dtype(dtype, op=op).numpy
+    if isinstance(value, np.ndarray):
+        array = value.astype(wanted) if wanted is not None else value
+        if array.dtype not in OF_NUMPY:
+            array = array.astype(as_dtype(array.dtype, op=op).numpy)
+        return wrap(array)
+    array = np.asarray(value)
+    if wanted is None:
+        if array.dtype == np.float64 and not isinstance(value, np.generic):
+            wanted = default_dtype().numpy
+        elif array.dtype.kind == "O":
+            raise ArgumentTypeError(f"{op}: cannot make a tensor of {type(value).__name__}")
+        else:
+            wanted = as_dtype(array.dtype, op=op).numpy
+    return wrap(array.astype(wanted, copy=False))
