@@ -34,12 +34,38 @@ from wayfare.spec import int64 as long  # noqa: E402
 from wayfare.tensor import Tensor  # noqa: E402
 from wayfare.functions.arithmetic import *  # noqa: E402, F403
 from wayfare.functions.creation import *  # noqa: E402, F403
+from wayfare.functions.einsum import *  # noqa: E402, F403
 from wayfare.functions.generator import *  # noqa: E402, F403
+from wayfare.functions.grids import *  # noqa: E402, F403
+from wayfare.functions.index import *  # noqa: E402, F403
+from wayfare.functions.info import *  # noqa: E402, F403
+from wayfare.functions.join import *  # noqa: E402, F403
+from wayfare.functions.linalg import *  # noqa: E402, F403
+from wayfare.functions.matmul import *  # noqa: E402, F403
+from wayfare.functions.matrix_norms import *  # noqa: E402, F403
+from wayfare.functions.norms import *  # noqa: E402, F403
 from wayfare.functions.random import *  # noqa: E402, F403
-from wayfare import autograd, func, testing  # noqa: E402
+from wayfare.functions.rearrange import *  # noqa: E402, F403
+from wayfare.functions.scatter import *  # noqa: E402, F403
+from wayfare.functions.shape import *  # noqa: E402, F403
+from wayfare.functions.split import *  # noqa: E402, F403
+from wayfare.functions.writes import *  # noqa: E402, F403
+from wayfare.functions.copies import *  # noqa: E402, F403
+from wayfare.functions.random_fill import *  # noqa: E402, F403
+from wayfare.functions.distance import *  # noqa: E402, F403
+from wayfare.functions.extreme import *  # noqa: E402, F403
+from wayfare.functions.reduce import *  # noqa: E402, F403
+from wayfare.functions.scan import *  # noqa: E402, F403
+from wayfare.functions.softmax import *  # noqa: E402, F403
+from wayfare.functions.sort import *  # noqa: E402, F403
+from wayfare.functions.statistics import *  # noqa: E402, F403
+from wayfare import autograd, func, testing, utils  # noqa: E402
+from wayfare import linalg, nn, signal  # noqa: E402, F401
+from wayfare.functions import generator as random  # noqa: E402, F401
 from wayfare import interop as _interop  # noqa: E402, F401
 from wayfare import methods as _methods  # noqa: E402, F401
 from wayfare import printing as _printing  # noqa: E402, F401
+from wayfare.autograd.checkpoint import checkpoint  # noqa: E402
 from wayfare.autograd.modes import (  # noqa: E402
     enable_grad,
     inference_mode,
@@ -48,6 +74,6 @@ from wayfare.autograd.modes import (  # noqa: E402
     no_grad,
     set_grad_enabled,
 )
-from wayfare.autograd.vmap import vmap  # noqa: E402
+from wayfare.autograd.transforms import vmap  # noqa: E402
 from wayfare.graph.text import graph  # noqa: E402
 from wayfare.version import __version__  # noqa: E402

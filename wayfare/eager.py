@@ -1,7 +1,8 @@
 """Running ops now, and recording a node when a gradient may be wanted.
 
 `apply` is the one way any op runs. `apply1` and `apply2` are the same for the two commonest shapes of call, written
-out because at this size a loop over the inputs costs as much as the op.
+out because at this size a loop over the inputs costs as much as the op. (`forward = op.forward` before the call is not
+idle: called as `op.forward(x)` the look-up cannot be specialised by the interpreter and costs 50 ns more.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from wayfare.backend.writes import tick
 from wayfare.errors import AnomalyError, GraphError
 from wayfare.graph.node import Node
-from wayfare.op import REGISTRY, Op, explain_failure
+from wayfare.op import REGISTRY, VALUE, Op, explain_failure
 from wayfare.site import INSIDE
 from wayfare.spec import OF_NUMPY
 from wayfare.state import NO_GRAD, STATE, UNUSUAL, Mode
@@ -25,7 +26,6 @@ _ndarray = np.ndarray
 _asarray = np.asarray
 _getframe = sys._getframe
 _new_tensor = Tensor.__new__
-_new_node = Node.__new__
 _NO_ATTRS: dict[str, Any] = {}
 
 
@@ -43,6 +43,8 @@ def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS)
         if t._view is not None:
             t._renew()
     record = op.vjp is not None and (mode is None or mode.grad) and any(t._requires_grad for t in inputs)
+    if record and any(t._extras is not None for t in inputs):
+        refuse_inference(op, inputs)
     if out.__class__ is tuple or out.__class__ is list:
         outputs = tuple(wrap(_asarray(o)) for o in out)
         if record:
@@ -71,7 +73,8 @@ def apply1(op: Op, a: Tensor) -> Tensor:
             record = False
     x = a._array
     try:
-        out = op.forward(x)
+        forward = op.forward
+        out = forward(x)
     except Exception as error:
         raise explain_failure(op, [a.spec], _NO_ATTRS, error) from None
     if out.__class__ is not _ndarray:
@@ -82,20 +85,26 @@ def apply1(op: Op, a: Tensor) -> Tensor:
     if a._view is not None:
         a._renew()
     if record and a._requires_grad:
+        if a._extras is not None:
+            refuse_inference(op, (a,))
         t._requires_grad = True
-        t._edge = node = _new_node(Node)
+        t._edge = node = Node()
         node.op = op
         node.attrs = _NO_ATTRS
         node.edges = (a._edge or a,)
-        node.kept = op.keep_first(out, x)
+        keep = op.keep_first
+        node.kept = keep(out, x)
         node.number = tick()
         node.shape = out.shape
         node.dtype = out.dtype
         node.extras = None
         frame: Any = _getframe(2)
-        while frame is not None and INSIDE[frame.f_code.co_filename]:
+        code = frame.f_code
+        while INSIDE[code.co_filename]:
             frame = frame.f_back
-        node.code, node.offset = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+            code = frame.f_code
+        node.code = code
+        node.offset = frame.f_lasti
     else:
         t._requires_grad = False
         t._edge = None
@@ -114,7 +123,8 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
     x = a._array
     y = b._array
     try:
-        out = op.forward(x, y)
+        forward = op.forward
+        out = forward(x, y)
     except Exception as error:
         raise explain_failure(op, [a.spec, b.spec], _NO_ATTRS, error) from None
     if out.__class__ is not _ndarray:
@@ -129,28 +139,36 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
     needs_a = a._requires_grad
     needs_b = b._requires_grad
     if record and (needs_a or needs_b):
+        if a._extras is not None or b._extras is not None:
+            refuse_inference(op, (a, b))
         t._requires_grad = True
-        t._edge = node = _new_node(Node)
+        t._edge = node = Node()
         node.op = op
         node.attrs = _NO_ATTRS
         if needs_a:
             if needs_b:
                 node.edges = (a._edge or a, b._edge or b)
-                node.kept = op.keep_both(out, x, y)
+                keep = op.keep_both
+                node.kept = keep(out, x, y)
             else:
                 node.edges = (a._edge or a, None)
-                node.kept = op.keep_first(out, x, y)
+                keep = op.keep_first
+                node.kept = keep(out, x, y)
         else:
             node.edges = (None, b._edge or b)
-            node.kept = op.keep_second(out, x, y)
+            keep = op.keep_second
+            node.kept = keep(out, x, y)
         node.number = tick()
         node.shape = out.shape
         node.dtype = out.dtype
         node.extras = None
         frame: Any = _getframe(2)
-        while frame is not None and INSIDE[frame.f_code.co_filename]:
+        code = frame.f_code
+        while INSIDE[code.co_filename]:
             frame = frame.f_back
-        node.code, node.offset = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+            code = frame.f_code
+        node.code = code
+        node.offset = frame.f_lasti
     else:
         t._requires_grad = False
         t._edge = None
@@ -159,16 +177,19 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 def new_node(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Node:
     """A node with its edges and the user's line; the caller says what it keeps and what comes out."""
-    node = _new_node(Node)
+    node = Node()
     node.op = op
     node.attrs = attrs
     node.edges = tuple([(t._edge or t) if t._requires_grad else None for t in inputs])
     node.number = tick()
     node.extras = None
     frame: Any = _getframe(1)
-    while frame is not None and INSIDE[frame.f_code.co_filename]:
+    code = frame.f_code
+    while INSIDE[code.co_filename]:
         frame = frame.f_back
-    node.code, node.offset = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        code = frame.f_code
+    node.code = code
+    node.offset = frame.f_lasti
     return node
 
 
@@ -191,8 +212,8 @@ def record_many(
     needs = tuple([t._requires_grad for t in inputs])
     values = tuple(o._array for o in outs)
     node.kept = op.packer(needs)(values, *arrays)
-    outs = node.more().outs = tuple((v.shape, v.dtype) for v in values)
-    node.shape, node.dtype = outs[0]
+    shapes = node.more().outs = tuple((v.shape, v.dtype) for v in values)
+    node.shape, node.dtype = shapes[0]
     for number, out in enumerate(outs):
         wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
         if wanted and out._array.dtype.kind == "f":
@@ -212,6 +233,15 @@ def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> 
         out._view = View(source._view.base, source._view.path + step, source._view.base_edge)
 
 
+def refuse_inference(op: Op, inputs: tuple[Tensor, ...]) -> None:
+    """A tensor made under inference_mode has no version and no history: it may not be kept for a gradient."""
+    needs = tuple(t._requires_grad for t in inputs)
+    for t, kept in zip(inputs, op.keeps(needs)[1], strict=True):
+        if kept == VALUE and t._extras is not None and "inference" in t._extras:
+            raise GraphError(f"{op.name}: a tensor made under inference_mode cannot be kept for a gradient",
+                             fix="Clone it outside inference_mode first.")  # fmt: skip
+
+
 def _after(op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], mode: Mode) -> None:
     """What the less usual modes do with a result."""
     if mode.anomaly:
@@ -220,10 +250,6 @@ def _after(op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], mode
     if mode.inference:
         for out in outputs:
             out._more()["inference"] = True
-    elif mode.grad and any(t._extras is not None and "inference" in t._extras for t in inputs):
-        if any(o._requires_grad for o in outputs):
-            raise GraphError(f"{op.name}: a tensor made under inference_mode cannot be saved for backward",
-                             fix="Clone it outside inference_mode first.")  # fmt: skip
     if mode.saved_hooks is not None and outputs[0].grad_fn is not None:
         _pack(outputs[0].grad_fn, mode)
 

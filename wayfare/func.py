@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wayfare.autograd.transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp
-from wayfare.autograd.vmap import vmap
+from wayfare.autograd.transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 __all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"]

@@ -51,7 +51,9 @@ FIXED_UP_TO_SIGN = frozenset({"svd", "linalg.svd", "linalg.eigh", "svd_lowrank",
 TOLERANCES: dict[str, dict[str, tuple[Tolerance, str]]] = {}
 
 # entry -> reason. An entry here may fail, and does not count as agreeing.
-KNOWN_DIFFERENCES: dict[str, str] = {}
+KNOWN_DIFFERENCES: dict[str, str] = {
+    "as_strided_scatter": "PyTorch gives overwritten elements a gradient, which its own gradcheck refutes",
+}
 
 
 def is_random(entry: str, kwargs: dict[str, Any]) -> bool:

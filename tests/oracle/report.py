@@ -93,6 +93,7 @@ def page(lines: list[Line]) -> str:
     absent = [line for line in lines if not line.agrees]
     samples = sum(outcome.checked for line in agreeing for outcome in line.functions)
     gradients = sum(outcome.gradients for line in agreeing for outcome in line.functions)
+    rounded = sum(outcome.rounded for line in agreeing for outcome in line.functions)
     text = [
         "# Coverage: PyTorch as referee",
         "",
@@ -103,8 +104,9 @@ def page(lines: list[Line]) -> str:
         "without floats: int64 and bool), within the tolerances of `torch.testing.assert_close`.",
         "",
         "An entry agrees when every checked sample has PyTorch's shape, dtype, values and gradients, and at "
-        f"least {NEEDED_SHARE:.0%} of its samples could be checked. Random functions are compared by shape, "
-        "dtype and distribution. `memory_format` and `layout` are ignored: they say where values lie, not "
+        f"least {NEEDED_SHARE:.0%} of its samples could be checked. In {rounded} float32 samples rounding "
+        "alone exceeds the tolerance; there Wayfare's result is within it of PyTorch's float64 result, or no "
+        "farther from that than PyTorch's own float32 result. Random functions are compared by shape, dtype and distribution. `memory_format` and `layout` are ignored: they say where values lie, not "
         "what they are.",
         "",
         *_refusal_summary(lines),
@@ -173,6 +175,8 @@ def _notes(line: Line) -> str:
         skipped.update(outcome.skipped)
     total = sum(outcome.samples for outcome in line.functions)
     notes = [f"{count} of {total} samples left out: {why}" for why, count in sorted(skipped.items())]
+    if rounded := sum(outcome.rounded for outcome in line.functions):
+        notes.append(f"{rounded} within float32 rounding")
     if line.missing:
         notes.append("no method " + ", ".join(f"`{name}`" for name in line.missing))
     return "; ".join(notes)
@@ -194,8 +198,9 @@ def failures(lines: list[Line], *, every: bool) -> str:
     absent = [line.entry for line in lines if not line.functions]
     text = [f"{agreeing} of {len(lines)} entries agree, {len(absent)} are absent.", ""]
     for line in lines:
+        known = " (known)" if line.entry in KNOWN_DIFFERENCES else ""
         for form, outcome in line.disagreements:
-            text.append(f"- `{line.entry}` {outcome.dtype} {form}: {outcome.verdict}")
+            text.append(f"- `{line.entry}` {outcome.dtype} {form}{known}: {outcome.verdict}")
             if every:
                 text += [f"    - {failure}" for failure in outcome.failures[1:20]]
         if line.refusals is not None:

@@ -66,6 +66,22 @@ def test_a_wrong_function_is_found(function, message):
     assert message in outcome.verdict
 
 
+def test_float32_rounding_is_judged_by_float64():
+    """A product rounded in another way agrees; one that is off by more than rounding does not."""
+    entry = database()["matmul"]
+
+    def in_float64(a, b):
+        return torch.matmul(a.double(), b.double()).float()
+
+    def ten_roundings_off(a, b):
+        return torch.matmul(a, b) * (1 + 2e-5)
+
+    assert check_entry(altered(matmul=in_float64), entry, torch.float32).agrees
+    outcome = check_entry(altered(matmul=ten_roundings_off), entry, torch.float32)
+    assert not outcome.agrees
+    assert "values differ" in outcome.verdict or "value differs" in outcome.verdict
+
+
 def test_a_wrong_distribution_is_found():
     for wrong in (lambda *size, **kwargs: torch.randn(*size, **kwargs) * 1.5, torch.rand):
         assert not check_entry(altered(randn=wrong), database()["randn"], torch.float32).agrees

@@ -11,7 +11,7 @@ from typing import Any
 
 from wayfare.autograd.modes import enable_grad, saved_tensors_hooks
 from wayfare.errors import GraphError
-from wayfare.functions.random import get_rng_state, set_rng_state
+from wayfare.functions.generator import get_rng_state, set_rng_state
 from wayfare.state import current
 from wayfare.tensor import Tensor
 

@@ -71,6 +71,12 @@ class Capture:
                     self.only.add(node)
                     break
 
+    def towards(self, edges: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The edges that lead to something asked for; None for the rest."""
+        targets = [edge[0] if edge.__class__ is tuple else edge for edge in edges]
+        ours = [t is not None and (t in self.only or t in self.nodes or t in self.tensors) for t in targets]
+        return tuple(edge if wanted else None for edge, wanted in zip(edges, ours, strict=True))
+
 
 def run(
     roots: list[tuple[Any, Any]], *, retain: bool, create: bool, capture: Capture | None, accumulate: bool = True
@@ -99,80 +105,83 @@ class _Pass:
         pending, owned, heap, born = self.pending, self.owned, self.heap, self.leaves.born
         m = tensor_ops if create else raw_ops
         mode = STATE.mode
-        together = mode is not None and mode.anomaly
+        anomaly = mode is not None and mode.anomaly
+        plain = not (create or anomaly or capture is not None)
         for edge, g in roots:
             self.send(edge, g, False)
-        # `ahead` is the youngest pending node if it is not in the heap: a chain never touches the heap.
+        # `ahead` is the youngest pending node if it is not in the heap, `g_ahead` its gradient: a chain touches
+        # neither the heap nor the dictionary.
         ahead: Node | None = None
-        while heap or ahead is not None:
+        g_ahead: Any = None
+        grads: Any
+        while True:
             if ahead is not None and (not heap or ahead.number > -heap[0][0]):
-                node = ahead
-                ahead = None
-            else:
+                node, g = ahead, g_ahead
+                ahead = g_ahead = None
+            elif heap:
                 node = heappop(heap)[1]
-            g = pending.pop(node)
+                g = pending.pop(node)
+            else:
+                break
             if owned:
                 owned.discard(node)
-            extras = node.extras
-            if extras is not None or g.__class__ is Rows:
-                g = _prepare(node, g, create)
-            if capture is not None and not _wanted(capture, node, g):
-                continue
-            kept = node.kept
-            if kept is None:
-                raise _freed(node)
-            if latest_write[0] > node.number:
-                _check_versions(node)
-            if create or (extras is not None and extras.unpack is not None):
-                kept = _unpack(node, create)
-            op = node.op
-            rules = op.vjp
-            edges = node.edges
-            if rules.__class__ is not tuple or together or (extras is not None and extras.post_hooks):
-                grads = _all_gradients(node, m, g, kept, together)
-            elif node.attrs or len(edges) > 2:
-                attrs = node.attrs
-                grads = [
-                    None if edge is None or rule is None else rule(m, g, *kept, **attrs)
-                    for edge, rule in zip(edges, rules)  # type: ignore[arg-type]
-                ]
-            elif len(edges) == 1:
-                y, x = kept
-                grads = (rules[0](m, g, y, x),)  # type: ignore[index, misc]
+            op, edges, kept = node.op, node.edges, node.kept
+            rules: Any = op.vjp
+            usual = plain and node.extras is None and rules.__class__ is tuple and g.__class__ is not Rows
+            if usual and kept is not None and not node.attrs and len(edges) <= 2:
+                if latest_write[0] > node.number:
+                    _check_versions(node)
+                if len(edges) == 1:
+                    y, x = kept
+                    grads = (rules[0](m, g, y, x),)
+                else:
+                    y, x, x2 = kept
+                    by_first, by_second = rules
+                    first, second = edges
+                    grads = (
+                        None if first is None else by_first(m, g, y, x, x2),
+                        None if second is None else by_second(m, g, y, x, x2),
+                    )
+                    x2 = None
             else:
-                y, x, x2 = kept
-                by_first, by_second = rules  # type: ignore[misc]
-                first, second = edges
-                grads = (
-                    None if first is None else by_first(m, g, y, x, x2),  # type: ignore[misc]
-                    None if second is None else by_second(m, g, y, x, x2),  # type: ignore[misc]
-                )
-                x2 = None
+                g = _prepare(node, g, create)
+                if capture is not None and not _wanted(capture, node, g):
+                    continue
+                if capture is not None:
+                    edges = capture.towards(edges)
+                kept = _unpack(node, create)
+                grads = _all_gradients(node, m, g, kept, edges, anomaly)
             if not retain:
                 node.kept = None
-            for edge, gi in zip(edges, grads):
+            for edge, gi in zip(edges, grads):  # noqa: B905 - of equal length, and strict= costs on this path
                 if edge is None or gi is None:
                     continue
                 if edge.__class__ is Node:
-                    if op.broadcasts and gi.shape != edge.shape:
+                    # An elementwise gradient has the output's shape, whatever the input's was.
+                    if op.broadcasts and node.shape != edge.shape:
                         gi = _fit(op, edge, gi, create)
-                    old = pending.get(edge)
-                    if old is not None:
-                        pending[edge] = _sum(old, gi, edge in owned, create)
+                    if edge is ahead:
+                        g_ahead = _sum(g_ahead, gi, edge in owned, create)
                         owned.add(edge)
+                    elif pending and edge in pending:
+                        pending[edge] = _sum(pending[edge], gi, edge in owned, create)
+                        owned.add(edge)
+                    elif ahead is None:
+                        ahead, g_ahead = edge, gi
+                    elif ahead.number < edge.number:
+                        heappush(heap, (-ahead.number, ahead))
+                        pending[ahead] = g_ahead
+                        ahead, g_ahead = edge, gi
                     else:
+                        heappush(heap, (-edge.number, edge))
                         pending[edge] = gi
-                        if ahead is None:
-                            ahead = edge
-                        elif ahead.number < edge.number:
-                            heappush(heap, (-ahead.number, ahead))
-                            ahead = edge
-                        else:
-                            heappush(heap, (-edge.number, edge))
                 else:
                     buffer = born.get(edge)
-                    if buffer is not None and gi.__class__ is _ndarray and gi.shape == buffer.shape:
-                        buffer += gi
+                    if buffer is not None and gi.__class__ is _ndarray:
+                        try:
+                            _add(buffer, gi, buffer)
+                        except ValueError:  # It was broadcast: sum it to the leaf's shape first.
+                            _add(buffer, _fit(op, edge, gi, create), buffer)
                     else:
                         self.send(edge, _fit(op, edge, gi, create), _is_fresh(gi, g, kept, grads))
             # Nothing of this node may outlive its turn: that would raise the peak.
@@ -293,10 +302,10 @@ def _call_hook(hook: Callable[[Any], Any], g: Any, create: bool) -> Any:
     return result if create else result._array
 
 
-def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], anomaly: bool) -> list[Any]:
+def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any, anomaly: bool) -> list[Any]:
     """The gradient of every input at once: joint rules, anomaly mode and node hooks need them together."""
     vjp, attrs = node.op.vjp, node.attrs
-    needs = tuple(edge is not None for edge in node.edges)
+    needs = tuple(edge is not None for edge in edges)
     if isinstance(vjp, joint):
         grads = list(vjp.rule(m, needs, g, *kept, **attrs))
     else:
@@ -330,8 +339,13 @@ def _wanted(capture: Capture, node: Node, g: Any) -> bool:
 
 def _unpack(node: Node, create: bool) -> tuple[Any, ...]:
     """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
-    assert node.kept is not None
+    if node.kept is None:
+        raise _freed(node)
+    if latest_write[0] > node.number:
+        _check_versions(node)
     unpack = None if node.extras is None else node.extras.unpack
+    if not create and unpack is None:
+        return node.kept
     values: list[Any] = []
     for position, value in enumerate(node.kept):
         if value.__class__ is Packed:

@@ -252,7 +252,8 @@ def once_differentiable(function: F) -> F:
         if not create:
             return result
         several = isinstance(result, (tuple, list))
-        marked = [_DifferentiatedTwice.apply(g, *grads) if isinstance(g, Tensor) else g
+        trigger = wrap(np.zeros(())).requires_grad_()
+        marked = [_DifferentiatedTwice.apply(g, trigger) if isinstance(g, Tensor) else g
                   for g in (result if several else (result,))]  # fmt: skip
         return tuple(marked) if several else marked[0]
 
@@ -261,7 +262,7 @@ def once_differentiable(function: F) -> F:
 
 class _DifferentiatedTwice(Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
+    def forward(ctx: Any, value: Tensor, trigger: Tensor) -> Tensor:
         return value.detach()
 
     @staticmethod

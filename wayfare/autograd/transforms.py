@@ -15,7 +15,7 @@ import numpy as np
 
 from wayfare.autograd.backward import grad as reverse
 from wayfare.autograd.modes import enable_grad
-from wayfare.autograd.vmap import active_levels, batched_everywhere, close_again, lay_open, vmap
+from wayfare.autograd.vmap import active_levels, batched_everywhere, close_again, lay_open, map_batch
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError
 from wayfare.graph.walk import reachable
@@ -94,6 +94,8 @@ def differentiate(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tenso
             given.append(wrap(np.ones(base.shape, base.dtype.numpy)))
             continue
         seed, own = lay_open(seeds[i])
+        if own != levels and set(own) < set(levels):
+            seed, own = lay_open(batched_everywhere(seeds[i]))
         if own == levels:
             given.append(seed)
         elif not set(own) & set(levels):
@@ -143,6 +145,23 @@ def _reaches_out(t: Tensor) -> bool:
         return False
     _, leaves = reachable([t._edge or t])
     return any(leaf._extras is None or "live" not in leaf._extras for leaf in leaves)
+
+
+def vmap(
+    func: Callable[..., Any],
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """A function that runs `func`, written for one example, on a whole batch at once.
+
+    `in_dims` says which dimension of each argument is the batch (None: shared by all examples), as a number, or a
+    structure like the arguments; `out_dims` where it goes in the results. Random ops are an error unless `randomness`
+    is 'different' (each example its own numbers) or 'same'. `chunk_size` bounds how many examples run at once.
+    """
+    return _transform(map_batch(func, in_dims, out_dims, randomness, chunk_size=chunk_size))
 
 
 def grad(
@@ -259,7 +278,7 @@ def _rows_of(pull: Callable[..., Any], outputs: list[Tensor], which: int) -> Any
         seeds = [unit if i == which else tensor_ops.zeros_like(o) for i, o in enumerate(outputs)]
         return pull(seeds if len(seeds) > 1 else seeds[0])
 
-    stacked = vmap(row)(_basis(out))
+    stacked = map_batch(row, 0, 0)(_basis(out))
     leaves, rebuild = flatten(stacked)
     return rebuild([tensor_ops.reshape(x, shape=(*out.shape, *tuple(x.shape)[1:])) for x in leaves])
 
@@ -284,7 +303,7 @@ def jacfwd(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux
                 aux[:] = [made[2]] if has_aux else []
                 return made[1]
 
-            leaves, rebuild = flatten(vmap(push, out_dims=-1)(_basis(x)))
+            leaves, rebuild = flatten(map_batch(push, 0, -1)(_basis(x)))
             columns.append(rebuild([tensor_ops.reshape(c, shape=(*tuple(c.shape)[:-1], *x.shape)) for c in leaves]))
         if isinstance(argnums, tuple):
             jacobian: Any = tuple(columns)

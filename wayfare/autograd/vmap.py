@@ -149,42 +149,67 @@ class _Outside:
         set_mode(self._previous)
 
 
-def vmap(
-    func: Callable[..., Any],
-    in_dims: Any = 0,
-    out_dims: Any = 0,
-    randomness: str = "error",
-    *,
-    chunk_size: int | None = None,
+def map_batch(
+    func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str = "same", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
-    """A function that runs `func`, written for one example, on a whole batch at once.
-
-    `in_dims` says which dimension of each argument is the batch (None: shared by all examples), as a number, or a
-    structure like the arguments; `out_dims` where it goes in the results.
-    """
+    """What `vmap` does, without its care for what lies outside."""
     if randomness not in ("error", "different", "same"):
         raise ArgumentError(f"vmap: randomness is 'error', 'different' or 'same', not {randomness!r}")
+    if chunk_size is not None and chunk_size < 1:
+        raise ArgumentError(f"vmap: chunk_size must be at least 1, not {chunk_size}")
 
-    @functools.wraps(func)
-    def call(*args: Any, **options: Any) -> Any:
-        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
-        if len(dims) != len(args):
-            raise ArgumentError(f"vmap: in_dims has {len(dims)} entries for {len(args)} arguments")
-        sizes: list[int] = []
-        for arg, dim in zip(args, dims, strict=True):
-            _collect_sizes(arg, dim, sizes)
-        if not sizes:
-            raise ArgumentError("vmap: no argument has a batch dimension", fix="Give at least one in_dims that is not None.")
-        if len(set(sizes)) > 1:
-            raise ShapeError(f"vmap: the arguments' batch sizes differ: {sorted(set(sizes))}")
-        executor = VmapExecutor(sizes[0], current().replace(), randomness)
+    def run(args: tuple[Any, ...], dims: tuple[Any, ...], options: dict[str, Any], size: int) -> Any:
+        executor = VmapExecutor(size, current().replace(), randomness)
         inside = [_into(arg, dim, executor) for arg, dim in zip(args, dims, strict=True)]
         named = {name: _into(arg, 0, executor) for name, arg in options.items()}
         with changed_mode(executor=executor):
             out = func(*inside, **named)
         return _out_of(out, out_dims, executor)
 
+    @functools.wraps(func)
+    def call(*args: Any, **options: Any) -> Any:
+        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+        if len(dims) != len(args):
+            raise ArgumentError(f"vmap: in_dims has {len(dims)} entries for {len(args)} arguments")
+        size = _batch_size((*args, options), (*dims, 0))
+        if chunk_size is None or chunk_size >= size:
+            return run(args, dims, options, size)
+        chunks = []
+        for start in range(0, size, chunk_size):
+            length = min(chunk_size, size - start)
+            part = _each(list(args), list(dims), lambda v, d, s=start, n=length: _part(v, d, s, n))
+            named = _each(options, 0, lambda v, d, s=start, n=length: _part(v, d, s, n))
+            chunks.append(run(tuple(part), dims, named, length))
+        return _joined(chunks, out_dims)
+
     return call
+
+
+def _batch_size(structure: Any, dims: Any) -> int:
+    sizes: list[int] = []
+    _collect_sizes(structure, dims, sizes)
+    if not sizes:
+        raise ArgumentError("vmap: no argument has a batch dimension", fix="Give at least one in_dims that is not None.")
+    if len(set(sizes)) > 1:
+        raise ShapeError(f"vmap: the arguments' batch sizes differ: {sorted(set(sizes))}")
+    return sizes[0]
+
+
+def _part(value: Any, dim: Any, start: int, length: int) -> Any:
+    """Some of the examples of an argument."""
+    return value if dim is None or not isinstance(value, Tensor) else value.narrow(dim, start, length)
+
+
+def _joined(chunks: list[Any], out_dims: Any) -> Any:
+    """The results of several runs, put one behind the other."""
+    first = chunks[0]
+    if isinstance(first, dict):
+        dims = out_dims if isinstance(out_dims, dict) else dict.fromkeys(first, out_dims)
+        return {k: _joined([c[k] for c in chunks], dims[k]) for k in first}
+    if isinstance(first, (tuple, list)):
+        each = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(first)
+        return type(first)(_joined([c[i] for c in chunks], d) for i, d in enumerate(each))
+    return tensor_ops.cat(*chunks, dim=(out_dims or 0) % first.ndim)
 
 
 def _each(structure: Any, dim: Any, leaf: Callable[[Any, Any], Any]) -> Any:

@@ -1,7 +1,7 @@
 """`Rows`: a gradient that is zero but for some parts, kept as those parts.
 
-Embedding look-ups, indexing and slicing all produce such gradients. Kept as (index, values) they cost what the
-touched part costs, however large the table is; they become dense when somebody asks.
+Embedding look-ups, indexing and slicing all produce such gradients. Kept as (index, values) they cost what
+the touched part costs, however large the table is; they become dense when somebody asks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wayfare.backend.cpu import Array
 def add_at(dense: Array, index: Any, values: Array) -> None:
     """`dense[index] += values`, where an index that repeats adds each time. In place.
 
-    `index` is a tuple of integer arrays and full slices. NumPy's own `add.at` is quick in one dimension only, so the
-    places are counted out as numbers in the flat array where that is possible.
+    `index` is a tuple of integer arrays and full slices. NumPy's own `add.at` is quick in one dimension only, so
+    the places are counted out as numbers in the flat array where that is possible.
     """
     index = index if isinstance(index, tuple) else (index,)
-    if dense.ndim == 1 and len(index) == 1 or not dense.flags.c_contiguous:
+    if (dense.ndim == 1 and len(index) == 1) or not dense.flags.c_contiguous:
         np.add.at(dense, index, values)
         return
     _check_range(dense.shape, index)
@@ -31,12 +31,13 @@ def add_at(dense: Array, index: Any, values: Array) -> None:
 def _check_range(shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
     """As numbers in the flat array, indices out of range would land somewhere else, unnoticed."""
     for dim, entry in enumerate(index):
-        if isinstance(entry, np.ndarray) and entry.size and not -shape[dim] <= entry.min() <= entry.max() < shape[dim]:
-            raise IndexError(f"index out of range for dimension {dim} of size {shape[dim]}")
+        if isinstance(entry, np.ndarray) and entry.size:
+            if not -shape[dim] <= entry.min() <= entry.max() < shape[dim]:
+                raise IndexError(f"index out of range for dimension {dim} of size {shape[dim]}")
 
 
 def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
-    """The place of every indexed element in the flat array, in the layout NumPy gives the result of indexing."""
+    """The place of every indexed element in the flat array, laid out as NumPy lays out the result of indexing."""
     dims = [d for d, entry in enumerate(index) if isinstance(entry, np.ndarray)]
     strides = [1] * len(shape)
     for dim in range(len(shape) - 2, -1, -1):
@@ -105,7 +106,7 @@ class Rows:
         return out
 
     def by_row(self) -> tuple[Array, Array] | None:
-        """(row numbers, values) with each row once, if every part names whole rows of dimension 0; else None."""
+        """(row numbers, values), each row once, if every part names whole rows of dimension 0; else None."""
         numbers: list[Array] = []
         values: list[Array] = []
         for part in self.parts:
@@ -124,9 +125,9 @@ class Rows:
 
     def _row_numbers(self, part: Part) -> Array | None:
         index = part.index if isinstance(part.index, tuple) else (part.index,)
-        if not index or any(i is not Ellipsis and i != slice(None) for i in index[1:] if isinstance(i, slice)):
-            return None
-        if len(index) > 1 and any(not isinstance(i, slice) and i is not Ellipsis for i in index[1:]):
+        behind = [i for i in index[1:] if i is not Ellipsis]
+        whole = [isinstance(i, slice) and i.indices(n) == (0, n, 1) for i, n in zip(behind, self.shape[1:])]
+        if not index or len(whole) < len(behind) or not all(whole):
             return None
         first = index[0]
         rows = np.arange(self.shape[0])

@@ -1,4 +1,4 @@
-"""How new tensors are made: sizes and dtypes as PyTorch reads them, memory, and the marks a new tensor bears."""
+"""How new tensors are made: sizes and dtypes as PyTorch reads them, memory, and a new tensor's marks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def read_int(op: str, what: str, value: Any) -> int:
     try:
         return int(value.__index__())
     except AttributeError:
-        raise ArgumentTypeError(f"{op}: {what} must be an int, not {type(value).__name__} ({value!r})") from None
+        raise ArgumentTypeError(
+            f"{op}: {what} must be an int, not {type(value).__name__} ({value!r})"
+        ) from None
 
 
 def flat_ints(op: str, what: str, values: Sequence[Any]) -> tuple[int, ...]:
@@ -37,6 +39,18 @@ def flat_ints(op: str, what: str, values: Sequence[Any]) -> tuple[int, ...]:
     if len(values) == 1 and isinstance(values[0], (tuple, list)):
         values = values[0]
     return tuple(v if v.__class__ is int else read_int(op, what, v) for v in values)
+
+
+def either(op: str, name: str, values: Sequence[Any], named: dict[str, Any]) -> tuple[int, ...]:
+    """Ints given one by one, as one sequence, or by name: `f(2, 3)`, `f((2, 3))`, `f(dims=(2, 3))`."""
+    if not named:
+        return flat_ints(op, name, values)
+    if values or set(named) != {name}:
+        wrong = next((key for key in named if key != name), name)
+        raise ArgumentTypeError(
+            f"{op}: unexpected argument {wrong!r}; it takes {name} as numbers or as a tuple"
+        )
+    return flat_ints(op, name, (named[name],))
 
 
 def read_size(op: str, size: Sequence[Any], named: Any = None) -> Shape:

@@ -1,4 +1,4 @@
-"""New tensors from data (tensor, as_tensor, from_numpy, …) and filled with one value (zeros, full, empty, …)."""
+"""New tensors from data (tensor, as_tensor, from_numpy, …) or filled with one value (zeros, full, …)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.functions._new import allocate, check_device, flat_ints, made, read_dtype, read_number, read_size
 from wayfare.functions._public import add_method, as_dtype_of
+from wayfare.op import REGISTRY
 from wayfare.spec import OF_NUMPY, DType, as_dtype, change_default_dtype, default_dtype, scalar_dtype
 from wayfare.tensor import Tensor
 
@@ -22,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- from data ------------------------------------------------------------------------------------------------------
+# -- from data ---------------------------------------------------------------------------------------------
 
 
 def tensor(
@@ -34,7 +36,7 @@ def tensor(
     """
     check_device(device)
     if isinstance(data, Tensor):
-        copy = data.detach().clone()
+        copy = apply(REGISTRY["clone"], (data.detach(),))
         return as_dtype_of(copy, read_dtype("tensor", dtype, data.dtype)).requires_grad_(requires_grad)
     return made(_array_from(data, dtype, "tensor", copy=True), requires_grad)
 
@@ -61,7 +63,9 @@ def asarray(
     out = as_tensor(obj, dtype)
     source = obj._array if isinstance(obj, Tensor) else obj
     if copy is False and not (isinstance(source, np.ndarray) and np.shares_memory(source, out._array)):
-        raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot become {out.spec} without a copy")
+        raise ArgumentError(
+            f"asarray: copy=False, but {type(obj).__name__} cannot become {out.spec} without a copy"
+        )
     if not requires_grad and out.requires_grad:
         return out.detach()
     return out.requires_grad_(requires_grad) if requires_grad else out
@@ -156,8 +160,8 @@ def _stacked(data: Any, op: str, place: tuple[int, ...]) -> Array:
     for i, part in enumerate(parts):
         if part.shape != parts[0].shape:
             at = "".join(f"[{p}]" for p in place)
-            raise ShapeError(f"{op}: the nested list is ragged: data{at}[0] has shape {list(parts[0].shape)} and "
-                             f"data{at}[{i}] has shape {list(part.shape)}",
+            raise ShapeError(f"{op}: the nested list is ragged: data{at}[0] has shape {list(parts[0].shape)} "
+                             f"and data{at}[{i}] has shape {list(part.shape)}",
                              fix="Make all rows equally long, for instance by padding.")  # fmt: skip
     return np.array(parts) if not parts else np.stack(parts)
 
@@ -167,7 +171,9 @@ def _dtype_of_nested(data: Any, array: Array, op: str) -> DType:
         leaf = data
         while isinstance(leaf, (list, tuple)) and leaf:
             leaf = leaf[0]
-        return OF_NUMPY[array.dtype] if isinstance(leaf, (np.ndarray, np.generic, Tensor)) else default_dtype()
+        return (
+            OF_NUMPY[array.dtype] if isinstance(leaf, (np.ndarray, np.generic, Tensor)) else default_dtype()
+        )
     if array.dtype.kind in "OUSVM" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
         raise _unreadable(data, array, op)
     return as_dtype(array.dtype, op=op)
@@ -183,7 +189,7 @@ def _unreadable(data: Any, array: Array, op: str) -> Exception:
     return ArgumentTypeError(f"{op}: cannot make a tensor of {type(data).__name__}")
 
 
-# -- filled with one value ------------------------------------------------------------------------------------------
+# -- filled with one value ---------------------------------------------------------------------------------
 
 
 def zeros(
@@ -211,7 +217,13 @@ def empty(
 
 
 def _filled(
-    op: str, make: Any, size: Sequence[Any], named: dict[str, Any], dtype: Any, device: Any, requires_grad: bool
+    op: str,
+    make: Any,
+    size: Sequence[Any],
+    named: dict[str, Any],
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
 ) -> Tensor:
     check_device(device)
     extra = set(named) - {"size"}
@@ -299,10 +311,12 @@ def full_like(
     requires_grad: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """`fill_value` everywhere, in the shape and dtype of `input`."""
-    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    return full(
+        input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad
+    )
 
 
-# -- methods: a new tensor of this one's dtype ------------------------------------------------------------------------
+# -- methods: a new tensor of this one's dtype -------------------------------------------------------------
 
 
 def _new_method(name: str, make: Any) -> None:
@@ -320,7 +334,9 @@ for _name, _make in {
     _new_method(_name, _make)
 
 
-def _new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def _new_tensor(
+    self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Like `wf.tensor(data)`, with the dtype of this tensor unless told otherwise."""
     return tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
@@ -328,7 +344,7 @@ def _new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = Non
 add_method("new_tensor", _new_tensor)
 
 
-# -- the default dtype --------------------------------------------------------------------------------------------------
+# -- the default dtype -------------------------------------------------------------------------------------
 
 
 def set_default_dtype(d: Any) -> None:

@@ -108,9 +108,6 @@ def _explicit(written: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], st
     dots = "".join(islice(unused_labels(equation), width))
     terms = [term.replace("...", dots[width - extra :] if extra else "") for term, extra in zip(terms, hidden, strict=True)]
     if arrow:
-        if "..." not in out and width:
-            raise OperationError(f"einsum: the dimensions of `...` in {written!r} are missing from its output",
-                                 fix="Write `...` after the arrow too.") if False else None  # fmt: skip
         out = out.replace("...", dots)
     else:
         counts = Counter("".join(terms))

@@ -1,7 +1,7 @@
 """Generators and seeds: where a random draw gets its key.
 
-A generator holds a seed and counts its draws; the draw itself is a pure function of (seed, count). So its state is two
-numbers, and equal seeds give equal numbers in every process and on every machine.
+A generator holds a seed and counts its draws; the draw itself is a pure function of (seed, count). So its
+state is two numbers, and equal seeds give equal numbers in every process and on every machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from wayfare.spec import CPU, Device
 from wayfare.tensor import Tensor, wrap
 
 __all__ = [
-    "Generator", "default_generator", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng",
+    "Generator", "default_generator", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state",
+    "fork_rng",
 ]  # fmt: skip
 
 _WORDS = 2**64

@@ -185,8 +185,11 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 @method(inplace=True)
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * (the sum of the products of two stacks of matrices)`."""
-    product = bmm(batch1, batch2)
-    return _added(input, apply(REGISTRY["sum_to"], (product,), {"shape": tuple(product.shape[1:])}), beta, alpha)
+    batch1, batch2 = _checked("addbmm", batch1, batch2)
+    _need_ranks("addbmm", (batch1, batch2), (3, 3))
+    if batch1.shape[0] != batch2.shape[0] or batch1.shape[2] != batch2.shape[1]:
+        raise ShapeError(f"addbmm: the stacks do not fit, {batch1.spec} and {batch2.spec}")
+    return _added(input, apply(REGISTRY["einsum"], (batch1, batch2), {"equation": "bij,bjk->ik"}), beta, alpha)
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Indexing by integer arrays: copies, and the records that put values and gradients back.
 
-An advanced index is one integer array for each of the dimensions `dims`. With several of them the places follow NumPy:
-the indexed part stands where the dimensions stood when they are neighbours, in front otherwise.
+An advanced index is one integer array for each of the dimensions `dims`. With several of them the places follow
+NumPy: the indexed part stands where the dimensions stood when they are neighbours, in front otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ _ALL = slice(None)
 
 
 def check_bounds(
-    op: str, index: Array, size: int, dim: int, *, wrap: bool = False, error: type[Exception] = IndexRangeError
+    op: str,
+    index: Array,
+    size: int,
+    dim: int,
+    *,
+    wrap: bool = False,
+    error: type[Exception] = IndexRangeError,
 ) -> None:
     """Every entry must be from 0 (with `wrap`: from -size) to size - 1; the first that is not is named."""
     if index.dtype.kind not in "iu":
@@ -42,7 +48,9 @@ def check_bounds(
 
 def index_dtype_error(op: str, index: Any) -> DTypeError:
     """What to say of an index that does not consist of integers."""
-    return DTypeError(f"{op}: an index must have an integer dtype, not {index.dtype}", fix="Convert it with .long().")
+    return DTypeError(
+        f"{op}: an index must have an integer dtype, not {index.dtype}", fix="Convert it with .long()."
+    )
 
 
 def full_index(indices: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[Any, ...]:
@@ -72,7 +80,7 @@ def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[i
 def _index(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
     try:
         if len(dims) == 1:
-            return x.take(indices[0], axis=dims[0])  # type: ignore[no-any-return]
+            return x.take(indices[0], axis=dims[0])
         return x[full_index(indices, dims)]  # type: ignore[no-any-return]
     except (IndexError, TypeError):
         for dim, index in zip(dims, indices, strict=True):
@@ -91,8 +99,8 @@ def _index_vjp(
 
 
 def _in_front(dims: tuple[int, ...], rank: int, ndim: int) -> tuple[int, ...]:
-    """How to permute a batch of results whose indexed part (`rank` dimensions) stands right behind the batch axis
-    into the order in which each of them has it at its place."""
+    """How to permute a batch of results whose indexed part (`rank` dimensions) stands right behind the batch
+    axis into the order in which each of them has it at its place."""
     at = place_of(dims)
     rest = range(rank + 1, 1 + rank + ndim - len(dims))
     return (0, *rest[:at], *range(1, rank + 1), *rest[at:])
@@ -110,7 +118,9 @@ def _line_up(m: Any, size: int, indices: tuple[Any, ...], batched: tuple[bool, .
     return (*rows, rank)
 
 
-def _index_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+def _index_batch(
+    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+) -> Any:
     x, indices, dims = inputs[0], inputs[1:], attrs["dims"]
     moved = tuple(d + 1 for d in dims)
     if not any(batched[1:]) and place_of(moved) > 0:
@@ -193,14 +203,20 @@ index_place = define(
     forward=_index_place,
     infer=lambda g, *indices, shape, dims: Spec(shape, g.dtype),
     vjp=joint(
-        lambda m, needs, g, _y, _g, *indices, shape, dims: (m.index(g, *indices, dims=dims), *[None] * len(indices))
+        lambda m, needs, g, _y, _g, *indices, shape, dims: (
+            m.index(g, *indices, dims=dims),
+            *[None] * len(indices),
+        )
     ),
     batch=_index_place_batch,
     reference=_index_place_reference,
     samples=lambda rng: [
         Sample((rng.normal(size=(3, 2)), np.array([1, 1, 0])), {"shape": (2, 2), "dims": (0,)}),
         Sample((rng.normal(size=(2, 3)), np.array([-1, 1, 0])), {"shape": (2, 3), "dims": (1,)}),
-        Sample((rng.normal(size=(2, 3)), np.array([0, 1]), np.array([1, 1])), {"shape": (2, 3, 2), "dims": (0, 2)}),
+        Sample(
+            (rng.normal(size=(2, 3)), np.array([0, 1]), np.array([1, 1])),
+            {"shape": (2, 3, 2), "dims": (0, 2)},
+        ),
     ],
     sparse=_index_place_as_rows,
 )
@@ -224,7 +240,9 @@ def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], a
 def _index_put_infer(x: Spec, value: Spec, *indices: Spec, dims: tuple[int, ...], accumulate: bool) -> Spec:
     shape = _indexed_shape("index_put", x.shape, indices, dims)
     if shape != value.shape:
-        raise ShapeError(f"index_put: a value of {value} does not fit the indexed part of shape {list(shape)}")
+        raise ShapeError(
+            f"index_put: a value of {value} does not fit the indexed part of shape {list(shape)}"
+        )
     return x
 
 
@@ -284,7 +302,7 @@ index_put = define(
 )
 
 
-# -- one index for whole rows -----------------------------------------------------------------------------------------
+# -- one index for whole rows ---------------------------------------------------------------------------------
 
 
 def _index_select(x: Array, index: Array, *, dim: int) -> Array:
@@ -292,16 +310,14 @@ def _index_select(x: Array, index: Array, *, dim: int) -> Array:
     return x.take(index, axis=dim)
 
 
-def _row_batch(name: str) -> Any:
-    """A batch of look-ups is one `index`; of tables with a shared index, the same look-up one dimension further."""
-
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        dim = attrs.get("dim", 0)
-        if not batched[1]:
-            return m.index_select(inputs[0], inputs[1], dim=dim + 1)
-        return _index_batch(m, size, inputs, batched, {"dims": (dim,)})
-
-    return batch
+def _row_batch(
+    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+) -> Any:
+    """A batch of look-ups is one `index`; of tables, it is the same look-up one dimension further."""
+    dim = attrs.get("dim", 0)
+    if not batched[1]:
+        return m.index_select(inputs[0], inputs[1], dim=dim + 1)
+    return _index_batch(m, size, inputs, batched, {"dims": (dim,)})
 
 
 index_select = define(
@@ -309,8 +325,11 @@ index_select = define(
     family="indexing",
     forward=_index_select,
     infer=lambda x, index, *, dim: Spec(_indexed_shape("index_select", x.shape, (index,), (dim,)), x.dtype),
-    vjp=(lambda m, g, _y, x_spec, index, *, dim: m.index_place(g, index, shape=x_spec.shape, dims=(dim,)), None),
-    batch=_row_batch("index_select"),
+    vjp=(
+        lambda m, g, _y, x_spec, index, *, dim: m.index_place(g, index, shape=x_spec.shape, dims=(dim,)),
+        None,
+    ),
+    batch=_row_batch,
     reference=lambda x, index, dim: _index_reference(x, index, dims=(dim,)),
     samples=lambda rng: [
         Sample((rng.normal(size=(3, 4)), np.array([2, 0, 2])), {"dim": 0}),
@@ -320,30 +339,47 @@ index_select = define(
 )
 
 
-def _embedding(weight: Array, index: Array, *, padding_idx: int | None) -> Array:
+def _embedding(weight: Array, index: Array, *, padding_idx: int | None, by_frequency: bool) -> Array:
     check_bounds("embedding", index, weight.shape[0], 0)
     return weight.take(index, axis=0)
 
 
-def _embedding_vjp(m: Any, g: Any, _y: Any, weight_spec: Spec, index: Any, *, padding_idx: int | None) -> Any:
+def _embedding_vjp(
+    m: Any, g: Any, _y: Any, weight_spec: Spec, index: Any, *, padding_idx: int | None, by_frequency: bool
+) -> Any:
     if padding_idx is not None:
         padded = m.reshape(index == padding_idx, shape=(*index.shape, 1))
         g = m.where(padded, m.zeros_like(g), g)
+    if by_frequency:
+        dtype = weight_spec.dtype.numpy
+        none, ones = np.zeros(weight_spec.shape[:1], dtype), np.ones(tuple(index.shape), dtype)
+        counts = m.index(m.index_put(none, ones, index, dims=(0,), accumulate=True), index, dims=(0,))
+        g = g / m.reshape(counts, shape=(*index.shape, 1))
     return m.index_place(g, index, shape=weight_spec.shape, dims=(0,))
 
 
-# Like index_select, but the row of `padding_idx` gets no gradient.
+# Like index_select, but the row of `padding_idx` gets no gradient; `by_frequency` divides the gradient of a row by
+# how often it was looked up.
 embedding = define(
     "embedding",
     family="indexing",
     forward=_embedding,
-    infer=lambda weight, index, *, padding_idx: Spec((*index.shape, *weight.shape[1:]), weight.dtype),
+    infer=lambda weight, index, *, padding_idx, by_frequency: Spec(
+        (*index.shape, *weight.shape[1:]), weight.dtype
+    ),
     vjp=(_embedding_vjp, None),
-    batch=_row_batch("embedding"),
-    reference=lambda weight, index, padding_idx: _index_reference(weight, index, dims=(0,)),
+    batch=_row_batch,
+    reference=lambda weight, index, padding_idx, by_frequency: _index_reference(weight, index, dims=(0,)),
     samples=lambda rng: [
-        Sample((rng.normal(size=(4, 2)), np.array([[3, 0], [3, 1]])), {"padding_idx": None}),
-        # The gradient leaves a row out, so it is not that of the value.
-        Sample((rng.normal(size=(4, 2)), np.array([3, 0])), {"padding_idx": 3}, smooth=False),
+        Sample(
+            (rng.normal(size=(4, 2)), np.array([[3, 0], [3, 1]])),
+            {"padding_idx": None, "by_frequency": False},
+        ),
+        # Here the gradient is by design not that of the value.
+        Sample(
+            (rng.normal(size=(4, 2)), np.array([3, 0])),
+            {"padding_idx": 3, "by_frequency": True},
+            smooth=False,
+        ),
     ],
 )

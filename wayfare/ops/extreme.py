@@ -10,7 +10,7 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.backend.fold import largest, smallest
 from wayfare.op import Op, Sample
-from wayfare.ops._define import define, reduced_shape, reduction, spread, zeros_like_spec
+from wayfare.ops._define import define, reduced_shape, reduction, spread
 from wayfare.ops.reduce import Dims, like
 from wayfare.spec import Spec, int64
 
@@ -41,7 +41,7 @@ amin = reduction(
 def _place(find: Any) -> Any:
     def forward(x: Array, *, dim: Dims, keepdim: bool) -> Any:
         if not dim:
-            return np.zeros((), np.int64)
+            return np.zeros(x.shape, np.int64)
         return find(x, axis=dim[0], keepdims=keepdim)
 
     return forward
@@ -62,7 +62,7 @@ def _place_reference(sign: int) -> Any:
 
     def reference(x: Array, dim: Dims, keepdim: bool) -> Any:
         if not dim:
-            return np.zeros((), np.int64)
+            return np.zeros(x.shape, np.int64)
         return np.apply_along_axis(one, dim[0], x).reshape(reduced_shape(x.shape, dim, keepdim))
 
     return reference
@@ -94,7 +94,7 @@ def scatter_back(m: Any, g: Any, index: Any, x_spec: Spec, dim: int, keepdim: bo
     if not keepdim:
         shape = reduced_shape(x_spec.shape, (dim,), True)
         g, index = m.reshape(g, shape=shape), m.reshape(index, shape=shape)
-    return m.scatter_add(zeros_like_spec(x_spec), index, g, dim=dim)
+    return m.scatter_place(g, index, shape=x_spec.shape, dim=dim)
 
 
 def _extreme_at(name: str, find: Any, reference: Any, grad_name: str) -> Op:

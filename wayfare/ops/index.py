@@ -1,7 +1,7 @@
 """Indexing by integers and slices: views, and the record that puts their gradients back.
 
-A basic index is kept as a tuple with, per entry, an int, None for a new dimension, or (start, stop, step) for a slice:
-hashable, non-negative, dimensions left out at the end are taken whole.
+A basic index is kept as a tuple with, per entry, an int, None for a new dimension, or (start, stop, step) for a
+slice: hashable, non-negative, dimensions left out at the end are taken whole.
 
 Gradients come back as `Rows`, so that reading one row of a large array costs one row.
 """
@@ -29,8 +29,8 @@ _ALL = slice(None)
 
 @lru_cache(maxsize=4096)
 def numpy_index(index: Index) -> tuple[Any, ...]:
-    """The NumPy form of a basic index. It ends in an Ellipsis so that even one element comes back as a view."""
-    return (*(slice(*entry) if entry.__class__ is tuple else entry for entry in index), Ellipsis)  # type: ignore[misc]
+    """The NumPy form of a basic index. It ends in an Ellipsis so that one element, too, comes back as a view."""
+    return (*(slice(*entry) if entry.__class__ is tuple else entry for entry in index), Ellipsis)
 
 
 def whole(shape: Shape, dim: int) -> Index:
@@ -101,7 +101,7 @@ def _basic_shape(x: Shape, *, index: Index) -> Shape:
             shape.append(1)
             continue
         if entry.__class__ is tuple:
-            shape.append(len(range(*entry)))  # type: ignore[misc]
+            shape.append(len(range(*entry)))
         dim += 1
     return (*shape, *x[dim:])
 

@@ -1,8 +1,8 @@
 """Random draws as pure functions of a key.
 
-A key is (seed, call): draw number `call` of a generator seeded with `seed`. The numbers come from the counter-based
-Philox generator started at that place, so a draw depends on nothing else: it can be repeated in another process,
-recomputed in backward instead of kept, and moved about in a graph.
+A key is (seed, call): draw number `call` of a generator seeded with `seed`. The numbers come from the
+counter-based Philox generator started at that place, so a draw depends on nothing else: it can be repeated in
+another process, recomputed in backward instead of kept, and moved about in a graph.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _scaled(array: Array, factor: float, offset: float) -> Array:
     return array
 
 
-# -- draws of a given shape -------------------------------------------------------------------------------------------
+# -- draws of a given shape --------------------------------------------------------------------------------
 
 
 def _uniform(*, key: Key, shape: Shape, dtype: DType, low: float, high: float) -> Array:
@@ -68,7 +68,7 @@ def _uniform(*, key: Key, shape: Shape, dtype: DType, low: float, high: float) -
         return out
     # Rounding may carry the largest draws up to `high`, which does not belong to the interval.
     top = np.nextafter(dtype.numpy.type(high), dtype.numpy.type(low))
-    return np.minimum(_scaled(out, high - low, low), max(top, dtype.numpy.type(low)))
+    return np.asarray(np.minimum(_scaled(out, high - low, low), max(top, dtype.numpy.type(low))))
 
 
 def _normal(*, key: Key, shape: Shape, dtype: DType, mean: float, std: float) -> Array:
@@ -130,7 +130,7 @@ random_geometric = _source("random_geometric", _geometric, p=0.3)
 random_permutation = _source("random_permutation", _permutation, n=9)
 
 
-# -- draws whose parameters are tensors ---------------------------------------------------------------------------------
+# -- draws whose parameters are tensors --------------------------------------------------------------------
 
 
 def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
@@ -140,7 +140,9 @@ def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
 
 def _bernoulli(p: Array, *, key: Key) -> Array:
     if p.size and not (p.min() >= 0 and p.max() <= 1):
-        raise OperationError(f"bernoulli: probabilities must lie in [0, 1], these reach from {p.min()} to {p.max()}")
+        raise OperationError(
+            f"bernoulli: probabilities must lie in [0, 1], these reach from {p.min()} to {p.max()}"
+        )
     return (draw_uniform(key, p.shape, p.dtype) < p).astype(p.dtype)
 
 
@@ -151,7 +153,10 @@ def _poisson(rate: Array, *, key: Key) -> Array:
 
 
 def _parameters(shape: Shape) -> Any:
-    return lambda rng: [Sample((rng.uniform(0.1, 0.9, shape),), {"key": (7, 1)}), Sample((np.ones(()),), {"key": (7, 2)})]
+    return lambda rng: [
+        Sample((rng.uniform(0.1, 0.9, shape),), {"key": (7, 1)}),
+        Sample((np.ones(()),), {"key": (7, 2)}),
+    ]
 
 
 random_bernoulli = define(
@@ -194,10 +199,14 @@ def _multinomial(weights: Array, *, key: Key, num_samples: int, replacement: boo
     if replacement:
         return _with_replacement(w / total, key, num_samples)
     if ((w > 0).sum(-1) < num_samples).any():
-        raise OperationError(f"multinomial: fewer than {num_samples} weights are positive", fix="Use replacement=True.")
+        raise OperationError(
+            f"multinomial: fewer than {num_samples} weights are positive", fix="Use replacement=True."
+        )
     # A race: each index finishes after an exponential time of rate w; the first finishers are the sample.
     times = stream(key).standard_exponential(w.shape) / np.where(w > 0, w, 1)
-    return np.argsort(np.where(w > 0, times, np.inf), axis=-1, kind="stable")[..., :num_samples].astype(np.int64)
+    return np.argsort(np.where(w > 0, times, np.inf), axis=-1, kind="stable")[..., :num_samples].astype(
+        np.int64
+    )
 
 
 def _with_replacement(p: Array, key: Key, num_samples: int) -> Array:
@@ -209,7 +218,7 @@ def _with_replacement(p: Array, key: Key, num_samples: int) -> Array:
         out[row] = np.searchsorted(edge, draw, side="right")
     # A draw that rounding put on the last edge belongs to the last index of positive weight.
     last = p.shape[-1] - 1 - np.argmax(p.reshape(edges.shape)[:, ::-1] > 0, axis=-1)
-    return np.minimum(out, last[:, None]).reshape(*p.shape[:-1], num_samples)
+    return np.asarray(np.minimum(out, last[:, None])).reshape(*p.shape[:-1], num_samples)
 
 
 def _multinomial_samples(rng: Any) -> Iterable[Sample]:
@@ -218,7 +227,8 @@ def _multinomial_samples(rng: Any) -> Iterable[Sample]:
 
 
 random_multinomial = define(
-    "random_multinomial", family="random", forward=_multinomial, vjp=None, reference=_multinomial, random=True,
+    "random_multinomial", family="random", forward=_multinomial, vjp=None, reference=_multinomial,
+    random=True,
     infer=lambda w, *, key, num_samples, replacement: Spec((*w.shape[:-1], num_samples), int64),
     samples=_multinomial_samples,
 )  # fmt: skip

@@ -131,7 +131,7 @@ def _var(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     if kind.char == "e":
         x = x.astype(np.float32)
     count = count_of(x.shape, dim)
-    deviation = x - total(x, dim, True) / np.float32(count)
+    deviation = x - total(x, dim, True) / x.dtype.type(count)
     deviation *= deviation
     out = total(deviation, dim, keepdim)
     return (out / x.dtype.type(max(count - correction, 0))).astype(kind, copy=False)

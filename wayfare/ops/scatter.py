@@ -1,6 +1,6 @@
 """Gather and scatter: one index for every element along one dimension, and look-ups of whole rows.
 
-`index` has as many dimensions as `x` and may be smaller in those other than `dim`; sources have the index's shape.
+`index` has as many dimensions as `x` and may be smaller in those other than `dim`; sources have its shape.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def _check(op: str, x: Spec, index: Spec, dim: int, src: Spec | None = None) -> 
         raise ShapeError(f"{op}: index {index} must have as many dimensions as the tensor {x}",
                          fix="Add dimensions with .unsqueeze(...).")  # fmt: skip
     if any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
-        raise ShapeError(f"{op}: index {index} is larger than the tensor {x} in a dimension other than dim {dim}")
+        raise ShapeError(
+            f"{op}: index {index} is larger than the tensor {x} in a dimension other than dim {dim}"
+        )
     if src is not None and src.shape != index.shape:
         raise ShapeError(f"{op}: a source of {src} does not fit an index of {index}")
 
@@ -50,7 +52,9 @@ def _within(op: str, index: Array, size: int, dim: int) -> None:
 def _one_further(name: str) -> BatchRule:
     """All inputs with the batch axis in front, and everything one dimension further back."""
 
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+    def batch(
+        m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+    ) -> Any:
         moved = attrs | {"dim": attrs["dim"] + 1}
         if "shape" in attrs:
             moved["shape"] = (size, *attrs["shape"])
@@ -59,12 +63,12 @@ def _one_further(name: str) -> BatchRule:
     return batch
 
 
-# -- gather ---------------------------------------------------------------------------------------------------------
+# -- gather ----------------------------------------------------------------------------------------------------
 
 
 def _gather(x: Array, index: Array, *, dim: int) -> Array:
     _check_arrays("gather", x, index, dim)
-    return x[_along(index, dim)]  # type: ignore[no-any-return]
+    return x[_along(index, dim)]
 
 
 def _check_arrays(op: str, x: Array, index: Array, dim: int) -> None:
@@ -100,7 +104,10 @@ gather = define(
     family="indexing",
     forward=_gather,
     infer=_gather_infer,
-    vjp=(lambda m, g, _y, x_spec, index, *, dim: m.scatter_place(g, index, shape=x_spec.shape, dim=dim), None),
+    vjp=(
+        lambda m, g, _y, x_spec, index, *, dim: m.scatter_place(g, index, shape=x_spec.shape, dim=dim),
+        None,
+    ),
     batch=_one_further("gather"),
     reference=_gather_reference,
     samples=_gather_samples,
@@ -142,7 +149,7 @@ scatter_place = define(
 )
 
 
-# -- scatter --------------------------------------------------------------------------------------------------------
+# -- scatter ---------------------------------------------------------------------------------------------------
 
 
 def _scatter_add(x: Array, index: Array, src: Array, *, dim: int) -> Array:
@@ -169,11 +176,15 @@ def _scatter_add_reference(x: Array, index: Array, src: Array, dim: int) -> Arra
 
 def _scatter_samples(repeats: bool) -> Any:
     def samples(rng: Any) -> Iterable[Sample]:
-        yield Sample((rng.normal(size=(3, 4)), np.array([[1, 3], [0, 2], [3, 1]]), rng.normal(size=(3, 2))), {"dim": 1})
+        yield Sample(
+            (rng.normal(size=(3, 4)), np.array([[1, 3], [0, 2], [3, 1]]), rng.normal(size=(3, 2))), {"dim": 1}
+        )
         yield Sample((rng.normal(size=(2, 4)).T, np.array([[2, 0]]), rng.normal(size=(1, 2))), {"dim": 0})
         yield Sample((rng.normal(size=(3,)), np.zeros(0, np.int64), np.zeros(0)), {"dim": 0})
         if repeats:
-            yield Sample((rng.normal(size=(3, 2)), np.array([[1, 1], [1, 0]]), rng.normal(size=(2, 2))), {"dim": 0})
+            yield Sample(
+                (rng.normal(size=(3, 2)), np.array([[1, 1], [1, 0]]), rng.normal(size=(2, 2))), {"dim": 0}
+            )
 
     return samples
 
@@ -230,7 +241,7 @@ scatter = define(
 )
 
 
-# -- scatter with a product or an extreme ---------------------------------------------------------------------------
+# -- scatter with a product or an extreme ----------------------------------------------------------------------
 
 
 def _folded(op: str, ufunc: Any, x: Array, index: Array, src: Array, dim: int) -> Array:
@@ -248,7 +259,7 @@ def _folded_reference(fold: Any, x: Array, index: Array, src: Array, dim: int) -
 
 
 def _extreme_share(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, dim: int) -> tuple[Any, Any]:
-    """Where the tensor and the sources are the extreme, and the gradient each of them gets: equal ones share it."""
+    """The gradient of the tensor and of the sources: those that equal the extreme share it."""
     x_is_it = m.where(x == y, m.zeros_like(x) + 1, m.zeros_like(x))
     src_is_it = m.where(src == m.gather(y, index, dim=dim), m.zeros_like(src) + 1, m.zeros_like(src))
     share = g / m.scatter_add(x_is_it, index, src_is_it, dim=dim)
@@ -290,8 +301,10 @@ def _prod_by_x(m: Any, g: Any, _y: Any, x: Any, index: Any, src: Any, *, dim: in
 
 def _prod_by_src(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     zero = src == 0
-    zeros = m.scatter_add(m.zeros_like(x), index, m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src)), dim=dim)
-    # Without its zeros the product divides; they count for a factor if they are others than the factor itself.
+    zeros = m.scatter_add(
+        m.zeros_like(x), index, m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src)), dim=dim
+    )
+    # Without its zeros the product can be divided; a factor has no slope when another one is zero.
     others = m.scatter_prod(x, index, _filled(m, src, zero), dim=dim)
     mine = m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src))
     alive = m.gather(zeros, index, dim=dim) == mine

@@ -1,0 +1,73 @@
+"""What the functions that work along dimensions share: checks of dims and dtypes, pairs of values and indices."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from wayfare.eager import apply
+from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError
+from wayfare.functions._public import as_dtype_of
+from wayfare.op import REGISTRY, Op
+from wayfare.spec import as_dtype, normal_dim
+from wayfare.tensor import Tensor
+
+
+class Unset:
+    """The default of a `dim` that may be left out but may not be None, as in PyTorch."""
+
+    def __repr__(self) -> str:
+        return "<all>"
+
+
+UNSET = Unset()
+
+
+class ValuesAndIndices(NamedTuple):
+    """Elements picked along a dimension, and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def check_tensor(op: str, input: Any) -> None:
+    """The first argument must be a tensor."""
+    if not isinstance(input, Tensor):
+        raise ArgumentTypeError(f"{op}: expected a tensor, not {type(input).__name__}",
+                                fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
+
+
+def cast_first(op: str, input: Tensor, dtype: Any) -> Tensor:
+    """`dtype=` of a reduction: the input is converted before anything is added up."""
+    check_tensor(op, input)
+    return input if dtype is None else as_dtype_of(input, as_dtype(dtype, op=op))
+
+
+def check_floating(op: str, input: Tensor) -> None:
+    """Some results exist for floats only."""
+    if not input.dtype.is_floating_point:
+        raise DTypeError(f"{op}: needs floating-point numbers, this is {input.spec}",
+                         fix="Convert it with .float() first.")  # fmt: skip
+
+
+def check_not_empty(op: str, input: Tensor, dim: tuple[int, ...]) -> None:
+    """An extreme of nothing does not exist."""
+    shape = input.shape
+    if len(dim) == len(shape) and 0 in shape:
+        raise OperationError(f"{op}: there is no {op} of {input.spec}, which has no elements")
+    for d in dim:
+        if shape[d] == 0:
+            raise IndexRangeError(f"{op}: dimension {d} of {input.spec} is empty, so there is no {op} along it",
+                                  fix="Reduce along a dimension that has elements.")  # fmt: skip
+
+
+def along(op: Op, input: Tensor, dim: Any, name: str, **attrs: Any) -> Any:
+    """Apply an op that works along one dimension; a 0-dim tensor counts as one element."""
+    check_tensor(name, input)
+    d = normal_dim(name, dim, input.ndim)
+    if input.ndim:
+        return apply(op, (input,), {"dim": d, **attrs})
+    reshape = REGISTRY["reshape"]
+    out = apply(op, (apply(reshape, (input,), {"shape": (1,)}),), {"dim": 0, **attrs})
+    if isinstance(out, tuple):
+        return tuple(apply(reshape, (o,), {"shape": ()}) for o in out)
+    return apply(reshape, (out,), {"shape": ()})

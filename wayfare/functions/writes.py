@@ -1,0 +1,125 @@
+"""Writing whole tensors in place: copy_, fill_, zero_, and the forms that only change how memory is seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.eager import apply2
+from wayfare.errors import InPlaceError, OperationError, ShapeError
+from wayfare.functions._new import read_number, read_size
+from wayfare.functions._public import add_method, as_dtype_of
+from wayfare.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
+from wayfare.inplace import check_writable, move_into
+from wayfare.op import REGISTRY
+from wayfare.ops.windows import memory_of
+from wayfare.spec import DType
+from wayfare.state import current
+from wayfare.tensor import Tensor, to_tensor, wrap
+
+__all__ = ["fill"]
+
+_OVERWRITE = REGISTRY["overwrite"]
+
+
+def write_values(self: Tensor, values: Tensor, name: str) -> Tensor:
+    """Put `values` (of this tensor's dtype, broadcast) in the place of the tensor's own."""
+    if current().grad and (self.requires_grad or values.requires_grad):
+        values = apply2(_OVERWRITE, self, values)
+    return move_into(self, values, name)
+
+
+def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Write the values of `src` (broadcast, converted) into this tensor; gradients flow to `src`."""
+    check_writable(self, "copy_")
+    source = as_dtype_of(to_tensor(src, op="copy_"), self.dtype)
+    stretched_shape("copy_", source, self.shape)
+    return write_values(self, source, "copy_")
+
+
+def _value_for(value: Any, dtype: DType, op: str) -> Tensor:
+    if isinstance(value, Tensor):
+        if value.ndim == 0:
+            return as_dtype_of(value, dtype)
+        raise ShapeError(
+            f"{op}: takes a number or a 0-dim tensor, not {value.spec}", fix="Use copy_ for many values."
+        )
+    number = read_number(op, "the value", value)
+    return as_dtype_of(int(number) if dtype.rank == 1 and isinstance(number, float) else number, dtype)
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    """A tensor like `input` with `value` everywhere; gradients flow to `value` if it is a 0-dim tensor."""
+    return apply2(_OVERWRITE, input, _value_for(value, input.dtype, "fill"))
+
+
+def _fill(self: Tensor, value: Any) -> Tensor:
+    """Write one value everywhere."""
+    check_writable(self, "fill_")
+    return write_values(self, _value_for(value, self.dtype, "fill_"), "fill_")
+
+
+def _zero(self: Tensor) -> Tensor:
+    """Write zeros everywhere."""
+    check_writable(self, "zero_")
+    return write_values(self, as_dtype_of(0, self.dtype), "zero_")
+
+
+def _resize(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """Another shape of any number of elements: the first ones stay, new ones are undefined."""
+    shape = read_size("resize_", sizes)
+    if self.requires_grad:
+        raise OperationError("resize_: a tensor that requires a gradient cannot be resized",
+                             fix="Use reshape, narrow or pad.")  # fmt: skip
+    found, count = memory_of(self._array), math.prod(shape)
+    if found is not None and found[1] + count <= found[0].size:
+        self._array = found[0][found[1] : found[1] + count].reshape(shape)
+    else:
+        fresh = np.empty(count, self._array.dtype)
+        kept = min(count, self._array.size)
+        fresh[:kept] = self._array.reshape(-1)[:kept]
+        self._array = fresh.reshape(shape)
+    self._view = None
+    return self
+
+
+def _resize_as(self: Tensor, other: Tensor, memory_format: Any = None) -> Tensor:
+    """`resize_` to the shape of `other`."""
+    return _resize(self, other.shape)
+
+
+add_method("resize_", _resize)
+add_method("resize_as_", _resize_as)
+add_method("copy_", _copy)
+add_method("fill_", _fill)
+add_method("zero_", _zero)
+
+
+def _reseen(function: Callable[..., Tensor]) -> None:
+    """The in-place form of a view: the tensor itself looks at its memory in the new way."""
+    name = function.__name__ + "_"
+
+    def change(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        if self.requires_grad and self._edge is None and current().grad:
+            raise InPlaceError(f"{name}: a leaf that requires a gradient cannot change its shape",
+                               fix=f"Use .{function.__name__}(...), which gives a view.")  # fmt: skip
+        # A stand-in keeps the old look of the tensor, as the base its new look is a view of.
+        before = wrap(self._array)
+        before._edge, before._requires_grad, before._view = self._edge, self._requires_grad, self._view
+        after = function(before, *args, **options)
+        if after is not before:
+            self._array, self._edge, self._requires_grad = after._array, after._edge, after._requires_grad
+            if self._view is not None or self._requires_grad:
+                self._view = after._view
+        return self
+
+    change.__name__ = change.__qualname__ = name
+    change.__doc__ = f"Like `{function.__name__}`, but the tensor itself takes the new shape and is returned."
+    add_method(name, change)
+
+
+for _function in (squeeze, unsqueeze, transpose, swapaxes, swapdims, t):
+    _reseen(_function)

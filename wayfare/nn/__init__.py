@@ -1,0 +1,5 @@
+"""Neural networks: the functions they are made of."""
+
+from wayfare.nn import functional
+
+__all__ = ["functional"]

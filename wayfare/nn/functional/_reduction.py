@@ -1,0 +1,40 @@
+"""What every loss does at its end: leave the losses, average them or add them up."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from wayfare.errors import ArgumentError
+from wayfare.spec import broadcast
+from wayfare.tensor import Tensor
+
+
+def read_reduction(name: str, reduction: str, size_average: Any = None, reduce: Any = None) -> str:
+    """"none", "mean" or "sum"; the two older arguments still say it their way."""
+    if size_average is not None or reduce is not None:
+        warnings.warn(f"{name}: size_average and reduce are deprecated, use reduction=", stacklevel=3)
+        if reduce is not None and not reduce:
+            return "none"
+        return "mean" if size_average is None or size_average else "sum"
+    if reduction not in ("none", "mean", "sum"):
+        raise ArgumentError(f"{name}: {reduction!r} is not a reduction", fix="Use 'none', 'mean' or 'sum'.")
+    return reduction
+
+
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """The losses, their mean or their sum."""
+    if reduction == "mean":
+        return losses.mean()
+    return losses.sum() if reduction == "sum" else losses
+
+
+def warn_of_broadcasting(name: str, input: Tensor, target: Tensor) -> None:
+    """A target of another shape is usually a slip: (N, 1) against (N) would compare all with all."""
+    if input.shape != target.shape:
+        broadcast(name, tuple(input.shape), tuple(target.shape))
+        warnings.warn(
+            f"{name}: input {list(input.shape)} and target {list(target.shape)} differ in shape and are broadcast; "
+            "is that meant?",
+            stacklevel=3,
+        )

@@ -1,0 +1,227 @@
+"""Losses that ask for a margin between right and wrong, near and far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wayfare.eager import apply
+from wayfare.errors import OperationError, ShapeError
+from wayfare.functions._along import check_tensor
+from wayfare.functions._public import as_dtype_of
+from wayfare.functions.arithmetic import where
+from wayfare.functions.reduce import mean, sum
+from wayfare.nn.functional._reduction import read_reduction, reduced
+from wayfare.nn.functional.distance import pairwise_distance
+from wayfare.op import REGISTRY
+from wayfare.spec import int64
+from wayfare.tensor import Tensor
+
+__all__ = [
+    "soft_margin_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",
+    "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+    "triplet_margin_loss", "triplet_margin_with_distance_loss",
+]  # fmt: skip
+
+
+def soft_margin_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """`log(1 + exp(-target * input))` for targets 1 and -1."""
+    reduction = read_reduction("soft_margin_loss", reduction, size_average, reduce)
+    agreement = target * input
+    return reduced(apply(REGISTRY["logistic_loss"], (agreement, as_dtype_of(1, agreement.dtype))), reduction)
+
+
+def hinge_embedding_loss(
+    input: Tensor,
+    target: Tensor,
+    margin: float = 1.0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """A distance where the target is 1, what it lacks of `margin` where it is -1."""
+    reduction = read_reduction("hinge_embedding_loss", reduction, size_average, reduce)
+    near = where(target == 1, input, 0.0)
+    far = where(target == -1, (margin - input).clamp(min=0), 0.0)
+    return reduced(where((target == 1) | (target == -1), near + far, input + (margin - input).clamp(min=0)), reduction)
+
+
+def margin_ranking_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """What `target * (input1 - input2)` lacks of `margin`; the target 1 says that the first should be larger."""
+    reduction = read_reduction("margin_ranking_loss", reduction, size_average, reduce)
+    if not input1.ndim == input2.ndim == target.ndim:
+        raise OperationError(
+            f"margin_ranking_loss: {input1.spec}, {input2.spec} and {target.spec} must have as many dimensions each"
+        )
+    return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+
+
+def cosine_embedding_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`1 - cos` for pairs that belong together (target 1), what `cos` exceeds `margin` by for others (-1)."""
+    reduction = read_reduction("cosine_embedding_loss", reduction, size_average, reduce)
+    if target.ndim > 1 or input1.ndim != target.ndim + 1:
+        raise OperationError(f"cosine_embedding_loss: vectors of {input1.spec} do not fit a target of {target.spec}",
+                             fix="Inputs are [N, D] with a target [N], or [D] with a single number.")  # fmt: skip
+    if input1.shape != input2.shape:
+        raise OperationError(f"cosine_embedding_loss: {input1.spec} and {input2.spec} differ in shape")
+    dim = target.ndim
+    # The floor is added, not taken as a maximum: both lengths stay differentiable.
+    product = sum(input1 * input2, dim)
+    squares = (sum(input1 * input1, dim) + 1e-12) * (sum(input2 * input2, dim) + 1e-12)
+    cosine = product / squares.sqrt()
+    together = where(target == 1, 1 - cosine, 0.0)
+    apart = where(target == -1, (cosine - margin).clamp(min=0), 0.0)
+    return reduced(together + apart, reduction)
+
+
+# -- several classes --------------------------------------------------------------------------------------------------------
+
+
+def _matrix(name: str, input: Tensor) -> Tensor:
+    check_tensor(name, input)
+    if input.ndim > 2 or (input.ndim and input.shape[-1] == 0):
+        raise ShapeError(f"{name}: needs scores [N, C] or [C], this is {input.spec}")
+    return input if input.ndim == 2 else input.reshape(1, -1)
+
+
+def multi_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """What the right class lacks of a lead of `margin` over each other, to the power `p`, averaged over classes."""
+    reduction = read_reduction("multi_margin_loss", reduction, size_average, reduce)
+    if p not in (1, 2):
+        raise OperationError(f"multi_margin_loss: p must be 1 or 2, it is {p}")
+    rows = _matrix("multi_margin_loss", input)
+    if target.ndim > 1 or target.shape.numel() != rows.shape[0]:
+        raise ShapeError(f"multi_margin_loss: scores of {input.spec} do not fit a target of {target.spec}")
+    classes = rows.shape[1]
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise ShapeError(f"multi_margin_loss: {classes} classes need {classes} weights, not {weight.spec}")
+    index = as_dtype_of(target.reshape(-1, 1), int64)
+    lack = (margin - rows.gather(1, index) + rows).clamp(min=0)
+    if p == 2:
+        lack = lack * lack
+    if weight is not None:
+        lack = lack * weight.index_select(0, index.reshape(-1)).unsqueeze(1)
+    own = _one_hot(index, rows)
+    losses = sum(where(own, 0.0, lack), 1) / classes
+    out = reduced(losses, reduction)
+    return out.reshape(()) if reduction == "none" and input.ndim < 2 else out
+
+
+def _one_hot(index: Tensor, rows: Tensor) -> Tensor:
+    marks = (rows.detach() * 0).scatter(1, index, 1.0)
+    return marks == 1
+
+
+def multilabel_margin_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """The hinge between every class that is set and every one that is not. A row of `target` lists the classes
+    that are set; the list ends at the first -1."""
+    reduction = read_reduction("multilabel_margin_loss", reduction, size_average, reduce)
+    rows = _matrix("multilabel_margin_loss", input)
+    if target.shape != input.shape:
+        raise ShapeError(f"multilabel_margin_loss: scores of {input.spec} need a target of that shape, "
+                         f"not {target.spec}")  # fmt: skip
+    index = target.reshape(rows.shape)
+    listed = (index < 0).cumsum(1) == 0
+    safe = where(listed, index, 0)
+    zero = rows.detach() * 0
+    is_set = zero.scatter_add(1, safe, as_dtype_of(listed, rows.dtype)) > 0
+    scores = rows.gather(1, safe)
+    # [rows, listed class, other class]
+    lack = (1 - scores.unsqueeze(2) + rows.unsqueeze(1)).clamp(min=0)
+    wanted = listed.unsqueeze(2) & ~is_set.unsqueeze(1)
+    losses = sum(where(wanted, lack, 0.0), (1, 2)) / rows.shape[1]
+    out = reduced(losses, reduction)
+    return out.reshape(()) if reduction == "none" and input.ndim < 2 else out
+
+
+def multilabel_soft_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The mean over classes of the cross entropy of sigmoid scores against targets 0 and 1."""
+    reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
+    losses = apply(REGISTRY["logistic_loss"], (input, as_dtype_of(target, input.dtype)))
+    if weight is not None:
+        losses = losses * weight
+    return reduced(mean(losses, -1), reduction)
+
+
+# -- triplets ---------------------------------------------------------------------------------------------------------------
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """What the negative lacks of being `margin` further from the anchor than the positive, by p-norm."""
+    reduction = read_reduction("triplet_margin_loss", reduction, size_average, reduce)
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
+    )
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """`triplet_margin_loss` with a distance of one's own. `swap`: the nearer of anchor and positive counts."""
+    reduction = read_reduction("triplet_margin_with_distance_loss", reduction)
+    if not anchor.ndim == positive.ndim == negative.ndim:
+        raise OperationError("triplet_margin_loss: anchor, positive and negative must have as many dimensions each, "
+                             f"not {anchor.spec}, {positive.spec} and {negative.spec}")  # fmt: skip
+    distance = distance_function or pairwise_distance
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = far.minimum(distance(positive, negative))
+    return reduced((near - far + margin).clamp(min=0), reduction)

@@ -1,0 +1,75 @@
+"""Dropout as one record. The mask is a function of the key: backward draws it again instead of keeping it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.op import Sample
+from wayfare.ops._define import define
+from wayfare.ops.random import Key, stream
+from wayfare.spec import Shape, Spec, bool_
+
+
+def keep_mask(key: Key, shape: Shape, p: float) -> Array:
+    """True where an element stays: each is dropped with probability exactly p.
+
+    One random byte decides nearly always; only where it falls on the threshold itself is a finer draw needed.
+    """
+    if p <= 0 or p >= 1:
+        return np.full(shape, p <= 0)
+    rng = stream(key)
+    threshold = int(p * 256)
+    draws = np.frombuffer(rng.bytes(int(np.prod(shape))), np.uint8)
+    keep = draws > threshold
+    undecided = np.flatnonzero(draws == threshold)
+    keep[undecided] = rng.random(undecided.size) >= p * 256 - threshold
+    return keep.reshape(shape)
+
+
+def _dropout(x: Array, *, p: float, key: Key, shape: Shape) -> Array:
+    factor = keep_mask(key, shape, p).astype(x.dtype)
+    if p < 1:
+        factor *= x.dtype.type(1 / (1 - p))
+    return np.asarray(x * factor)
+
+
+def _dropout_reference(x: Array, p: float, key: Key, shape: Shape) -> Array:
+    """By numbers: which elements of an array of ones survive is what must not differ from call to call."""
+    kept = np.broadcast_to(keep_mask(key, shape, p), x.shape)
+    flat = [v / (1 - p) if k else 0.0 for v, k in zip(x.ravel(), kept.ravel(), strict=True)]
+    return np.array(flat).reshape(x.shape)
+
+
+def _dropout_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.normal(size=(4, 5)),), {"p": 0.3, "key": (7, 1), "shape": (4, 5)})
+    yield Sample((rng.normal(size=(2, 3, 4)),), {"p": 0.5, "key": (7, 2), "shape": (2, 3, 1)})
+    yield Sample((rng.normal(size=()),), {"p": 0.0, "key": (7, 3), "shape": ()})
+    yield Sample((rng.normal(size=(3, 2)).T,), {"p": 1.0, "key": (7, 3), "shape": (2, 3)})
+
+
+# `shape` is the shape of the mask, broadcast against the input: whole channels share one decision.
+dropout = define(
+    "dropout",
+    family="random",
+    forward=_dropout,
+    infer=lambda x, *, p, key, shape: x,
+    vjp=(lambda m, g, _y, _x, *, p, key, shape: m.dropout(g, p=p, key=key, shape=shape),),
+    batch=lambda m, size, inputs, batched, attrs: m.dropout(inputs[0], **attrs),
+    reference=_dropout_reference,
+    samples=_dropout_samples,
+)
+
+random_mask = define(
+    "random_mask",
+    family="random",
+    forward=lambda *, key, shape, p: keep_mask(key, shape, p),
+    infer=lambda *, key, shape, p: Spec(shape, bool_),
+    vjp=None,
+    reference=lambda *, key, shape, p: keep_mask(key, shape, p),
+    samples=lambda rng: [Sample((), {"key": (7, 1), "shape": (3, 4), "p": 0.4})],
+    random=True,
+)

@@ -1,0 +1,91 @@
+"""The norm of vectors: (sum |x|^p)^(1/p) over some dimensions, and its limits p = 0, inf, -inf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.backend.fold import largest, smallest, total
+from wayfare.op import Sample
+from wayfare.ops._define import reduction, spread
+from wayfare.ops.reduce import Dims, like
+
+
+def _norm(x: Array, *, dim: Dims, keepdim: bool, p: float) -> Any:
+    kind = x.dtype
+    if kind.char == "e":
+        x = x.astype(np.float32)
+    if p == 2:
+        if len(dim) == x.ndim and x.flags.c_contiguous and not keepdim:
+            flat = x.reshape(-1)
+            out = np.sqrt(np.dot(flat, flat))
+        else:
+            out = np.sqrt(total(x * x, dim, keepdim))
+    elif p == 0:
+        out = np.add.reduce(x != 0, axis=dim, keepdims=keepdim, dtype=x.dtype)
+    else:
+        size = np.asarray(np.abs(x))
+        if p == math.inf or p == -math.inf:
+            out = largest(size, dim, keepdim) if p > 0 else smallest(size, dim, keepdim)
+        elif p == 1:
+            out = total(size, dim, keepdim)
+        else:
+            np.power(size, p, out=size)
+            out = np.power(total(size, dim, keepdim), 1 / p)
+    return out.astype(kind, copy=False)
+
+
+def _sign(m: Any, x: Any) -> Any:
+    return like(m, x > 0, x) - like(m, x < 0, x)
+
+
+def _norm_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
+    shape = tuple(x.shape)
+    g = spread(m, g, dim, keepdim, shape)
+    if p == 0:
+        return m.zeros_like(g)
+    if p == 1:
+        return g * _sign(m, x)
+    y = spread(m, y, dim, keepdim, shape)
+    zero, one = m.zeros_like(x), m.zeros_like(x) + 1
+    if p == 2:
+        flat = y == 0
+        return m.where(flat, zero, g * (x / m.where(flat, one, y)))
+    sign = _sign(m, x)
+    if p == math.inf or p == -math.inf:
+        # Equal extremes share the gradient evenly.
+        at = like(m, x * sign == y, x)
+        return g * sign * (at / m.sum(at, dim=dim, keepdim=True))
+    # Where the slope does not exist it is taken to be 0: at 0 itself below p = 1, of a zero vector above.
+    flat = x == 0 if p < 1 else y == 0
+    size = m.where(x == 0, zero if p > 1 else one, x * sign)
+    ratio = m.pow(size, m.zeros_like(x) + (p - 1)) / m.pow(m.where(flat, one, y), m.zeros_like(x) + (p - 1))
+    return m.where(flat, zero, g * sign * ratio)
+
+
+def _norm_samples(rng: Any) -> Iterable[Sample]:
+    for p in (2.0, 1.0, 3.0, 1.5, 0.5, -1.0, math.inf, -math.inf, 0.0):
+        for dim, keepdim in (((0,), False), ((0, 2), True), ((0, 1, 2), False)):
+            x = rng.uniform(0.3, 2.0, (3, 2, 2)) * rng.choice([-1, 1], (3, 2, 2))
+            yield Sample((x,), {"dim": dim, "keepdim": keepdim, "p": p})
+    yield Sample((rng.normal(size=()),), {"dim": (), "keepdim": False, "p": 2.0})
+    yield Sample((rng.normal(size=(2, 0)),), {"dim": (1,), "keepdim": False, "p": 2.0})
+
+
+def _norm_reference(x: Array, dim: Dims, keepdim: bool, p: float) -> Any:
+    if x.ndim == 0:
+        return np.abs(x)
+    others = tuple(d for d in range(x.ndim) if d not in dim)
+    rows = x.transpose(others + dim).reshape(*(x.shape[d] for d in others), math.prod(x.shape[d] for d in dim))
+    out = np.linalg.norm(rows, ord=p, axis=-1)
+    return np.expand_dims(out, dim) if keepdim else out
+
+
+vector_norm = reduction(
+    "vector_norm", forward=_norm, vjp=_norm_vjp, samples=_norm_samples, reference=_norm_reference, kinds="f",
+    grad_name="LinalgVectorNormBackward0",
+)  # fmt: skip
