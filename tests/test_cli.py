@@ -1,6 +1,7 @@
 """The console command: what it prints, and what it returns."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -102,6 +103,15 @@ def test_an_interrupt_ends_quietly(monkeypatch):
 
     monkeypatch.setattr(cli.regression, "run", interrupted)
     assert cli.main(["demo"]) == 130
+
+
+def test_demo_runs_on_a_stream_that_knows_only_ascii():
+    done = subprocess.run(
+        [sys.executable, "-m", "wayfare", "demo", "--epochs", "1"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Stage 5 ? Update" in done.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes close otherwise there")

@@ -115,7 +115,7 @@ def test_dependencies_are_imported_by_the_package():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "wayfare").rglob("*.py")]
     for requirement in PROJECT["project"]["dependencies"]:
         name = re.match(r"[\w-]+", requirement)[0].replace("-", "_")
-        used = re.compile(rf"^\s*(?:import|from) {name}\b", re.MULTILINE)
+        used = re.compile(rf"^\s*(?:import|from) {name}\b|import_module\(\"{name}\b", re.MULTILINE)
         assert any(used.search(source) for source in sources), f"{name} is required and never imported"
 
 

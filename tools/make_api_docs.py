@@ -15,13 +15,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 TARGET = ROOT / "docs" / "api"
 
-# A namespace of the public API → what its page is called. The names come from each module's __all__.
-NAMESPACES = {
-    "wayfare": "wayfare",
-    "wayfare.autograd": "wayfare.autograd",
-    "wayfare.nn.functional": "wayfare.nn.functional",
-    "wayfare.testing": "wayfare.testing",
-}
+# The modules a user names. What each offers is its __all__, or else every name without an underscore.
+NAMESPACES = [
+    "wayfare",
+    "wayfare.autograd",
+    "wayfare.func",
+    "wayfare.linalg",
+    "wayfare.nn.functional",
+    "wayfare.signal.windows",
+    "wayfare.special",
+    "wayfare.testing",
+    "wayfare.utils.checkpoint",
+]
 NOTE = "<!-- Written by tools/make_api_docs.py (make docs): change the docstrings, not this page. -->\n"
 
 
@@ -85,7 +90,7 @@ def pages():
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         by_home = {}
-        for name in module.__all__:
+        for name in getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")]):
             thing = getattr(module, name)
             if not inspect.ismodule(thing):
                 by_home.setdefault(home_of(thing, namespace), []).append((name, thing))

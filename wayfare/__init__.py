@@ -33,8 +33,11 @@ from wayfare.spec import int32 as int  # noqa: E402
 from wayfare.spec import int64 as long  # noqa: E402
 from wayfare.tensor import Tensor  # noqa: E402
 from wayfare.functions.arithmetic import *  # noqa: E402, F403
+from wayfare.functions.compare import *  # noqa: E402, F403
+from wayfare.functions.convert import *  # noqa: E402, F403
 from wayfare.functions.creation import *  # noqa: E402, F403
 from wayfare.functions.einsum import *  # noqa: E402, F403
+from wayfare.functions.elementwise import *  # noqa: E402, F403
 from wayfare.functions.generator import *  # noqa: E402, F403
 from wayfare.functions.grids import *  # noqa: E402, F403
 from wayfare.functions.index import *  # noqa: E402, F403
@@ -44,10 +47,12 @@ from wayfare.functions.linalg import *  # noqa: E402, F403
 from wayfare.functions.matmul import *  # noqa: E402, F403
 from wayfare.functions.matrix_norms import *  # noqa: E402, F403
 from wayfare.functions.norms import *  # noqa: E402, F403
+from wayfare.functions.parts import *  # noqa: E402, F403
 from wayfare.functions.random import *  # noqa: E402, F403
 from wayfare.functions.rearrange import *  # noqa: E402, F403
 from wayfare.functions.scatter import *  # noqa: E402, F403
 from wayfare.functions.shape import *  # noqa: E402, F403
+from wayfare.functions.special_functions import *  # noqa: E402, F403
 from wayfare.functions.split import *  # noqa: E402, F403
 from wayfare.functions.writes import *  # noqa: E402, F403
 from wayfare.functions.copies import *  # noqa: E402, F403
@@ -60,7 +65,21 @@ from wayfare.functions.softmax import *  # noqa: E402, F403
 from wayfare.functions.sort import *  # noqa: E402, F403
 from wayfare.functions.statistics import *  # noqa: E402, F403
 from wayfare import autograd, func, testing, utils  # noqa: E402
-from wayfare import linalg, nn, signal  # noqa: E402, F401
+from wayfare import linalg, nn, signal, special  # noqa: E402
+from wayfare.nn.functional.activation import (  # noqa: E402
+    celu,
+    celu_,
+    hardshrink,
+    prelu,
+    relu,
+    relu_,
+    rrelu,
+    rrelu_,
+    selu,
+    selu_,
+    threshold,
+    threshold_,
+)
 from wayfare.functions import generator as random  # noqa: E402, F401
 from wayfare import interop as _interop  # noqa: E402, F401
 from wayfare import methods as _methods  # noqa: E402, F401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A stream that cannot write "·" or "→" shows a question mark for it; that is no reason to stop.
+        sys.stdout.reconfigure(errors="replace")
     try:
         _run(options)
     except KeyboardInterrupt:

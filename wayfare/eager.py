@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -251,13 +252,14 @@ def _after(op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], mode
         for out in outputs:
             out._more()["inference"] = True
     if mode.saved_hooks is not None and outputs[0].grad_fn is not None:
-        _pack(outputs[0].grad_fn, mode)
+        pack(outputs[0].grad_fn, mode.saved_hooks)
 
 
-def _pack(node: Node, mode: Mode) -> None:
-    assert mode.saved_hooks is not None and node.kept is not None
-    pack, unpack = mode.saved_hooks
-    node.kept = tuple(Packed(pack(wrap(k)), k, node.number) if isinstance(k, _ndarray) else k for k in node.kept)
+def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -> None:
+    """Send what a node keeps through the hooks in force."""
+    assert node.kept is not None
+    pack_hook, unpack = hooks
+    node.kept = tuple(Packed(pack_hook(wrap(k)), k, node.number) if isinstance(k, _ndarray) else k for k in node.kept)
     node.more().unpack = unpack
 
 

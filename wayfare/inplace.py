@@ -7,17 +7,18 @@ every view of it renews its own when next used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.writes import note_write
-from wayfare.eager import Packed, record_one
+from wayfare.eager import Packed, pack, record_one
 from wayfare.errors import InPlaceError, OperationError, ShapeError
 from wayfare.graph.node import Node
 from wayfare.op import REGISTRY
 from wayfare.spec import OF_NUMPY
-from wayfare.state import STATE, current
+from wayfare.state import STATE, changed_mode, current
 from wayfare.tensor import Tensor
 
 
@@ -52,6 +53,22 @@ def check_result(t: Tensor, result: Tensor, name: str) -> None:
     if OF_NUMPY[result._array.dtype].rank > OF_NUMPY[t._array.dtype].rank:
         raise OperationError(f"{name}: a result of {result.dtype} cannot be written into a tensor of {t.dtype}",
                              fix="Convert the tensor with .to(...) first.")  # fmt: skip
+
+
+def write_in_place(t: Tensor, name: str, compute: Callable[[], Tensor]) -> Tensor:
+    """What every `op_` does: compute as usual, then make `t` the result."""
+    check_writable(t, name)
+    hooks = current().saved_hooks
+    if hooks is None:
+        return move_into(t, compute(), name)
+    # Hooks must see the old values, which move_into sets aside: so they have their turn after it.
+    with changed_mode(saved_hooks=None):
+        result = compute()
+        move_into(t, result, name)
+    node = result.grad_fn
+    if node is not None:
+        pack(node, hooks)
+    return t
 
 
 def move_into(t: Tensor, result: Tensor, name: str) -> Tensor:

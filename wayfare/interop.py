@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from wayfare.errors import ArgumentTypeError
 from wayfare.functions._public import promoted
+from wayfare.functions.matmul import matmul
 from wayfare.op import REGISTRY, Op
 from wayfare.tensor import Tensor
 
@@ -17,6 +20,8 @@ def _op_of(ufunc: Any) -> Op | None:
 
 def array_ufunc(self: Tensor, ufunc: Any, how: str, *inputs: Any, **options: Any) -> Any:
     """NumPy asks here before it would turn a tensor into a bare array and lose its gradient."""
+    if ufunc is np.matmul and how == "__call__" and not options:
+        return matmul(*inputs)
     op = _op_of(ufunc) if how == "__call__" else None
     if op is None or options:
         shown = ufunc.__name__ if how == "__call__" else f"{ufunc.__name__}.{how}"

@@ -25,8 +25,10 @@ from wayfare.functions.decompose import (
     svdvals,
 )
 from wayfare.functions.linalg import det, matrix_exp, slogdet
-from wayfare.functions.matmul import matmul, multiply_chain as _multiply_chain
-from wayfare.functions.matrix_norms import cond, linalg_norm as norm, matrix_norm, matrix_rank, vector_norm
+from wayfare.functions.matmul import matmul
+from wayfare.functions.matmul import multiply_chain as _multiply_chain
+from wayfare.functions.matrix_norms import cond, matrix_norm, matrix_rank, vector_norm
+from wayfare.functions.matrix_norms import linalg_norm as norm
 from wayfare.functions.shape import diagonal as _diagonal
 from wayfare.functions.systems import (
     inv,

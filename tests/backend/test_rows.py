@@ -47,7 +47,10 @@ def test_by_row_names_each_row_once():
     np.testing.assert_array_equal(values, [[9, 9], [2 + 6, 3 + 7], [0 + 4, 1 + 5]])
 
 
-@pytest.mark.parametrize("index", [(slice(None), 1, ...), (None, 1, ...), (0, slice(0, 2)), (np.array([0, 1]), np.array([0, 1])), (..., 1)])
+@pytest.mark.parametrize(
+    "index",
+    [(slice(None), 1, ...), (None, 1, ...), (0, slice(0, 2)), (np.array([0, 1]), np.array([0, 1])), (..., 1)],
+)
 def test_by_row_is_none_when_a_part_names_less_than_rows(index):
     values = np.zeros((4, 3))[index]
     assert rows_of((4, 3), (index, values, True)).by_row() is None

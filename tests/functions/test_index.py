@@ -248,7 +248,11 @@ X = wrap(np.arange(12.0).reshape(3, 4))
 READS = {
     "integer": (lambda: X[3], IndexError, "index 3 is out of range for dimension 0 of size 3"),
     "negative": (lambda: X[0, -5], IndexError, "index -5 is out of range for dimension 1 of size 4"),
-    "tensor": (lambda: X[:, wrap(np.array([0, 7]))], IndexError, "index 7 is out of range for dimension 1 of size 4"),
+    "tensor": (
+        lambda: X[:, wrap(np.array([0, 7]))],
+        IndexError,
+        "index 7 is out of range for dimension 1 of size 4",
+    ),
     "too many": (lambda: X[0, 0, 0], IndexError, r"3 indices are too many for a shape of \[3, 4\]"),
     "0-dim": (lambda: X[0, 0][0], IndexError, r"Use .item\(\)"),
     "step": (lambda: X[::-1], ValueError, r"positive, not -1.*Use .flip"),
@@ -276,7 +280,11 @@ def test_reading_refuses(call, error, text):
 
 WRITES = {
     "list": (lambda x: x.__setitem__(0, [1.0] * 4), TypeError, r"not list.*wf.tensor"),
-    "shape": (lambda x: x.__setitem__(0, wrap(np.zeros(3))), RuntimeError, r"shape \[3\].*indexed part of \[4\]"),
+    "shape": (
+        lambda x: x.__setitem__(0, wrap(np.zeros(3))),
+        RuntimeError,
+        r"shape \[3\].*indexed part of \[4\]",
+    ),
     "mask": (lambda x: x.__setitem__(x > 5, wrap(np.zeros(2))), RuntimeError, r"shape \[2\].*part of \[6\]"),
     "range": (lambda x: x.__setitem__(wrap(np.array([5])), 0.0), IndexError, "index 5 .* of size 3"),
     "dtype": (

@@ -106,7 +106,8 @@ def page(lines: list[Line]) -> str:
         "An entry agrees when every checked sample has PyTorch's shape, dtype, values and gradients, and at "
         f"least {NEEDED_SHARE:.0%} of its samples could be checked. In {rounded} float32 samples rounding "
         "alone exceeds the tolerance; there Wayfare's result is within it of PyTorch's float64 result, or no "
-        "farther from that than PyTorch's own float32 result. Random functions are compared by shape, dtype and distribution. `memory_format` and `layout` are ignored: they say where values lie, not "
+        "farther from that than PyTorch's own float32 result. Random functions are compared by shape, dtype "
+        "and distribution. `memory_format` and `layout` are ignored: they say where values lie, not "
         "what they are.",
         "",
         *_refusal_summary(lines),

@@ -44,7 +44,10 @@ def disagreement(
 
     With `any_error` it is enough that both raise: PyTorch's own class is an accident there.
     """
-    expected, actual = outcome(torch, snippet), outcome(wf, snippet)
+    expected = outcome(torch, snippet)
+    if isinstance(expected, Raised) and isinstance(expected.error, NotImplementedError):
+        return None  # PyTorch has no kernel for this dtype: that is a gap, not a rule
+    actual = outcome(wf, snippet)
     if isinstance(expected, Raised) and isinstance(actual, Raised):
         if any_error or isinstance(actual.error, expected.family):
             return None

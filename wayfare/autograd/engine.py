@@ -260,7 +260,8 @@ def _prepare(node: Node, g: Any, create: bool) -> Any:
     if outs is None:
         grads = [_dense(g)]
     else:
-        grads = [_dense(x) if x is not None else _zeros(*outs[i], create) for i, x in enumerate(g)]
+        takes_none = node.op.takes_none
+        grads = [_dense(x) if x is not None or takes_none else _zeros(*outs[i], create) for i, x in enumerate(g)]
     extras = node.extras
     if extras is not None:
         for number, hooks in extras.tensor_hooks.items():

@@ -1,8 +1,8 @@
 """Sums and extremes of NumPy arrays, faster and more exact than NumPy's own along short or leading axes.
 
-NumPy adds pairwise only along a contiguous last axis; along any other one rounding errors pile up row by row, and a
-short last axis costs a loop call for each row. A product with a vector of ones does both in BLAS: several times
-faster, and in blocks, so the error stays near one rounding.
+NumPy adds pairwise only along a contiguous last axis; along any other one rounding errors pile up row by row,
+and a short last axis costs a loop call for each row. A product with a vector of ones does both in BLAS: several
+times faster, and in blocks, so the error stays near one rounding.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from wayfare.backend.cpu import Array
 _BLOCK = 256
 # Below this many elements the call itself is the cost.
 _SMALL = 512
+_add: Any = np.add.reduce
 _ones: dict[tuple[int, str], Array] = {}
 
 
@@ -30,30 +31,36 @@ def _ones_of(size: int, kind: np.dtype[Any]) -> Array:
 
 def total(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     """The sum over `axis` (sorted, non-negative), in the array's own float dtype."""
-    code = x.dtype.char
-    if code == "e":
+    if x.dtype.char == "e":
         # Half precision overflows and rounds too early to be added up in.
-        return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(x.dtype)
+        return _add(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(x.dtype)
     count = len(axis)
     shape = x.shape
-    rank = len(shape)
-    if (code == "f" or code == "d") and x.size > _SMALL and 0 < count < rank and axis[-1] - axis[0] == count - 1:
-        if x.flags.c_contiguous:
-            first = axis[0]
-            size = math.prod(shape[first : first + count])
-            inner = math.prod(shape[first + count :])
-            out = _total_along(x, math.prod(shape[:first]), size, inner)
-            return out.reshape(
-                shape[:first] + (1,) * count + shape[first + count :] if keepdims else shape[:first] + shape[first + count :]
-            )
-    return np.add.reduce(x, axis=axis, keepdims=keepdims)
+    if x.size > _SMALL and 0 < count < len(shape) and axis[-1] - axis[0] == count - 1 and x.flags.c_contiguous:
+        before, after = shape[: axis[0]], shape[axis[-1] + 1 :]
+        size = math.prod(shape[axis[0] : axis[-1] + 1])
+        out = _total_along(x, math.prod(before), size, math.prod(after))
+        return out.reshape(before + (1,) * count + after if keepdims else before + after)
+    return _add(x, axis=axis, keepdims=keepdims)
 
 
-def _total_along(x: Array, outer: int, size: int, inner: int) -> Array:
+def total_of_product(a: Any, b: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    """The sum of a * b over `axis`; over trailing axes without an array of products."""
+    first = a.ndim - len(axis)
+    if axis and axis[0] == first and a.size > _SMALL and a.dtype.char in "fd" and a.shape == b.shape:
+        if a.flags.c_contiguous and b.flags.c_contiguous:
+            before = a.shape[:first]
+            rows = (math.prod(before), math.prod(a.shape[first:]))
+            out = np.einsum("ij,ij->i", a.reshape(rows), b.reshape(rows))
+            return out.reshape(before + (1,) * len(axis) if keepdims else before)
+    return total(a * b, axis, keepdims)
+
+
+def _total_along(x: Any, outer: int, size: int, inner: int) -> Any:
     """The sum over the middle axis of x seen as [outer, size, inner]."""
     if inner == 1:
         if size > 16 * _BLOCK:  # NumPy's pairwise sum is at its best here, and the more exact
-            return np.add.reduce(x.reshape(outer, size), axis=1)
+            return _add(x.reshape(outer, size), axis=1)
         return np.matmul(x.reshape(outer, size), _ones_of(size, x.dtype))
     if size <= 2 * _BLOCK:
         return np.matmul(_ones_of(size, x.dtype), x.reshape(outer, size, inner))

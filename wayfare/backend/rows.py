@@ -126,7 +126,9 @@ class Rows:
     def _row_numbers(self, part: Part) -> Array | None:
         index = part.index if isinstance(part.index, tuple) else (part.index,)
         behind = [i for i in index[1:] if i is not Ellipsis]
-        whole = [isinstance(i, slice) and i.indices(n) == (0, n, 1) for i, n in zip(behind, self.shape[1:])]
+        whole = [
+            isinstance(i, slice) and i.indices(n) == (0, n, 1) for i, n in zip(behind, self.shape[1:], strict=False)
+        ]
         if not index or len(whole) < len(behind) or not all(whole):
             return None
         first = index[0]

@@ -51,5 +51,5 @@ class Page:
         self._console.print(table)
 
     def listing(self, text: str) -> None:
-        """Print text as it stands, without wrapping its lines."""
-        self._console.print(text, soft_wrap=True)
+        """Print lines as they stand; one that runs over the page is cut, with a mark, and not wrapped."""
+        self._console.print(text, no_wrap=True, overflow="ellipsis")

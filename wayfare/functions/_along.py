@@ -8,7 +8,7 @@ from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError
 from wayfare.functions._public import as_dtype_of
 from wayfare.op import REGISTRY, Op
-from wayfare.spec import as_dtype, normal_dim
+from wayfare.spec import as_dtype, normal_dim, normal_dims
 from wayfare.tensor import Tensor
 
 
@@ -58,6 +58,13 @@ def check_not_empty(op: str, input: Tensor, dim: tuple[int, ...]) -> None:
         if shape[d] == 0:
             raise IndexRangeError(f"{op}: dimension {d} of {input.spec} is empty, so there is no {op} along it",
                                   fix="Reduce along a dimension that has elements.")  # fmt: skip
+
+
+def dims_of(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
+    """`normal_dims`, quickly for the commonest case of one dimension."""
+    if dim.__class__ is int and -ndim <= dim < ndim:
+        return (dim + ndim if dim < 0 else dim,)
+    return normal_dims(op, dim, ndim)
 
 
 def along(op: Op, input: Tensor, dim: Any, name: str, **attrs: Any) -> Any:

@@ -29,9 +29,7 @@ def read_int(op: str, what: str, value: Any) -> int:
     try:
         return int(value.__index__())
     except AttributeError:
-        raise ArgumentTypeError(
-            f"{op}: {what} must be an int, not {type(value).__name__} ({value!r})"
-        ) from None
+        raise ArgumentTypeError(f"{op}: {what} must be an int, not {type(value).__name__} ({value!r})") from None
 
 
 def flat_ints(op: str, what: str, values: Sequence[Any]) -> tuple[int, ...]:
@@ -47,9 +45,7 @@ def either(op: str, name: str, values: Sequence[Any], named: dict[str, Any]) -> 
         return flat_ints(op, name, values)
     if values or set(named) != {name}:
         wrong = next((key for key in named if key != name), name)
-        raise ArgumentTypeError(
-            f"{op}: unexpected argument {wrong!r}; it takes {name} as numbers or as a tuple"
-        )
+        raise ArgumentTypeError(f"{op}: unexpected argument {wrong!r}; it takes {name} as numbers or as a tuple")
     return flat_ints(op, name, (named[name],))
 
 

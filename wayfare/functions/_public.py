@@ -12,11 +12,13 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from wayfare.backend.writes import note_write
 from wayfare.eager import apply, apply1, apply2
 from wayfare.errors import ArgumentTypeError
-from wayfare.inplace import check_writable, move_into
+from wayfare.inplace import write_in_place
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, default_dtype, promote_operands, scalar_dtype
+from wayfare.state import STATE
 from wayfare.tensor import Tensor, constant, to_tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Method name → function; `wayfare.testing.stubs` writes the type stub of Tensor from this.
 METHODS: dict[str, Callable[..., Any]] = {}
 
-_FLOATS = frozenset((np.dtype("float32"), np.dtype("float64"), np.dtype("float16")))
+_F32 = np.dtype("float32")
+_F64 = np.dtype("float64")
 _NUMBERS = (int, float, bool, np.generic)
 OPERANDS = (Tensor, np.ndarray, *_NUMBERS)
 _CAST = REGISTRY["cast"]
@@ -43,7 +46,7 @@ def method(function: Any = None, *, name: str | None = None, inplace: bool = Fal
         own = name or f.__name__
         add_method(own, f)
         if inplace:
-            add_method(own + "_", in_place_form(f, own + "_"))
+            add_method(own + "_", in_place_form(f, own))
         return f
 
     return install if function is None else install(function)
@@ -56,19 +59,25 @@ def add_method(name: str, function: Callable[..., Any]) -> None:
 
 
 def in_place_form(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`name(self, ...)`: compute as usual, write the result into `self`, return `self`."""
+    """`name_(self, ...)`: compute as usual, write the result into `self`, return `self`."""
 
     def write(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        check_writable(self, name)
-        return move_into(self, function(self, *args, **options), name)
+        return write_in_place(self, name + "_", lambda: function(self, *args, **options))
 
-    write.__name__ = write.__qualname__ = name
-    write.__doc__ = f"In-place form of `{name[:-1]}`: the tensor itself is changed and returned."
+    write.__name__ = write.__qualname__ = name + "_"
+    write.__doc__ = f"In-place form of `{name}`: the tensor itself is changed and returned."
     write.__module__ = function.__module__
     parameters = list(inspect.signature(function).parameters.values())
     write.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameters[0].replace(name="self"), *parameters[1:]], return_annotation="Tensor"
     )
+    return write
+
+
+def as_method(write: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a faster form the name, text and signature of the general one."""
+    for part in ("__name__", "__qualname__", "__doc__", "__module__", "__signature__"):
+        setattr(write, part, getattr(like, part))
     return write
 
 
@@ -125,11 +134,11 @@ def unary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) ->
     floats_only = op.promotion == "float" or op.kinds != "biuf"
 
     def call(input: Tensor) -> Tensor:
-        if input.__class__ is Tensor and (not floats_only or input._array.dtype in _FLOATS):
+        if input.__class__ is Tensor and (not floats_only or input._array.dtype is _F32 or input._array.dtype is _F64):
             return apply1(op, input)
         return promoted(op, (input,))
 
-    return _named(call, name or op.name, doc, inplace)
+    return publish(call, name or op.name, doc, in_place_form(call, name or op.name) if inplace else None)
 
 
 def binary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) -> Callable[[Any, Any], Tensor]:
@@ -139,11 +148,52 @@ def binary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) -
     def call(input: Tensor | float, other: Tensor | float) -> Tensor:
         if input.__class__ is Tensor and other.__class__ is Tensor:
             dtype = input._array.dtype  # type: ignore[union-attr]
-            if dtype is other._array.dtype and (not floats_only or dtype in _FLOATS):  # type: ignore[union-attr]
+            if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):  # type: ignore[union-attr]
                 return apply2(op, input, other)  # type: ignore[arg-type]
         return promoted(op, (input, other))
 
-    return _named(call, name or op.name, doc, inplace)
+    write = write_binary(op, call, (name or op.name) + "_") if inplace else None
+    return publish(call, name or op.name, doc, write)
+
+
+def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """The in-place form of an op of two inputs: straight into the memory when nothing is recorded."""
+    ufunc = op.forward if isinstance(op.forward, np.ufunc) else None
+    general = in_place_form(function, name[:-1])
+
+    def write(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        if ufunc is not None and not options and len(args) == 1 and may_overwrite(self, args[0]):
+            array, other = self._array, args[0]
+            value = other._array if isinstance(other, Tensor) else constant(other, array.dtype)._array
+            try:
+                ufunc(array, value, array)
+            except (ValueError, TypeError):
+                pass  # A shape or dtype that does not fit: the general way has the sentence for it.
+            else:
+                note_write(array)
+                return self
+        return general(self, *args, **options)
+
+    return as_method(write, general)
+
+
+def may_overwrite(t: Tensor, other: Any) -> bool:
+    """Can `t op= other` go straight into t's memory: nothing to record, same dtype, nobody else running ops?"""
+    mode = STATE.mode
+    if mode is not None and (mode.executor is not None or mode.anomaly):
+        return False
+    if not t._array.flags.writeable:
+        return False
+    dtype = t._array.dtype
+    if isinstance(other, Tensor):
+        if other._array.dtype is not dtype or not (dtype is _F32 or dtype is _F64):
+            return False
+        if other._array.ndim > t._array.ndim:
+            return False
+    elif not ((other.__class__ is float or other.__class__ is int) and (dtype is _F32 or dtype is _F64)):
+        return False
+    recording = mode is None or mode.grad
+    return not (recording and (t.requires_grad or (isinstance(other, Tensor) and other.requires_grad)))
 
 
 def operator(op: Op, *, reverse: bool = False) -> Callable[[Any, Any], Tensor]:
@@ -154,11 +204,11 @@ def operator(op: Op, *, reverse: bool = False) -> Callable[[Any, Any], Tensor]:
         kind = other.__class__
         if kind is Tensor and self.__class__ is Tensor:
             dtype = self._array.dtype
-            if dtype is other._array.dtype and (not floats_only or dtype in _FLOATS):
+            if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):
                 return apply2(op, other, self) if reverse else apply2(op, self, other)
         elif (kind is float or kind is int) and self.__class__ is Tensor:
             dtype = self._array.dtype
-            if dtype in _FLOATS:
+            if dtype is _F32 or dtype is _F64:
                 number = constant(other, dtype)
                 return apply2(op, number, self) if reverse else apply2(op, self, number)
         if not isinstance(other, OPERANDS):
@@ -168,11 +218,18 @@ def operator(op: Op, *, reverse: bool = False) -> Callable[[Any, Any], Tensor]:
     return call
 
 
-def _named(call: Callable[..., Tensor], name: str, doc: str, inplace: bool) -> Callable[..., Tensor]:
+def publish(
+    call: Callable[..., Tensor], name: str, doc: str, write: Callable[..., Tensor] | None
+) -> Callable[..., Tensor]:
+    """Give a made function its name and text, and install it (and its in-place form) as methods."""
     call.__name__ = call.__qualname__ = name
     call.__doc__ = doc
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     call.__module__ = caller.f_globals["__name__"] if caller is not None else __name__
-    method(name=name, inplace=inplace)(call)
+    add_method(name, call)
+    if write is not None:
+        write.__name__ = write.__qualname__ = name + "_"
+        write.__module__ = call.__module__
+        add_method(name + "_", write)
     return call

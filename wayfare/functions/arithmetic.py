@@ -1,59 +1,323 @@
-"""Python's operators on tensors, and the functions behind them."""
+"""Arithmetic: Python's operators on tensors, and the functions behind them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.backend.writes import note_write
 from wayfare.eager import apply
-from wayfare.functions._public import add_method, as_dtype_of, binary, common_dtype, method, operand, operator, promoted, unary
-from wayfare.op import REGISTRY
+from wayfare.errors import ArgumentError, DTypeError, OperationError
+from wayfare.functions._public import (
+    add_method,
+    as_dtype_of,
+    as_method,
+    binary,
+    common_dtype,
+    in_place_form,
+    may_overwrite,
+    method,
+    operand,
+    operator,
+    promoted,
+    unary,
+    write_binary,
+)
+from wayfare.op import REGISTRY, Op
+from wayfare.spec import bool_, float64
 from wayfare.tensor import Tensor
 
+__all__ = [
+    "abs", "absolute", "add", "addcdiv", "addcmul", "copysign", "div", "divide", "float_power", "floor_divide", "fmax",
+    "fmin", "fmod", "gcd", "heaviside", "lcm", "ldexp", "lerp", "maximum", "minimum", "mul", "multiply", "neg",
+    "negative", "nextafter", "positive", "pow", "reciprocal", "remainder", "rsqrt", "rsub", "sgn", "sign", "sqrt",
+    "square", "sub", "subtract", "true_divide",
+]  # fmt: skip
+
 _OPS = REGISTRY
+_ADD, _SUB, _MUL, _DIV = (_OPS[name] for name in ("add", "sub", "mul", "div"))
 
-mul = binary(_OPS["mul"], "`input * other`, element by element.")
-neg = unary(_OPS["neg"], "`-input`.")
-pow = binary(_OPS["pow"], "`input ** exponent`, element by element.")
-
-eq = binary(_OPS["eq"], "`input == other`, element by element.")
-ne = binary(_OPS["ne"], "`input != other`, element by element.")
-lt = binary(_OPS["lt"], "`input < other`, element by element.")
-le = binary(_OPS["le"], "`input <= other`, element by element.")
-gt = binary(_OPS["gt"], "`input > other`, element by element.")
-ge = binary(_OPS["ge"], "`input >= other`, element by element.")
-
-
-@method(inplace=True)
-def add(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """`input + alpha * other`, element by element."""
-    return promoted(_OPS["add"], (input, other if alpha == 1 else promoted(_OPS["mul"], (other, alpha))))
-
-
-@method(inplace=True)
-def sub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """`input - alpha * other`, element by element."""
-    return promoted(_OPS["sub"], (input, other if alpha == 1 else promoted(_OPS["mul"], (other, alpha))))
+mul = binary(_MUL, "`input * other`, element by element.")
+neg = unary(_OPS["neg"], "`-input`, element by element.")
+abs = unary(_OPS["abs"], "The absolute value of each element.")
+sign = unary(_OPS["sign"], "-1, 0 or 1: the sign of each element.")
+square = unary(_OPS["square"], "`input ** 2`, element by element.")
+sqrt = unary(_OPS["sqrt"], "The square root of each element.")
+rsqrt = unary(_OPS["rsqrt"], "One over the square root of each element.")
+reciprocal = unary(_OPS["reciprocal"], "`1 / input`, element by element.")
+maximum = binary(_OPS["maximum"], "The larger of each pair of elements; NaN if one is NaN.", inplace=False)
+minimum = binary(_OPS["minimum"], "The smaller of each pair of elements; NaN if one is NaN.", inplace=False)
+fmax = binary(_OPS["fmax"], "The larger of each pair of elements; a NaN gives way to the other.", inplace=False)
+fmin = binary(_OPS["fmin"], "The smaller of each pair of elements; a NaN gives way to the other.", inplace=False)
+fmod = binary(_OPS["fmod"], "The remainder of division, with the sign of the dividend.")
+copysign = binary(_OPS["copysign"], "The size of `input` with the sign of `other`.")
+nextafter = binary(_OPS["nextafter"], "The next floating-point number after `input` in the direction of `other`.")
+heaviside = binary(_OPS["heaviside"], "0 below zero, 1 above, and `values` at zero.")
+gcd = binary(_OPS["gcd"], "The greatest common divisor of each pair of integers.")
+lcm = binary(_OPS["lcm"], "The least common multiple of each pair of integers.")
 
 
-@method(inplace=True)
-def div(input: Tensor | float, other: Tensor | float) -> Tensor:
+def _scaled(op: Op, input: Any, other: Any, alpha: Any) -> Tensor:
+    """`input op alpha * other`; alpha must be of no higher kind than the operands."""
+    values = [operand(input, op.name), operand(other, op.name)]
+    dtype = common_dtype(op.name, values)
+    if isinstance(alpha, float) and dtype.rank < 2:
+        raise OperationError(f"{op.name}: alpha is the float {alpha}, but the operands are integers",
+                             fix="Use an integer alpha, or convert the operands with .float().")  # fmt: skip
+    return promoted(op, (values[0], promoted(_MUL, (as_dtype_of(values[1], dtype), alpha))))
+
+
+def _plus_or_minus(op: Op, doc: str) -> Callable[..., Tensor]:
+    plain = operator(op)
+
+    def call(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+        if alpha == 1 and alpha is not True:
+            if input.__class__ is Tensor and other.__class__ is Tensor:
+                return plain(input, other)
+            return promoted(op, (input, other))
+        return _scaled(op, input, other, alpha)
+
+    call.__name__ = call.__qualname__ = op.name
+    call.__doc__ = doc
+    add_method(op.name, call)
+    add_method(op.name + "_", _write_scaled(op, call))
+    return call
+
+
+_BLOCK = 16384
+
+
+def _write_scaled(op: Op, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`x.add_(y, alpha=a)`: in blocks that stay in cache, so that no temporary as large as `y` is made."""
+    plain = write_binary(op, function, op.name + "_")
+    general = in_place_form(function, op.name)
+
+    def write(self: Tensor, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+        if alpha == 1:
+            return plain(self, other)
+        if isinstance(other, Tensor) and may_overwrite(self, other) and self._array.shape == other._array.shape:
+            array, values = self._array, other._array
+            if array.flags.c_contiguous and values.flags.c_contiguous and not np.may_share_memory(array, values):
+                _in_blocks(op.forward, array.reshape(-1), values.reshape(-1), alpha)
+                note_write(array)
+                return self
+        return general(self, other, alpha=alpha)
+
+    return as_method(write, general)
+
+
+def _in_blocks(ufunc: Any, array: Array, values: Array, alpha: float) -> None:
+    factor = array.dtype.type(alpha)
+    space = np.empty(min(_BLOCK, array.size), array.dtype)
+    for start in range(0, array.size, _BLOCK):
+        part = array[start : start + _BLOCK]
+        scaled = np.multiply(values[start : start + _BLOCK], factor, out=space[: part.size])
+        ufunc(part, scaled, part)
+
+
+add = _plus_or_minus(_ADD, "`input + alpha * other`, element by element.")
+sub = _plus_or_minus(_SUB, "`input - alpha * other`, element by element.")
+
+
+def rsub(input: Tensor, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+    """`other - alpha * input`, element by element."""
+    scaled = input if alpha == 1 else mul(input, alpha)
+    return promoted(_SUB, (other, scaled))
+
+
+def div(input: Tensor | float, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
+    """`input / other`, element by element; integers divide to floats.
+
+    `rounding_mode` "trunc" rounds the quotient towards zero, "floor" downwards; integers then stay integers.
+    """
+    if rounding_mode is None:
+        if input.__class__ is Tensor and other.__class__ is Tensor:
+            return _divide(input, other)
+        return promoted(_DIV, (input, other))
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode != "trunc":
+        raise ArgumentError(f"div: rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
+    values = [operand(input, "div"), operand(other, "div")]
+    dtype = common_dtype("div", values)
+    if dtype.rank == 2:
+        return apply(_OPS["trunc"], (promoted(_DIV, values),))  # type: ignore[no-any-return]
+    a, b = (as_dtype_of(v, dtype) for v in values)
+    _refuse_zero("div", b)
+    return promoted(_OPS["floor_divide"], (sub(a, promoted(_OPS["fmod"], (a, b))), b))
+
+
+_divide = operator(_DIV)
+
+
+def _true_divide(input: Tensor | float, other: Tensor | float) -> Tensor:
     """`input / other`, element by element; integers divide to floats."""
-    return promoted(_OPS["div"], (input, other))
+    return promoted(_DIV, (input, other))
+
+
+add_method("div", div)
+add_method("div_", write_binary(_DIV, div, "div_"))
+
+
+def _refuse_zero(name: str, divisor: Tensor) -> None:
+    """Integers have no infinity to answer with."""
+    if divisor.dtype.rank < 2 and divisor.__class__ is Tensor and not divisor._read(name).all():
+        raise OperationError(f"{name}: division of integers by zero",
+                             fix="Divide floats, which give inf or nan, or mask the zeros first.")  # fmt: skip
+
+
+def _whole(name: str, input: Any, other: Any) -> Tensor:
+    values = [operand(input, name), operand(other, name)]
+    dtype = common_dtype(name, values)
+    tensors = tuple(as_dtype_of(v, dtype) for v in values)
+    if dtype is bool_:
+        raise DTypeError(f"{name}: does not take {dtype}", fix="Convert with .int() first.")
+    _refuse_zero(name, tensors[1])
+    return apply(_OPS[name], tensors)  # type: ignore[no-any-return]
+
+
+@method(inplace=True)
+def floor_divide(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """`input // other`: the quotient rounded downwards."""
+    return _whole("floor_divide", input, other)
+
+
+@method(inplace=True)
+def remainder(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """`input % other`: the remainder of division, with the sign of the divisor."""
+    return _whole("remainder", input, other)
+
+
+def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
+    """`input ** exponent`, element by element."""
+    if isinstance(input, Tensor) and not isinstance(exponent, Tensor):
+        if exponent == 2 and input.dtype.is_floating_point:
+            return square(input)
+        if isinstance(exponent, int) and exponent < 0 and input.dtype.rank < 2:
+            raise OperationError(f"pow: integers cannot be raised to the negative power {exponent}",
+                                 fix="Convert the tensor with .float() first.")  # fmt: skip
+    values = [operand(input, "pow"), operand(exponent, "pow")]
+    dtype = common_dtype("pow", values)
+    tensors = tuple(as_dtype_of(v, dtype) for v in values)
+    if dtype is bool_:
+        raise DTypeError("pow: does not take bool", fix="Convert with .int() first.")
+    if dtype.rank == 1 and all(t.__class__ is Tensor for t in tensors):
+        # NumPy refuses negative exponents of integers; in PyTorch 1 and -1 survive them and the rest become 0.
+        return _integer_power(*tensors)
+    return apply(_OPS["pow"], tensors)  # type: ignore[no-any-return]
+
+
+def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
+    negative = exponent < 0
+    if not bool(negative._read("pow").any()):
+        return apply(_OPS["pow"], (base, exponent))  # type: ignore[no-any-return]
+    size = apply(_OPS["pow"], (base, abs(exponent)))
+    unit = promoted(_OPS["eq"], (abs(base), 1))
+    kept = apply(_OPS["where"], (unit, size, size * 0))
+    return apply(_OPS["where"], (negative, kept, apply(_OPS["pow"], (base, promoted(_OPS["maximum"], (exponent, 0))))))  # type: ignore[no-any-return]
+
+
+add_method("pow", pow)
+add_method("pow_", in_place_form(pow, "pow"))
+
+
+@method(inplace=True)
+def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
+    """`input ** exponent` computed in float64."""
+    values = [operand(input, "float_power"), operand(exponent, "float_power")]
+    return pow(*(as_dtype_of(v, float64) for v in values))
+
+
+@method(inplace=True)
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """`input * 2 ** other`."""
+    values = [operand(input, "ldexp"), operand(other, "ldexp")]
+    dtype = common_dtype("ldexp", values, to_float=True)
+    power = apply(_OPS["exp2"], (as_dtype_of(values[1], dtype),))
+    return mul(as_dtype_of(values[0], dtype), power)
+
+
+@method(inplace=True)
+def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    """`input + weight * (end - input)`: the point at `weight` of the way from `input` to `end`."""
+    return input + (end - input) * weight
+
+
+@method(inplace=True)
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """`input + value * tensor1 * tensor2`."""
+    product = mul(tensor1, tensor2)
+    return input + (product if value == 1 else mul(product, value))
+
+
+@method(inplace=True)
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """`input + value * tensor1 / tensor2`."""
+    if common_dtype("addcdiv", (tensor1, tensor2)).rank < 2:
+        raise OperationError("addcdiv: integer division is not supported", fix="Convert with .float() first.")
+    quotient = div(tensor1, tensor2)
+    return input + (quotient if value == 1 else mul(quotient, value))
 
 
 @method
-def where(condition: Tensor, input: Any, other: Any) -> Tensor:
-    """`input` where `condition` holds, `other` elsewhere."""
-    input, other = operand(input, "where"), operand(other, "where")
-    dtype = common_dtype("where", (input, other))
-    return apply(_OPS["where"], (condition, as_dtype_of(input, dtype), as_dtype_of(other, dtype)))  # type: ignore[no-any-return]
+def positive(input: Tensor) -> Tensor:
+    """`+input`: the tensor itself."""
+    if input.dtype is bool_:
+        raise DTypeError("positive: does not take bool", fix="Convert with .int() first.")
+    return input
 
 
-for _name, _op in {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow",
-}.items():  # fmt: skip
-    add_method(f"__{_name}__", operator(_OPS[_op]))
-    add_method(f"__r{_name}__", operator(_OPS[_op], reverse=True))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    add_method(f"__{_name}__", operator(_OPS[_name]))
-add_method("__neg__", neg)
+@method(inplace=True)
+def sgn(input: Tensor) -> Tensor:
+    """The sign of each element (the same as `sign`: there are no complex numbers)."""
+    return sign(input)
+
+
+def _alias(name: str, function: Callable[..., Any], of: str) -> Callable[..., Any]:
+    add_method(name, function)
+    write = getattr(Tensor, of + "_", None)
+    if write is not None:
+        add_method(name + "_", write)
+    return function
+
+
+absolute = _alias("absolute", abs, "abs")
+subtract = _alias("subtract", sub, "sub")
+multiply = _alias("multiply", mul, "mul")
+divide = _alias("divide", div, "div")
+true_divide = _alias("true_divide", _true_divide, "div")
+negative = _alias("negative", neg, "neg")
+
+
+def _install_operators() -> None:
+    for name, op in {"add": _ADD, "sub": _SUB, "mul": _MUL, "truediv": _DIV}.items():
+        add_method(f"__{name}__", operator(op))
+        add_method(f"__r{name}__", operator(op, reverse=True))
+    for name, function in {"floordiv": floor_divide, "mod": remainder, "pow": pow}.items():
+        add_method(f"__{name}__", _giving_way(function))
+        add_method(f"__r{name}__", _giving_way(function, reverse=True))
+    for name, function in {
+        "iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ifloordiv": "floor_divide_",
+        "imod": "remainder_", "ipow": "pow_",
+    }.items():  # fmt: skip
+        add_method(f"__{name}__", getattr(Tensor, function))
+    add_method("__neg__", neg)
+    add_method("__pos__", positive)
+    add_method("__abs__", abs)
+
+
+def _giving_way(function: Callable[[Any, Any], Tensor], reverse: bool = False) -> Callable[[Any, Any], Any]:
+    """An operator from a function: NotImplemented for what is no operand, so that the other side may try."""
+
+    def call(self: Tensor, other: Any) -> Any:
+        if not isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
+            return NotImplemented
+        return function(other, self) if reverse else function(self, other)
+
+    return call
+
+
+_install_operators()

@@ -63,9 +63,7 @@ def asarray(
     out = as_tensor(obj, dtype)
     source = obj._array if isinstance(obj, Tensor) else obj
     if copy is False and not (isinstance(source, np.ndarray) and np.shares_memory(source, out._array)):
-        raise ArgumentError(
-            f"asarray: copy=False, but {type(obj).__name__} cannot become {out.spec} without a copy"
-        )
+        raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot become {out.spec} without a copy")
     if not requires_grad and out.requires_grad:
         return out.detach()
     return out.requires_grad_(requires_grad) if requires_grad else out
@@ -102,9 +100,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     return made(array)
 
 
-def frombuffer(
-    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
-) -> Tensor:
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
     """A tensor of one dimension on the memory of a bytes-like object."""
     wanted = as_dtype(dtype, op="frombuffer")
     try:
@@ -171,9 +167,7 @@ def _dtype_of_nested(data: Any, array: Array, op: str) -> DType:
         leaf = data
         while isinstance(leaf, (list, tuple)) and leaf:
             leaf = leaf[0]
-        return (
-            OF_NUMPY[array.dtype] if isinstance(leaf, (np.ndarray, np.generic, Tensor)) else default_dtype()
-        )
+        return OF_NUMPY[array.dtype] if isinstance(leaf, (np.ndarray, np.generic, Tensor)) else default_dtype()
     if array.dtype.kind in "OUSVM" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
         raise _unreadable(data, array, op)
     return as_dtype(array.dtype, op=op)
@@ -311,9 +305,7 @@ def full_like(
     requires_grad: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """`fill_value` everywhere, in the shape and dtype of `input`."""
-    return full(
-        input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad
-    )
+    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
 
 
 # -- methods: a new tensor of this one's dtype -------------------------------------------------------------

@@ -224,7 +224,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     check_tensor("householder_product", tau)
     if A.ndim < 2 or A.shape[-2] < A.shape[-1] or tau.ndim != A.ndim - 1 or tau.shape[-1] > A.shape[-1]:
         raise ShapeError(f"householder_product: vectors {A.spec} and scales {tau.spec} do not fit",
-                         fix="A has at least as many rows as columns, tau at most one scale for each column.")  # fmt: skip
+                         fix="A has at least as many rows as columns, tau at most one scale a column.")  # fmt: skip
     start = stretched(identity(A, *A.shape[-2:]), *A.shape)
     if tau.shape[-1] == 0:
         return start + lower(A) * 0

@@ -102,11 +102,13 @@ def _explicit(written: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], st
     hidden = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
     for number, (term, rank, extra) in enumerate(zip(terms, ranks, hidden, strict=True)):
         if extra < 0 or (extra > 0 and "..." not in term):
-            raise ShapeError(f"einsum: operand {number} has {rank} dimensions, which {term!r} of {written!r} does not fit",
+            raise ShapeError(f"einsum: operand {number} has {rank} dimensions; {term!r} of {written!r} does not fit",
                              fix="Name every dimension, or use `...` for the others.")  # fmt: skip
     width = max((extra for term, extra in zip(terms, hidden, strict=True) if "..." in term), default=0)
     dots = "".join(islice(unused_labels(equation), width))
-    terms = [term.replace("...", dots[width - extra :] if extra else "") for term, extra in zip(terms, hidden, strict=True)]
+    terms = [
+        term.replace("...", dots[width - extra :] if extra else "") for term, extra in zip(terms, hidden, strict=True)
+    ]
     if arrow:
         out = out.replace("...", dots)
     else:

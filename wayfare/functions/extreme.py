@@ -93,7 +93,8 @@ def _place(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
         flat = apply(REGISTRY["reshape"], (input,), {"shape": (shape.numel(),)}) if input.ndim != 1 else input
         out = apply(REGISTRY[name], (flat,), {"dim": (0,), "keepdim": False})
         return apply(REGISTRY["reshape"], (out,), {"shape": (1,) * len(shape)}) if keepdim else out  # type: ignore[no-any-return]
-    dims = normal_dims(name, dim, input.ndim)
+    d = normal_dim(name, dim, input.ndim)
+    dims = (d,) if input.ndim else ()
     check_not_empty(name, input, dims)
     return apply(REGISTRY[name], (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
 

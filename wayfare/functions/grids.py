@@ -60,12 +60,7 @@ def _bounds(args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, Any, Any]:
             strict=False,
         )
     )
-    if (
-        len(args) > 3
-        or set(named) - {"start", "end", "step"}
-        or set(named) & set(given)
-        or "end" not in given | named
-    ):
+    if len(args) > 3 or set(named) - {"start", "end", "step"} or set(named) & set(given) or "end" not in given | named:
         raise ArgumentTypeError("arange: takes (end), (start, end) or (start, end, step)")
     given |= named
     values = (given.get("start", 0), given["end"], given.get("step", 1))
@@ -156,9 +151,7 @@ def _vectors(op: str, tensors: Sequence[Any]) -> tuple[Tensor, ...]:
         if x.ndim > 1:
             raise ShapeError(f"{op}: expects tensors of at most 1 dimension, item {number} is {x.spec}")
         if x.dtype is not tensors[0].dtype:
-            raise OperationError(
-                f"{op}: all tensors must have one dtype, given {tensors[0].dtype} and {x.dtype}"
-            )
+            raise OperationError(f"{op}: all tensors must have one dtype, given {tensors[0].dtype} and {x.dtype}")
     return tuple(tensors)
 
 

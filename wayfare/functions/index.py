@@ -1,4 +1,4 @@
-"""Picking and placing by position: select, index_*, masked_*, take, put, and views with a part replaced."""
+"""Picking and placing by position: index_*, masked_*, take, put, and where the non-zero elements are."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
 from wayfare.functions._public import as_dtype_of, method, operand
-from wayfare.functions.getitem import bounds_of, fitted, number_in_range, take_apart
+from wayfare.functions.getitem import fitted, take_apart
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, index_dtype_error
 from wayfare.spec import Shape, bool_, broadcast, int64, normal_dim
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 __all__ = [
-    "argwhere", "as_strided_scatter", "diagonal_scatter", "index_add", "index_copy", "index_fill", "index_put",
-    "index_select", "masked_fill", "masked_scatter", "masked_select", "narrow", "narrow_copy", "nonzero",
-    "nonzero_static", "put", "select", "select_scatter", "slice_scatter", "take", "take_along_dim", "unravel_index",
+    "argwhere", "index_add", "index_copy", "index_fill", "index_put", "index_select", "masked_fill",
+    "masked_scatter", "masked_select", "nonzero", "nonzero_static", "put", "take", "take_along_dim",
+    "unravel_index",
 ]  # fmt: skip
 
 _OPS = REGISTRY
@@ -56,7 +56,8 @@ def same_dtype(op: str, input: Tensor, source: Tensor) -> None:
                          fix=f"Convert the source with .to({input.dtype!r}).")  # fmt: skip
 
 
-def _reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """`x` under another shape; itself if it has that already."""
     shape = tuple(shape)
     return x if tuple(x.shape) == shape else apply(_OPS["reshape"], (x,), {"shape": shape})
 
@@ -70,110 +71,7 @@ def _as_row(index: Tensor, op: str) -> Tensor:
     """A 0-dim index counts as one of length 1."""
     if index.ndim > 1:
         raise IndexRangeError(f"{op}: the index must have one dimension, this is {index.spec}")
-    return _reshaped(index, (1,)) if index.ndim == 0 else index
-
-
-# -- views ---------------------------------------------------------------------------------------------------
-
-
-@method
-def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """The part of `input` at place `index` of dimension `dim`, as a view without that dimension."""
-    dim, at = _select_place("select", input, dim, index)
-    return apply(_OPS["select"], (input,), {"dim": dim, "index": at})  # type: ignore[no-any-return]
-
-
-def _select_place(op: str, input: Tensor, dim: int, index: Any) -> tuple[int, int]:
-    if input.ndim == 0:
-        raise IndexRangeError(f"{op}: a 0-dim tensor has no dimension to select from")
-    dim = normal_dim(op, dim, input.ndim)
-    return dim, number_in_range(int(index), input.shape[dim], dim, op)
-
-
-@method
-def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
-    """`length` places of dimension `dim` from `start` on, as a view."""
-    if input.ndim == 0:
-        raise OperationError("narrow: a 0-dim tensor cannot be narrowed")
-    if isinstance(start, Tensor) and (start.ndim or start.dtype.rank != 1):
-        raise OperationError(f"narrow: start must be a 0-dim tensor of integers, not {start.spec}")
-    dim, first = normal_dim("narrow", dim, input.ndim), int(start)
-    size = input.shape[dim]
-    if not -size <= first <= size:
-        raise IndexRangeError(f"narrow: start {first} is out of range for dimension {dim} of size {size}")
-    first += size if first < 0 else 0
-    if length < 0 or first + length > size:
-        raise OperationError(
-            f"narrow: start {first} plus length {length} does not fit dimension {dim} of size {size}"
-        )
-    attrs = {"dim": dim, "start": first, "stop": first + length, "step": 1}
-    return apply(_OPS["slice"], (input,), attrs)  # type: ignore[no-any-return]
-
-
-@method
-def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """Like `narrow`, but a copy."""
-    part = narrow(input, dim, start, length)
-    return apply(_OPS["clone"], (part,))  # type: ignore[no-any-return]
-
-
-def _write(op: str, input: Tensor, src: Tensor, view: str, attrs: dict[str, Any]) -> Tensor:
-    """`input` with what a view of it shows replaced."""
-    wanted = _OPS[view].infer(input.spec, **attrs).shape
-    if src.shape != wanted:
-        raise ShapeError(
-            f"{op}: the part has the shape {list(wanted)}, a source of {src.spec} does not fit it"
-        )
-    path = ((view, tuple(attrs.items())),)
-    return apply(_OPS["write_through"], (input, as_dtype_of(src, input.dtype)), {"path": path})  # type: ignore[no-any-return]
-
-
-@method
-def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """A copy of `input` with the part at `index` of dimension `dim` replaced by `src`."""
-    dim, at = _select_place("select_scatter", input, dim, index)
-    return _write("select_scatter", input, src, "select", {"dim": dim, "index": at})
-
-
-@method
-def slice_scatter(
-    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Tensor:
-    """A copy of `input` with the slice `start:end:step` of dimension `dim` replaced by `src`."""
-    dim = normal_dim("slice_scatter", dim, input.ndim)
-    first, stop, step = bounds_of(slice(start, end, step), input.shape[dim])
-    attrs = {"dim": dim, "start": first, "stop": stop, "step": step}
-    return _write("slice_scatter", input, src, "slice", attrs)
-
-
-@method
-def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A copy of `input` with a diagonal replaced by `src`."""
-    dim1, dim2 = (normal_dim("diagonal_scatter", d, input.ndim) for d in (dim1, dim2))
-    if dim1 == dim2:
-        raise OperationError(f"diagonal_scatter: the two dimensions must differ, both are {dim1}")
-    return _write("diagonal_scatter", input, src, "diagonal", {"offset": offset, "dim1": dim1, "dim2": dim2})
-
-
-@method
-def as_strided_scatter(
-    input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Tensor:
-    """A copy of `input` with what `as_strided` would show of it replaced by `src`."""
-    flat = _strided_places(input.shape.numel(), tuple(size), tuple(stride), storage_offset or 0)
-    values = _reshaped(as_dtype_of(src, input.dtype), (flat.size,))
-    out = _index_put("as_strided_scatter", _reshaped(input, (-1,)), (wrap(flat),), (0,), values, False)
-    return _reshaped(out, input.shape)
-
-
-def _strided_places(numel: int, size: Shape, stride: Shape, offset: int) -> Any:
-    places = np.full(size, offset, np.int64)
-    for dim, (n, step) in enumerate(zip(size, stride, strict=True)):
-        places += (np.arange(n) * step).reshape((n,) + (1,) * (len(size) - dim - 1))
-    if places.size and not 0 <= places.min() <= places.max() < numel:
-        raise OperationError(f"as_strided_scatter: size {list(size)} and stride {list(stride)} from {offset} on "
-                             f"reach outside the {numel} elements")  # fmt: skip
-    return places.reshape(-1)
+    return reshaped(index, (1,)) if index.ndim == 0 else index
 
 
 # -- index_* -------------------------------------------------------------------------------------------------
@@ -185,21 +83,17 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     dim = normal_dim("index_select", dim, input.ndim)
     index = as_index("index_select", index)
     if input.ndim == 0:
-        picked = index_select(_reshaped(input, (1,)), 0, _as_row(index, "index_select"))
+        picked = index_select(reshaped(input, (1,)), 0, _as_row(index, "index_select"))
         if picked.shape.numel() != 1:
             raise IndexRangeError("index_select: a 0-dim tensor can be selected from once only")
-        return _reshaped(picked, ())
+        return reshaped(picked, ())
     return apply(_OPS["index_select"], (input, _as_row(index, "index_select")), {"dim": dim})  # type: ignore[no-any-return]
 
 
-def _index_put(
-    op: str,
-    input: Tensor,
-    indices: tuple[Tensor, ...],
-    dims: tuple[int, ...],
-    value: Tensor,
-    accumulate: bool,
+def put_at(
+    input: Tensor, indices: tuple[Tensor, ...], dims: tuple[int, ...], value: Tensor, accumulate: bool = False
 ) -> Tensor:
+    """`input` with a value of the right shape written (or added) at index tensors of the dimensions `dims`."""
     attrs = {"dims": dims, "accumulate": accumulate}
     return apply(_OPS["index_put"], (input, value, *indices), attrs)  # type: ignore[no-any-return]
 
@@ -212,16 +106,16 @@ def _at_rows(
     index = _as_row(as_index(op, index), op)
     same_dtype(op, input, source)
     if input.ndim == 0:
-        row = _at_rows(op, _reshaped(input, (1,)), 0, index, _reshaped(source, (-1,)), accumulate)
-        return _reshaped(row, ())
+        row = _at_rows(op, reshaped(input, (1,)), 0, index, reshaped(source, (-1,)), accumulate)
+        return reshaped(row, ())
     check_bounds(op, index._read(f"the index of {op}"), input.shape[dim], dim)
     wanted = (*input.shape[:dim], index.shape[0], *input.shape[dim + 1 :])
     if source.ndim == 0 and input.ndim == 1:
-        source = _reshaped(source, (1,))
+        source = reshaped(source, (1,))
     if tuple(source.shape) != wanted:
         raise ShapeError(f"{op}: a source of {source.spec} does not fit {index.shape[0]} places of dimension {dim} of "
                          f"{input.spec}", fix=f"Its shape must be {list(wanted)}.")  # fmt: skip
-    return _index_put(op, input, (index,), (dim,), source, accumulate)
+    return put_at(input, (index,), (dim,), source, accumulate)
 
 
 @method(inplace=True)
@@ -246,25 +140,19 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) ->
     index = _as_row(as_index("index_fill", index), "index_fill")
     value = operand(value, "index_fill")
     if isinstance(value, Tensor) and value.ndim:
-        raise OperationError(
-            f"index_fill: the value must be a number or a 0-dim tensor, this is {value.spec}"
-        )
+        raise OperationError(f"index_fill: the value must be a number or a 0-dim tensor, this is {value.spec}")
     value = as_dtype_of(value, input.dtype)
     if input.ndim == 0:
-        return _reshaped(index_fill(_reshaped(input, (1,)), 0, index, value), ())
+        return reshaped(index_fill(reshaped(input, (1,)), 0, index, value), ())
     # By a mask, because a place that is named twice is filled once: the value's gradient must count it once.
-    nothing, everything = (
-        wrap(np.full(n, v)) for n, v in ((input.shape[dim], False), (index.shape[0], True))
-    )
-    rows = _index_put("index_fill", nothing, (index,), (0,), everything, False)
-    mask = _reshaped(rows, (input.shape[dim],) + (1,) * (input.ndim - dim - 1))
+    nothing, everything = (wrap(np.full(n, v)) for n, v in ((input.shape[dim], False), (index.shape[0], True)))
+    rows = put_at(nothing, (index,), (0,), everything)
+    mask = reshaped(rows, (input.shape[dim],) + (1,) * (input.ndim - dim - 1))
     return apply(_OPS["where"], (mask, value, input))  # type: ignore[no-any-return]
 
 
 @method(inplace=True)
-def index_put(
-    input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
-) -> Tensor:
+def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `values` written (or added) at `input[indices]`; None in `indices` takes a dimension whole."""
     same_dtype("index_put", input, values)
     entries = tuple(slice(None) if i is None else i for i in indices)
@@ -274,7 +162,7 @@ def index_put(
     dims = tuple(dim for dim, _ in picked)
     tensors = tuple(i for _, i in picked)
     shape = _OPS["index"].infer(input.spec, *[i.spec for i in tensors], dims=dims).shape
-    return _index_put("index_put", input, tensors, dims, fitted(values, shape), accumulate)
+    return put_at(input, tensors, dims, fitted(values, shape), accumulate)
 
 
 # -- masks ---------------------------------------------------------------------------------------------------
@@ -285,9 +173,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
     """`input` with `value` where `mask` is true."""
     value = operand(value, "masked_fill")
     if isinstance(value, Tensor) and value.ndim:
-        raise OperationError(
-            f"masked_fill: the value must be a number or a 0-dim tensor, this is {value.spec}"
-        )
+        raise OperationError(f"masked_fill: the value must be a number or a 0-dim tensor, this is {value.spec}")
     if isinstance(value, Tensor) and value.dtype.rank > input.dtype.rank:
         raise OperationError(f"masked_fill: a value of {value.dtype} does not fit a tensor of {input.dtype}")
     if isinstance(value, float) and not input.dtype.is_floating_point and value != int(value):
@@ -301,7 +187,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where `mask` is true, in one row; the two are broadcast together."""
     shape = broadcast("masked_select", tuple(input.shape), tuple(_as_mask("masked_select", mask).shape))
     places = np.broadcast_to(mask._read("masked_select()"), shape).reshape(-1).nonzero()[0]
-    flat = _reshaped(_expanded("masked_select", input, shape), (-1,))
+    flat = reshaped(_expanded("masked_select", input, shape), (-1,))
     return apply(_OPS["index"], (flat, wrap(places)), {"dims": (0,)})  # type: ignore[no-any-return]
 
 
@@ -315,9 +201,9 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         raise OperationError(f"masked_scatter: the mask is true {places.size} times, the source has only "
                              f"{source.shape.numel()} elements")  # fmt: skip
     attrs = {"dim": 0, "start": 0, "stop": int(places.size), "step": 1}
-    values = apply(_OPS["slice"], (_reshaped(source, (-1,)),), attrs)
-    flat = _reshaped(_expanded("masked_scatter", input, shape), (-1,))
-    return _reshaped(_index_put("masked_scatter", flat, (wrap(places),), (0,), values, False), shape)
+    values = apply(_OPS["slice"], (reshaped(source, (-1,)),), attrs)
+    flat = reshaped(_expanded("masked_scatter", input, shape), (-1,))
+    return reshaped(put_at(flat, (wrap(places),), (0,), values), shape)
 
 
 # -- flat ----------------------------------------------------------------------------------------------------
@@ -329,7 +215,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     index = as_index("take", index)
     if input.shape.numel() == 0 and index.shape.numel():
         raise IndexRangeError(f"take: nothing can be taken from an empty tensor, this is {input.spec}")
-    return apply(_OPS["index"], (_reshaped(input, (-1,)), index), {"dims": (0,)})  # type: ignore[no-any-return]
+    return apply(_OPS["index"], (reshaped(input, (-1,)), index), {"dims": (0,)})  # type: ignore[no-any-return]
 
 
 @method(inplace=True)
@@ -339,9 +225,9 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     same_dtype("put", input, source)
     if index.shape.numel() != source.shape.numel():
         raise ShapeError(f"put: an index of {index.spec} and a source of {source.spec} differ in number")
-    rows = (_reshaped(index, (-1,)),)
-    out = _index_put("put", _reshaped(input, (-1,)), rows, (0,), _reshaped(source, (-1,)), accumulate)
-    return _reshaped(out, input.shape)
+    rows = (reshaped(index, (-1,)),)
+    out = put_at(reshaped(input, (-1,)), rows, (0,), reshaped(source, (-1,)), accumulate)
+    return reshaped(out, input.shape)
 
 
 @method
@@ -349,11 +235,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     """The elements that `indices` (from argmax, argsort, …) point to along `dim`; without one, of the flat tensor."""
     indices = as_index("take_along_dim", indices)
     if dim is None:
-        return take(input, _reshaped(indices, (-1,)))
+        return take(input, reshaped(indices, (-1,)))
     if input.ndim != indices.ndim:
-        raise ShapeError(
-            f"take_along_dim: the index {indices.spec} must have as many dimensions as {input.spec}"
-        )
+        raise ShapeError(f"take_along_dim: the index {indices.spec} must have as many dimensions as {input.spec}")
     dim = normal_dim("take_along_dim", dim, input.ndim)
     shared = list(broadcast("take_along_dim", *(_without(t.shape, dim) for t in (input, indices))))
     own, theirs = ((*shared[:dim], t.shape[dim], *shared[dim:]) for t in (input, indices))

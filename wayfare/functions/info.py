@@ -132,9 +132,7 @@ class finfo:
     def __init__(self, type: Any = None) -> None:
         kind = default_dtype() if type is None else as_dtype(type, op="finfo")
         if not kind.is_floating_point:
-            raise ArgumentTypeError(
-                f"finfo: {kind} is not a floating-point dtype", fix="Use wf.iinfo for integers."
-            )
+            raise ArgumentTypeError(f"finfo: {kind} is not a floating-point dtype", fix="Use wf.iinfo for integers.")
         limits = np.finfo(kind.numpy)
         self.dtype = kind.name
         self.bits = int(limits.bits)
@@ -170,9 +168,7 @@ def can_cast(from_: Any, to: Any) -> bool:
     """May one dtype be written into another? Never a float into an integer, nor an integer into a bool."""
     source, target = as_dtype(from_, op="can_cast"), as_dtype(to, op="can_cast")
     # A signed integer does not go into an unsigned one.
-    return source.rank <= target.rank and not (
-        source.rank == 1 and source.is_signed and target.name == "uint8"
-    )
+    return source.rank <= target.rank and not (source.rank == 1 and source.is_signed and target.name == "uint8")
 
 
 def promote_types(type1: Any, type2: Any) -> DType:
@@ -206,9 +202,7 @@ def set_printoptions(
     changes: dict[str, Any] = {}
     if profile is not None:
         if profile not in _PROFILES:
-            raise ArgumentError(
-                f"set_printoptions: profile must be one of {', '.join(_PROFILES)}, not {profile!r}"
-            )
+            raise ArgumentError(f"set_printoptions: profile must be one of {', '.join(_PROFILES)}, not {profile!r}")
         changes.update(_PROFILES[profile])
     given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
     changes.update({name: value for name, value in given.items() if value is not None})

@@ -103,9 +103,7 @@ def block_diag(*tensors: Any) -> Tensor:
     blocks = atleast_2d(list(read_tensors("block_diag", tensors)))
     for number, block in enumerate(blocks):
         if block.ndim != 2:
-            raise ShapeError(
-                f"block_diag: item {number} is {block.spec}, but a block has at most 2 dimensions"
-            )
+            raise ShapeError(f"block_diag: item {number} is {block.spec}, but a block has at most 2 dimensions")
     width = sum(block.shape[1] for block in blocks)
     rows, left = [], 0
     for block in blocks:

@@ -10,7 +10,8 @@ from wayfare.eager import apply
 from wayfare.errors import ShapeError
 from wayfare.functions import decompose, systems
 from wayfare.functions._along import check_tensor
-from wayfare.functions._linalg import identity, lower, reshaped, run, stretched, total, turned, upper as _upper
+from wayfare.functions._linalg import identity, lower, reshaped, run, stretched, total, turned
+from wayfare.functions._linalg import upper as _upper
 from wayfare.functions._public import add_method, as_dtype_of, common_dtype, method
 from wayfare.functions.decompose import QR, PackedLU, PackedLUAndInfo, householder_product, reflect, unpack_lu
 from wayfare.functions.matmul import matmul
@@ -210,9 +211,7 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     return decompose.lu_solve(LU_data, LU_pivots, b)
 
 
-def lu_unpack(
-    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
-) -> decompose.LU:
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> decompose.LU:
     """P, L and U from the packed form; what is not asked for is empty."""
     p, l, u = unpack_lu(LU_data, LU_pivots)
     nothing = wrap(np.zeros(0, LU_data.dtype.numpy))
@@ -220,7 +219,7 @@ def lu_unpack(
     return decompose.LU(p if unpack_pivots else nothing, *data)
 
 
-# -- vectors ----------------------------------------------------------------------------------------------
+# -- vectors ------------------------------------------------------------------------------------------------
 
 
 def cross_product(op: str, input: Tensor, other: Tensor, dim: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +19,14 @@ __all__ = [
     "mm", "mv", "outer", "vdot",
 ]  # fmt: skip
 
+_ARRAYS = (Tensor, np.ndarray)
 _ADD, _MUL, _MATMUL, _RESHAPE = (REGISTRY[name] for name in ("add", "mul", "matmul", "reshape"))
 
 
 def _checked(op: str, *values: Any) -> tuple[Tensor, ...]:
     """The operands as tensors; anything that is not an array is named in the error."""
     for value in values:
-        if not isinstance(value, (Tensor, np.ndarray)):
+        if not isinstance(value, _ARRAYS):
             raise ArgumentTypeError(f"{op}: expected tensors, not {type(value).__name__}")
     return tuple(to_tensor(value, op=op) for value in values)
 
@@ -39,22 +41,19 @@ def _need_ranks(op: str, tensors: Sequence[Tensor], ranks: Sequence[int]) -> Non
 @method
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """`input @ other`: matrices are multiplied, leading dimensions broadcast, a vector is a row or a column."""
-    if input.__class__ is Tensor and other.__class__ is Tensor and input._array.dtype.kind == "f":
+    if input.__class__ is Tensor and other.__class__ is Tensor:
         return apply2(_MATMUL, input, other)
-    input, other = _checked("matmul", input, other)
-    if not input.dtype.is_floating_point:
-        _MATMUL.infer(input.spec, other.spec)
-    return apply(_MATMUL, (input, other))  # type: ignore[no-any-return]
+    return apply(_MATMUL, _checked("matmul", input, other))  # type: ignore[no-any-return]
 
 
 def _operator(self: Tensor, other: Any) -> Any:
-    if other.__class__ is Tensor and self.__class__ is Tensor and self._array.dtype.kind == "f":
+    if other.__class__ is Tensor and self.__class__ is Tensor:
         return apply2(_MATMUL, self, other)
-    return matmul(self, other) if isinstance(other, (Tensor, np.ndarray)) else NotImplemented
+    return matmul(*_checked("matmul", self, other)) if isinstance(other, _ARRAYS) else NotImplemented
 
 
 def _reflected(self: Tensor, other: Any) -> Any:
-    return matmul(other, self) if isinstance(other, (Tensor, np.ndarray)) else NotImplemented
+    return matmul(*_checked("matmul", other, self)) if isinstance(other, _ARRAYS) else NotImplemented
 
 
 add_method("__matmul__", _operator)
@@ -116,7 +115,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
         raise ShapeError(f"inner: the last sizes differ, {input.spec} and {other.spec}")
     if other.ndim == 1:
         return matmul(input, other)
-    rows = _reshape(other, (other.shape[:-1].numel(), other.shape[-1]))
+    rows = _reshape(other, (math.prod(other.shape[:-1]), other.shape[-1]))
     return _reshape(apply(REGISTRY["linear_plain"], (input, rows)), (*input.shape[:-1], *other.shape[:-1]))
 
 
@@ -144,7 +143,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return _reshape(promoted(_MUL, (a, b)), [n * k for n, k in zip(left, right, strict=True)])
 
 
-# -- products added to a tensor -----------------------------------------------------------------------------------
+# -- products added to a tensor -----------------------------------------------------------------------------
 
 
 def _added(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:

@@ -23,9 +23,7 @@ __all__ = ["norm"]
 Order = float | str | None
 
 
-def vector_norm(
-    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
+def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """`(sum |x| ** ord) ** (1 / ord)` over some dimensions, or all; infinity is the largest, 0 counts non-zeros."""
     return norms.vector_norm("vector_norm", x, ord, dim, keepdim, dtype=dtype)
 
@@ -147,7 +145,7 @@ def matrix_rank(
         atol, rtol = tol, 0.0
     absolute, relative = cutoffs("matrix_rank", A, atol, rtol)
     A = A.detach()
-    sizes = run("eigvalsh", A, uplo="L").abs() if hermitian else run("svdvals", A)
+    sizes = apply(REGISTRY["abs"], (run("eigvalsh", A, uplo="L"),)) if hermitian else run("svdvals", A)
     if sizes.shape[-1] == 0:
         return wrap(np.zeros(tuple(absolute.shape), np.int64))
     largest = apply(REGISTRY["amax"], (sizes,), {"dim": (sizes.ndim - 1,), "keepdim": False})

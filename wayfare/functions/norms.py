@@ -50,7 +50,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     one = wrap(np.ones((), sizes.dtype.numpy))
     # The small number keeps a slice just above the limit from being scaled by the rounding of its own norm.
     factor = apply(REGISTRY["where"], (sizes > maxnorm, maxnorm / (sizes + 1e-7), one))
-    return input * factor
+    return promoted(REGISTRY["mul"], (input, factor))
 
 
 def _renorm_copy(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
@@ -58,4 +58,4 @@ def _renorm_copy(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     return renorm(apply(REGISTRY["clone"], (input,)), p, dim, maxnorm)
 
 
-add_method("renorm_", in_place_form(_renorm_copy, "renorm_"))
+add_method("renorm_", in_place_form(_renorm_copy, "renorm"))

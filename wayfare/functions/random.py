@@ -30,9 +30,7 @@ def draw(op: str, requires_grad: bool = False, **attrs: Any) -> Tensor:
 def check_floating(op: str, dtype: DType) -> DType:
     """Refuse to draw real numbers into integers."""
     if not dtype.is_floating_point:
-        raise DTypeError(
-            f"{op}: draws floating-point numbers, not {dtype}", fix="Use wf.randint for integers."
-        )
+        raise DTypeError(f"{op}: draws floating-point numbers, not {dtype}", fix="Use wf.randint for integers.")
     return dtype
 
 
@@ -114,9 +112,7 @@ def randint(
     low = read_int("randint", "low", given.get("low", 0))
     high = read_int("randint", "high", given["high"])
     shape = read_size("randint", (given["size"],))
-    return integers(
-        "randint", low, high, shape, generator, read_dtype("randint", dtype, int64), device, requires_grad
-    )
+    return integers("randint", low, high, shape, generator, read_dtype("randint", dtype, int64), device, requires_grad)
 
 
 def integers(
@@ -139,9 +135,7 @@ def randint_like(
     bounds = [*args, *(named[name] for name in ("low", "high") if name in named)]
     if not 1 <= len(bounds) <= 2 or set(named) - {"low", "high"}:
         raise ArgumentTypeError("randint_like: takes (input, high) or (input, low, high)")
-    low, high = (
-        read_int("randint_like", "a bound", b) for b in ([0, *bounds] if len(bounds) == 1 else bounds)
-    )
+    low, high = (read_int("randint_like", "a bound", b) for b in ([0, *bounds] if len(bounds) == 1 else bounds))
     wanted = read_dtype("randint_like", dtype, input.dtype)
     return integers("randint_like", low, high, input.shape, generator, wanted, device, requires_grad)
 
@@ -167,36 +161,24 @@ def normal(
     """Normal draws with the given means and deviations: tensors, numbers, or two numbers and a size."""
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         if size is None:
-            raise ArgumentTypeError(
-                "normal: two numbers need a size too", fix="Give size=(2, 3), for instance."
-            )
+            raise ArgumentTypeError("normal: two numbers need a size too", fix="Give size=(2, 3), for instance.")
         mean, std = read_number("normal", "mean", mean), read_number("normal", "std", std)
         if not std >= 0:
             raise OperationError(f"normal: the deviation must not be negative, but is {std}")
-        return _normal(
-            "normal", read_size("normal", (), size), generator, dtype, device, requires_grad, mean, std
-        )
+        return _normal("normal", read_size("normal", (), size), generator, dtype, device, requires_grad, mean, std)
     kind = check_floating("normal", common_dtype("normal", (mean, std)))
-    if (
-        isinstance(mean, Tensor)
-        and isinstance(std, Tensor)
-        and mean.shape != std.shape
-        and mean.ndim
-        and std.ndim
-    ):
-        from_shapes(mean, std)
+    if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.shape != std.shape and mean.ndim and std.ndim:
+        _check_broadcast(mean, std)
     pair = (as_dtype_of(mean, kind), as_dtype_of(std, kind))
     return apply(_OPS["random_normal_around"], pair, {"key": key_for(generator)})  # type: ignore[no-any-return]
 
 
-def from_shapes(mean: Tensor, std: Tensor) -> None:
+def _check_broadcast(mean: Tensor, std: Tensor) -> None:
     """Means and deviations must broadcast."""
     try:
         REGISTRY["add"].infer(mean.spec, std.spec)
     except ShapeError:
-        raise ShapeError(
-            f"normal: means of {mean.spec} and deviations of {std.spec} do not broadcast"
-        ) from None
+        raise ShapeError(f"normal: means of {mean.spec} and deviations of {std.spec} do not broadcast") from None
 
 
 @method

@@ -26,9 +26,7 @@ def _real(self: Tensor, name: str, op: str, generator: Generator | None, **attrs
     """Draw real numbers of the tensor's shape and dtype into it."""
     check_writable(self, name)
     kind = check_floating(name, self.dtype)
-    return write_values(
-        self, draw(op, key=key_for(generator), shape=tuple(self.shape), dtype=kind, **attrs), name
-    )
+    return write_values(self, draw(op, key=key_for(generator), shape=tuple(self.shape), dtype=kind, **attrs), name)
 
 
 def _require(holds: bool, name: str, sentence: str) -> None:
@@ -52,9 +50,7 @@ def normal_(self: Tensor, mean: float = 0, std: float = 1, *, generator: Generat
     return _real(self, "normal_", "random_normal", generator, mean=float(mean), std=float(std))
 
 
-def log_normal_(
-    self: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None
-) -> Tensor:
+def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None) -> Tensor:
     """Numbers whose logarithms are normal with the given mean and deviation."""
     _require(std > 0, "log_normal_", f"the deviation must be positive, but is {std}")
     return _real(self, "log_normal_", "random_log_normal", generator, mean=float(mean), std=float(std))
@@ -66,9 +62,7 @@ def exponential_(self: Tensor, lambd: float = 1, *, generator: Generator | None 
     return _real(self, "exponential_", "random_exponential", generator, rate=float(lambd))
 
 
-def cauchy_(
-    self: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None
-) -> Tensor:
+def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None) -> Tensor:
     """From the Cauchy distribution."""
     _require(sigma > 0, "cauchy_", f"sigma must be positive, but is {sigma}")
     return _real(self, "cauchy_", "random_cauchy", generator, median=float(median), sigma=float(sigma))

@@ -80,9 +80,7 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
         rolled = apply(_OPS["roll"], (flat,), {"shifts": steps, "dims": (0,)})
         return reshaped(rolled, tuple(input.shape))
     if len(named) != len(steps):
-        raise OperationError(
-            f"roll: {len(steps)} shifts and {len(named)} dims; there must be one shift for each"
-        )
+        raise OperationError(f"roll: {len(steps)} shifts and {len(named)} dims; there must be one shift for each")
     if input.ndim == 0:
         raise IndexRangeError("roll: a 0-dim tensor has no dimension to move along")
     axes = tuple(normal_dim("roll", d, input.ndim) for d in named)
@@ -94,9 +92,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by `k` quarters in the plane of two dimensions, from the first towards the second."""
     named = flat_ints("rot90", "a dimension", (dims,))
     if len(named) != 2 or input.ndim < 2:
-        raise OperationError(
-            f"rot90: needs two dimensions to turn in, given dims={list(named)} and {input.spec}"
-        )
+        raise OperationError(f"rot90: needs two dimensions to turn in, given dims={list(named)} and {input.spec}")
     a, b = (normal_dim("rot90", d, input.ndim) for d in named)
     if a == b:
         raise OperationError(f"rot90: the two dimensions must differ, both are {a}")
@@ -115,9 +111,7 @@ def _repeat(self: Tensor, *repeats: Any, **named: Any) -> Tensor:
     """The tensor laid out several times along each dimension; new dimensions come first."""
     times = either("repeat", "repeats", repeats, named)
     if len(times) < self.ndim:
-        raise ShapeError(
-            f"repeat: {self.spec} has {self.ndim} dimensions, but only {len(times)} repeats are given"
-        )
+        raise ShapeError(f"repeat: {self.spec} has {self.ndim} dimensions, but only {len(times)} repeats are given")
     if any(n < 0 for n in times):
         raise OperationError(f"repeat: a number in {list(times)} is negative")
     sizes = (1,) * (len(times) - self.ndim) + tuple(self.shape)
@@ -157,9 +151,7 @@ def repeat_interleave(
             )
         picked = (input, _index_of_repeats(repeats))
         return apply(_OPS["index_select"], picked, {"dim": axis})  # type: ignore[no-any-return]
-    times = read_int(
-        "repeat_interleave", "repeats", repeats.item() if isinstance(repeats, Tensor) else repeats
-    )
+    times = read_int("repeat_interleave", "repeats", repeats.item() if isinstance(repeats, Tensor) else repeats)
     if times < 0:
         raise OperationError(f"repeat_interleave: the number of repeats must not be negative, but is {times}")
     shape = tuple(input.shape)
@@ -172,9 +164,7 @@ def _index_of_repeats(repeats: Tensor) -> Tensor:
     """For repeats [2, 0, 1]: [0, 0, 2]."""
     counts = repeats._read("repeat_interleave")
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
-        raise OperationError(
-            f"repeat_interleave: repeats must be whole numbers from 0 on, not {repeats.spec}"
-        )
+        raise OperationError(f"repeat_interleave: repeats must be whole numbers from 0 on, not {repeats.spec}")
     return made(np.repeat(np.arange(counts.size, dtype=np.int64), counts))
 
 

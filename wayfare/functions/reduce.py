@@ -6,7 +6,7 @@ from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, OperationError
-from wayfare.functions._along import UNSET, Unset, cast_first, check_floating, check_tensor
+from wayfare.functions._along import UNSET, Unset, cast_first, check_floating, check_tensor, dims_of
 from wayfare.functions._new import flat_ints
 from wayfare.functions._public import as_dtype_of, method, promoted
 from wayfare.op import REGISTRY
@@ -28,7 +28,7 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = 
     """The sum over `dim` (all dimensions by default); bools and integers are summed in int64."""
     if dtype is not None or input.__class__ is not Tensor:
         input = cast_first("sum", input, dtype)
-    dims = tuple(range(input.ndim)) if dim is None else normal_dims("sum", dim, input.ndim)
+    dims = tuple(range(input.ndim)) if dim is None else dims_of("sum", dim, input.ndim)
     return apply(_SUM, (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
 
 
@@ -38,7 +38,7 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any =
     if dtype is not None or input.__class__ is not Tensor:
         input = cast_first("mean", input, dtype)
     check_floating("mean", input)
-    dims = tuple(range(input.ndim)) if dim is None else normal_dims("mean", dim, input.ndim)
+    dims = tuple(range(input.ndim)) if dim is None else dims_of("mean", dim, input.ndim)
     return apply(_MEAN, (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
 
 
@@ -185,9 +185,12 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
 
 
 @method
-def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+def logsumexp(input: Tensor, dim: int | tuple[int, ...] | list[int], keepdim: bool = False) -> Tensor:
     """`log(sum(exp(input)))` over `dim`, without overflow."""
     check_tensor("logsumexp", input)
+    if dim is None or (input.ndim and isinstance(dim, (tuple, list)) and not dim):
+        raise ArgumentTypeError("logsumexp: dim must name at least one dimension",
+                                fix="Name all of them with tuple(range(x.ndim)).")  # fmt: skip
     if not input.dtype.is_floating_point:
         input = as_dtype_of(input, default_dtype())
     attrs = {"dim": normal_dims("logsumexp", dim, input.ndim), "keepdim": keepdim}

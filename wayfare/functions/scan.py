@@ -40,16 +40,23 @@ def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     return _accumulated("cumprod", input, dim, dtype)
 
 
+def _running_extreme(name: str, input: Tensor, dim: int) -> ValuesAndIndices:
+    check_tensor(name, input)
+    if 0 in input.shape:
+        dim = 0  # nothing to run along: as in PyTorch, which dimension it is does not matter
+    return ValuesAndIndices(*along(REGISTRY[name], input, dim, name))
+
+
 @method
 def cummax(input: Tensor, dim: int) -> ValuesAndIndices:
     """The largest element so far along `dim`, and where it was (the last of equals)."""
-    return ValuesAndIndices(*along(REGISTRY["cummax"], input, dim, "cummax"))
+    return _running_extreme("cummax", input, dim)
 
 
 @method
 def cummin(input: Tensor, dim: int) -> ValuesAndIndices:
     """The smallest element so far along `dim`, and where it was (the last of equals)."""
-    return ValuesAndIndices(*along(REGISTRY["cummin"], input, dim, "cummin"))
+    return _running_extreme("cummin", input, dim)
 
 
 @method
@@ -61,7 +68,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     return along(REGISTRY["logcumsumexp"], input, dim, "logcumsumexp")  # type: ignore[no-any-return]
 
 
-# -- differences ------------------------------------------------------------------------------------------------------
+# -- differences --------------------------------------------------------------------------------------------------
 
 
 def _part(input: Tensor, dim: int, start: int, stop: int) -> Tensor:
@@ -175,7 +182,7 @@ def _edge(x: Tensor, d: int, gaps: tuple[float, float], order: int, at: int, ste
     return sides if step > 0 else -sides
 
 
-# -- integrals --------------------------------------------------------------------------------------------------------
+# -- integrals ----------------------------------------------------------------------------------------------------
 
 
 def _slices(op: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -> tuple[Tensor, int]:

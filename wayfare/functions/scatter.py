@@ -115,17 +115,13 @@ def scatter_reduce(
     return _reduced("scatter_reduce", input, dim, index, src, reduce, include_self)
 
 
-def _reduced(
-    op: str, input: Tensor, dim: int, index: Tensor, src: Any, reduce: str, include_self: bool
-) -> Tensor:
+def _reduced(op: str, input: Tensor, dim: int, index: Tensor, src: Any, reduce: str, include_self: bool) -> Tensor:
     x, index, src, dim = _sources(op, input, dim, index, src)
     if index.shape.numel() == 0:
         return apply(_OPS["clone"], (input,))  # type: ignore[no-any-return]
     start = x
     if not include_self:
-        neutral = apply(
-            _OPS["expand"], (constant(_neutral(reduce, x), x.dtype.numpy),), {"shape": tuple(index.shape)}
-        )
+        neutral = apply(_OPS["expand"], (constant(_neutral(reduce, x), x.dtype.numpy),), {"shape": tuple(index.shape)})
         start = apply(_OPS["scatter"], (x, index, neutral), {"dim": dim})
     out = apply(_OPS[_FOLDS[reduce]], (start, index, src), {"dim": dim})
     if reduce == "mean":
@@ -171,9 +167,7 @@ def index_reduce(
     index = _rows(as_index("index_reduce", index))
     wide = source if source.ndim else _rows(source)
     if index.ndim != 1 or index.shape[0] != wide.shape[place if source.ndim else 0]:
-        raise ShapeError(
-            f"index_reduce: the index {index.spec} does not fit dimension {place} of {source.spec}"
-        )
+        raise ShapeError(f"index_reduce: the index {index.spec} does not fit dimension {place} of {source.spec}")
     shape = (1,) * place + (index.shape[0],) + (1,) * (wide.ndim - place - 1)
     index = apply(_OPS["expand"], (_reshaped(index, shape),), {"shape": tuple(wide.shape)})
     return _reduced("index_reduce", input, place, index, wide, reduce, include_self)
@@ -194,26 +188,20 @@ def searchsorted(
     """Where each value of `input` belongs in the sorted last dimension of `sorted_sequence`."""
     if side not in (None, "left", "right") or (side == "left" and right):
         raise OperationError(f"searchsorted: side={side!r} and right={right} do not go together")
-    values = (
-        input if isinstance(input, Tensor) else to_tensor(input, sorted_sequence.dtype, op="searchsorted")
-    )
+    values = input if isinstance(input, Tensor) else to_tensor(input, sorted_sequence.dtype, op="searchsorted")
     if sorter is not None:
         if sorter.shape != sorted_sequence.shape:
             raise ShapeError(f"searchsorted: the sorter {sorter.spec} and the sequence {sorted_sequence.spec} differ "
                              "in shape")  # fmt: skip
         sorted_sequence = gather(sorted_sequence, -1, sorter)
-    if sorted_sequence.ndim == 0 or (
-        sorted_sequence.ndim > 1 and sorted_sequence.shape[:-1] != values.shape[:-1]
-    ):
+    if sorted_sequence.ndim == 0 or (sorted_sequence.ndim > 1 and sorted_sequence.shape[:-1] != values.shape[:-1]):
         raise ShapeError(f"searchsorted: all dimensions but the last must be equal, these are {sorted_sequence.spec} "
                          f"and {values.spec}")  # fmt: skip
     attrs = {"right": right or side == "right", "dtype": int32 if out_int32 else int64}
     return apply(_OPS["searchsorted"], (sorted_sequence, values), attrs)  # type: ignore[no-any-return]
 
 
-def bucketize(
-    input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
-) -> Tensor:
+def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """The number of the bucket, between sorted `boundaries`, that each value of `input` falls into."""
     if boundaries.ndim != 1:
         raise ShapeError(f"bucketize: the boundaries must have one dimension, these are {boundaries.spec}")

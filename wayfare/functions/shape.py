@@ -26,14 +26,14 @@ __all__ = [
 _OPS = REGISTRY
 
 
-def reshaped(input: Tensor, shape: Shape) -> Tensor:
-    """`input` under a shape that is known to fit."""
-    return apply(_OPS["reshape"], (input,), {"shape": shape})  # type: ignore[no-any-return]
+def reshaped(input: Tensor, shape: Shape, op: str = "reshape") -> Tensor:
+    """`input` under a shape that is known to fit; `op` is the name the graph shows."""
+    return apply(_OPS[op], (input,), {"shape": shape})  # type: ignore[no-any-return]
 
 
-def permuted(input: Tensor, dims: tuple[int, ...]) -> Tensor:
+def permuted(input: Tensor, dims: tuple[int, ...], op: str = "permute") -> Tensor:
     """`input` with its dimensions in another order, given as non-negative numbers."""
-    return apply(_OPS["permute"], (input,), {"dims": dims})  # type: ignore[no-any-return]
+    return apply(_OPS[op], (input,), {"dims": dims})  # type: ignore[no-any-return]
 
 
 def expanded(input: Tensor, shape: Shape) -> Tensor:
@@ -65,16 +65,24 @@ def fitting_shape(op: str, input: Tensor, shape: Sequence[int]) -> Shape:
                      fix=f"The sizes must multiply to {total}; one of them can be -1.")  # fmt: skip
 
 
+def _eager() -> bool:
+    """Do ops run now, so that their results have memory to ask about?"""
+    return STATE.mode is None or STATE.mode.executor is None
+
+
 @method
 def reshape(input: Tensor, *shape: Any, **named: Any) -> Tensor:
     """The same elements in another shape; a view where the memory allows, else a copy. One size can be -1."""
-    return reshaped(input, fitting_shape("reshape", input, either("reshape", "shape", shape, named)))
+    out = reshaped(input, fitting_shape("reshape", input, either("reshape", "shape", shape, named)))
+    if _eager() and out._edge is not None and out._view is None:
+        out._edge.op = _OPS["unsafe_view"]  # it had to copy, which PyTorch shows by another name
+    return out
 
 
 def _view(self: Tensor, *size: Any, **named: Any) -> Tensor:
     """The same memory in another shape; never a copy. One size can be -1."""
     out = reshaped(self, fitting_shape("view", self, either("view", "size", size, named)))
-    if (STATE.mode is None or STATE.mode.executor is None) and out._view is None:
+    if _eager() and out._view is None:
         raise OperationError(f"view: {self.spec} cannot become {list(out.shape)} without a copy",
                              fix="Use .reshape(...), which copies where it must.")  # fmt: skip
     return out
@@ -136,12 +144,12 @@ def ravel(input: Tensor) -> Tensor:
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without the dimensions of size 1: all of them, or those of `dim` that have size 1."""
     if dim is None:
-        dims: tuple[int, ...] = tuple(range(input.ndim))
+        op, dims = "squeeze", tuple(range(input.ndim))
     elif isinstance(dim, (tuple, list)):
-        dims = normal_dims("squeeze", dim, input.ndim) if dim else ()
+        op, dims = "squeeze_dims", normal_dims("squeeze", dim, input.ndim) if dim else ()
     else:
-        dims = (normal_dim("squeeze", dim, input.ndim),)
-    return reshaped(input, tuple(n for d, n in enumerate(input.shape) if n != 1 or d not in dims))
+        op, dims = "squeeze_dim", (normal_dim("squeeze", dim, input.ndim),)
+    return reshaped(input, tuple(n for d, n in enumerate(input.shape) if n != 1 or d not in dims), op)
 
 
 @method
@@ -149,7 +157,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """With a new dimension of size 1 at `dim`."""
     axis = normal_dim("unsqueeze", dim, input.ndim + 1)
     shape = tuple(input.shape)
-    return reshaped(input, (*shape[:axis], 1, *shape[axis:]))
+    return reshaped(input, (*shape[:axis], 1, *shape[axis:]), "unsqueeze")
 
 
 # -- another order -----------------------------------------------------------------------------------------
@@ -160,9 +168,7 @@ def permute(input: Tensor, *dims: Any, **named: Any) -> Tensor:
     """The dimensions in the order `dims`."""
     order = either("permute", "dims", dims, named)
     if len(order) != input.ndim:
-        raise ShapeError(
-            f"permute: {list(order)} names {len(order)} dimensions, but {input.spec} has {input.ndim}"
-        )
+        raise ShapeError(f"permute: {list(order)} names {len(order)} dimensions, but {input.spec} has {input.ndim}")
     order = tuple(normal_dim("permute", d, input.ndim) for d in order)
     if len(set(order)) != len(order):
         raise OperationError(f"permute: a dimension is named twice in {list(order)}")
@@ -176,7 +182,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     a, b = normal_dim("transpose", dim0, input.ndim), normal_dim("transpose", dim1, input.ndim)
     if order:
         order[a], order[b] = b, a
-    return permuted(input, tuple(order))
+    return permuted(input, tuple(order), "transpose")
 
 
 @method
@@ -197,7 +203,7 @@ def t(input: Tensor) -> Tensor:
     if input.ndim > 2:
         raise OperationError(f"t: expects at most 2 dimensions, not {input.spec}",
                              fix="Use .mT to transpose the last two.")  # fmt: skip
-    return permuted(input, tuple(reversed(range(input.ndim))))
+    return permuted(input, tuple(reversed(range(input.ndim))), "t")
 
 
 @method
@@ -238,18 +244,12 @@ Tensor.mH = _last_two("mH")  # type: ignore[attr-defined]
 @method
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Dimensions moved to other places; the rest keep their order."""
-    sources = tuple(
-        normal_dim("movedim", d, input.ndim) for d in flat_ints("movedim", "a dimension", (source,))
-    )
-    targets = tuple(
-        normal_dim("movedim", d, input.ndim) for d in flat_ints("movedim", "a dimension", (destination,))
-    )
+    sources = tuple(normal_dim("movedim", d, input.ndim) for d in flat_ints("movedim", "a dimension", (source,)))
+    targets = tuple(normal_dim("movedim", d, input.ndim) for d in flat_ints("movedim", "a dimension", (destination,)))
     if len(sources) != len(targets):
         raise ShapeError(f"movedim: {len(sources)} dimensions cannot move to {len(targets)} places")
     if len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
-        raise OperationError(
-            f"movedim: a dimension is named twice in source={source} or destination={destination}"
-        )
+        raise OperationError(f"movedim: a dimension is named twice in source={source} or destination={destination}")
     if input.ndim == 0:
         return permuted(input, ())
     order = [d for d in range(input.ndim) if d not in sources]
@@ -303,9 +303,7 @@ add_method("expand_as", _expand_as)
 @method
 def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
     """Stretched to `size` by the broadcasting rule, without a copy."""
-    return expanded(
-        input, stretched_shape("broadcast_to", input, flat_ints("broadcast_to", "a size", (size,)))
-    )
+    return expanded(input, stretched_shape("broadcast_to", input, flat_ints("broadcast_to", "a size", (size,))))
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
@@ -383,17 +381,13 @@ add_method("unfold", _unfold)
 
 
 @method
-def as_strided(
-    input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Tensor:
+def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """The memory behind `input` read with any sizes and strides (counted in elements); for reading only."""
     shape, steps = flat_ints("as_strided", "a size", (size,)), flat_ints("as_strided", "a stride", (stride,))
     if len(shape) != len(steps):
         raise ArgumentError(f"as_strided: {len(shape)} sizes and {len(steps)} strides")
     if any(n < 0 for n in (*shape, *steps)):
-        raise OperationError(
-            f"as_strided: no size or stride can be negative, given {list(shape)} and {list(steps)}"
-        )
+        raise OperationError(f"as_strided: no size or stride can be negative, given {list(shape)} and {list(steps)}")
     array = input._read("as_strided()")
     found = memory_of(array)
     offset = 0 if storage_offset is None else storage_offset - (0 if found is None else found[1])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentTypeError, OperationError
+from wayfare.errors import ArgumentTypeError, IndexRangeError, OperationError
 from wayfare.functions._along import UNSET, Unset, ValuesAndIndices, along, check_not_empty, check_tensor
 from wayfare.functions._public import as_dtype_of, method, operand
 from wayfare.op import REGISTRY
@@ -99,7 +99,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndice
     return ValuesAndIndices(*along(REGISTRY["mode"], input, d, "mode", keepdim=keepdim))
 
 
-# -- distinct values ----------------------------------------------------------------------------------------------------
+# -- distinct values ----------------------------------------------------------------------------------------------
 
 
 def _answers(values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:
@@ -113,15 +113,18 @@ def _answers(values: Any, inverse: Any, counts: Any, return_inverse: bool, retur
 
 @method
 def unique(
-    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> Any:
     """The distinct elements in order (or the distinct slices along `dim`); on request where each element went
     and how often each occurs."""
     check_tensor("unique", input)
     array = input._read("unique()")
-    if dim is not None and array.ndim:
-        d = normal_dim("unique", dim, input.ndim)
-        _check_slices("unique", array.shape, d)
+    if dim is not None:
+        d = _slice_dim("unique", input, dim)
         values, inverse, counts = np.unique(array, axis=d, return_inverse=True, return_counts=True)
         return _answers(values, inverse.reshape(-1), counts, return_inverse, return_counts)
     if not return_inverse and not return_counts:
@@ -130,10 +133,15 @@ def unique(
     return _answers(values, inverse.reshape(array.shape), counts, return_inverse, return_counts)
 
 
-def _check_slices(name: str, shape: tuple[int, ...], dim: int) -> None:
-    if 0 in shape and shape[dim] != 0:
-        raise OperationError(f"{name}: slices along dimension {dim} of a tensor of shape {list(shape)} are empty",
+def _slice_dim(name: str, input: Tensor, dim: int) -> int:
+    """The dimension along which slices are compared: there must be one, and they must have elements."""
+    d = normal_dim(name, dim, input.ndim)
+    if input.ndim == 0:
+        raise IndexRangeError(f"{name}: a 0-dim tensor has no dimension {dim}", fix="Leave dim out.")
+    if 0 in input.shape and input.shape[d] != 0:
+        raise OperationError(f"{name}: the slices along dimension {d} of {input.spec} are empty",
                              fix="Give a tensor that has elements.")  # fmt: skip
+    return d
 
 
 @method
@@ -146,8 +154,7 @@ def unique_consecutive(
     if dim is None or array.ndim == 0:
         rows, d = array.reshape(-1, 1), None
     else:
-        d = normal_dim("unique_consecutive", dim, input.ndim)
-        _check_slices("unique_consecutive", array.shape, d)
+        d = _slice_dim("unique_consecutive", input, dim)
         moved = np.moveaxis(array, d, 0)
         rows = moved.reshape(len(moved), -1 if array.size else 1)
     new = np.ones(len(rows), bool)
@@ -165,5 +172,5 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     elements, test_elements = operand(elements, "isin"), operand(test_elements, "isin")
     if not isinstance(elements, Tensor) and not isinstance(test_elements, Tensor):
         raise ArgumentTypeError("isin: one of elements and test_elements must be a tensor")
-    arrays = [t._read("isin()") if isinstance(t, Tensor) else np.asarray(t) for t in (elements, test_elements)]
-    return wrap(np.asarray(np.isin(*arrays, invert=invert)))
+    wanted, given = (t._read("isin()") if isinstance(t, Tensor) else t for t in (elements, test_elements))
+    return wrap(np.asarray(np.isin(wanted, given, invert=invert)))

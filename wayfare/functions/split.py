@@ -63,9 +63,7 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
     axis = _axis("split_with_sizes", input, dim)
     sizes = flat_ints("split_with_sizes", "a size", (split_sizes,))
     if sum(sizes) != input.shape[axis] or any(size < 0 for size in sizes):
-        raise ShapeError(
-            f"split_with_sizes: sizes {list(sizes)} do not add up to dimension {axis} of {input.spec}"
-        )
+        raise ShapeError(f"split_with_sizes: sizes {list(sizes)} do not add up to dimension {axis} of {input.spec}")
     edges = [0]
     for size in sizes:
         edges.append(edges[-1] + size)
@@ -92,9 +90,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
     length, where = input.shape[axis], indices_or_sections
     if isinstance(where, Tensor):
         if where.ndim > 1 or where.dtype.rank != 1:
-            raise ArgumentError(
-                f"tensor_split: indices must be a list of ints or an int64 tensor, not {where.spec}"
-            )
+            raise ArgumentError(f"tensor_split: indices must be a list of ints or an int64 tensor, not {where.spec}")
         where = where.tolist()
     if isinstance(where, (tuple, list)):
         inner = [range(length)[: read_int("tensor_split", "an index", i)].stop for i in where]

@@ -21,7 +21,7 @@ __all__ = ["quantile", "nanquantile", "histc", "histogram", "histogramdd", "binc
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-# -- quantiles ----------------------------------------------------------------------------------------------------------
+# -- quantiles ----------------------------------------------------------------------------------------------------
 
 
 def _quantile(
@@ -77,7 +77,7 @@ def _fractions(name: str, input: Tensor, q: Any) -> Array:
     return wanted
 
 
-def _positions(q: Array, counts: Array, size: int, ignore_nan: bool) -> Array:
+def _positions(q: Array, counts: Array, size: int, ignore_nan: bool) -> Any:
     """Where in the sorted row (NaN last) each quantile falls: an array [..., number of quantiles]."""
     if ignore_nan:
         return q * np.maximum(counts - 1, 0)
@@ -116,7 +116,7 @@ def nanquantile(
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
 
 
-# -- histograms -----------------------------------------------------------------------------------------------------------
+# -- histograms ---------------------------------------------------------------------------------------------------
 
 
 class Histogram(NamedTuple):
@@ -231,9 +231,10 @@ def _histogram(
     places = []
     inside = np.ones(len(points), bool)
     for axis, edge in enumerate(edges):
-        place = np.searchsorted(edge, points[:, axis], side="right") - 1
-        place[points[:, axis] == edge[-1]] = len(edge) - 2
-        inside &= (place >= 0) & (place < len(edge) - 1)
+        column = points[:, axis]
+        place = np.searchsorted(edge, column, side="right") - 1
+        place[column == edge[-1]] = len(edge) - 2
+        inside &= (place >= 0) & (place < len(edge) - 1) & (column >= edge[0]) & (column <= edge[-1])
         places.append(place)
     shape = tuple(len(edge) - 1 for edge in edges)
     flat = np.ravel_multi_index([p[inside] for p in places], shape)
@@ -266,7 +267,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return wrap(np.bincount(array, given, minlength=minlength).astype(kind))
 
 
-# -- covariance -----------------------------------------------------------------------------------------------------------
+# -- covariance ---------------------------------------------------------------------------------------------------
 
 
 @method
@@ -287,8 +288,11 @@ def cov(
         if given is not None:
             if given.ndim > 1 or given.shape.numel() != count:
                 raise OperationError(f"cov: {name} of {given.spec} do not fit {count} observations")
-            cast = as_dtype_of(given.reshape(-1), input.dtype)
-            weight = cast if weight is None else weight * cast
+            if name == "fweights" and given.dtype.is_floating_point:
+                raise OperationError(f"cov: fweights count observations, so they are integers, not {given.spec}")
+            if (given._read("cov()") < 0).any():
+                raise OperationError(f"cov: {name} must not be negative")
+            weight = given.reshape(-1) if weight is None else weight * given.reshape(-1)
     if weight is None:
         centred = rows - rows.mean(1, keepdim=True)
         scaled, norm = centred, float(count)
@@ -300,10 +304,10 @@ def cov(
         if aweights is None or correction == 0:
             divisor = total - correction
         else:
-            divisor = total - correction * (weight * as_dtype_of(aweights.reshape(-1), input.dtype)).sum() / total
+            divisor = total - correction * (weight * aweights.reshape(-1)).sum() / total
         divisor = divisor.clamp(min=0)
-    out = (scaled @ centred.T) / divisor
-    return out.reshape(()) if input.ndim < 2 else out
+    out = (centred @ scaled.T) / divisor
+    return out.reshape(()) if rows.shape[0] == 1 else out
 
 
 @method

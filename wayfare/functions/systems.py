@@ -87,9 +87,7 @@ def _solve(A: Tensor, B: Tensor, left: bool, strict: bool) -> Tensor:
     return out if left else turned(out)
 
 
-def solve_triangular(
-    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Tensor:
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """The X with `A @ X = B` for a triangular A, of which only the triangle is read."""
     check_tensor("solve_triangular", A)
     check_tensor("solve_triangular", B)
@@ -124,7 +122,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     return out * 1 if out is input else out
 
 
-# -- pseudo-inverse and least squares ----------------------------------------------------------------------
+# -- pseudo-inverse and least squares -----------------------------------------------------------------------
 
 
 def cutoffs(op: str, A: Tensor, atol: Any, rtol: Any) -> tuple[Tensor, Tensor]:

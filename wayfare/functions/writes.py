@@ -44,9 +44,7 @@ def _value_for(value: Any, dtype: DType, op: str) -> Tensor:
     if isinstance(value, Tensor):
         if value.ndim == 0:
             return as_dtype_of(value, dtype)
-        raise ShapeError(
-            f"{op}: takes a number or a 0-dim tensor, not {value.spec}", fix="Use copy_ for many values."
-        )
+        raise ShapeError(f"{op}: takes a number or a 0-dim tensor, not {value.spec}", fix="Use copy_ for many values.")
     number = read_number(op, "the value", value)
     return as_dtype_of(int(number) if dtype.rank == 1 and isinstance(number, float) else number, dtype)
 

@@ -48,9 +48,7 @@ def check_bounds(
 
 def index_dtype_error(op: str, index: Any) -> DTypeError:
     """What to say of an index that does not consist of integers."""
-    return DTypeError(
-        f"{op}: an index must have an integer dtype, not {index.dtype}", fix="Convert it with .long()."
-    )
+    return DTypeError(f"{op}: an index must have an integer dtype, not {index.dtype}", fix="Convert it with .long().")
 
 
 def full_index(indices: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[Any, ...]:
@@ -118,9 +116,7 @@ def _line_up(m: Any, size: int, indices: tuple[Any, ...], batched: tuple[bool, .
     return (*rows, rank)
 
 
-def _index_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
+def _index_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
     x, indices, dims = inputs[0], inputs[1:], attrs["dims"]
     moved = tuple(d + 1 for d in dims)
     if not any(batched[1:]) and place_of(moved) > 0:
@@ -240,9 +236,7 @@ def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], a
 def _index_put_infer(x: Spec, value: Spec, *indices: Spec, dims: tuple[int, ...], accumulate: bool) -> Spec:
     shape = _indexed_shape("index_put", x.shape, indices, dims)
     if shape != value.shape:
-        raise ShapeError(
-            f"index_put: a value of {value} does not fit the indexed part of shape {list(shape)}"
-        )
+        raise ShapeError(f"index_put: a value of {value} does not fit the indexed part of shape {list(shape)}")
     return x
 
 
@@ -269,9 +263,7 @@ def _index_put_batch(
     return m.index_put(x, value, *rows, dims=(0, *(d + 1 for d in dims)), accumulate=attrs["accumulate"])
 
 
-def _index_put_reference(
-    x: Array, value: Array, *indices: Array, dims: tuple[int, ...], accumulate: bool
-) -> Array:
+def _index_put_reference(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], accumulate: bool) -> Array:
     at = _index_reference(_numbers(x.shape), *indices, dims=dims)
     out = x.ravel().copy()
     for place, number in zip(at.ravel(), value.ravel(), strict=True):
@@ -310,9 +302,7 @@ def _index_select(x: Array, index: Array, *, dim: int) -> Array:
     return x.take(index, axis=dim)
 
 
-def _row_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
+def _row_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
     """A batch of look-ups is one `index`; of tables, it is the same look-up one dimension further."""
     dim = attrs.get("dim", 0)
     if not batched[1]:
@@ -364,9 +354,7 @@ embedding = define(
     "embedding",
     family="indexing",
     forward=_embedding,
-    infer=lambda weight, index, *, padding_idx, by_frequency: Spec(
-        (*index.shape, *weight.shape[1:]), weight.dtype
-    ),
+    infer=lambda weight, index, *, padding_idx, by_frequency: Spec((*index.shape, *weight.shape[1:]), weight.dtype),
     vjp=(_embedding_vjp, None),
     batch=_row_batch,
     reference=lambda weight, index, padding_idx, by_frequency: _index_reference(weight, index, dims=(0,)),

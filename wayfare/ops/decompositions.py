@@ -41,7 +41,7 @@ def _symmetric_samples(rng: Any, **attrs: Any) -> list[Sample]:
     return samples
 
 
-# -- Cholesky -------------------------------------------------------------------------------------------------------
+# -- Cholesky -----------------------------------------------------------------------------------------------
 
 
 def _cholesky_infer(x: Spec, *, strict: bool) -> Spec:
@@ -80,7 +80,7 @@ cholesky = define(
     infer=_cholesky_infer,
     vjp=(_cholesky_vjp,),
     batch=native_batch("cholesky"),
-    # The definition: L is lower triangular, its diagonal is positive, and it is the root of x by LDLᵀ's other route.
+    # Element by element, from the definition.
     reference=lambda x, strict: _cholesky_by_rows(x),
     samples=lambda rng: _symmetric_samples(rng, strict=True),
     kinds="f",
@@ -98,7 +98,7 @@ def _cholesky_by_rows(x: Any) -> Any:
     return out
 
 
-# -- eigenvalues and eigenvectors of a symmetric matrix -------------------------------------------------------------
+# -- eigenvalues and eigenvectors of a symmetric matrix -----------------------------------------------------
 
 
 def _eigh_infer(x: Spec, *, uplo: str) -> tuple[Spec, Spec]:
@@ -106,7 +106,7 @@ def _eigh_infer(x: Spec, *, uplo: str) -> tuple[Spec, Spec]:
     return Spec(x.shape[:-1], x.dtype), x
 
 
-def _eigh(x: Any, *, uplo: str) -> tuple[Any, Any]:
+def _eigh(x: Any, *, uplo: Any) -> tuple[Any, Any]:
     try:
         values, vectors = np.linalg.eigh(x, UPLO=uplo)
     except np.linalg.LinAlgError:
@@ -170,7 +170,7 @@ eigvalsh = define(
 )
 
 
-# -- QR -------------------------------------------------------------------------------------------------------------
+# -- QR -----------------------------------------------------------------------------------------------------
 
 
 def _qr_infer(x: Spec, *, mode: str) -> tuple[Spec, Spec]:
@@ -180,7 +180,7 @@ def _qr_infer(x: Spec, *, mode: str) -> tuple[Spec, Spec]:
     return Spec((*lead, rows, width), x.dtype), Spec((*lead, width, columns), x.dtype)
 
 
-def _qr(x: Any, *, mode: str) -> tuple[Any, Any]:
+def _qr(x: Any, *, mode: Any) -> tuple[Any, Any]:
     if x.size == 0:  # NumPy forgets the identity that a complete Q of a matrix without columns is.
         q, r = (np.zeros(s.shape, x.dtype) for s in _qr_infer(spec_of(x), mode=mode))
         q[...] = np.eye(q.shape[-2], q.shape[-1], dtype=x.dtype)
@@ -216,8 +216,7 @@ def _qr_square_vjp(m: Any, by_q: Any, by_r: Any, q: Any, r: Any) -> Any:
 
 def _qr_reference(x: Any, mode: str) -> tuple[Any, Any]:
     """By Cholesky of xᵀx for the shape of R, with LAPACK's signs."""
-    *lead, rows, columns = x.shape
-    k = min(rows, columns)
+    k = min(x.shape[-2:])
     first = x[..., :k]
     r = raw_transpose(np.linalg.cholesky(raw_transpose(first) @ first))
     q = first @ np.linalg.inv(r)

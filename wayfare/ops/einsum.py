@@ -56,7 +56,7 @@ def _infer(*xs: Spec, equation: str) -> Spec:
     return Spec([sizes[label] for label in out], xs[0].dtype)
 
 
-# -- computing ----------------------------------------------------------------------------------------------------
+# -- computing ----------------------------------------------------------------------------------------------
 
 
 def _forward(*xs: Any, equation: str) -> Any:
@@ -98,7 +98,7 @@ def _next_pair(parts: Sequence[tuple[str, Any]], out: str) -> tuple[int, int]:
         i, j = pair
         left, right = parts[i][0], parts[j][0]
         later = {label for k, (term, _) in enumerate(parts) if k not in pair for label in term}.union(out)
-        kept = math.prod(sizes[label] for label in set(left + right) & later)
+        kept: int = math.prod(sizes[label] for label in set(left + right) & later)
         return kept - int(parts[i][1].size) - int(parts[j][1].size)
 
     return min(combinations(range(len(parts)), 2), key=growth)
@@ -150,7 +150,7 @@ def _contract(a: tuple[str, Any], b: tuple[str, Any], keep: str) -> tuple[str, A
     return term, raw_matmul(x, y).reshape(lead + height + width)
 
 
-# -- gradient, batching -------------------------------------------------------------------------------------------
+# -- gradient, batching -------------------------------------------------------------------------------------
 
 
 def _vjp(m: Any, needs: tuple[bool, ...], g: Any, _y: Any, *xs: Any, equation: str) -> list[Any]:

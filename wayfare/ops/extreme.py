@@ -14,7 +14,7 @@ from wayfare.ops._define import define, reduced_shape, reduction, spread
 from wayfare.ops.reduce import Dims, like
 from wayfare.spec import Spec, int64
 
-# -- amax, amin: values only ----------------------------------------------------------------------------------------
+# -- amax, amin: values only --------------------------------------------------------------------------------------
 
 
 def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
@@ -35,7 +35,7 @@ amin = reduction(
 )  # fmt: skip
 
 
-# -- where they are: the first of equals; NaN counts as extreme -------------------------------------------------------
+# -- where they are: the first of equals; NaN counts as extreme ---------------------------------------------------
 
 
 def _place(find: Any) -> Any:
@@ -78,10 +78,10 @@ argmin = reduction(
 )  # fmt: skip
 
 
-# -- max and min along one dimension: values and indices ----------------------------------------------------------------
+# -- max and min along one dimension: values and indices ----------------------------------------------------------
 
 
-def take_along(x: Array, index: Array, axis: int) -> Array:
+def take_along(x: Array, index: Array, axis: int) -> Any:
     """The elements that `index` (of the same rank) names along one axis."""
     if axis == x.ndim - 1 and x.flags.c_contiguous and index.shape[:-1] == x.shape[:-1]:
         starts = np.arange(0, x.size, x.shape[-1]).reshape((*x.shape[:-1], 1)) if x.size else 0
@@ -129,7 +129,7 @@ def _extreme_at(name: str, find: Any, reference: Any, grad_name: str) -> Op:
 
     return define(
         name, family="reduction", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
-        reference=by_place, outputs=2, differentiable_outputs=(0,), grad_name=grad_name,
+        reference=by_place, outputs=2, differentiable_outputs=(0,), takes_none=True, grad_name=grad_name,
     )  # fmt: skip
 
 

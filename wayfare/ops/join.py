@@ -46,9 +46,7 @@ def _cat_samples(rng: Any) -> Iterable[Sample]:
 
 
 def _batch(name: str) -> Any:
-    def batch(
-        m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-    ) -> Any:
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
         return getattr(m, name)(*expand_unbatched(m, size, inputs, batched), dim=attrs["dim"] + 1)
 
     return batch
@@ -61,9 +59,7 @@ cat = define(
     infer=_cat_infer,
     vjp=joint(_cat_vjp),
     batch=_batch("cat"),
-    reference=lambda *xs, dim: np.moveaxis(
-        np.array([row for x in xs for row in np.moveaxis(x, dim, 0)]), 0, dim
-    ),
+    reference=lambda *xs, dim: np.moveaxis(np.array([row for x in xs for row in np.moveaxis(x, dim, 0)]), 0, dim),
     samples=_cat_samples,
 )
 
@@ -102,8 +98,6 @@ stack = define(
     infer=_stack_infer,
     vjp=joint(_stack_vjp),
     batch=_batch("stack"),
-    reference=lambda *xs, dim: np.moveaxis(
-        np.array([x.tolist() for x in xs]).reshape(len(xs), *xs[0].shape), 0, dim
-    ),
+    reference=lambda *xs, dim: np.moveaxis(np.array([x.tolist() for x in xs]).reshape(len(xs), *xs[0].shape), 0, dim),
     samples=_stack_samples,
 )

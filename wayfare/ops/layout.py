@@ -75,9 +75,7 @@ def _place_diagonal_reference(x: Array, shape: Shape, offset: int, dim1: int, di
     return out
 
 
-def _place_diagonal_vjp(
-    m: Any, g: Any, _y: Any, _x: Any, *, shape: Shape, offset: int, dim1: int, dim2: int
-) -> Any:
+def _place_diagonal_vjp(m: Any, g: Any, _y: Any, _x: Any, *, shape: Shape, offset: int, dim1: int, dim2: int) -> Any:
     return m.diagonal(g, offset=offset, dim1=dim1, dim2=dim2)
 
 
@@ -140,9 +138,7 @@ flip = movement(
     forward=_flip,
     shape=lambda x, *, dims: x,
     vjp=lambda m, g, _y, _x, *, dims: m.flip(g, dims=dims),
-    reference=lambda x, dims: x[
-        tuple(slice(None, None, -1) if d in dims else slice(None) for d in range(x.ndim))
-    ],
+    reference=lambda x, dims: x[tuple(slice(None, None, -1) if d in dims else slice(None) for d in range(x.ndim))],
     samples=lambda rng: [
         Sample((rng.normal(size=(3, 4)),), {"dims": (0, 1)}),
         Sample((rng.normal(size=(4, 3, 2)).T,), {"dims": (1,)}),
@@ -238,8 +234,7 @@ def _copying(name: str, order: Any) -> Any:
         batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0]),
         reference=lambda x: np.array(x.tolist()).reshape(x.shape),
         samples=lambda rng: (
-            [Sample((rng.normal(size=s),)) for s in ((2, 3), (), (0, 2))]
-            + [Sample((rng.normal(size=(2, 3)).T,))]
+            [Sample((rng.normal(size=s),)) for s in ((2, 3), (), (0, 2))] + [Sample((rng.normal(size=(2, 3)).T,))]
         ),
         grad_name="CloneBackward0",
     )

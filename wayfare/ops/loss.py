@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.backend.fold import largest, total
-from wayfare.errors import IndexRangeError, ShapeError
+from wayfare.errors import DTypeError, IndexRangeError, ShapeError
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, elementwise, expand_unbatched
 from wayfare.ops.reduce import like
@@ -19,21 +19,31 @@ from wayfare.spec import Spec
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-# -- classes: what cross_entropy and nll_loss share ---------------------------------------------------------------------
+# -- classes: what cross_entropy and nll_loss share ---------------------------------------------------------------
 
 
 def _check_shapes(op: str, x: Spec, target: Spec) -> None:
+    if not x.dtype.is_floating_point:
+        raise DTypeError(f"{op}: scores must be floating-point numbers, not {x}", fix="Convert them with .float().")
     if x.ndim != 2 or target.shape != x.shape[:1]:
         raise ShapeError(f"{op}: {x} scores need one class for each row, not {target}")
 
 
+def _counted(target: Array, classes: int, ignore_index: int) -> Any:
+    """The mask of rows that count; None where all of them do and every class is in range (the usual case)."""
+    if not 0 <= ignore_index < classes:
+        # Seen as unsigned, a negative number is a very large one: one look finds both ends.
+        if target.dtype == np.int64 and (not target.size or target.view(np.uint64).max() < classes):
+            return None
+    return target != ignore_index
+
+
 def _chosen(op: str, target: Array, classes: int, ignore_index: int) -> tuple[Array, Array | None]:
-    """Target classes with ignored ones replaced by 0, and the mask of those that count (None: all do)."""
-    counted: Array | None = target != ignore_index
-    if counted is not None and counted.all():
-        counted = None
-    else:
-        target = np.where(counted, target, 0)
+    """Target classes with ignored ones replaced by 0, and the mask of those that count."""
+    counted = _counted(target, classes, ignore_index)
+    if counted is None:
+        return target, None
+    target = np.where(counted, target, 0)
     if target.size and (target.min() < 0 or target.max() >= classes):
         wrong = target.max() if target.max() >= classes else target.min()
         raise IndexRangeError(f"{op}: class {wrong} is out of range for {classes} classes",
@@ -49,17 +59,11 @@ def _reduce(losses: Array, counted: Array | None, reduction: str) -> Any:
     summed = np.add.reduce(losses)
     if reduction == "sum":
         return summed
-    count = losses.size if counted is None else np.count_nonzero(counted)
-    return summed / losses.dtype.type(count)
+    return summed / losses.dtype.type(_count(losses.size, counted))
 
 
-def _row_weights(g: Any, target: Array, counted: Array | None, reduction: str) -> Any:
-    """The gradient of each row's loss."""
-    if reduction == "mean":
-        g = g / g.dtype.type(target.size if counted is None else np.count_nonzero(counted))
-    if counted is not None:
-        return np.where(counted, g, g.dtype.type(0))
-    return g if reduction == "none" else np.broadcast_to(g, target.shape)
+def _count(rows: int, counted: Array | None) -> int:
+    return rows if counted is None else int(np.count_nonzero(counted))
 
 
 def _mask(m: Any, target: Any, ignore_index: int, model: Any) -> tuple[Any, Any]:
@@ -99,7 +103,7 @@ def _rows_in_python(values: Any, target: Array, ignore_index: int, reduction: st
     return np.array(summed / len(kept) if reduction == "mean" else summed)
 
 
-# -- cross entropy of scores against classes --------------------------------------------------------------------------
+# -- cross entropy of scores against classes ----------------------------------------------------------------------
 
 
 def _cross_entropy(x: Array, target: Array, *, ignore_index: int, reduction: str) -> tuple[Any, Array]:
@@ -168,15 +172,20 @@ cross_entropy = define(
     samples=_class_samples(lambda rng, shape: rng.normal(size=shape)),
     reference=_cross_entropy_reference,
     outputs=2,
+    takes_none=True,
     kinds="f",
 )
 
 
-def _cross_entropy_backward(g: Any, p: Array, target: Array, *, ignore_index: int, reduction: str) -> Array:
+def _cross_entropy_backward(g: Any, p: Array, target: Array, *, ignore_index: int, reduction: str) -> Any:
     target, counted = _chosen("cross_entropy", target, p.shape[1], ignore_index)
-    weights = _row_weights(g, target, counted, reduction)
-    out = p * weights[:, None]
-    out[np.arange(p.shape[0]), target] -= weights
+    rows = p.shape[0]
+    if reduction == "mean":
+        g = g / p.dtype.type(_count(rows, counted))
+    if counted is not None:
+        g = np.where(counted, g, p.dtype.type(0))
+    out = p * (g[:, None] if g.ndim else g)
+    out[np.arange(rows), target] -= g
     return out
 
 
@@ -191,7 +200,7 @@ def _cross_entropy_backward_vjp(
     return _reduce_rows(m, slope, mask, reduction), h * m.reshape(weights, shape=(rows, 1)), None
 
 
-def _cross_entropy_backward_reference(g: Any, p: Array, target: Array, ignore_index: int, reduction: str) -> Array:
+def _cross_entropy_backward_reference(g: Any, p: Array, target: Array, ignore_index: int, reduction: str) -> Any:
     counted = target != ignore_index
     hot = (target[:, None] == np.arange(p.shape[1])).astype(p.dtype)
     weights = (g * counted) / (counted.sum() if reduction == "mean" else 1)
@@ -216,7 +225,7 @@ cross_entropy_backward = define(
 )
 
 
-# -- negative log likelihood: log probabilities given -------------------------------------------------------------------
+# -- negative log likelihood: log probabilities given -------------------------------------------------------------
 
 
 def _nll_loss(x: Array, target: Array, *, ignore_index: int, reduction: str) -> Any:
@@ -232,8 +241,15 @@ def _nll_loss_infer(x: Spec, target: Spec, *, ignore_index: int, reduction: str)
 
 
 def _nll_loss_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, target: Any, *, ignore_index: int, reduction: str) -> Any:
+    rows, classes = x_spec.shape
+    if not m.differentiable:
+        target, counted = _chosen("nll_loss", target, classes, ignore_index)
+        share = g / g.dtype.type(_count(rows, counted)) if reduction == "mean" else g
+        out = np.zeros(x_spec.shape, g.dtype)
+        out[np.arange(rows), target] = -share if counted is None else np.where(counted, -share, g.dtype.type(0))
+        return out
     mask, safe = _mask(m, target, ignore_index, g)
-    column = (x_spec.shape[0], 1)
+    column = (rows, 1)
     weights = -g * mask / (m.sum(mask, dim=(0,), keepdim=False) if reduction == "mean" else 1)
     return m.scatter_place(
         m.reshape(weights, shape=column), m.reshape(safe, shape=column), shape=x_spec.shape, dim=1
@@ -264,7 +280,7 @@ nll_loss = define(
 )
 
 
-# -- mean squared error -------------------------------------------------------------------------------------------------
+# -- mean squared error -------------------------------------------------------------------------------------------
 
 
 def _mse_loss(x: Array, target: Array, *, reduction: str) -> Any:
@@ -330,7 +346,7 @@ mse_loss = define(
 )
 
 
-# -- yes or no ------------------------------------------------------------------------------------------------------------
+# -- yes or no ----------------------------------------------------------------------------------------------------
 
 
 def _logistic_loss(m: Any, x: Any, target: Any) -> Any:

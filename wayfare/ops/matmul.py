@@ -27,7 +27,7 @@ def check_one_dtype(op: str, sign: str, *specs: Spec) -> None:
         raise DTypeError(f"{op}: bool tensors cannot be multiplied as matrices", fix="Convert them with .float().")
 
 
-# -- matmul -----------------------------------------------------------------------------------------------------
+# -- matmul -------------------------------------------------------------------------------------------------
 
 
 def _matmul_infer(a: Spec, b: Spec) -> Spec:
@@ -101,12 +101,34 @@ def _by_right(m: Any, g: Any, _y: Any, a: Any, b_spec: Spec) -> Any:
     return m.sum_to(m.matmul(swap(m, a), g), shape=b_spec.shape)
 
 
+# Below this many elements, a look at the strides would cost as much as it saves.
+_WORTH_A_LOOK = 2048
+
+
+def _for_blas(x: Any) -> Any:
+    """NumPy hands a matrix to BLAS only if one of its two strides is that of neighbours; copy any other.
+
+    The gradient of a sum is such a matrix: one number seen everywhere, all strides 0.
+    """
+    if x.flags.forc:
+        return x
+    item, strides, shape = x.itemsize, x.strides, x.shape
+    if x.ndim == 1:
+        return x if strides[0] else np.ascontiguousarray(x)
+    down, across = strides[-2:]
+    if (across == item and down >= item * shape[-1]) or (down == item and across >= item * shape[-2]):
+        return x
+    return np.ascontiguousarray(x)
+
+
 def raw_matmul(a: Any, b: Any) -> Any:
     """`a @ b` of arrays of one dtype; a stack times one matrix is one large product."""
-    if a.dtype != b.dtype:
-        raise TypeError("dtypes differ")
+    if a.dtype != b.dtype or a.dtype.char == "?":
+        raise TypeError("numbers of one dtype are needed")
     if a.dtype.char == "e":  # BLAS has no half precision: by way of float32 it is faster and no less exact.
         return raw_matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
+    if a.size + b.size > _WORTH_A_LOOK:
+        a, b = _for_blas(a), _for_blas(b)
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
         return np.matmul(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
     return np.matmul(a, b)
@@ -176,7 +198,7 @@ matmul = define(
 )
 
 
-# -- the affine map x @ weight.T + bias ---------------------------------------------------------------------------
+# -- the affine map x @ weight.T + bias ---------------------------------------------------------------------
 
 
 def _linear_infer(x: Spec, weight: Spec, bias: Spec | None = None) -> Spec:

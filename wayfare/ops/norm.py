@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.fold import total
+from wayfare.backend.fold import total, total_of_product
 from wayfare.errors import ShapeError
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
@@ -22,7 +22,7 @@ def _standardized(x: Array, dim: Dims, eps: float) -> tuple[Array, Array, Array,
     count = x.dtype.type(count_of(x.shape, dim))
     mean = total(x, dim, True) / count
     out = np.asarray(np.subtract(x, mean, order="C"))
-    variance = total(out * out, dim, True) / count
+    variance = total_of_product(out, out, dim, True) / count
     inverse = 1 / np.sqrt(variance + x.dtype.type(eps))
     out *= inverse
     return out, mean, variance, inverse
@@ -33,7 +33,7 @@ def _in_floats(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.char == "e" else x
 
 
-# -- standardize ------------------------------------------------------------------------------------------------------
+# -- standardize --------------------------------------------------------------------------------------------------
 
 
 def _standardize(x: Array, *, dim: Dims, eps: float) -> tuple[Array, ...]:
@@ -92,6 +92,7 @@ standardize = define(
     samples=_standardize_samples,
     reference=_standardize_reference,
     outputs=3,
+    takes_none=True,
     kinds="f",
     grad_name="NativeBatchNormBackward0",
 )
@@ -99,9 +100,8 @@ standardize = define(
 
 def _standardize_backward(g: Array, out: Array, inverse: Array, *, dim: Dims) -> Array:
     count = g.dtype.type(count_of(g.shape, dim))
-    slope = np.asarray(np.multiply(g, out, order="C"))
-    along = total(slope, dim, True) / count
-    np.multiply(out, along, out=slope)
+    along = total_of_product(g, out, dim, True) / count
+    slope = np.asarray(np.multiply(out, along, order="C"))
     np.subtract(g, slope, out=slope)
     slope -= total(g, dim, True) / count
     slope *= inverse
@@ -132,7 +132,7 @@ def _standardize_backward_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(3, 2)), rng.normal(size=(3, 2)), rng.uniform(0.5, 2, (1, 2))), {"dim": (0,)})
 
 
-def _standardize_backward_reference(g: Array, out: Array, inverse: Array, dim: Dims) -> Array:
+def _standardize_backward_reference(g: Array, out: Array, inverse: Array, dim: Dims) -> Any:
     return inverse * (g - g.mean(axis=dim, keepdims=True) - out * (g * out).mean(axis=dim, keepdims=True))
 
 
@@ -148,7 +148,7 @@ standardize_backward = define(
 )
 
 
-# -- layer_norm ---------------------------------------------------------------------------------------------------------
+# -- layer_norm ---------------------------------------------------------------------------------------------------
 
 
 def _layer_dims(x_ndim: int, weight_ndim: int) -> Dims:
@@ -229,6 +229,7 @@ layer_norm = define(
     samples=_layer_norm_samples,
     reference=_layer_norm_reference,
     outputs=3,
+    takes_none=True,
     kinds="f",
     grad_name="NativeLayerNormBackward0",
 )

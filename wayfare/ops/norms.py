@@ -26,7 +26,7 @@ def _norm(x: Array, *, dim: Dims, keepdim: bool, p: float) -> Any:
         else:
             out = np.sqrt(total(x * x, dim, keepdim))
     elif p == 0:
-        out = np.add.reduce(x != 0, axis=dim, keepdims=keepdim, dtype=x.dtype)
+        out = np.sum(x != 0, axis=dim, keepdims=keepdim, dtype=x.dtype)
     else:
         size = np.asarray(np.abs(x))
         if p == math.inf or p == -math.inf:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.fold import total
+from wayfare.backend.fold import total, total_of_product
 from wayfare.op import Sample
 from wayfare.ops._define import reduced_shape, reduction, spread
 from wayfare.spec import DType, Spec, as_dtype, bool_, int64, uint8
@@ -37,7 +37,7 @@ def _sum(x: Any, *, dim: Dims, keepdim: bool) -> Any:
     if x.dtype.kind == "f":
         return total(x, dim, keepdim)
     # Integers and bools are summed in int64, as PyTorch does.
-    return np.add.reduce(x, axis=dim, keepdims=keepdim, dtype=np.int64)
+    return np.sum(x, axis=dim, keepdims=keepdim, dtype=np.int64)
 
 
 def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
@@ -75,7 +75,7 @@ mean = reduction(
 
 
 def _prod(x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    return np.multiply.reduce(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind == "f" else np.int64)
+    return np.prod(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind == "f" else np.int64)
 
 
 def _prod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
@@ -123,7 +123,7 @@ def _product_along(x: Any, axis: int) -> Any:
     )
 
 
-# -- variance and standard deviation --------------------------------------------------------------------------------
+# -- variance and standard deviation ------------------------------------------------------------------------------
 
 
 def _var(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
@@ -132,8 +132,7 @@ def _var(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
         x = x.astype(np.float32)
     count = count_of(x.shape, dim)
     deviation = x - total(x, dim, True) / x.dtype.type(count)
-    deviation *= deviation
-    out = total(deviation, dim, keepdim)
+    out = total_of_product(deviation, deviation, dim, keepdim)
     return (out / x.dtype.type(max(count - correction, 0))).astype(kind, copy=False)
 
 

@@ -60,7 +60,7 @@ def _running(fold: Callable[[Any, Any], Any]) -> Any:
     return reference
 
 
-# -- cumsum, cumprod ------------------------------------------------------------------------------------------------
+# -- cumsum, cumprod ----------------------------------------------------------------------------------------------
 
 
 def _sum_dtype(dtype: DType) -> DType:
@@ -108,7 +108,7 @@ cumprod = define(
 )  # fmt: skip
 
 
-# -- the two helpers that make their gradients exact -------------------------------------------------------------------
+# -- the two helpers that make their gradients exact --------------------------------------------------------------
 
 
 def _shifted(x: Array, *, dim: int, by: int, fill: float) -> Array:
@@ -196,7 +196,7 @@ linear_scan = define(
 )
 
 
-# -- logcumsumexp ---------------------------------------------------------------------------------------------------
+# -- logcumsumexp -------------------------------------------------------------------------------------------------
 
 
 def _logcumsumexp(x: Array, *, dim: int) -> Array:
@@ -221,7 +221,7 @@ logcumsumexp = define(
 )  # fmt: skip
 
 
-# -- cummax, cummin -------------------------------------------------------------------------------------------------
+# -- cummax, cummin -----------------------------------------------------------------------------------------------
 
 
 def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], bool]) -> Op:
@@ -245,8 +245,10 @@ def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], b
 
     def reference(x: Array, dim: int) -> tuple[Array, Array]:
         def one(row: Array) -> list[int]:
-            places = range(len(row))
-            return list(itertools.accumulate(places, lambda old, new: new if better(row[new], row[old]) else old))
+            best = [0]
+            for i in range(1, len(row)):
+                best.append(i if better(row[i], row[best[-1]]) else best[-1])
+            return best
 
         index = np.apply_along_axis(one, dim, x) if x.size else np.zeros(x.shape, np.int64)
         return take_along(x, index, dim), index
@@ -257,7 +259,7 @@ def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], b
 
     return define(
         name, family="scan", forward=forward, infer=infer, vjp=(vjp,), batch=_batch_along(name), samples=samples,
-        reference=reference, outputs=2, differentiable_outputs=(0,),
+        reference=reference, outputs=2, differentiable_outputs=(0,), takes_none=True,
     )  # fmt: skip
 
 

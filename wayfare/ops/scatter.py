@@ -38,9 +38,7 @@ def _check(op: str, x: Spec, index: Spec, dim: int, src: Spec | None = None) -> 
         raise ShapeError(f"{op}: index {index} must have as many dimensions as the tensor {x}",
                          fix="Add dimensions with .unsqueeze(...).")  # fmt: skip
     if any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
-        raise ShapeError(
-            f"{op}: index {index} is larger than the tensor {x} in a dimension other than dim {dim}"
-        )
+        raise ShapeError(f"{op}: index {index} is larger than the tensor {x} in a dimension other than dim {dim}")
     if src is not None and src.shape != index.shape:
         raise ShapeError(f"{op}: a source of {src} does not fit an index of {index}")
 
@@ -52,9 +50,7 @@ def _within(op: str, index: Array, size: int, dim: int) -> None:
 def _one_further(name: str) -> BatchRule:
     """All inputs with the batch axis in front, and everything one dimension further back."""
 
-    def batch(
-        m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-    ) -> Any:
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
         moved = attrs | {"dim": attrs["dim"] + 1}
         if "shape" in attrs:
             moved["shape"] = (size, *attrs["shape"])
@@ -176,15 +172,11 @@ def _scatter_add_reference(x: Array, index: Array, src: Array, dim: int) -> Arra
 
 def _scatter_samples(repeats: bool) -> Any:
     def samples(rng: Any) -> Iterable[Sample]:
-        yield Sample(
-            (rng.normal(size=(3, 4)), np.array([[1, 3], [0, 2], [3, 1]]), rng.normal(size=(3, 2))), {"dim": 1}
-        )
+        yield Sample((rng.normal(size=(3, 4)), np.array([[1, 3], [0, 2], [3, 1]]), rng.normal(size=(3, 2))), {"dim": 1})
         yield Sample((rng.normal(size=(2, 4)).T, np.array([[2, 0]]), rng.normal(size=(1, 2))), {"dim": 0})
         yield Sample((rng.normal(size=(3,)), np.zeros(0, np.int64), np.zeros(0)), {"dim": 0})
         if repeats:
-            yield Sample(
-                (rng.normal(size=(3, 2)), np.array([[1, 1], [1, 0]]), rng.normal(size=(2, 2))), {"dim": 0}
-            )
+            yield Sample((rng.normal(size=(3, 2)), np.array([[1, 1], [1, 0]]), rng.normal(size=(2, 2))), {"dim": 0})
 
     return samples
 
@@ -301,9 +293,7 @@ def _prod_by_x(m: Any, g: Any, _y: Any, x: Any, index: Any, src: Any, *, dim: in
 
 def _prod_by_src(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     zero = src == 0
-    zeros = m.scatter_add(
-        m.zeros_like(x), index, m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src)), dim=dim
-    )
+    zeros = m.scatter_add(m.zeros_like(x), index, m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src)), dim=dim)
     # Without its zeros the product can be divided; a factor has no slope when another one is zero.
     others = m.scatter_prod(x, index, _filled(m, src, zero), dim=dim)
     mine = m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src))

@@ -64,9 +64,7 @@ searchsorted = define(
 )
 
 
-def _isin_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
+def _isin_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
     """Everything of one example against everything of its tests."""
     if not batched[1]:
         return m.isin(inputs[0], inputs[1], **attrs)

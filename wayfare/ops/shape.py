@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array, sum_to
 from wayfare.errors import ShapeError
-from wayfare.op import REGISTRY, Sample
+from wayfare.op import REGISTRY, Op, Sample
 from wayfare.ops._define import define, movement
 from wayfare.spec import Shape, Spec, broadcast
 
@@ -23,16 +23,26 @@ def _reshape_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(0, 3)),), {"shape": (3, 0)})
 
 
-reshape = movement(
-    "reshape",
-    forward=lambda x, *, shape: x.reshape(shape),
-    shape=lambda x, *, shape: tuple(shape),
-    vjp=lambda m, g, _y, x_spec, *, shape: m.reshape(g, shape=x_spec.shape),
-    reference=lambda x, shape: np.array(x.ravel().tolist()).reshape(shape),
-    samples=_reshape_samples,
-    shift=lambda attrs, size: {"shape": (size, *attrs["shape"])},
-    grad_name="ViewBackward0",
-)
+def _reshaping(name: str, grad_name: str) -> Op:
+    """One op under several names, so that the graph shows the one that was called."""
+    return movement(
+        name,
+        forward=lambda x, *, shape: x.reshape(shape),
+        shape=lambda x, *, shape: tuple(shape),
+        vjp=lambda m, g, _y, x_spec, *, shape: m.reshape(g, shape=x_spec.shape),
+        reference=lambda x, shape: np.array(x.ravel().tolist()).reshape(shape),
+        samples=_reshape_samples,
+        shift=lambda attrs, size: {"shape": (size, *attrs["shape"])},
+        grad_name=grad_name,
+    )
+
+
+reshape = _reshaping("reshape", "ViewBackward0")
+unsafe_view = _reshaping("unsafe_view", "UnsafeViewBackward0")
+squeeze = _reshaping("squeeze", "SqueezeBackward0")
+squeeze_dim = _reshaping("squeeze_dim", "SqueezeBackward1")
+squeeze_dims = _reshaping("squeeze_dims", "SqueezeBackward2")
+unsqueeze = _reshaping("unsqueeze", "UnsqueezeBackward0")
 
 
 def _permute_samples(rng: Any) -> Iterable[Sample]:
@@ -45,15 +55,22 @@ def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argsort(dims))
 
 
-permute = movement(
-    "permute",
-    forward=lambda x, *, dims: x.transpose(dims),
-    shape=lambda x, *, dims: tuple(x[d] for d in dims),
-    vjp=lambda m, g, _y, _x, *, dims: m.permute(g, dims=_inverse(dims)),
-    reference=lambda x, dims: np.einsum(x, list(range(x.ndim)), list(dims)),
-    samples=_permute_samples,
-    shift=lambda attrs, size: {"dims": (0, *(d + 1 for d in attrs["dims"]))},
-)
+def _permuting(name: str, grad_name: str) -> Op:
+    return movement(
+        name,
+        forward=lambda x, *, dims: x.transpose(dims),
+        shape=lambda x, *, dims: tuple(x[d] for d in dims),
+        vjp=lambda m, g, _y, _x, *, dims: m.permute(g, dims=_inverse(dims)),
+        reference=lambda x, dims: np.einsum(x, list(range(x.ndim)), list(dims)),
+        samples=_permute_samples,
+        shift=lambda attrs, size: {"dims": (0, *(d + 1 for d in attrs["dims"]))},
+        grad_name=grad_name,
+    )
+
+
+permute = _permuting("permute", "PermuteBackward0")
+transpose = _permuting("transpose", "TransposeBackward0")
+t = _permuting("t", "TBackward0")
 
 
 def _expand_forward(x: Array, *, shape: Shape) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.fold import largest, total
+from wayfare.backend.fold import largest, total, total_of_product
 from wayfare.op import BatchRule, Sample
 from wayfare.ops._define import define, expand_unbatched, reduction, spread
 from wayfare.ops.reduce import Dims
@@ -41,7 +41,7 @@ def exp_shifted(x: Array, dim: int) -> tuple[Array, Array]:
     return np.exp(shifted, out=shifted), top
 
 
-# -- softmax --------------------------------------------------------------------------------------------------------
+# -- softmax ------------------------------------------------------------------------------------------------------
 
 
 def _softmax(x: Array, *, dim: int) -> Array:
@@ -65,10 +65,8 @@ softmax = define(
 )
 
 
-def _softmax_backward(g: Array, y: Array, *, dim: int) -> Array:
-    out = np.multiply(g, y, order="C")
-    mean = total(out, (dim,), True)
-    np.subtract(g, mean, out=out)
+def _softmax_backward(g: Array, y: Array, *, dim: int) -> Any:
+    out = np.subtract(g, total_of_product(g, y, (dim,), True), order="C")
     out *= y
     return out
 
@@ -90,10 +88,10 @@ softmax_backward = define(
 )
 
 
-# -- log_softmax ----------------------------------------------------------------------------------------------------
+# -- log_softmax --------------------------------------------------------------------------------------------------
 
 
-def _log_softmax(x: Array, *, dim: int) -> Array:
+def _log_softmax(x: Array, *, dim: int) -> Any:
     if x.size == 0:
         return np.zeros_like(x)
     top = largest(x, (dim,), True)
@@ -115,7 +113,7 @@ log_softmax = define(
 )
 
 
-def _log_softmax_backward(g: Array, y: Array, *, dim: int) -> Array:
+def _log_softmax_backward(g: Array, y: Array, *, dim: int) -> Any:
     out = np.exp(y)
     out *= total(g, (dim,), True)
     return np.subtract(g, out, out=out)
@@ -141,12 +139,12 @@ log_softmax_backward = define(
 )
 
 
-# -- logsumexp ------------------------------------------------------------------------------------------------------
+# -- logsumexp ----------------------------------------------------------------------------------------------------
 
 
 def _logsumexp(x: Array, *, dim: Dims, keepdim: bool) -> Any:
     if not math.prod(x.shape[d] for d in dim):
-        return np.log(np.add.reduce(x, axis=dim, keepdims=keepdim))
+        return np.log(total(x, dim, keepdim))
     top = largest(x, dim, True)
     # An infinite maximum is the result; subtracting it would give NaN.
     shift = np.where(np.isfinite(top), top, x.dtype.type(0))

@@ -33,7 +33,7 @@ def well_conditioned(rng: Any, *shape: int) -> Any:
     return rng.normal(size=shape) * 0.4 + 2 * np.eye(shape[-1])
 
 
-# -- inverse --------------------------------------------------------------------------------------------------------
+# -- inverse ------------------------------------------------------------------------------------------------
 
 
 def _inv_infer(x: Spec, *, strict: bool) -> Spec:
@@ -85,7 +85,7 @@ inv = define(
 )
 
 
-# -- square systems -------------------------------------------------------------------------------------------------
+# -- square systems -----------------------------------------------------------------------------------------
 
 
 def _solve_infer(a: Spec, b: Spec, *, strict: bool) -> Spec:
@@ -125,15 +125,18 @@ solve = define(
     samples=lambda rng: [
         Sample((well_conditioned(rng, *a), rng.normal(size=b)), {"strict": strict})
         for a, b, strict in (
-            ((3, 3), (3, 2), True), ((2, 2, 2), (2, 2, 1), False), ((0, 0), (0, 2), True), ((2, 2), (2, 0), True)
+            ((3, 3), (3, 2), True),
+            ((2, 2, 2), (2, 2, 1), False),
+            ((0, 0), (0, 2), True),
+            ((2, 2), (2, 0), True),
         )
-    ],  # fmt: skip
+    ],
     kinds="f",
     grad_name="LinalgSolveExBackward0",
 )
 
 
-# -- triangular systems ---------------------------------------------------------------------------------------------
+# -- triangular systems -------------------------------------------------------------------------------------
 
 
 def _triangular_infer(a: Spec, b: Spec, *, upper: bool, unitriangular: bool) -> Spec:
@@ -186,16 +189,19 @@ solve_triangular = define(
     samples=lambda rng: [
         Sample((well_conditioned(rng, *a), rng.normal(size=b)), {"upper": upper, "unitriangular": unit})
         for a, b, upper, unit in (
-            ((3, 3), (3, 2), True, False), ((3, 3), (3, 2), False, True), ((2, 2, 2), (2, 2, 1), False, False),
-            ((2, 2), (2, 3), True, True), ((0, 0), (0, 2), True, False),
+            ((3, 3), (3, 2), True, False),
+            ((3, 3), (3, 2), False, True),
+            ((2, 2, 2), (2, 2, 1), False, False),
+            ((2, 2), (2, 3), True, True),
+            ((0, 0), (0, 2), True, False),
         )
-    ],  # fmt: skip
+    ],
     kinds="f",
     grad_name="LinalgSolveTriangularBackward0",
 )
 
 
-# -- pseudo-inverse -------------------------------------------------------------------------------------------------
+# -- pseudo-inverse -----------------------------------------------------------------------------------------
 
 
 def _pinv_infer(x: Spec, atol: Spec, rtol: Spec, *, hermitian: bool) -> Spec:

@@ -3,21 +3,81 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 from wayfare.ops._define import elementwise
 
-exp = elementwise("exp", reference=math.exp, promotion="float", kinds="f", vjp=lambda m, g, y, _x: g * y)
-log = elementwise(
-    "log", reference=math.log, promotion="float", kinds="f", domain=(0.2, 3.0), vjp=lambda m, g, _y, x: g / x
-)
-sqrt = elementwise(
-    "sqrt", reference=math.sqrt, promotion="float", kinds="f", domain=(0.2, 3.0),
-    vjp=lambda m, g, y, _x: g / (2 * y),
+# All of these give floats: integers become the default float first.
+_float = partial(elementwise, promotion="float", kinds="f")
+_POSITIVE = (0.2, 3.0)
+_INSIDE = (-0.9, 0.9)
+
+exp = _float("exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
+exp2 = _float("exp2", reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
+expm1 = _float("expm1", reference=math.expm1, vjp=lambda m, g, y, _x: g + g * y)
+log = _float("log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x)
+log2 = _float("log2", reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / (x * math.log(2)))
+log10 = _float("log10", reference=math.log10, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / (x * math.log(10)))
+log1p = _float("log1p", reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1))
+sqrt = _float("sqrt", reference=math.sqrt, domain=_POSITIVE, vjp=lambda m, g, y, _x: g / (y + y))
+rsqrt = _float(
+    "rsqrt", formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
+    vjp=lambda m, g, y, _x: g * (y * y * y) * -0.5,
 )  # fmt: skip
-tanh = elementwise(
-    "tanh", reference=math.tanh, promotion="float", kinds="f", vjp=lambda m, g, y, _x: g - g * (y * y)
-)
-sigmoid = elementwise(
-    "sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), promotion="float", kinds="f",
-    vjp=lambda m, g, y, _x: g * (y - y * y),
+reciprocal = _float(
+    "reciprocal", formula=lambda m, x: 1 / x, reference=lambda x: x**-1, domain=_POSITIVE,
+    vjp=lambda m, g, y, _x: -(g * y * y),
+)  # fmt: skip
+
+sin = _float("sin", reference=math.sin, vjp=lambda m, g, _y, x: g * m.cos(x))
+cos = _float("cos", reference=math.cos, vjp=lambda m, g, _y, x: -(g * m.sin(x)))
+tan = _float("tan", reference=math.tan, domain=(-1.2, 1.2), vjp=lambda m, g, y, _x: g + g * (y * y))
+asin = _float("asin", reference=math.asin, domain=_INSIDE, vjp=lambda m, g, _y, x: g / m.sqrt(1 - x * x))
+acos = _float("acos", reference=math.acos, domain=_INSIDE, vjp=lambda m, g, _y, x: -g / m.sqrt(1 - x * x))
+atan = _float("atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
+sinh = _float("sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
+cosh = _float("cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
+tanh = _float("tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g - g * (y * y))
+asinh = _float("asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1))
+acosh = _float("acosh", reference=math.acosh, domain=(1.2, 3.0), vjp=lambda m, g, _y, x: g / m.sqrt(x * x - 1))
+atanh = _float("atanh", reference=math.atanh, domain=_INSIDE, vjp=lambda m, g, _y, x: g / (1 - x * x))
+sigmoid = _float("sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y))
+
+
+def _sinc(m: Any, x: Any) -> Any:
+    angle = math.pi * x
+    safe = m.where(x == 0, angle + 1, angle)
+    return m.where(x == 0, angle * 0 + 1, m.sin(safe) / safe)
+
+
+def _sinc_vjp(m: Any, g: Any, y: Any, x: Any) -> Any:
+    # The slope is (cos(pi x) - sinc(x)) / x, and 0 at 0.
+    safe = m.where(x == 0, m.cos(m.zeros_like(x)), x)
+    return g * m.where(x == 0, m.zeros_like(x), (m.cos(math.pi * safe) - y) / safe)
+
+
+sinc = _float(
+    "sinc", formula=_sinc, vjp=_sinc_vjp, domain=(0.1, 2.0),
+    reference=lambda x: math.sin(math.pi * x) / (math.pi * x),
+)  # fmt: skip
+
+logaddexp = _float(
+    "logaddexp", arity=2, reference=lambda a, b: math.log(math.exp(a) + math.exp(b)),
+    vjp=(lambda m, g, y, a, _b: g * m.exp(a - y), lambda m, g, y, _a, b: g * m.exp(b - y)),
+)  # fmt: skip
+logaddexp2 = _float(
+    "logaddexp2", arity=2, reference=lambda a, b: math.log2(2**a + 2**b),
+    vjp=(lambda m, g, y, a, _b: g * m.exp2(a - y), lambda m, g, y, _a, b: g * m.exp2(b - y)),
+)  # fmt: skip
+hypot = _float(
+    "hypot", arity=2, reference=math.hypot, domain=(0.3, 2.0),
+    vjp=(lambda m, g, y, a, _b: g * (a / y), lambda m, g, y, _a, b: g * (b / y)),
+)  # fmt: skip
+atan2 = _float(
+    "atan2", arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
+    vjp=(
+        lambda m, g, _y, a, b: g * (b / (a * a + b * b)),
+        lambda m, g, _y, a, b: -(g * (a / (a * a + b * b))),
+    ),
 )  # fmt: skip

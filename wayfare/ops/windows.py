@@ -133,9 +133,7 @@ def _places(shape: Shape, strides: tuple[int, ...]) -> Array:
     return np.broadcast_to(out, shape)
 
 
-def _as_strided(
-    x: Array, *, size: Shape, stride: tuple[int, ...], offset: int, layout: tuple[int, ...]
-) -> Array:
+def _as_strided(x: Array, *, size: Shape, stride: tuple[int, ...], offset: int, layout: tuple[int, ...]) -> Array:
     found = memory_of(x) if tuple(s // x.itemsize for s in x.strides) == layout else None
     if found is not None:
         flat, start = found
@@ -175,9 +173,7 @@ def _add_strided_vjp(
 
 
 def _as_strided_samples(rng: Any) -> Iterable[Sample]:
-    yield Sample(
-        (rng.normal(size=(3, 4)),), {"size": (2, 3), "stride": (1, 2), "offset": 1, "layout": (4, 1)}
-    )
+    yield Sample((rng.normal(size=(3, 4)),), {"size": (2, 3), "stride": (1, 2), "offset": 1, "layout": (4, 1)})
     yield Sample((rng.normal(size=(7,)),), {"size": (2, 2), "stride": (3, 3), "offset": 0, "layout": (1,)})
     yield Sample((rng.normal(size=(2, 3)).T,), {"size": (2,), "stride": (2,), "offset": 1, "layout": (1, 3)})
 

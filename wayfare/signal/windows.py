@@ -15,8 +15,8 @@ from wayfare.functions._new import check_device, made, read_dtype, read_int
 from wayfare.tensor import Tensor
 
 __all__ = [
-    "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann",
-    "kaiser", "nuttall",
+    "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming",
+    "hamming", "hann", "kaiser", "nuttall",
 ]  # fmt: skip
 
 # weights(n, length): the window at the points n = 0, 1, … of a symmetric window of that length.
@@ -29,8 +29,8 @@ def _window(name: str, M: int, weights: Weights, sym: bool, options: dict[str, A
         raise ArgumentError(f"{name}: unknown argument {unknown.pop()!r}")
     check_device(options.get("device"))
     kind = read_dtype(name, options.get("dtype"))
-    if not kind.is_floating_point:
-        raise ArgumentError(f"{name}: a window is of floating-point numbers, not {kind}")
+    if kind.name not in ("float32", "float64"):
+        raise ArgumentError(f"{name}: a window is of float32 or float64, not {kind}")
     count = read_int(name, "M", M)
     if count < 0:
         raise ArgumentError(f"{name}: the length of the window must not be negative, but is {count}")
@@ -44,9 +44,7 @@ def _positive(name: str, what: str, value: float) -> None:
         raise ArgumentError(f"{name}: {what} must be positive, but is {value}")
 
 
-def exponential(
-    M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, **options: Any
-) -> Tensor:
+def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, **options: Any) -> Tensor:
     """exp(-|n - center| / tau)."""
     _positive("exponential", "tau", tau)
     if sym and center is not None:
@@ -67,13 +65,11 @@ def cosine(M: int, *, sym: bool = True, **options: Any) -> Tensor:
 def gaussian(M: int, *, std: float = 1.0, sym: bool = True, **options: Any) -> Tensor:
     """The bell curve of deviation `std`, in points."""
     _positive("gaussian", "std", std)
-    return _window(
-        "gaussian", M, lambda n, length: np.exp(-(((n - (length - 1) / 2) / std) ** 2) / 2), sym, options
-    )
+    return _window("gaussian", M, lambda n, length: np.exp(-(((n - (length - 1) / 2) / std) ** 2) / 2), sym, options)
 
 
 def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, **options: Any) -> Tensor:
-    """Bessel's I0 over a half circle; `beta` trades the width of the main lobe for the height of the others."""
+    """Bessel's I0 over a half circle; a larger `beta` gives a wider main lobe and lower side lobes."""
     if beta < 0:
         raise ArgumentError(f"kaiser: beta must not be negative, but is {beta}")
 

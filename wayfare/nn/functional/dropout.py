@@ -33,9 +33,7 @@ def _check(op: str, input: Tensor, p: float) -> None:
     if not 0 <= p <= 1:
         raise ArgumentError(f"{op}: p is a probability from 0 to 1, but is {p}")
     if not input.dtype.is_floating_point:
-        raise DTypeError(
-            f"{op}: takes floating-point tensors, not {input.spec}", fix="Convert it with .float()."
-        )
+        raise DTypeError(f"{op}: takes floating-point tensors, not {input.spec}", fix="Convert it with .float().")
 
 
 def _result(op: str, input: Tensor, out: Tensor, inplace: bool) -> Tensor:
@@ -104,9 +102,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     return _alpha("alpha_dropout", input, p, training, inplace, tuple(input.shape))
 
 
-def feature_alpha_dropout(
-    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
-) -> Tensor:
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Alpha dropout of whole channels."""
     shape = _features("feature_alpha_dropout", input) if training else ()
     return _alpha("feature_alpha_dropout", input, p, training, inplace, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wayfare.eager import apply, apply2
 from wayfare.errors import ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.functions.einsum import einsum
 from wayfare.functions.matmul import matmul
 from wayfare.op import REGISTRY
@@ -16,6 +17,8 @@ _LINEAR, _PLAIN = REGISTRY["linear"], REGISTRY["linear_plain"]
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`input @ weight.T + bias`, in one step. The weight is (out, in), as PyTorch lays it out."""
+    for t in (input, weight) if bias is None else (input, weight, bias):
+        check_tensor("linear", t)
     if weight.ndim == 1:
         out = matmul(input, weight)
         return out if bias is None else out + bias
@@ -28,6 +31,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`input1 @ weight[o] @ input2 + bias[o]` for every output `o`. The weight is (out, in1, in2)."""
+    for t in (input1, input2, weight):
+        check_tensor("bilinear", t)
     fits = (
         weight.ndim == 3
         and input1.shape[:-1] == input2.shape[:-1]

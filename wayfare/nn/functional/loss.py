@@ -9,7 +9,7 @@ from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of, common_dtype
-from wayfare.functions.arithmetic import where
+from wayfare.functions.elementwise import where
 from wayfare.functions.softmax import log_softmax
 from wayfare.nn.functional._reduction import read_reduction, reduced, warn_of_broadcasting
 from wayfare.op import REGISTRY
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- regression -----------------------------------------------------------------------------------------------------------
+# -- regression ---------------------------------------------------------------------------------------------------
 
 
 def _errors(name: str, input: Tensor, target: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def huber_loss(
     return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
 
 
-# -- distributions ----------------------------------------------------------------------------------------------------------
+# -- distributions ------------------------------------------------------------------------------------------------
 
 
 def kl_div(
@@ -184,7 +184,7 @@ def _check_variance_shape(input: Tensor, var: Tensor) -> None:
             raise ArgumentError(f"gaussian_nll_loss: var of {var.spec} does not fit an input of {input.spec}")
 
 
-# -- classes ------------------------------------------------------------------------------------------------------------------
+# -- classes ------------------------------------------------------------------------------------------------------
 
 
 def _rows(name: str, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
@@ -266,9 +266,12 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """The cross entropy of scores (logits) against classes, or against probabilities of the scores' own shape."""
-    reduction = read_reduction("cross_entropy", reduction, size_average, reduce)
     check_tensor("cross_entropy", input)
     check_tensor("cross_entropy", target)
+    reduction = read_reduction("cross_entropy", reduction, size_average, reduce)
+    if weight is None and not label_smoothing and input.ndim == 2 and target.ndim == 1 and target.dtype is int64:
+        attrs = {"ignore_index": int(ignore_index), "reduction": reduction}
+        return apply(REGISTRY["cross_entropy"], (input, target), attrs)[0]  # type: ignore[no-any-return]
     if not 0.0 <= label_smoothing <= 1.0:
         raise OperationError(f"cross_entropy: label_smoothing must lie between 0 and 1, it is {label_smoothing}")
     if target.shape == input.shape and target.dtype.is_floating_point:
@@ -277,8 +280,7 @@ def cross_entropy(
     check_floating("cross_entropy", rows)
     _check_weight("cross_entropy", weight, rows.shape[1])
     if weight is None and not label_smoothing:
-        attrs = {"ignore_index": int(ignore_index), "reduction": reduction}
-        out: Tensor = apply(REGISTRY["cross_entropy"], (rows, classes), attrs)[0]
+        out = cross_entropy(rows, classes, None, None, ignore_index, None, reduction)
     else:
         out = _weighted(log_softmax(rows, 1), classes, weight, int(ignore_index), reduction, label_smoothing)
     return out.reshape(shape) if reduction == "none" and len(shape) != 1 else out
@@ -316,6 +318,11 @@ def linear_cross_entropy(
     """`cross_entropy(linear(input, linear_weight, linear_bias), target)`."""
     if not 1 <= input.ndim <= 2 or linear_weight.ndim < 2 or input.shape[-1] != linear_weight.shape[-1]:
         raise ShapeError(f"linear_cross_entropy: features of {input.spec} do not fit a weight of {linear_weight.spec}")
+    if input.ndim == 1 and linear_weight.ndim > 2:
+        raise ShapeError(f"linear_cross_entropy: a weight of {linear_weight.spec} needs a batch of features, "
+                         f"not {input.spec}")  # fmt: skip
+    if ignore_index is not None and target.dtype.is_floating_point:
+        raise OperationError("linear_cross_entropy: ignore_index makes no sense for a target of probabilities")
     outputs = tuple(linear_weight.shape[:-1])
     logits = input @ linear_weight.reshape(-1, input.shape[-1]).T
     if linear_bias is not None:

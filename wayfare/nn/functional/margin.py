@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import OperationError, ShapeError
+from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._along import check_tensor
 from wayfare.functions._public import as_dtype_of
-from wayfare.functions.arithmetic import where
+from wayfare.functions.elementwise import where
 from wayfare.functions.reduce import mean, sum
 from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.nn.functional.distance import pairwise_distance
@@ -92,7 +92,7 @@ def cosine_embedding_loss(
     return reduced(together + apart, reduction)
 
 
-# -- several classes --------------------------------------------------------------------------------------------------------
+# -- several classes ----------------------------------------------------------------------------------------------
 
 
 def _matrix(name: str, input: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def multilabel_soft_margin_loss(
     return reduced(mean(losses, -1), reduction)
 
 
-# -- triplets ---------------------------------------------------------------------------------------------------------------
+# -- triplets -----------------------------------------------------------------------------------------------------
 
 
 def triplet_margin_loss(
@@ -217,6 +217,8 @@ def triplet_margin_with_distance_loss(
 ) -> Tensor:
     """`triplet_margin_loss` with a distance of one's own. `swap`: the nearer of anchor and positive counts."""
     reduction = read_reduction("triplet_margin_with_distance_loss", reduction)
+    if margin <= 0:
+        raise ArgumentError(f"triplet_margin_loss: margin must be positive, it is {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:
         raise OperationError("triplet_margin_loss: anchor, positive and negative must have as many dimensions each, "
                              f"not {anchor.spec}, {positive.spec} and {negative.spec}")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from wayfare.autograd.modes import no_grad
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
+from wayfare.functions._public import as_dtype_of
 from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor
 
@@ -60,7 +62,7 @@ def rms_norm(
 
 def _per_channel(input: Tensor, value: Tensor) -> Tensor:
     """A vector with one entry for each channel, shaped to multiply `input`."""
-    return value.reshape((1, -1) + (1,) * (input.ndim - 2))
+    return value.reshape((1, value.shape.numel()) + (1,) * (input.ndim - 2))
 
 
 def _scaled(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -75,13 +77,14 @@ def _check_channels(name: str, input: Tensor, **vectors: Tensor | None) -> None:
         raise ShapeError(f"{name}: needs a batch of channels, [N, C, ...], this is {input.spec}")
     for what, given in vectors.items():
         if given is not None and given.shape.numel() != input.shape[1]:
-            raise ShapeError(f"{name}: {what} of {given.spec} does not fit the {input.shape[1]} channels of {input.spec}")
+            channels = input.shape[1]
+            raise ShapeError(f"{name}: {what} of {given.spec} does not fit the {channels} channels of {input.spec}")
 
 
 def _track(running: Tensor, new: Tensor, momentum: float) -> None:
     """A running statistic moves towards the new value, outside the graph."""
     with no_grad():
-        running.mul_(1 - momentum).add_(new.detach().reshape(-1).to(running.dtype), alpha=momentum)
+        running.mul_(1 - momentum).add_(as_dtype_of(new.detach().reshape(-1), running.dtype), alpha=momentum)
 
 
 def batch_norm(
@@ -163,7 +166,7 @@ def group_norm(
     if num_groups <= 0 or input.shape[1] % num_groups:
         raise OperationError(f"group_norm: {input.shape[1]} channels cannot be split into {num_groups} groups")
     shape = tuple(input.shape)
-    grouped = input.reshape(shape[0], num_groups, input.shape.numel() // max(shape[0] * num_groups, 1))
+    grouped = input.reshape(shape[0], num_groups, math.prod(shape[1:]) // num_groups)
     out = apply(REGISTRY["standardize"], (grouped,), {"dim": (2,), "eps": float(eps)})[0]
     return _scaled(out.reshape(shape), weight, bias)
 

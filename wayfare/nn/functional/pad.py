@@ -90,11 +90,7 @@ def _replicate(x: Tensor, dim: int, left: int, right: int) -> Tensor:
 
     def edge(at: int, count: int) -> Tensor | None:
         shape = tuple(x.shape)
-        return (
-            expanded(_part(x, dim, at, at + 1), (*shape[:dim], count, *shape[dim + 1 :]))
-            if count > 0
-            else None
-        )
+        return expanded(_part(x, dim, at, at + 1), (*shape[:dim], count, *shape[dim + 1 :])) if count > 0 else None
 
     out = _joined([edge(0, left), x, edge(size - 1, right)], dim)
     return _cut(out, dim, min(left, 0), min(right, 0))

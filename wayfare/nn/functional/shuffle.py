@@ -24,9 +24,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r = upscale_factor
     batch, channels, height, width = _check("pixel_shuffle", input, r)
     if channels % (r * r):
-        raise OperationError(
-            f"pixel_shuffle: {channels} channels of {input.spec} are no multiple of {r}² = {r * r}"
-        )
+        raise OperationError(f"pixel_shuffle: {channels} channels of {input.spec} are no multiple of {r}² = {r * r}")
     n, c = len(batch), channels // (r * r)
     split = reshaped(input, (*batch, c, r, r, height, width))
     mixed = permuted(split, (*range(n + 1), n + 3, n + 1, n + 4, n + 2))

@@ -81,12 +81,7 @@ def embedding_bag(
 ) -> Tensor:
     """The sum, mean or max of rows of `weight` over bags of numbers: the rows of `input` if it has two dimensions, or
     the pieces that begin at `offsets` if it has one. An empty bag gives zeros; `padding_idx` counts for nothing."""
-    if (
-        isinstance(weight, Tensor)
-        and weight.dtype.rank == 1
-        and isinstance(input, Tensor)
-        and input.dtype.rank == 2
-    ):
+    if isinstance(weight, Tensor) and weight.dtype.rank == 1 and isinstance(input, Tensor) and input.dtype.rank == 2:
         input, weight = weight, input  # PyTorch still takes the two in the order of its first versions.
     index = as_index("embedding_bag", input)
     if mode not in ("sum", "mean", "max"):
@@ -133,9 +128,7 @@ def _bags(places: np.ndarray, offsets: Tensor | None, include_last_offset: bool)
     """For each number the bag it belongs to, and how many bags there are."""
     if places.ndim == 2:
         if offsets is not None:
-            raise ArgumentError(
-                "embedding_bag: an input of two dimensions has its rows as bags, offsets must be None"
-            )
+            raise ArgumentError("embedding_bag: an input of two dimensions has its rows as bags, offsets must be None")
         return np.repeat(np.arange(places.shape[0]), places.shape[1]), places.shape[0]
     if places.ndim != 1:
         raise ArgumentError(f"embedding_bag: the input must have one or two dimensions, not {places.ndim}")

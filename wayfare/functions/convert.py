@@ -1,0 +1,169 @@
+"""From one dtype to another, and the few functions of complex numbers that make sense for real ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from wayfare.eager import apply
+from wayfare.errors import ArgumentTypeError, DTypeError
+from wayfare.functions._public import method
+from wayfare.functions.elementwise import where
+from wayfare.functions.rearrange import clone
+from wayfare.op import REGISTRY
+from wayfare.spec import (
+    Device,
+    DType,
+    as_dtype,
+    bool_,
+    default_dtype,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from wayfare.tensor import Tensor
+
+__all__ = ["angle", "conj", "conj_physical", "imag", "is_conj", "is_neg", "real", "resolve_conj", "resolve_neg"]
+
+_CAST = REGISTRY["cast"]
+
+
+def _cast(input: Tensor, dtype: DType, copy: bool = False) -> Tensor:
+    if input.dtype is dtype:
+        return clone(input) if copy else input
+    return apply(_CAST, (input,), {"dtype": dtype})  # type: ignore[no-any-return]
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, Device) or (isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda", "mps", "meta"))
+
+
+@method
+def to(input: Tensor, *args: Any, **options: Any) -> Tensor:
+    """The tensor with another dtype, or another's dtype: `x.to(wf.float64)`, `x.to("cpu")`, `x.to(other)`.
+
+    Gives the tensor itself when nothing changes, unless `copy=True`. The conversion is recorded.
+    """
+    dtype: Any = options.get("dtype")
+    device: Any = options.get("device")
+    flags = [a for a in args if isinstance(a, bool)]
+    for value in args:
+        if isinstance(value, Tensor):
+            dtype = value.dtype
+        elif _is_device(value):
+            device = value
+        elif value is not None and not isinstance(value, bool):
+            dtype = value
+    if device is not None:
+        Device(device)
+    copy = bool(options.get("copy", len(flags) > 1 and flags[1]))
+    return _cast(input, input.dtype if dtype is None else as_dtype(dtype, op="to"), copy)
+
+
+@method
+def type(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The tensor with another dtype; without an argument, the name of its type."""
+    if dtype is None:
+        return f"wayfare.{_TYPE_NAMES[input.dtype]}"
+    if isinstance(dtype, str):
+        name = dtype.rpartition(".")[2]
+        found = next((d for d, text in _TYPE_NAMES.items() if text == name), None)
+        dtype = found if found is not None else name
+    return _cast(input, as_dtype(dtype, op="type"))
+
+
+_TYPE_NAMES: dict[DType, str] = {
+    bool_: "BoolTensor", uint8: "ByteTensor", int8: "CharTensor", int16: "ShortTensor", int32: "IntTensor",
+    int64: "LongTensor", float16: "HalfTensor", float32: "FloatTensor", float64: "DoubleTensor",
+}  # fmt: skip
+
+
+@method
+def type_as(input: Tensor, other: Tensor) -> Tensor:
+    """The tensor with the dtype of `other`."""
+    return _cast(input, other.dtype)
+
+
+def _converter(name: str, dtype: DType) -> Callable[..., Tensor]:
+    def call(input: Tensor, memory_format: Any = None) -> Tensor:
+        return _cast(input, dtype)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"The tensor as {dtype.name}."
+    return method(name=name)(call)
+
+
+for _name, _dtype in {
+    "bool": bool_, "byte": uint8, "char": int8, "short": int16, "int": int32, "long": int64, "half": float16,
+    "float": float32, "double": float64,
+}.items():  # fmt: skip
+    _converter(_name, _dtype)
+
+
+@method
+def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor on the CPU, where it is already."""
+    return input
+
+
+@method
+def real(input: Tensor) -> Tensor:
+    """The tensor itself: there are no complex numbers."""
+    return input
+
+
+def imag(input: Tensor) -> Tensor:
+    """An error: real tensors have no imaginary part."""
+    raise DTypeError(f"imag: {input.spec} has no imaginary part, it is real", fix="Use wf.zeros_like for zeros.")
+
+
+@method
+def conj(input: Tensor) -> Tensor:
+    """The tensor itself: a real number is its own conjugate."""
+    return input
+
+
+@method
+def conj_physical(input: Tensor) -> Tensor:
+    """The tensor itself: a real number is its own conjugate."""
+    return input
+
+
+@method
+def resolve_conj(input: Tensor) -> Tensor:
+    """The tensor itself."""
+    return input
+
+
+@method
+def resolve_neg(input: Tensor) -> Tensor:
+    """The tensor itself."""
+    return input
+
+
+@method
+def is_conj(input: Tensor) -> bool:
+    """Always False."""
+    return False
+
+
+@method
+def is_neg(input: Tensor) -> bool:
+    """Always False."""
+    return False
+
+
+@method
+def angle(input: Tensor) -> Tensor:
+    """0 for elements that are not negative, pi for negative ones, NaN for NaN."""
+    if not isinstance(input, Tensor):
+        raise ArgumentTypeError(f"angle: expected a Tensor, not {input.__class__.__name__}")
+    x = input if input.dtype.is_floating_point else _cast(input, default_dtype())
+    turned = where(x < 0, x * 0 + math.pi, x * 0)
+    return where(x != x, x, turned)  # type: ignore[no-any-return]

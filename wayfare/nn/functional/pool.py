@@ -1,0 +1,359 @@
+"""Pooling: the average, the largest, the norm of each window; max_unpool puts the largest back in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.eager import apply, tensor_ops
+from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
+from wayfare.op import REGISTRY
+from wayfare.ops.pool import adaptive_bounds
+from wayfare.tensor import Tensor, wrap
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d", "adaptive_max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool1d_with_indices", "max_pool2d",
+    "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "max_unpool1d", "max_unpool2d",
+    "max_unpool3d",
+]  # fmt: skip
+
+_OPS = REGISTRY
+Sizes = tuple[int, ...]
+
+
+def _window_args(op: str, rank: int, kernel_size: IntOrInts, stride: Any, padding: IntOrInts) -> tuple[Sizes, ...]:
+    kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
+    none = stride is None or (not isinstance(stride, int) and len(stride) == 0)
+    steps = kernel if none else per_dim(op, "stride", stride, rank, 1)
+    around = per_dim(op, "padding", padding, rank)
+    if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
+        raise OperationError(f"{op}: padding {around} must be at most half of kernel_size {kernel}")
+    return kernel, steps, around
+
+
+def _counts(op: str, input: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, gaps: Sizes, ceil: bool) -> Sizes:
+    """How many windows there are; with `ceil` one may reach over the edge, if it begins inside."""
+    if 0 in input.shape[1:]:
+        raise OperationError(f"{op}: only the batch of an input may be empty, this is {input.spec}")
+    counts = []
+    for n, k, s, p, d in zip(input.shape[2:], kernel, steps, around, gaps, strict=True):
+        count = (n + 2 * p - d * (k - 1) - 1 + (s - 1 if ceil else 0)) // s + 1
+        counts.append(count - 1 if ceil and (count - 1) * s >= n + p else count)
+    if min(counts) < 1:
+        raise OperationError(f"{op}: no window of {list(kernel)} (padding {list(around)}) fits into {input.spec}")
+    return tuple(counts)
+
+
+# -- averages --------------------------------------------------------------------------------------------------
+
+
+def _avg_pool(
+    op: str,
+    rank: int,
+    input: Tensor,
+    kernel_size: IntOrInts,
+    stride: Any,
+    padding: IntOrInts,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None = None,
+) -> Tensor:
+    kernel, steps, around = _window_args(op, rank, kernel_size, stride, padding)
+    if divisor_override == 0:
+        raise OperationError(f"{op}: divisor_override must not be zero")
+    x, added = with_batch(op, input, rank)
+    counts = _counts(op, x, kernel, steps, around, (1,) * rank, ceil_mode)
+    attrs = {"kernel": kernel, "stride": steps, "padding": around, "counts": counts}
+    total = apply(_OPS["pool_sum"], (x,), attrs)
+    divisor: Any = divisor_override
+    if divisor is None:
+        divisor = _divisors(x, kernel, steps, around, counts, count_include_pad)
+    if x.dtype.is_floating_point:
+        return without_batch(total / divisor, added)
+    return without_batch(tensor_ops.floor_divide(total, divisor), added)
+
+
+def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool) -> Any:
+    """How many elements each window has: a number if all have as many."""
+    out: Any = np.ones((), np.int64)
+    for axis, (n, k, s, p, o) in enumerate(zip(x.shape[2:], kernel, steps, around, counts, strict=True)):
+        first = np.arange(o) * s - p
+        last = np.minimum(first + k, n + p)
+        if not include_pad:
+            first, last = np.maximum(first, 0), np.minimum(last, n)
+        out = out * (last - first).reshape((-1,) + (1,) * (len(kernel) - axis - 1))
+    if (out == out.flat[0]).all():
+        return int(out.flat[0])
+    return wrap(out.astype(x.dtype.numpy))
+
+
+def avg_pool1d(
+    input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+) -> Tensor:  # fmt: skip
+    """The average of each window of (N, C, L)."""
+    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The average of each window of (N, C, H, W)."""
+    how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _avg_pool("avg_pool2d", 2, input, *how)
+
+
+def avg_pool3d(
+    input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The average of each window of (N, C, D, H, W)."""
+    how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _avg_pool("avg_pool3d", 3, input, *how)
+
+
+def _lp_pool(
+    op: str, rank: int, input: Tensor, norm_type: float, kernel_size: IntOrInts, stride: Any, ceil_mode: bool
+) -> Tensor:
+    kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
+    mean = _avg_pool(op, rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
+    # A negative sum (of odd powers) counts as none.
+    positive = tensor_ops.where(mean > 0, mean, tensor_ops.zeros_like(mean))
+    return (positive * math.prod(kernel)) ** (1.0 / norm_type)  # type: ignore[no-any-return]
+
+
+def lp_pool1d(
+    input: Tensor,
+    norm_type: float,
+    kernel_size: int,
+    stride: IntOrInts | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The `norm_type`-norm of each window of (N, C, L)."""
+    return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool2d(
+    input: Tensor,
+    norm_type: float,
+    kernel_size: IntOrInts,
+    stride: IntOrInts | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The `norm_type`-norm of each window of (N, C, H, W)."""
+    return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(
+    input: Tensor,
+    norm_type: float,
+    kernel_size: IntOrInts,
+    stride: IntOrInts | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The `norm_type`-norm of each window of (N, C, D, H, W)."""
+    return _lp_pool("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+# -- the largest -----------------------------------------------------------------------------------------------
+
+
+def _max_pool(
+    op: str,
+    rank: int,
+    input: Tensor,
+    kernel_size: IntOrInts,
+    stride: Any,
+    padding: IntOrInts,
+    dilation: IntOrInts,
+    ceil_mode: bool,
+) -> tuple[Tensor, Tensor]:
+    kernel, steps, around = _window_args(op, rank, kernel_size, stride, padding)
+    gaps = per_dim(op, "dilation", dilation, rank, 1)
+    x, added = with_batch(op, input, rank)
+    counts = _counts(op, x, kernel, steps, around, gaps, ceil_mode)
+    attrs = {"kernel": kernel, "stride": steps, "padding": around, "dilation": gaps, "counts": counts}
+    values, places = apply(_OPS["max_pool"], (x,), attrs)
+    return without_batch(values, added), without_batch(places, added)
+
+
+def _max_pool_functions(rank: int, letters: str) -> tuple[Any, Any]:
+    name = f"max_pool{rank}d"
+
+    def with_indices(
+        input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
+        dilation: IntOrInts = 1, ceil_mode: bool = False, return_indices: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return _max_pool(name, rank, input, kernel_size, stride, padding, dilation, ceil_mode)
+
+    def pool(
+        input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
+        dilation: IntOrInts = 1, ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Any:  # fmt: skip
+        found = _max_pool(name, rank, input, kernel_size, stride, padding, dilation, ceil_mode)
+        return found if return_indices else found[0]
+
+    doc = f"The largest element of each window of {letters}"
+    return _named(pool, name, doc + "; with `return_indices` also its place."), _named(
+        with_indices, name + "_with_indices", doc + ", and its place."
+    )
+
+
+def _named(function: Any, name: str, doc: str) -> Any:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+max_pool1d, max_pool1d_with_indices = _max_pool_functions(1, "(N, C, L)")
+max_pool2d, max_pool2d_with_indices = _max_pool_functions(2, "(N, C, H, W)")
+max_pool3d, max_pool3d_with_indices = _max_pool_functions(3, "(N, C, D, H, W)")
+
+
+# -- adaptive: so many cells, whatever the size -------------------------------------------------------------------
+
+
+def _cells(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor, bool, Sizes]:
+    x, added = with_batch(op, input, rank)
+    wanted = (output_size,) * rank if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    if len(wanted) == 1:
+        wanted *= rank
+    if len(wanted) != rank:
+        raise ArgumentError(f"{op}: output_size must be one number or {rank}, not {output_size!r}")
+    counts = tuple(n if want is None else int(want) for n, want in zip(x.shape[2:], wanted, strict=True))
+    if min(counts) < 0:
+        raise OperationError(f"{op}: output_size must not be negative, it is {output_size!r}")
+    if 0 in x.shape[1:]:
+        raise OperationError(f"{op}: only the batch of an input may be empty, this is {input.spec}")
+    return x, added, counts
+
+
+def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
+    """One dimension divided into `count` cells as evenly as can be, and the mean of each."""
+    size = x.shape[dim]
+    if count and size % count == 0:
+        split = tensor_ops.reshape(x, shape=(*x.shape[:dim], count, size // count, *x.shape[dim + 1 :]))
+        return tensor_ops.mean(split, dim=(dim + 1,), keepdim=False)  # type: ignore[no-any-return]
+    bounds = adaptive_bounds(size, count)
+    longest = max((last - first for first, last in bounds), default=0)
+    places = np.zeros((max(longest, 1), count), np.int64)
+    weights = np.zeros(places.shape, x.dtype.numpy)
+    for cell, (first, last) in enumerate(bounds):
+        places[:, cell] = first
+        places[: last - first, cell] = np.arange(first, last)
+        weights[: last - first, cell] = 1 / (last - first)
+    return apply(_OPS["resample"], (x, wrap(places), wrap(weights)), {"dim": dim})  # type: ignore[no-any-return]
+
+
+def _adaptive_avg(op: str, rank: int, input: Tensor, output_size: Any) -> Tensor:
+    x, added, counts = _cells(op, rank, input, output_size)
+    for axis, count in enumerate(counts):
+        x = mean_of_cells(x, 2 + axis, count)
+    return without_batch(x, added)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: IntOrInts) -> Tensor:
+    """(N, C, L) averaged over `output_size` cells as even as can be."""
+    return _adaptive_avg("adaptive_avg_pool1d", 1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """(N, C, H, W) averaged over cells as even as can be; None keeps a size."""
+    return _adaptive_avg("adaptive_avg_pool2d", 2, input, output_size)
+
+
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
+    """(N, C, D, H, W) averaged over cells as even as can be; None keeps a size."""
+    return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)
+
+
+def _adaptive_max(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
+    x, added, counts = _cells(op, rank, input, output_size)
+    values, places = apply(_OPS["adaptive_max_pool"], (x,), {"counts": counts})
+    return without_batch(values, added), without_batch(places, added)
+
+
+def _adaptive_max_functions(rank: int, letters: str) -> tuple[Any, Any]:
+    name = f"adaptive_max_pool{rank}d"
+
+    def with_indices(input: Tensor, output_size: Any, return_indices: bool = False) -> tuple[Tensor, Tensor]:
+        return _adaptive_max(name, rank, input, output_size)
+
+    def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        found = _adaptive_max(name, rank, input, output_size)
+        return found if return_indices else found[0]
+
+    doc = f"The largest element of each of `output_size` cells of {letters}"
+    return _named(pool, name, doc + "; with `return_indices` also its place."), _named(
+        with_indices, name + "_with_indices", doc + ", and its place."
+    )
+
+
+adaptive_max_pool1d, adaptive_max_pool1d_with_indices = _adaptive_max_functions(1, "(N, C, L)")
+adaptive_max_pool2d, adaptive_max_pool2d_with_indices = _adaptive_max_functions(2, "(N, C, H, W)")
+adaptive_max_pool3d, adaptive_max_pool3d_with_indices = _adaptive_max_functions(3, "(N, C, D, H, W)")
+
+
+# -- back in place -------------------------------------------------------------------------------------------------
+
+
+def _max_unpool(
+    op: str,
+    rank: int,
+    input: Tensor,
+    indices: Tensor,
+    kernel_size: IntOrInts,
+    stride: Any,
+    padding: IntOrInts,
+    output_size: Sequence[int] | None,
+) -> Tensor:
+    kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
+    steps = kernel if stride is None or stride == [] else per_dim(op, "stride", stride, rank, 1)
+    around = per_dim(op, "padding", padding, rank)
+    if input.shape != indices.shape:
+        raise ShapeError(f"{op}: input {input.spec} and indices {indices.spec} differ in shape")
+    x, added = with_batch(op, input, rank)
+    spans = zip(x.shape[2:], kernel, steps, around, strict=True)
+    sizes = tuple((n - 1) * s - 2 * p + k for n, k, s, p in spans)
+    if output_size is not None:
+        wanted = tuple(output_size)[-rank:]
+        if any(abs(w - n) >= s for w, n, s in zip(wanted, sizes, steps, strict=True)):
+            raise ArgumentError(f"{op}: output_size {list(output_size)} is too far from the default {list(sizes)}")
+        sizes = wanted
+    flat = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    places = tensor_ops.reshape(indices, shape=flat)
+    nothing = np.zeros((*flat[:2], math.prod(sizes)), x.dtype.numpy)
+    out = tensor_ops.scatter(nothing, places, tensor_ops.reshape(x, shape=flat), dim=2)
+    return without_batch(tensor_ops.reshape(out, shape=(*flat[:2], *sizes)), added)
+
+
+def max_unpool1d(
+    input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
+    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The inverse of `max_pool1d` where that is possible: elements at their places, zeros elsewhere."""
+    return _max_unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(
+    input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
+    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The inverse of `max_pool2d` where that is possible: elements at their places, zeros elsewhere."""
+    return _max_unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(
+    input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
+    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The inverse of `max_pool3d` where that is possible: elements at their places, zeros elsewhere."""
+    return _max_unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)

@@ -1,0 +1,149 @@
+"""Activations: the non-linear steps of networks, each one record with one formula."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.ops._define import elementwise
+
+_float = partial(elementwise, kinds="f")
+_ZEROS: dict[Any, Any] = {}
+
+
+def _relu(m: Any, x: Any) -> Any:
+    # A 0-dim zero of the same dtype: a Python 0 would cost as much again on a small array.
+    zero = _ZEROS.get(x.dtype)
+    if zero is None:
+        zero = _ZEROS[x.dtype] = np.zeros((), x.dtype)
+    return m.maximum(x, zero)
+
+
+relu = elementwise(
+    "relu", formula=_relu, reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: g * m.sign(y), kinds="iuf"
+)
+
+
+def _piecewise(m: Any, mask: Any, g: Any) -> Any:
+    return m.where(mask, g, m.zeros_like(g))
+
+
+relu6 = _float(
+    "relu6", formula=lambda m, x: m.minimum(m.maximum(x, 0), 6), reference=lambda x: min(max(x, 0.0), 6.0), kinds="iuf",
+    domain=(-3, 9), vjp=lambda m, g, _y, x: _piecewise(m, m.logical_and(x > 0, x < 6), g), grad_name="HardtanhBackward0",
+)  # fmt: skip
+hardtanh = _float(
+    "hardtanh", formula=lambda m, x, *, low, high: m.minimum(m.maximum(x, low), high), kinds="iuf",
+    reference=lambda x, low, high: min(max(x, low), high), sample_attrs=({"low": -1.0, "high": 1.0},),
+    vjp=lambda m, g, _y, x, *, low, high: _piecewise(m, m.logical_and(x > low, x < high), g),
+)  # fmt: skip
+leaky_relu = _float(
+    "leaky_relu", formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope), sample_attrs=({"slope": 0.1},),
+    reference=lambda x, slope: x if x > 0 else x * slope,
+    vjp=lambda m, g, _y, x, *, slope: m.where(x > 0, g, g * slope),
+)  # fmt: skip
+prelu = _float(
+    "prelu", arity=2, formula=lambda m, x, w: m.where(x > 0, x, x * w), reference=lambda x, w: x if x > 0 else x * w,
+    vjp=(
+        lambda m, g, _y, x, w: m.where(x > 0, g, g * w),
+        lambda m, g, _y, x, _w: m.where(x > 0, m.zeros_like(g), g * x),
+    ), grad_name="PreluKernelBackward0",
+)  # fmt: skip
+threshold = _float(
+    "threshold", formula=lambda m, x, *, limit, value: m.where(x > limit, x, x * 0 + value), kinds="iuf",
+    reference=lambda x, limit, value: x if x > limit else value, sample_attrs=({"limit": 0.1, "value": 3.0},),
+    vjp=lambda m, g, _y, x, *, limit, value: _piecewise(m, x > limit, g),
+)  # fmt: skip
+
+# elu(x) = scale * (x if x > 0 else alpha * (exp(inner * x) - 1)); selu and celu are special cases of it.
+elu = _float(
+    "elu",
+    formula=lambda m, x, *, alpha, scale, inner: m.where(x > 0, x * scale, m.expm1(m.minimum(x, 0) * inner) * (alpha * scale)),
+    reference=lambda x, alpha, scale, inner: scale * (x if x > 0 else alpha * math.expm1(inner * x)),
+    vjp=lambda m, g, _y, x, *, alpha, scale, inner: m.where(
+        x > 0, g * scale, g * m.exp(m.where(x > 0, m.zeros_like(x), x) * inner) * (alpha * scale * inner)
+    ),
+    sample_attrs=({"alpha": 1.0, "scale": 1.0, "inner": 1.0}, {"alpha": 0.7, "scale": 1.3, "inner": 0.9}),
+)  # fmt: skip
+
+silu = _float(
+    "silu", formula=lambda m, x: x * m.sigmoid(x), reference=lambda x: x / (1 + math.exp(-x)),
+    vjp=lambda m, g, _y, x: _silu_slope(m, g, x),
+)  # fmt: skip
+
+
+def _silu_slope(m: Any, g: Any, x: Any) -> Any:
+    s = m.sigmoid(x)
+    return g * (s + x * (s - s * s))
+
+
+def _softplus(m: Any, x: Any, *, beta: float, threshold: float) -> Any:
+    scaled = x * beta
+    # log(1 + exp(z)) = max(z, 0) + log1p(exp(-|z|)) does not overflow.
+    return m.where(scaled > threshold, x, (m.maximum(scaled, 0) + m.log1p(m.exp(-m.abs(scaled)))) / beta)
+
+
+softplus = _float(
+    "softplus", formula=_softplus, sample_attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 1.0}),
+    reference=lambda x, beta, threshold: x if x * beta > threshold else math.log1p(math.exp(x * beta)) / beta,
+    vjp=lambda m, g, _y, x, *, beta, threshold: m.where(x * beta > threshold, g, g * m.sigmoid(x * beta)),
+)  # fmt: skip
+logsigmoid = _float(
+    "logsigmoid", formula=lambda m, x: m.minimum(x, 0) - m.log1p(m.exp(-m.abs(x))),
+    reference=lambda x: -math.log1p(math.exp(-x)), vjp=lambda m, g, _y, x: g * m.sigmoid(-x),
+    grad_name="LogSigmoidBackward0",
+)  # fmt: skip
+mish = _float(
+    "mish", formula=lambda m, x: x * m.tanh(m.maximum(x, 0) + m.log1p(m.exp(-m.abs(x)))),
+    reference=lambda x: x * math.tanh(math.log1p(math.exp(x))), vjp=lambda m, g, _y, x: _mish_slope(m, g, x),
+)  # fmt: skip
+
+
+def _mish_slope(m: Any, g: Any, x: Any) -> Any:
+    t = m.tanh(m.softplus(x, beta=1.0, threshold=20.0))
+    return g * (t + x * m.sigmoid(x) * (1 - t * t))
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_ROOT_TWO_BY_PI = math.sqrt(2 / math.pi)
+gelu = _float(
+    "gelu", formula=lambda m, x: x * 0.5 * (m.erf(x * _ROOT_HALF) + 1),
+    reference=lambda x: 0.5 * x * math.erfc(-x * _ROOT_HALF),
+    vjp=lambda m, g, _y, x: g * (m.ndtr(x) + x * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))),
+)  # fmt: skip
+gelu_tanh = _float(
+    "gelu_tanh", formula=lambda m, x: x * 0.5 * (m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x))) + 1),
+    reference=lambda x: 0.5 * x * (1 + math.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * x**3))),
+    vjp=lambda m, g, _y, x: _gelu_tanh_slope(m, g, x), grad_name="GeluBackward0",
+)  # fmt: skip
+
+
+def _gelu_tanh_slope(m: Any, g: Any, x: Any) -> Any:
+    t = m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x)))
+    inner = _ROOT_TWO_BY_PI * (1 + 3 * 0.044715 * (x * x))
+    return g * (0.5 * (t + 1) + 0.5 * x * (1 - t * t) * inner)
+
+
+hardsigmoid = _float(
+    "hardsigmoid", formula=lambda m, x: m.minimum(m.maximum(x + 3, 0), 6) / 6, domain=(-5, 5),
+    reference=lambda x: min(max(x + 3, 0), 6) / 6,
+    vjp=lambda m, g, _y, x: _piecewise(m, m.logical_and(x > -3, x < 3), g * (1 / 6)),
+)  # fmt: skip
+hardswish = _float(
+    "hardswish", formula=lambda m, x: x * (m.minimum(m.maximum(x + 3, 0), 6) / 6), domain=(-5, 5),
+    reference=lambda x: x * min(max(x + 3, 0), 6) / 6,
+    vjp=lambda m, g, _y, x: m.where(x >= 3, g, _piecewise(m, x > -3, g * (x / 3 + 0.5))),
+)  # fmt: skip
+hardshrink = _float(
+    "hardshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) > lambd, x, x * 0), kinds="f",
+    reference=lambda x, lambd: x if abs(x) > lambd else 0.0, sample_attrs=({"lambd": 0.5},),
+    vjp=lambda m, g, _y, x, *, lambd: _piecewise(m, m.abs(x) > lambd, g),
+)  # fmt: skip
+softshrink = _float(
+    "softshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) > lambd, x - m.sign(x) * lambd, x * 0),
+    reference=lambda x, lambd: math.copysign(abs(x) - lambd, x) if abs(x) > lambd else 0.0,
+    sample_attrs=({"lambd": 0.5},), vjp=lambda m, g, _y, x, *, lambd: _piecewise(m, m.abs(x) > lambd, g),
+)  # fmt: skip

@@ -1,0 +1,61 @@
+"""Bits of integers and bools, and whole-number theory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wayfare.op import Sample
+from wayfare.ops._define import elementwise
+
+
+def _whole_numbers(arity: int, low: int, high: int) -> Any:
+    def samples(rng: Any) -> Iterable[Sample]:
+        shapes: list[list[tuple[int, ...]]] = [[(3, 4)] * arity, [()] * arity, [(2, 0)] * arity]
+        if arity > 1:
+            shapes.append([(2, 3), (3,)])
+        for layout in shapes:
+            yield Sample(tuple(rng.integers(low, high, shape) for shape in layout))
+
+    return samples
+
+
+_INTEGERS = "biu"
+bitwise_and = elementwise(
+    "bitwise_and", arity=2, reference=operator.and_, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
+bitwise_or = elementwise(
+    "bitwise_or", arity=2, reference=operator.or_, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
+bitwise_xor = elementwise(
+    "bitwise_xor", arity=2, reference=operator.xor, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
+bitwise_not = elementwise(
+    "bitwise_not", reference=operator.invert, samples=_whole_numbers(1, -9, 9), kinds=_INTEGERS)  # fmt: skip
+
+
+def _width(x: Any) -> int:
+    return np.asarray(x).dtype.itemsize * 8
+
+
+def _left(m: Any, x: Any, count: Any) -> Any:
+    # A shift past the width leaves nothing; NumPy leaves that undefined.
+    inside = m.logical_and(count >= 0, count < _width(x))
+    return m.where(inside, m.bitwise_left_shift(x, m.where(inside, count, count * 0)), x * 0)
+
+
+def _right(m: Any, x: Any, count: Any) -> Any:
+    inside = m.logical_and(count >= 0, count < _width(x))
+    most = count * 0 + (_width(x) - 1)
+    return m.bitwise_right_shift(x, m.where(inside, count, most))
+
+
+bitwise_left_shift = elementwise(
+    "bitwise_left_shift", arity=2, formula=_left, reference=operator.lshift, samples=_whole_numbers(2, 0, 9), kinds="iu"
+)
+bitwise_right_shift = elementwise(
+    "bitwise_right_shift", arity=2, formula=_right, reference=operator.rshift, samples=_whole_numbers(2, 0, 9), kinds="iu"
+)
+gcd = elementwise("gcd", arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
+lcm = elementwise("lcm", arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")

@@ -1,0 +1,378 @@
+"""Convolution in any number of dimensions, as products of matrices over columns of windows.
+
+Three records that are each other's gradients: `conv` (input, weight → output), `conv_input` (output, weight → input;
+a transposed convolution) and `conv_weight` (input, output → weight). Every one is linear in both arguments, so
+gradients of any order stay among the three. The input is (N, C, *sizes), the weight (C out, C in / groups, *kernel).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.errors import DTypeError, ShapeError
+from wayfare.op import Sample
+from wayfare.ops._define import define, expand_unbatched
+from wayfare.spec import Shape, Spec
+
+Sizes = tuple[int, ...]
+
+# Columns are made for so many numbers at a time: large enough for fast products, small enough for memory.
+_COLUMN_LIMIT = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a kernel slides over an input: the same four numbers for every dimension."""
+
+    kernel: Sizes
+    stride: Sizes
+    padding: Sizes
+    dilation: Sizes
+
+    def counts(self, sizes: Sizes) -> Sizes:
+        """How many windows fit along each dimension."""
+        spans = zip(sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
+
+    def reach(self, counts: Sizes) -> Sizes:
+        """How far so many windows reach into the padded input."""
+        spans = zip(counts, self.kernel, self.stride, self.dilation, strict=True)
+        return tuple((o - 1) * s + d * (k - 1) + 1 for o, k, s, d in spans)
+
+    def padded(self, sizes: Sizes, counts: Sizes) -> Sizes:
+        """The size of the padded input, never less than the windows reach."""
+        return tuple(max(n + 2 * p, r) for n, p, r in zip(sizes, self.padding, self.reach(counts), strict=True))
+
+    def places(self, offset: Sizes, counts: Sizes) -> tuple[slice, ...]:
+        """Where in the padded input one element of the kernel meets all the windows."""
+        spans = zip(offset, counts, self.stride, self.dilation, strict=True)
+        return tuple(slice(i * d, i * d + (o - 1) * s + 1, s) for i, o, s, d in spans)
+
+    def inside(self, sizes: Sizes) -> tuple[slice, ...]:
+        """Where in the padded input the input itself lies."""
+        return tuple(slice(p, p + n) for p, n in zip(self.padding, sizes, strict=True))
+
+
+def pad_sizes(x: Array, windows: Windows, counts: Sizes, value: Any = 0) -> Array:
+    """The input with its padding around it; the input itself if there is none."""
+    sizes = x.shape[2:]
+    full = windows.padded(sizes, counts)
+    if full == sizes:
+        return x
+    out = np.full((*x.shape[:2], *full), value, x.dtype) if value else np.zeros((*x.shape[:2], *full), x.dtype)
+    out[(slice(None), slice(None), *windows.inside(sizes))] = x
+    return out
+
+
+def window_view(x: Array, windows: Windows, counts: Sizes) -> Array:
+    """A view (C, *kernel, N, *counts) of all the windows of a padded input (N, C, *sizes)."""
+    batch, channels, *steps = x.strides
+    strides = (
+        channels,
+        *(step * d for step, d in zip(steps, windows.dilation, strict=True)),
+        batch,
+        *(step * s for step, s in zip(steps, windows.stride, strict=True)),
+    )
+    shape = (x.shape[1], *windows.kernel, x.shape[0], *counts)
+    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+
+
+def _pieces(batch: int, columns: int) -> Iterator[slice]:
+    """The batch in pieces whose columns (so many numbers each) fit the limit."""
+    size = max(1, _COLUMN_LIMIT // max(columns, 1))
+    return (slice(first, min(first + size, batch)) for first in range(0, batch, size))
+
+
+def _wide(x: Array) -> Array:
+    """NumPy multiplies half-precision matrices one number at a time: single precision is much faster."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+# -- the three products ------------------------------------------------------------------------------------------
+
+
+def _conv(x: Array, weight: Array, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Array:
+    windows = Windows(weight.shape[2:], stride, padding, dilation)
+    counts = windows.counts(x.shape[2:])
+    if x.shape[1] != weight.shape[1] * groups or min(counts) < 1 or x.dtype != weight.dtype:
+        raise ValueError("shapes or dtypes do not fit")
+    out = np.empty((x.shape[0], weight.shape[0], *counts), x.dtype)
+    padded = _wide(pad_sizes(x, windows, counts))
+    rows = weight.shape[1] * math.prod(windows.kernel)
+    matrix = _wide(weight).reshape(groups, weight.shape[0] // groups, rows)
+    for piece in _pieces(x.shape[0], groups * rows * math.prod(counts)):
+        columns = window_view(padded[piece], windows, counts).reshape(groups, rows, -1)
+        product = np.matmul(matrix, columns).reshape(weight.shape[0], piece.stop - piece.start, *counts)
+        out[piece] = product.swapaxes(0, 1)
+    return out
+
+
+def _conv_input(
+    g: Array, weight: Array, *, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    windows = Windows(weight.shape[2:], stride, padding, dilation)
+    counts = g.shape[2:]
+    if g.shape[1] != weight.shape[0] or g.dtype != weight.dtype:
+        raise ValueError("shapes or dtypes do not fit")
+    channels, rows = weight.shape[1] * groups, weight.shape[1] * math.prod(windows.kernel)
+    matrix = _wide(weight).reshape(groups, weight.shape[0] // groups, rows).swapaxes(1, 2)
+    wide = _wide(g)
+    out = np.zeros((g.shape[0], channels, *windows.padded(sizes, counts)), wide.dtype)
+    for piece in _pieces(g.shape[0], groups * rows * math.prod(counts)):
+        size = piece.stop - piece.start
+        part = wide[piece].swapaxes(0, 1).reshape(groups, weight.shape[0] // groups, -1)
+        columns = np.matmul(matrix, part).reshape(channels, *windows.kernel, size, *counts)
+        add_windows(out[piece], columns, windows, counts)
+    inside = out[(slice(None), slice(None), *windows.inside(sizes))]
+    return np.ascontiguousarray(inside, dtype=g.dtype)
+
+
+def add_windows(out: Array, columns: Array, windows: Windows, counts: Sizes) -> None:
+    """Add windows (C, *kernel, N, *counts) where they lie in a padded input (N, C, *sizes), in place."""
+    for offset in np.ndindex(*windows.kernel):
+        places = (slice(None), slice(None), *windows.places(offset, counts))
+        out[places] += columns[(slice(None), *offset)].swapaxes(0, 1)
+
+
+def _conv_weight(
+    x: Array, g: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    windows = Windows(kernel, stride, padding, dilation)
+    counts = g.shape[2:]
+    own, rows = x.shape[1] // groups, x.shape[1] // groups * math.prod(kernel)
+    padded, wide = _wide(pad_sizes(x, windows, counts)), _wide(g)
+    total = np.zeros((groups, g.shape[1] // groups, rows), padded.dtype)
+    for piece in _pieces(x.shape[0], groups * rows * math.prod(counts)):
+        columns = window_view(padded[piece], windows, counts).reshape(groups, rows, -1)
+        part = wide[piece].swapaxes(0, 1).reshape(groups, g.shape[1] // groups, -1)
+        total += np.matmul(part, columns.swapaxes(1, 2))
+    return total.reshape(g.shape[1], own, *kernel).astype(x.dtype, copy=False)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------
+
+
+def _conv_infer(x: Spec, weight: Spec, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Spec:
+    if x.dtype is not weight.dtype:
+        raise DTypeError(f"conv: input and weight must have one dtype, not {x} and {weight}",
+                         fix=f"Convert one with .to({x.dtype!r}).")  # fmt: skip
+    if x.shape[1] != weight.shape[1] * groups:
+        raise ShapeError(f"conv: an input {x} with {x.shape[1]} channels does not fit a weight {weight} for "
+                         f"{weight.shape[1] * groups} channels in {groups} groups")  # fmt: skip
+    if weight.shape[0] % groups:
+        raise ShapeError(f"conv: {weight.shape[0]} output channels cannot be split into {groups} groups")
+    counts = Windows(weight.shape[2:], stride, padding, dilation).counts(x.shape[2:])
+    if min(counts) < 1:
+        raise ShapeError(f"conv: a kernel of {list(weight.shape[2:])} (dilation {list(dilation)}) is larger than the "
+                         f"padded input {x} (padding {list(padding)})")  # fmt: skip
+    return Spec((x.shape[0], weight.shape[0], *counts), x.dtype)
+
+
+def _conv_input_infer(g: Spec, weight: Spec, *, sizes: Sizes, groups: int, **_rest: Any) -> Spec:
+    if g.dtype is not weight.dtype:
+        raise DTypeError(f"conv_transpose: input and weight must have one dtype, not {g} and {weight}",
+                         fix=f"Convert one with .to({g.dtype!r}).")  # fmt: skip
+    if g.shape[1] != weight.shape[0]:
+        raise ShapeError(f"conv_transpose: an input {g} with {g.shape[1]} channels does not fit a weight {weight} for "
+                         f"{weight.shape[0]} channels")  # fmt: skip
+    return Spec((g.shape[0], weight.shape[1] * groups, *sizes), g.dtype)
+
+
+# -- gradients: each of the three by the other two ------------------------------------------------------------------
+
+
+def _cut(m: Any, y: Any, shape: Shape) -> Any:
+    """A transposed convolution may leave room for more windows than it had: they are cut off again."""
+    return y if tuple(y.shape) == tuple(shape) else m.basic_index(y, index=tuple((0, n, 1) for n in shape))
+
+
+def _conv_by_x(m: Any, g: Any, _y: Any, x_spec: Spec, weight: Any, **how: Any) -> Any:
+    return m.conv_input(g, weight, sizes=x_spec.shape[2:], **how)
+
+
+def _conv_by_weight(m: Any, g: Any, _y: Any, x: Any, weight_spec: Spec, **how: Any) -> Any:
+    return m.conv_weight(x, g, kernel=weight_spec.shape[2:], **how)
+
+
+def _input_by_g(m: Any, h: Any, _y: Any, g_spec: Spec, weight: Any, *, sizes: Sizes, **how: Any) -> Any:
+    return _cut(m, m.conv(h, weight, **how), g_spec.shape)
+
+
+def _input_by_weight(m: Any, h: Any, _y: Any, g: Any, weight_spec: Spec, *, sizes: Sizes, **how: Any) -> Any:
+    return m.conv_weight(h, g, kernel=weight_spec.shape[2:], **how)
+
+
+def _weight_by_x(m: Any, h: Any, _y: Any, x_spec: Spec, g: Any, *, kernel: Sizes, **how: Any) -> Any:
+    return m.conv_input(g, h, sizes=x_spec.shape[2:], **how)
+
+
+def _weight_by_g(m: Any, h: Any, _y: Any, x: Any, g_spec: Spec, *, kernel: Sizes, **how: Any) -> Any:
+    return _cut(m, m.conv(x, h, **how), g_spec.shape)
+
+
+# -- batches: more examples, or more groups when the weights differ ---------------------------------------------------
+
+
+def _as_groups(m: Any, x: Any) -> Any:
+    """(B, N, C, …) to (N, B·C, …)."""
+    shape = tuple(x.shape)
+    moved = m.permute(x, dims=(1, 0, *range(2, len(shape))))
+    return m.reshape(moved, shape=(shape[1], shape[0] * shape[2], *shape[3:]))
+
+
+def _from_groups(m: Any, y: Any, size: int) -> Any:
+    shape = tuple(y.shape)
+    split = m.reshape(y, shape=(shape[0], size, shape[1] // size, *shape[2:]))
+    return m.permute(split, dims=(1, 0, *range(2, len(shape) + 1)))
+
+
+def _merge(m: Any, x: Any) -> Any:
+    shape = tuple(x.shape)
+    return m.reshape(x, shape=(shape[0] * shape[1], *shape[2:]))
+
+
+def _product_batch(name: str) -> Any:
+    def batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        run = getattr(m, name)
+        if not batched[1]:
+            out = run(_merge(m, inputs[0]), inputs[1], **attrs)
+            return m.reshape(out, shape=(size, -1, *tuple(out.shape)[1:]))
+        x, weight = expand_unbatched(m, size, inputs, batched)
+        out = run(_as_groups(m, x), _merge(m, weight), **attrs | {"groups": attrs["groups"] * size})
+        return _from_groups(m, out, size)
+
+    return batch
+
+
+def _weight_batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+    x, g = (_as_groups(m, t) for t in expand_unbatched(m, size, inputs, batched))
+    out = m.conv_weight(x, g, **attrs | {"groups": attrs["groups"] * size})
+    return m.reshape(out, shape=(size, -1, *tuple(out.shape)[1:]))
+
+
+# -- references: one window after the other ---------------------------------------------------------------------------
+
+
+def _meetings(sizes: Sizes, windows: Windows, counts: Sizes) -> Iterable[tuple[Sizes, Sizes, Sizes]]:
+    """(place in the input, element of the kernel, window) of every product a convolution is made of."""
+    for window in np.ndindex(*counts):
+        for offset in np.ndindex(*windows.kernel):
+            spans = zip(window, offset, windows.stride, windows.padding, windows.dilation, strict=True)
+            at = tuple(o * s - p + i * d for o, i, s, p, d in spans)
+            if all(0 <= a < n for a, n in zip(at, sizes, strict=True)):
+                yield at, offset, window
+
+
+def _by_group(x: Array, groups: int, dim: int) -> list[Any]:
+    return list(np.split(x, groups, axis=dim))
+
+
+def _conv_reference(x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Array:
+    windows = Windows(weight.shape[2:], stride, padding, dilation)
+    counts = windows.counts(x.shape[2:])
+    parts = []
+    for part, own in zip(_by_group(x, groups, 1), _by_group(weight, groups, 0), strict=True):
+        out: Any = np.zeros((x.shape[0], own.shape[0], *counts))
+        for at, offset, window in _meetings(x.shape[2:], windows, counts):
+            out[(..., *window)] += part[(..., *at)] @ own[(..., *offset)].T
+        parts.append(out)
+    return np.concatenate(parts, axis=1)
+
+
+def _conv_input_reference(
+    g: Array, weight: Array, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    windows = Windows(weight.shape[2:], stride, padding, dilation)
+    parts = []
+    for part, own in zip(_by_group(g, groups, 1), _by_group(weight, groups, 0), strict=True):
+        out: Any = np.zeros((g.shape[0], own.shape[1], *sizes))
+        for at, offset, window in _meetings(sizes, windows, g.shape[2:]):
+            out[(..., *at)] += part[(..., *window)] @ own[(..., *offset)]
+        parts.append(out)
+    return np.concatenate(parts, axis=1)
+
+
+def _conv_weight_reference(
+    x: Array, g: Array, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    windows = Windows(kernel, stride, padding, dilation)
+    parts = []
+    for part, own in zip(_by_group(x, groups, 1), _by_group(g, groups, 1), strict=True):
+        out: Any = np.zeros((own.shape[1], part.shape[1], *kernel))
+        for at, offset, window in _meetings(x.shape[2:], windows, g.shape[2:]):
+            out[(..., *offset)] += own[(..., *window)].T @ part[(..., *at)]
+        parts.append(out)
+    return np.concatenate(parts, axis=0)
+
+
+def _how(stride: Sizes, padding: Sizes, dilation: Sizes, groups: int = 1) -> dict[str, Any]:
+    return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+
+
+def _conv_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.normal(size=(2, 2, 5)), rng.normal(size=(3, 2, 3))), _how((1,), (1,), (1,)))
+    yield Sample((rng.normal(size=(1, 2, 4, 5)), rng.normal(size=(2, 1, 2, 2))), _how((2, 1), (0, 1), (1, 2), 2))
+    yield Sample(
+        (rng.normal(size=(1, 1, 2, 3, 2)), rng.normal(size=(2, 1, 1, 2, 2))),
+        _how((1,) * 3, (0,) * 3, (1,) * 3),
+    )
+    yield Sample((rng.normal(size=(0, 1, 3)), rng.normal(size=(2, 1, 2))), _how((1,), (0,), (1,)))
+
+
+def _conv_input_samples(rng: Any) -> Iterable[Sample]:
+    g, weight = rng.normal(size=(2, 3, 3)), rng.normal(size=(3, 2, 3))
+    yield Sample((g, weight), {"sizes": (6,), **_how((2,), (1,), (1,))})
+    g, weight = rng.normal(size=(1, 2, 2, 2)), rng.normal(size=(2, 2, 2, 2))
+    yield Sample((g, weight), {"sizes": (3, 4), **_how((1, 2), (0, 0), (1, 1), 2)})
+    # Room for one more window than there was.
+    yield Sample((rng.normal(size=(1, 1, 2)), rng.normal(size=(1, 1, 2))), {"sizes": (5,), **_how((1,), (0,), (2,))})
+
+
+def _conv_weight_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.normal(size=(2, 2, 5)), rng.normal(size=(2, 3, 5))), {"kernel": (3,), **_how((1,), (1,), (1,))})
+    x, g = rng.normal(size=(1, 2, 3, 4)), rng.normal(size=(1, 2, 2, 2))
+    yield Sample((x, g), {"kernel": (2, 2), **_how((1, 2), (0, 0), (1, 1), 2)})
+
+
+conv = define(
+    "conv",
+    family="contraction",
+    forward=_conv,
+    infer=_conv_infer,
+    vjp=(_conv_by_x, _conv_by_weight),
+    batch=_product_batch("conv"),
+    reference=_conv_reference,
+    samples=_conv_samples,
+    grad_name="ConvolutionBackward0",
+)
+
+conv_input = define(
+    "conv_input",
+    family="contraction",
+    forward=_conv_input,
+    infer=_conv_input_infer,
+    vjp=(_input_by_g, _input_by_weight),
+    batch=_product_batch("conv_input"),
+    reference=_conv_input_reference,
+    samples=_conv_input_samples,
+    grad_name="ConvolutionBackward0",
+)
+
+conv_weight = define(
+    "conv_weight",
+    family="contraction",
+    forward=_conv_weight,
+    infer=lambda x, g, *, kernel, stride, padding, dilation, groups: Spec(
+        (g.shape[1], x.shape[1] // groups, *kernel), x.dtype
+    ),
+    vjp=(_weight_by_x, _weight_by_g),
+    batch=_weight_batch,
+    reference=_conv_weight_reference,
+    samples=_conv_weight_samples,
+)

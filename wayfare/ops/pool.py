@@ -1,0 +1,171 @@
+"""The largest element of each window, with its place: max_pool and adaptive_max_pool, (N, C, *sizes).
+
+Both give (values, places); a place is the number of the element in the flattened sizes, as PyTorch counts it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.errors import ShapeError
+from wayfare.op import Sample
+from wayfare.ops._define import define
+from wayfare.ops.conv import Sizes, Windows, pad_sizes
+from wayfare.ops.fold import merged
+from wayfare.spec import Spec, int64
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _max_pool(
+    x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes
+) -> tuple[Array, Array]:
+    windows = Windows(kernel, stride, padding, dilation)
+    padded = pad_sizes(x, windows, counts, _lowest(x.dtype))
+    values: Any = None
+    for number, offset in enumerate(np.ndindex(*kernel)):
+        part = padded[(slice(None), slice(None), *windows.places(offset, counts))]
+        if values is None:
+            values = part.copy()
+            which = np.zeros(values.shape, np.int64)
+            continue
+        larger = part > values
+        if x.dtype.kind == "f":
+            larger |= np.isnan(part)
+        np.copyto(values, part, where=larger)
+        which[larger] = number
+    return values, _places(which, x.shape[2:], windows, counts)
+
+
+def _places(which: Array, sizes: Sizes, windows: Windows, counts: Sizes) -> Array:
+    """From the number within the kernel to the number within the input."""
+    out: Any = 0
+    steps = [math.prod(windows.kernel[axis + 1 :]) for axis in range(len(sizes))]
+    for axis, size in enumerate(sizes):
+        offset = which // steps[axis] % windows.kernel[axis]
+        start = np.arange(counts[axis]) * windows.stride[axis] - windows.padding[axis]
+        start = start.reshape((-1,) + (1,) * (len(sizes) - axis - 1))
+        out = out * size + (start + offset * windows.dilation[axis])
+    return out  # type: ignore[no-any-return]
+
+
+def _max_vjp(m: Any, g: Any, y: Any, x_spec: Spec, **_how: Any) -> Any:
+    """The gradient of each window goes to the element that was taken."""
+    batch, channels, *sizes = x_spec.shape
+    flat = (batch, channels, math.prod(g[0].shape[2:]))
+    nothing = np.zeros((batch, channels, math.prod(sizes)), x_spec.dtype.numpy)
+    places, values = m.reshape(y[1], shape=flat), m.reshape(g[0], shape=flat)
+    return m.reshape(m.scatter_add(nothing, places, values, dim=2), shape=x_spec.shape)
+
+
+def _max_infer(x: Spec, *, counts: Sizes, **_how: Any) -> tuple[Spec, Spec]:
+    shape = (*x.shape[:2], *counts)
+    if min(counts) < 1:
+        raise ShapeError(f"max_pool: no window fits into {x}")
+    return Spec(shape, x.dtype), Spec(shape, int64)
+
+
+def _largest_of(x: Array, cells: list[list[int]], counts: Sizes) -> tuple[Array, Array]:
+    """For the references: the first largest among the flat places of each cell."""
+    flat = x.reshape(*x.shape[:2], -1)
+    places = np.stack([np.asarray(cell)[np.argmax(flat[..., cell], -1)] for cell in cells], -1)
+    shape = (*x.shape[:2], *counts)
+    return np.take_along_axis(flat, places, -1).reshape(shape), places.reshape(shape)
+
+
+def _max_pool_reference(
+    x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes
+) -> tuple[Array, Array]:
+    numbers = np.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
+    cells = []
+    for window in np.ndindex(*counts):
+        cell = []
+        for offset in np.ndindex(*kernel):
+            spans = zip(window, offset, stride, padding, dilation, strict=True)
+            at = tuple(o * s - p + i * d for o, i, s, p, d in spans)
+            if all(0 <= a < n for a, n in zip(at, x.shape[2:], strict=True)):
+                cell.append(int(numbers[at]))
+        cells.append(cell)
+    return _largest_of(x, cells, counts)
+
+
+def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes) -> dict[str, Any]:
+    return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "counts": counts}
+
+
+max_pool = define(
+    "max_pool",
+    family="reduction",
+    forward=_max_pool,
+    infer=_max_infer,
+    vjp=(_max_vjp,),
+    batch=merged("max_pool"),
+    reference=_max_pool_reference,
+    samples=lambda rng: [
+        Sample((rng.normal(size=(2, 1, 5)),), _how((2,), (2,), (0,), (1,), (2,))),
+        Sample((rng.normal(size=(1, 2, 4, 5)),), _how((2, 3), (1, 2), (1, 1), (1, 1), (5, 3))),
+        Sample((rng.normal(size=(1, 1, 5)),), _how((2,), (2,), (0,), (2,), (2,))),
+        # The last window reaches over the edge.
+        Sample((rng.normal(size=(1, 1, 2, 3)),), _how((2, 2), (2, 2), (0, 0), (1, 1), (1, 2))),
+    ],
+    outputs=2,
+    differentiable_outputs=(0,),
+    grad_name="MaxPoolWithIndicesBackward0",
+)
+
+
+def adaptive_bounds(size: int, count: int) -> list[tuple[int, int]]:
+    """The cells that divide a size into `count` as evenly as can be; they may overlap by one."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def _adaptive_max_pool(x: Array, *, counts: Sizes) -> tuple[Array, Array]:
+    sizes = x.shape[2:]
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    values = np.empty((*x.shape[:2], *counts), x.dtype)
+    places = np.empty(values.shape, np.int64)
+    bounds = [adaptive_bounds(n, o) for n, o in zip(sizes, counts, strict=True)]
+    for cell in np.ndindex(*counts):
+        box = tuple(slice(*bounds[axis][i]) for axis, i in enumerate(cell))
+        part = x[(slice(None), slice(None), *box)].reshape(*x.shape[:2], -1)
+        at = part.argmax(-1)
+        values[(..., *cell)] = np.take_along_axis(part, at[..., None], -1)[..., 0]
+        places[(..., *cell)] = numbers[box].reshape(-1)[at]
+    return values, places
+
+
+def _adaptive_reference(x: Array, counts: Sizes) -> tuple[Array, Array]:
+    numbers = np.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
+    cells = []
+    for cell in np.ndindex(*counts):
+        box = tuple(
+            slice(math.floor(i * n / o), math.ceil((i + 1) * n / o))
+            for i, n, o in zip(cell, x.shape[2:], counts, strict=True)
+        )
+        cells.append([int(number) for number in numbers[box].ravel()])
+    return _largest_of(x, cells, counts)
+
+
+adaptive_max_pool = define(
+    "adaptive_max_pool",
+    family="reduction",
+    forward=_adaptive_max_pool,
+    infer=lambda x, *, counts: (Spec((*x.shape[:2], *counts), x.dtype), Spec((*x.shape[:2], *counts), int64)),
+    vjp=(_max_vjp,),
+    batch=merged("adaptive_max_pool"),
+    reference=_adaptive_reference,
+    samples=lambda rng: [
+        Sample((rng.normal(size=(2, 1, 5)),), {"counts": (3,)}),
+        Sample((rng.normal(size=(1, 2, 4, 3)),), {"counts": (2, 1)}),
+        Sample((rng.normal(size=(1, 1, 2)),), {"counts": (4,)}),
+    ],
+    outputs=2,
+    differentiable_outputs=(0,),
+    grad_name="AdaptiveMaxPoolBackward0",
+)

@@ -1,0 +1,33 @@
+"""Rounding. The slope of a step is zero almost everywhere, and that is what the rules say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from wayfare.ops._define import elementwise
+
+
+def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
+    return m.zeros_like(g)
+
+
+floor = elementwise("floor", reference=math.floor, vjp=_no_slope)
+ceil = elementwise("ceil", reference=math.ceil, vjp=_no_slope)
+trunc = elementwise("trunc", reference=math.trunc, vjp=_no_slope)
+frac = elementwise(
+    "frac", formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), vjp=lambda m, g, _y, _x: g, kinds="f"
+)
+
+
+def _round(m: Any, x: Any, *, decimals: int) -> Any:
+    if decimals == 0:
+        return m.rint(x)
+    factor = 10.0 ** abs(decimals)
+    return m.rint(x * factor) / factor if decimals > 0 else m.rint(x / factor) * factor
+
+
+round_ = elementwise(
+    "round", formula=_round, reference=lambda x, decimals: round(x, decimals), vjp=_no_slope,
+    sample_attrs=({"decimals": 0}, {"decimals": 2}, {"decimals": -1}), domain=(-30.3, 30.2),
+)  # fmt: skip

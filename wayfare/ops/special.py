@@ -1,0 +1,141 @@
+"""Special functions: error functions, the gamma family, Bessel functions, entropy terms."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from functools import partial
+from typing import Any
+
+from wayfare.ops._define import elementwise
+
+_float = partial(elementwise, promotion="float", kinds="f")
+_POSITIVE = (0.3, 3.0)
+_TWO_BY_ROOT_PI = 2 / math.sqrt(math.pi)
+
+
+def _scipy(name: str) -> Any:
+    """A reference from mpmath-free SciPy by another route than the forward: called on one Python float at a time."""
+
+    def call(*numbers: Any) -> float:
+        return float(getattr(importlib.import_module("scipy.special"), name)(*numbers))
+
+    return call
+
+
+erf = _float("erf", reference=math.erf, vjp=lambda m, g, _y, x: g * (_TWO_BY_ROOT_PI * m.exp(-(x * x))))
+erfc = _float("erfc", reference=math.erfc, vjp=lambda m, g, _y, x: g * (-_TWO_BY_ROOT_PI * m.exp(-(x * x))))
+erfcx = _float(
+    "erfcx", reference=lambda x: math.exp(x * x) * math.erfc(x),
+    vjp=lambda m, g, y, x: g * (2 * x * y - _TWO_BY_ROOT_PI),
+)  # fmt: skip
+erfinv = _float(
+    "erfinv", reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
+    vjp=lambda m, g, y, _x: g * (math.sqrt(math.pi) / 2 * m.exp(y * y)),
+)  # fmt: skip
+lgamma = _float("lgamma", reference=math.lgamma, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.digamma(x))
+digamma = _float(
+    "digamma", domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.polygamma(x, n=1),
+    reference=lambda x: _digamma_by_recurrence(x),
+)  # fmt: skip
+
+
+def _digamma_by_recurrence(x: float) -> float:
+    """Shift the argument up, then the asymptotic series."""
+    total = 0.0
+    while x < 12:
+        total -= 1 / x
+        x += 1
+    inverse = 1 / (x * x)
+    series = inverse * (1 / 12 - inverse * (1 / 120 - inverse * (1 / 252 - inverse * (1 / 240 - inverse / 132))))
+    return total + math.log(x) - 0.5 / x - series
+
+
+polygamma = _float(
+    "polygamma", formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x), domain=_POSITIVE,
+    reference=lambda x, n: _digamma_by_recurrence(x) if n == 0 else (-1.0) ** (n + 1) * math.factorial(n) * _scipy("zeta")(n + 1, x),
+    vjp=lambda m, g, _y, x, *, n: g * m.polygamma(x, n=n + 1), sample_attrs=({"n": 1}, {"n": 2}, {"n": 0}),
+)  # fmt: skip
+zeta = _float(
+    "zeta", arity=2, domain=((1.5, 4.0), (0.5, 3.0)), reference=_scipy("zeta"),
+    vjp=(None, lambda m, g, _y, x, q: -(g * x * m.zeta(x + 1, q))),
+)  # fmt: skip
+ndtr = _float(
+    "ndtr", reference=lambda x: 0.5 * math.erfc(-x / math.sqrt(2)),
+    vjp=lambda m, g, _y, x: g * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),
+)  # fmt: skip
+ndtri = _float(
+    "ndtri", reference=_scipy("ndtri"), domain=(0.1, 0.9),
+    vjp=lambda m, g, y, _x: g * (m.exp(y * y * 0.5) * math.sqrt(2 * math.pi)),
+)  # fmt: skip
+log_ndtr = _float(
+    "log_ndtr", reference=lambda x: math.log(0.5 * math.erfc(-x / math.sqrt(2))),
+    vjp=lambda m, g, _y, x: g / m.erfcx(x * (-1 / math.sqrt(2))) * math.sqrt(2 / math.pi),
+)  # fmt: skip
+i0 = _float("i0", reference=_scipy("i0"), vjp=lambda m, g, _y, x: g * m.i1(x))
+i0e = _float("i0e", reference=_scipy("i0e"), vjp=lambda m, g, y, x: g * (m.i1e(x) - m.sign(x) * y))
+
+
+def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
+    """I0 - I1 / x, and 1/2 at 0."""
+    tiny = x == 0
+    safe = m.where(tiny, m.cos(m.zeros_like(x)), x)
+    return m.where(tiny, m.cos(m.zeros_like(x)) * 0.5, zeroth - y / safe)
+
+
+i1 = _float("i1", reference=_scipy("i1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * _i1_slope(m, m.i0(x), y, x))
+i1e = _float(
+    "i1e", reference=_scipy("i1e"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: g * (_i1_slope(m, m.i0e(x), y, x) - m.sign(x) * y),
+)  # fmt: skip
+j0 = _float("j0", reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
+j1 = _float("j1", reference=_scipy("j1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.j0(x) - y / x))
+y0 = _float("y0", reference=_scipy("y0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.y1(x)))
+y1 = _float("y1", reference=_scipy("y1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.y0(x) - y / x))
+k0 = _float("k0", reference=_scipy("k0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.k1(x)))
+k1 = _float("k1", reference=_scipy("k1"), domain=_POSITIVE, vjp=lambda m, g, y, x: -(g * (m.k0(x) + y / x)))
+k0e = _float("k0e", reference=_scipy("k0e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k1e(x)))
+k1e = _float("k1e", reference=_scipy("k1e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k0e(x) - y / x))
+
+
+def _gamma_density(m: Any, a: Any, x: Any) -> Any:
+    """The derivative of the regularised lower incomplete gamma function by its second argument."""
+    return m.exp((a - 1) * m.log(x) - x - m.lgamma(a))
+
+
+gammainc = _float(
+    "gammainc", arity=2, reference=_scipy("gammainc"), domain=_POSITIVE,
+    vjp=(None, lambda m, g, _y, a, x: g * _gamma_density(m, a, x)),
+)  # fmt: skip
+gammaincc = _float(
+    "gammaincc", arity=2, reference=_scipy("gammaincc"), domain=_POSITIVE,
+    vjp=(None, lambda m, g, _y, a, x: -(g * _gamma_density(m, a, x))),
+)  # fmt: skip
+
+
+def _xlogy_by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
+    flat = m.logical_and(x == 0, y <= 0)
+    return m.where(flat, m.zeros_like(g), g * m.log(m.where(flat, m.cos(m.zeros_like(y)), y)))
+
+
+xlogy = _float(
+    "xlogy", arity=2, reference=lambda x, y: x * math.log(y), domain=((-2, 2), (0.3, 3.0)),
+    vjp=(_xlogy_by_x, lambda m, g, _y, x, y: g * (x / y)),
+)  # fmt: skip
+xlog1py = _float(
+    "xlog1py", arity=2, reference=lambda x, y: x * math.log1p(y), domain=((-2, 2), (-0.5, 3.0)),
+    vjp=(
+        lambda m, g, _y, x, y: _xlogy_by_x(m, g, None, x, y + 1),
+        lambda m, g, _y, x, y: g * (x / (y + 1)),
+    ),
+)  # fmt: skip
+
+
+def _entr(m: Any, x: Any) -> Any:
+    return m.where(x < 0, x * 0 - math.inf, -m.xlogy(x, x))
+
+
+entr = _float(
+    "entr", formula=_entr, reference=lambda x: -x * math.log(x), domain=_POSITIVE,
+    vjp=lambda m, g, _y, x: m.where(x < 0, g * math.nan, -(g * (m.log(x) + 1))),
+)  # fmt: skip
