@@ -67,8 +67,7 @@ class Sides:
     def __init__(self, options: Options, environment: Mapping[str, str] | None = None) -> None:
         self._stack = ExitStack()
         self.workers = [
-            self._stack.enter_context(Worker(module, options.threads, environment))
-            for module in options.modules()
+            self._stack.enter_context(Worker(module, options.threads, environment)) for module in options.modules()
         ]
 
     def __enter__(self) -> Sides:
@@ -150,6 +149,8 @@ class Report:
             self.note(f"{name:9} {text}")
         if len(self.options.modules()) == 1:
             self.note(f"{self.options.peer} cannot be imported: {self.options.subject} is shown alone.")
+        if hasattr(os, "getloadavg") and os.getloadavg()[0] > available_cores() / 2:
+            self.note("The machine is busy with other work: ratios are blurred, most of all with several threads.")
 
     def environment(self) -> dict[str, str]:
         """Names, versions, processor, threads and date: without them a figure means nothing."""

@@ -58,7 +58,8 @@ def test_device():
 
 
 def test_dims():
-    assert normal_dim("op", -1, 3) == 2 and normal_dims("op", None, 2) == (0, 1) and normal_dims("op", (1, -3), 3) == (0, 1)
+    assert normal_dim("op", -1, 3) == 2
+    assert normal_dims("op", None, 2) == (0, 1) and normal_dims("op", (1, -3), 3) == (0, 1)
     with pytest.raises(IndexRangeError, match="op: dim 3 is out of range .* 3 dimensions.*from -3 to 2"):
         normal_dim("op", 3, 3)
     with pytest.raises(ShapeError, match="named twice"):

@@ -36,14 +36,31 @@ def home_of(thing, namespace):
     return module if isinstance(module, str) and module.startswith("wayfare") else namespace
 
 
+class Bare(str):
+    """An annotation that prints without the quotes of a string."""
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return str(self)
+
+
+def bare(annotation):
+    """An annotation as it stands in the source."""
+    return Bare(annotation) if isinstance(annotation, str) else annotation
+
+
 def signature_of(name, thing):
     """How a thing is called, as Python would write it."""
     try:
-        signature = str(inspect.signature(thing))
+        signature = inspect.signature(thing)
     except (TypeError, ValueError):
         return name
+    parameters = [p.replace(annotation=bare(p.annotation)) for p in signature.parameters.values()]
+    result = bare(signature.return_annotation)
+    signature = signature.replace(parameters=parameters, return_annotation=result)
     # Objects as defaults print an address, which differs from run to run.
-    return name + re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"<\1>", signature)
+    return name + re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"<\1>", str(signature))
 
 
 def text_of(thing):
@@ -76,12 +93,30 @@ def entry(name, thing):
         return "\n".join(lines)
     if callable(thing):
         return f"### `{signature_of(name, thing)}`\n\n{text_of(thing)}\n"
-    return f"### `{name}`\n\n`{type(thing).__name__}` with the value `{thing!r}`.\n"
+    # Not its value, which may hold the state of this very run.
+    return f"### `{name}`\n\nA `{type(thing).__name__}`: {summary(text_of(type(thing)))}\n"
 
 
 def slug(title):
     """The file name of a page."""
-    return title.replace(".", "-").replace("_", "-") + ".md"
+    return re.sub(r"[._ ]", "-", title) + ".md"
+
+
+def by_home(module):
+    """The public names of a module by the module that defines them: [(home, [(name, thing), …]), …]."""
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    homes = {}
+    for name in sorted(names, key=str.lower):
+        thing = getattr(module, name)
+        if not inspect.ismodule(thing):
+            homes.setdefault(home_of(thing, module.__name__), []).append((name, thing))
+    return sorted(homes.items())
+
+
+def section(namespace, home, things):
+    """What a module defines of a namespace: what the module is about, then its names."""
+    about = (inspect.getdoc(sys.modules[home]) or "").strip()
+    return about + "\n\n" + "\n".join(entry(f"{namespace}.{name}", thing) for name, thing in things)
 
 
 def pages():
@@ -89,20 +124,24 @@ def pages():
     written, index = {}, ["# API reference", "", NOTE]
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
-        by_home = {}
-        for name in getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")]):
-            thing = getattr(module, name)
-            if not inspect.ismodule(thing):
-                by_home.setdefault(home_of(thing, namespace), []).append((name, thing))
-        index += [f"## {namespace}", "", (inspect.getdoc(module) or "").strip(), ""]
-        for home, things in sorted(by_home.items()):
-            title = home if home.startswith(namespace) else f"{namespace}.{home.removeprefix('wayfare.')}"
-            about = (inspect.getdoc(sys.modules[home]) or "").strip()
-            names = sorted(things, key=lambda pair: pair[0].lower())
-            body = "\n".join(entry(f"{namespace}.{name}", thing) for name, thing in names)
-            written[slug(title)] = f"# {title}\n\n{NOTE}\n{about}\n\n{body}"
-            links = ", ".join(f"`{name}`" for name, _ in names)
-            index += [f"- [{title}]({slug(title)}): {links}"]
+        about = (inspect.getdoc(module) or "").strip()
+        homes = by_home(module)
+        index += [f"## {namespace}", "", about, ""]
+        if namespace == "wayfare":
+            # Too much for one page: each of the modules behind it has its own.
+            whole = {
+                f"{home} in wayfare" if home in NAMESPACES else home:
+                f"# {home}\n\n{NOTE}\n{section(namespace, home, things)}"
+                for home, things in homes
+            }  # fmt: skip
+            places = {home: slug(title) for title, (home, _) in zip(whole, homes, strict=True)}
+        else:
+            parts = [f"## {home}\n\n{section(namespace, home, things)}" for home, things in homes]
+            whole = {namespace: "\n".join([f"# {namespace}\n\n{NOTE}\n{about}\n", *parts])}
+            places = {home: f"{slug(namespace)}#{home.replace('.', '')}" for home, _ in homes}
+        written |= {slug(title): text for title, text in whole.items()}
+        for home, things in homes:
+            index.append(f"- [{home}]({places[home]}): " + ", ".join(f"`{name}`" for name, _ in things))
         index.append("")
     written["README.md"] = "\n".join(index)
     return {name: text.rstrip() + "\n" for name, text in written.items()}

@@ -2,90 +2,24 @@
 
     import wayfare as wf
 
-The names, signatures and semantics are PyTorch's wherever it has them; what is new has new names.
+The names, signatures and semantics are PyTorch's wherever it has them; what is new has new names. The public names of
+each subject are listed in the module that defines them.
 """
+
+# ruff: noqa: E402 - the warnings filter comes first
 
 import warnings as _warnings
 
 # Division by zero and the like give inf or nan, as in PyTorch, without NumPy's warning about our own lines.
 _warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"wayfare\.")
 
-from wayfare import ops as _ops  # noqa: E402, F401
-from wayfare.spec import (  # noqa: E402
-    Device as device,
-    DType as dtype,
-    Size,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
-from wayfare.spec import bool_ as bool  # noqa: E402
-from wayfare.spec import float16 as half  # noqa: E402
-from wayfare.spec import float32 as float  # noqa: E402
-from wayfare.spec import float64 as double  # noqa: E402
-from wayfare.spec import int16 as short  # noqa: E402
-from wayfare.spec import int32 as int  # noqa: E402
-from wayfare.spec import int64 as long  # noqa: E402
-from wayfare.tensor import Tensor  # noqa: E402
-from wayfare.functions.arithmetic import *  # noqa: E402, F403
-from wayfare.functions.compare import *  # noqa: E402, F403
-from wayfare.functions.convert import *  # noqa: E402, F403
-from wayfare.functions.creation import *  # noqa: E402, F403
-from wayfare.functions.einsum import *  # noqa: E402, F403
-from wayfare.functions.elementwise import *  # noqa: E402, F403
-from wayfare.functions.generator import *  # noqa: E402, F403
-from wayfare.functions.grids import *  # noqa: E402, F403
-from wayfare.functions.index import *  # noqa: E402, F403
-from wayfare.functions.info import *  # noqa: E402, F403
-from wayfare.functions.join import *  # noqa: E402, F403
-from wayfare.functions.linalg import *  # noqa: E402, F403
-from wayfare.functions.matmul import *  # noqa: E402, F403
-from wayfare.functions.matrix_norms import *  # noqa: E402, F403
-from wayfare.functions.norms import *  # noqa: E402, F403
-from wayfare.functions.parts import *  # noqa: E402, F403
-from wayfare.functions.random import *  # noqa: E402, F403
-from wayfare.functions.rearrange import *  # noqa: E402, F403
-from wayfare.functions.scatter import *  # noqa: E402, F403
-from wayfare.functions.shape import *  # noqa: E402, F403
-from wayfare.functions.special_functions import *  # noqa: E402, F403
-from wayfare.functions.split import *  # noqa: E402, F403
-from wayfare.functions.writes import *  # noqa: E402, F403
-from wayfare.functions.copies import *  # noqa: E402, F403
-from wayfare.functions.random_fill import *  # noqa: E402, F403
-from wayfare.functions.distance import *  # noqa: E402, F403
-from wayfare.functions.extreme import *  # noqa: E402, F403
-from wayfare.functions.reduce import *  # noqa: E402, F403
-from wayfare.functions.scan import *  # noqa: E402, F403
-from wayfare.functions.softmax import *  # noqa: E402, F403
-from wayfare.functions.sort import *  # noqa: E402, F403
-from wayfare.functions.statistics import *  # noqa: E402, F403
-from wayfare import autograd, func, testing, utils  # noqa: E402
-from wayfare import linalg, nn, signal, special  # noqa: E402
-from wayfare.nn.functional.activation import (  # noqa: E402
-    celu,
-    celu_,
-    hardshrink,
-    prelu,
-    relu,
-    relu_,
-    rrelu,
-    rrelu_,
-    selu,
-    selu_,
-    threshold,
-    threshold_,
-)
-from wayfare.functions import generator as random  # noqa: E402, F401
-from wayfare import interop as _interop  # noqa: E402, F401
-from wayfare import methods as _methods  # noqa: E402, F401
-from wayfare import printing as _printing  # noqa: E402, F401
-from wayfare.autograd.checkpoint import checkpoint  # noqa: E402
-from wayfare.autograd.modes import (  # noqa: E402
+from wayfare import ops as _ops  # noqa: F401, I001 - fills the registry before anything reads it
+from wayfare import autograd, errors, func, linalg, nn, signal, special, testing, utils
+from wayfare import interop as _interop  # noqa: F401 - these three install methods of Tensor
+from wayfare import methods as _methods  # noqa: F401
+from wayfare import printing as _printing  # noqa: F401
+from wayfare.autograd.checkpoint import checkpoint
+from wayfare.autograd.modes import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
@@ -93,6 +27,135 @@ from wayfare.autograd.modes import (  # noqa: E402
     no_grad,
     set_grad_enabled,
 )
-from wayfare.autograd.transforms import vmap  # noqa: E402
-from wayfare.graph.text import graph  # noqa: E402
-from wayfare.version import __version__  # noqa: E402
+from wayfare.autograd.transforms import vmap
+from wayfare.functions import generator as random
+from wayfare.functions import arithmetic as _arithmetic
+from wayfare.functions import compare as _compare
+from wayfare.functions import convert as _convert
+from wayfare.functions import copies as _copies
+from wayfare.functions import creation as _creation
+from wayfare.functions import distance as _distance
+from wayfare.functions import einsum as _einsum
+from wayfare.functions import elementwise as _elementwise
+from wayfare.functions import extreme as _extreme
+from wayfare.functions import generator as _generator
+from wayfare.functions import grids as _grids
+from wayfare.functions import index as _index
+from wayfare.functions import info as _info
+from wayfare.functions import join as _join
+from wayfare.functions import linalg as _linalg
+from wayfare.functions import matmul as _matmul
+from wayfare.functions import matrix_norms as _matrix_norms
+from wayfare.functions import norms as _norms
+from wayfare.functions import parts as _parts
+from wayfare.functions import random as _random
+from wayfare.functions import random_fill as _random_fill
+from wayfare.functions import rearrange as _rearrange
+from wayfare.functions import reduce as _reduce
+from wayfare.functions import scan as _scan
+from wayfare.functions import scatter as _scatter
+from wayfare.functions import shape as _shape
+from wayfare.functions import softmax as _softmax
+from wayfare.functions import sort as _sort
+from wayfare.functions import special_functions as _special_functions
+from wayfare.functions import split as _split
+from wayfare.functions import statistics as _statistics
+from wayfare.functions import writes as _writes
+from wayfare.functions.arithmetic import *  # noqa: F403
+from wayfare.functions.compare import *  # noqa: F403
+from wayfare.functions.convert import *  # noqa: F403
+from wayfare.functions.copies import *  # noqa: F403
+from wayfare.functions.creation import *  # noqa: F403
+from wayfare.functions.distance import *  # noqa: F403
+from wayfare.functions.einsum import *  # noqa: F403
+from wayfare.functions.elementwise import *  # noqa: F403
+from wayfare.functions.extreme import *  # noqa: F403
+from wayfare.functions.generator import *  # noqa: F403
+from wayfare.functions.grids import *  # noqa: F403
+from wayfare.functions.index import *  # noqa: F403
+from wayfare.functions.info import *  # noqa: F403
+from wayfare.functions.join import *  # noqa: F403
+from wayfare.functions.linalg import *  # noqa: F403
+from wayfare.functions.matmul import *  # noqa: F403
+from wayfare.functions.matrix_norms import *  # noqa: F403
+from wayfare.functions.norms import *  # noqa: F403
+from wayfare.functions.parts import *  # noqa: F403
+from wayfare.functions.random import *  # noqa: F403
+from wayfare.functions.random_fill import *  # noqa: F403
+from wayfare.functions.rearrange import *  # noqa: F403
+from wayfare.functions.reduce import *  # noqa: F403
+from wayfare.functions.scan import *  # noqa: F403
+from wayfare.functions.scatter import *  # noqa: F403
+from wayfare.functions.shape import *  # noqa: F403
+from wayfare.functions.softmax import *  # noqa: F403
+from wayfare.functions.sort import *  # noqa: F403
+from wayfare.functions.special_functions import *  # noqa: F403
+from wayfare.functions.split import *  # noqa: F403
+from wayfare.functions.statistics import *  # noqa: F403
+from wayfare.functions.writes import *  # noqa: F403
+from wayfare.graph.text import graph
+from wayfare.nn.functional.activation import celu, celu_, hardshrink, prelu, relu, relu_, rrelu, rrelu_, selu, selu_
+from wayfare.nn.functional.activation import threshold, threshold_
+from wayfare.nn.functional.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
+from wayfare.nn.functional.pool import adaptive_avg_pool1d, avg_pool1d, max_pool1d, max_pool1d_with_indices
+from wayfare.nn.functional.pool import max_pool2d, max_pool3d
+from wayfare.nn.functional.grid import affine_grid as affine_grid_generator
+from wayfare.nn.functional.grid import grid_sampler
+from wayfare.nn.functional.grid import grid_sampler as grid_sampler_2d
+from wayfare.nn.functional.grid import grid_sampler as grid_sampler_3d
+from wayfare.settings import settings
+from wayfare.spec import Device as device
+from wayfare.spec import DType as dtype
+from wayfare.spec import Size, float16, float32, float64, int8, int16, int32, int64, uint8
+from wayfare.spec import bool_ as bool
+from wayfare.spec import float16 as half
+from wayfare.spec import float32 as float
+from wayfare.spec import float64 as double
+from wayfare.spec import int16 as short
+from wayfare.spec import int32 as int
+from wayfare.spec import int64 as long
+from wayfare.tensor import Tensor
+from wayfare.version import __version__
+
+__all__ = [
+    "Size", "Tensor", "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
+    "bool", "celu", "celu_", "checkpoint", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
+    "float64", "func", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half", "hardshrink",
+    "inference_mode", "int", "int16", "int32", "int64", "int8", "is_grad_enabled", "is_inference_mode_enabled",
+    "linalg", "long", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "nn", "no_grad", "prelu",
+    "random", "relu", "relu_", "rrelu", "rrelu_", "selu", "selu_", "set_grad_enabled", "settings", "short", "signal",
+    "special", "testing", "threshold", "threshold_", "uint8", "utils", "vmap",
+]  # fmt: skip
+__all__ += _arithmetic.__all__
+__all__ += _compare.__all__
+__all__ += _convert.__all__
+__all__ += _copies.__all__
+__all__ += _creation.__all__
+__all__ += _distance.__all__
+__all__ += _einsum.__all__
+__all__ += _elementwise.__all__
+__all__ += _extreme.__all__
+__all__ += _generator.__all__
+__all__ += _grids.__all__
+__all__ += _index.__all__
+__all__ += _info.__all__
+__all__ += _join.__all__
+__all__ += _linalg.__all__
+__all__ += _matmul.__all__
+__all__ += _matrix_norms.__all__
+__all__ += _norms.__all__
+__all__ += _parts.__all__
+__all__ += _random.__all__
+__all__ += _random_fill.__all__
+__all__ += _rearrange.__all__
+__all__ += _reduce.__all__
+__all__ += _scan.__all__
+__all__ += _scatter.__all__
+__all__ += _shape.__all__
+__all__ += _softmax.__all__
+__all__ += _sort.__all__
+__all__ += _special_functions.__all__
+__all__ += _split.__all__
+__all__ += _statistics.__all__
+__all__ += _writes.__all__

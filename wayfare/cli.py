@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from wayfare import doctor
 from wayfare.demo import regression
+from wayfare.demo.page import Page
 from wayfare.version import __version__
 
 # What a shell reports for a program that an interrupt or a closed pipe ended.
@@ -33,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     match options.command:
         case "demo":
-            regression.run(regression.Page(), epochs=options.epochs, seed=options.seed)
+            regression.run(Page(), epochs=options.epochs, seed=options.seed)
         case "doctor":
             report = doctor.examine()
             print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))

@@ -32,6 +32,12 @@ _NO_ATTRS: dict[str, Any] = {}
 
 def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) -> Any:
     """Run an op on tensors: by the executor in force, or now."""
+    if len(inputs) == 1 and op.outputs == 1:
+        return apply1(op, inputs[0], attrs)
+    return _apply(op, inputs, attrs)
+
+
+def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
     mode = STATE.mode
     if mode is not None and mode.executor is not None:
         return mode.executor.apply(op, inputs, attrs)
@@ -43,41 +49,40 @@ def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS)
     for t in inputs:
         if t._view is not None:
             t._renew()
-    record = op.vjp is not None and (mode is None or mode.grad) and any(t._requires_grad for t in inputs)
-    if record and any(t._extras is not None for t in inputs):
+    record = op.vjp is not None and (mode is None or mode.grad) and any([t._requires_grad for t in inputs])
+    if record and any([t._extras is not None for t in inputs]):
         refuse_inference(op, inputs)
-    if out.__class__ is tuple or out.__class__ is list:
-        outputs = tuple(wrap(_asarray(o)) for o in out)
+    several = out.__class__ is tuple or out.__class__ is list
+    if several:
+        outputs = tuple([wrap(_asarray(o)) for o in out])
         if record:
             record_many(op, inputs, arrays, outputs, attrs)
     else:
-        if out.__class__ is not _ndarray:
-            out = _asarray(out)
-        outputs = (wrap(out),)
+        outputs = (wrap(out if out.__class__ is _ndarray else _asarray(out)),)
         if op.view:
             _become_view(op, inputs[0], outputs[0], attrs)
         if record and out.dtype.kind == "f":
             record_one(op, inputs, arrays, outputs[0], attrs)
     if mode is not None:
         _after(op, inputs, outputs, mode)
-    return outputs if out.__class__ is tuple or out.__class__ is list else outputs[0]
+    return outputs if several else outputs[0]
 
 
-def apply1(op: Op, a: Tensor) -> Tensor:
-    """`apply` for one input and no attributes."""
+def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
+    """`apply` for one input and one output."""
     record = op.vjp is not None
     if UNUSUAL:
         mode = STATE.mode
         if mode is not None:
             if mode is not NO_GRAD:
-                return apply(op, (a,))  # type: ignore[no-any-return]
+                return _apply(op, (a,), attrs)  # type: ignore[no-any-return]
             record = False
     x = a._array
     try:
         forward = op.forward
-        out = forward(x)
+        out = forward(x, **attrs) if attrs else forward(x)
     except Exception as error:
-        raise explain_failure(op, [a.spec], _NO_ATTRS, error) from None
+        raise explain_failure(op, [a.spec], attrs, error) from None
     if out.__class__ is not _ndarray:
         out = _asarray(out)
     t = _new_tensor(Tensor)
@@ -85,19 +90,22 @@ def apply1(op: Op, a: Tensor) -> Tensor:
     t._grad = t._view = t._extras = None
     if a._view is not None:
         a._renew()
-    if record and a._requires_grad:
+    if op.view:
+        _become_view(op, a, t, attrs)
+    dtype = out.dtype
+    if record and a._requires_grad and (not attrs or dtype.kind == "f"):
         if a._extras is not None:
             refuse_inference(op, (a,))
         t._requires_grad = True
         t._edge = node = Node()
         node.op = op
-        node.attrs = _NO_ATTRS
+        node.attrs = attrs
         node.edges = (a._edge or a,)
         keep = op.keep_first
         node.kept = keep(out, x)
         node.number = tick()
         node.shape = out.shape
-        node.dtype = out.dtype
+        node.dtype = dtype
         node.extras = None
         frame: Any = _getframe(2)
         code = frame.f_code
@@ -119,7 +127,7 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
         mode = STATE.mode
         if mode is not None:
             if mode is not NO_GRAD:
-                return apply(op, (a, b))  # type: ignore[no-any-return]
+                return _apply(op, (a, b), _NO_ATTRS)  # type: ignore[no-any-return]
             record = False
     x = a._array
     y = b._array

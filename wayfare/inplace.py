@@ -19,7 +19,7 @@ from wayfare.graph.node import Node
 from wayfare.op import REGISTRY
 from wayfare.spec import OF_NUMPY
 from wayfare.state import STATE, changed_mode, current
-from wayfare.tensor import Tensor
+from wayfare.tensor import Tensor, wrap
 
 
 def check_writable(t: Tensor, name: str) -> None:
@@ -91,6 +91,15 @@ def move_into(t: Tensor, result: Tensor, name: str) -> Tensor:
     return t
 
 
+def set_aside(t: Tensor, others: tuple[Any, ...]) -> Tensor:
+    """A copy of `t` with its history if something is being recorded, else `t` itself."""
+    if not current().grad or not any(isinstance(x, Tensor) and x.requires_grad for x in (t, *others)):
+        return t
+    copy = wrap(t._array.copy())
+    copy._edge, copy._requires_grad = t._edge, t._requires_grad
+    return copy
+
+
 def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor:
     """A node on top of `source`'s history whose values are already in t's memory."""
     out = t.detach()
@@ -137,4 +146,4 @@ def renew(t: Tensor) -> None:
         record_one(REGISTRY["look_through"], (base,), [base._array], t, {"path": view.path})
 
 
-Tensor._renew = renew  # type: ignore[method-assign]
+Tensor._renew = renew  # type: ignore[method-assign, assignment]

@@ -42,7 +42,7 @@ class Sample:
     smooth: bool = True
 
 
-class joint:  # noqa: N801 - reads as a word in the records
+class joint:
     """A gradient rule for all inputs at once: `rule(m, needs, g, y, *inputs, **attrs)` gives one per input."""
 
     __slots__ = ("rule",)
@@ -95,6 +95,8 @@ class Op:
             self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
         if isinstance(self.vjp, tuple) and len(self.vjp) == 1:
             self.keep_first = self.packer((True,))
+        elif isinstance(self.vjp, joint):
+            self.keep_first = lambda y, x: self.packer((True,))(y, x)
         elif isinstance(self.vjp, tuple) and len(self.vjp) == 2:
             self.keep_first, self.keep_second = self.packer((True, False)), self.packer((False, True))
             self.keep_both = self.packer((True, True))

@@ -105,17 +105,18 @@ class Device:
 
     def __init__(self, kind: Any = "cpu", index: int | None = None) -> None:
         if isinstance(kind, Device):
-            kind, index = kind.type, kind.index
-        text = str(kind)
+            index = kind.index
+        text = kind.type if isinstance(kind, Device) else str(kind)
         name, _, number = text.partition(":")
         if name != "cpu":
             raise ArgumentTypeError(f"device: {text!r} is not a device of this installation",
                                     fix="Use 'cpu'.")  # fmt: skip
-        self.type = name
+        self.type: str = name
         self.index = int(number) if number else index
 
     def __repr__(self) -> str:
-        return f"device(type='{self.type}')" if self.index is None else f"device(type='{self.type}', index={self.index})"
+        index = "" if self.index is None else f", index={self.index}"
+        return f"device(type='{self.type}'{index})"
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"

@@ -81,7 +81,7 @@ def current() -> Mode:
     return STATE.mode or _ORDINARY
 
 
-class changed_mode:  # noqa: N801 - a `with` block that reads as words
+class changed_mode:
     """`with changed_mode(grad=False):` — the base of every context manager that changes the state."""
 
     __slots__ = ("_changes", "_previous")

@@ -115,7 +115,7 @@ class Tensor(TensorMethods):
             raise GraphError("requires_grad_: only a leaf can stop requiring a gradient; this tensor was computed",
                              fix="Use .detach() to cut it from its history.")  # fmt: skip
         if requires_grad and self._array.dtype.kind != "f":
-            raise OperationError(f"requires_grad_: only floating-point tensors can have gradients, this is {self.dtype}",
+            raise OperationError(f"requires_grad_: only floating-point tensors have gradients, this is {self.dtype}",
                                  fix="Convert it with .float() first.")  # fmt: skip
         if requires_grad and self._extras is not None and "inference" in self._extras:
             raise GraphError("requires_grad_: a tensor made under inference_mode cannot join the graph",
@@ -142,7 +142,7 @@ class Tensor(TensorMethods):
     def output_nr(self) -> int:
         """Which output of its `grad_fn` it is."""
         edge = self._edge
-        return edge[1] if edge.__class__ is tuple else 0  # type: ignore[no-any-return]
+        return edge[1] if edge.__class__ is tuple else 0
 
     @property
     def grad(self) -> Tensor | None:
@@ -312,7 +312,7 @@ class Tensor(TensorMethods):
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()  # type: ignore[no-any-return]
+        return self._array.__dlpack_device__()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise ArgumentTypeError("pickle: tensors are not pickled, because loading a pickle runs code",

@@ -11,10 +11,15 @@ from benchmarks.works import Prepared, clear, gradients, leaf
 
 OPS_PER_BLOCK = 10
 
+# From where weights are drawn: values and gradients must neither vanish nor explode along the chain.
+NEAR_ONE = (0.5, 1.5)
+KEEPING_LENGTH = (-0.8, 0.8)
+
 
 def mixed(x: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Ten ops as they come in real models: weights, a scalar, non-linear functions, a value used twice."""
     h = x * a
+    h = -h
     h = h + b
     h = h.tanh()
     h = h - c
@@ -22,8 +27,7 @@ def mixed(x: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     h = h / d
     h = h + x
     h = h.relu()
-    h = h * 0.5
-    return -h
+    return h * 0.5
 
 
 def products(x: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
@@ -37,17 +41,17 @@ def products(x: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 def small_ops(m: Any, ops: int = 200, size: int = 8) -> Prepared:
     """Forward and backward through the mixed chain."""
-    return _forward_and_backward(m, mixed, ops, size)
+    return _forward_and_backward(mixed, _weights(m, size, NEAR_ONE), ops)
 
 
 def small_products(m: Any, ops: int = 200, size: int = 8) -> Prepared:
     """Forward and backward through the chain of products."""
-    return _forward_and_backward(m, products, ops, size)
+    return _forward_and_backward(products, _weights(m, size, KEEPING_LENGTH), ops)
 
 
 def small_ops_forward(m: Any, ops: int = 200, size: int = 8) -> Prepared:
     """The mixed chain where nothing is recorded."""
-    leaves = _leaves(m, size)
+    leaves = _weights(m, size, NEAR_ONE)
 
     def step() -> Any:
         with m.no_grad():
@@ -56,9 +60,7 @@ def small_ops_forward(m: Any, ops: int = 200, size: int = 8) -> Prepared:
     return Prepared(step, lambda: [step().numpy()])
 
 
-def _forward_and_backward(m: Any, block: Callable[..., Any], ops: int, size: int) -> Prepared:
-    leaves = _leaves(m, size)
-
+def _forward_and_backward(block: Callable[..., Any], leaves: list[Any], ops: int) -> Prepared:
     def step() -> None:
         clear(leaves)
         _run(block, leaves, ops).sum().backward()
@@ -70,10 +72,9 @@ def _forward_and_backward(m: Any, block: Callable[..., Any], ops: int, size: int
     return Prepared(step, results)
 
 
-def _leaves(m: Any, size: int) -> list[Any]:
-    # Kept near one: divisors stay away from zero, products neither vanish nor explode.
+def _weights(m: Any, size: int, span: tuple[float, float]) -> list[Any]:
     numbers = np.random.default_rng(0)
-    return [leaf(m, numbers.uniform(0.5, 1.5, (size, size))) for _ in range(5)]
+    return [leaf(m, numbers.uniform(*span, (size, size))) for _ in range(5)]
 
 
 def _run(block: Callable[..., Any], leaves: list[Any], ops: int) -> Any:

@@ -65,12 +65,12 @@ def test_several_outputs_and_needs_input_grad():
 
         @staticmethod
         def backward(ctx, g_product, g_sum):
-            a, b = ctx.saved_tensors
+            _, b = ctx.saved_tensors
             seen["needs"] = ctx.needs_input_grad
             return g_product * b + g_sum, None
 
     a, b = vector(2.0), wf.tensor([5.0], dtype=wf.float64)
-    product, total = Both.apply(a, b)
+    product, _ = Both.apply(a, b)
     (product * 2).sum().backward()
     assert a.grad.tolist() == [10.0] and seen["needs"] == (True, False)
 

@@ -91,8 +91,8 @@ def test_vmap_equals_a_loop():
 
 def test_vmap_dims_structures_and_chunks():
     x = wf.tensor(np.arange(24.0).reshape(2, 3, 4))
-    got = vmap(lambda d: {"double": d["x"] * 2, "sum": d["x"].sum()}, in_dims=({"x": 1},), out_dims={"double": 2, "sum": 0})
-    out = got({"x": x})
+    both = lambda d: {"double": d["x"] * 2, "sum": d["x"].sum()}
+    out = vmap(both, in_dims=({"x": 1},), out_dims={"double": 2, "sum": 0})({"x": x})
     np.testing.assert_allclose(out["double"].numpy(), np.moveaxis(x.numpy(), 1, 2) * 2)
     np.testing.assert_allclose(out["sum"].numpy(), x.numpy().sum((0, 2)))
     chunked = vmap(lambda r: r * 2, chunk_size=2)(wf.tensor(np.arange(10.0).reshape(5, 2)))

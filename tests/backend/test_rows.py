@@ -29,11 +29,16 @@ def test_adding_into_a_dense_array_keeps_what_is_there():
     np.testing.assert_array_equal(dense, [[3, 3], [1, 1], [1, 1]])
 
 
-def test_plus_shares_nothing_that_is_changed():
-    one = rows_of((3,), ((0, ...), np.array(1.0), True))
-    two = one.plus(rows_of((3,), ((2, ...), np.array(5.0), True)))
-    assert len(one.parts) == 1
-    np.testing.assert_array_equal(two.dense(), [1, 0, 5])
+def test_absorbing_keeps_parts_until_the_whole_array_is_cheaper():
+    shape = (100, 10)
+    total = rows_of(shape, ((0, ...), np.ones(10), True))
+    for _ in range(10):
+        total = total.absorb(rows_of(shape, ((2, ...), np.ones(10), True)))
+        assert isinstance(total, Rows)
+    assert len(total.parts) == 11
+    whole = total.absorb(rows_of(shape, ((slice(0, 80), ...), np.ones((80, 10)), True)))
+    assert isinstance(whole, np.ndarray)
+    np.testing.assert_array_equal(whole[:4, 0], [2, 1, 11, 1])
 
 
 def test_by_row_names_each_row_once():

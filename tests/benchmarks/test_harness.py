@@ -20,10 +20,7 @@ WORKS = [
     ("chain.small_products", {"ops": 20}),
     ("mlp.by_hand", TINY_MLP),
     ("mlp.with_cross_entropy", TINY_MLP),
-    *(
-        ("elementwise.forward", {"op": op, "count": 100})
-        for op in ("add", "mul", "exp", "tanh", "gelu", "sum")
-    ),
+    *(("elementwise.forward", {"op": op, "count": 100}) for op in ("add", "mul", "exp", "tanh", "gelu", "sum")),
     ("elementwise.forward_and_backward", {"count": 100}),
     ("growth.scaled", {"nodes": 100}),
     *(("growth.changed", {"number": number}) for number in range(6)),
@@ -63,7 +60,7 @@ def test_both_sides_compute_the_same(work, parameters):
     for our, referee in zip(ours, referees, strict=True):
         assert our.dtype == referee.dtype == np.float32
         np.testing.assert_allclose(our, referee, rtol=1e-4, atol=1e-5)
-    assert any(np.abs(referee).max() > 0 for referee in referees)
+    assert all(np.abs(referee).max() > 0 for referee in referees), "a vanished gradient compares nothing"
 
 
 def test_rounds_alternate_and_take_turns_at_going_first():
@@ -149,5 +146,7 @@ def test_the_whole_suite_runs_on_every_side(monkeypatch, tmp_path, capsys):
     for module in figures["modules"]:
         curve = figures["curves"][f"changing, {module}"]
         assert [point["step"] for point in curve] == list(range(0, 1001, 100))
-        assert {point["tensors"] for point in curve} == {3}, f"{module} keeps tensors alive between steps"
+        # The first point precedes the first step, which may cache a constant or two.
+        live = {point["tensors"] for point in curve[1:]}
+        assert len(live) == 1, f"{module} keeps tensors alive between steps: {live}"
     assert "wayfare" in capsys.readouterr().out

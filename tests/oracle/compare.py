@@ -61,9 +61,7 @@ def field_names(value: Any) -> tuple[str, ...]:
         return tuple(value._fields)
     if not hasattr(value, "n_sequence_fields"):
         return ()
-    return tuple(
-        name for name in dir(value) if not name.startswith(("_", "n_")) and name not in ("count", "index")
-    )
+    return tuple(name for name in dir(value) if not name.startswith(("_", "n_")) and name not in ("count", "index"))
 
 
 def difference(
@@ -86,9 +84,7 @@ def difference(
     if not values or expected is None:
         return None
     if isinstance(expected, (bool, int, float)):
-        return array_difference(
-            np.asarray(actual), np.asarray(expected), tolerance, values=values, where=where
-        )
+        return array_difference(np.asarray(actual), np.asarray(expected), tolerance, values=values, where=where)
     return None if actual == expected else f"{where}: {actual!r} instead of {expected!r}"
 
 

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-SUPPORTED_DTYPES = frozenset(
-    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
-)
+SUPPORTED_DTYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"})
 
 # A sample above this size would spend the referee's time on arithmetic, not on semantics.
 LARGEST_TENSOR = 1_000_000

@@ -27,9 +27,7 @@ class DrawsDiffer(Exception):
     """Two random functions whose results cannot come from the same distribution."""
 
 
-def check_draws(
-    module: Any, function: Callable[..., Any], reference: Callable[..., Any], sample: Any
-) -> bool:
+def check_draws(module: Any, function: Callable[..., Any], reference: Callable[..., Any], sample: Any) -> bool:
     """Raises DrawsDiffer where the draws differ; says whether gradients were compared too."""
     first, values, gradients = _draws(torch, reference, sample)
     our_first, our_values, our_gradients = _draws(module, function, sample)

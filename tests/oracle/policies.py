@@ -48,10 +48,26 @@ UNDEFINED_VALUES = frozenset(
 FIXED_UP_TO_SIGN = frozenset({"svd", "linalg.svd", "linalg.eigh", "svd_lowrank", "pca_lowrank"})
 
 # entry -> dtype name -> (tolerance, reason)
-TOLERANCES: dict[str, dict[str, tuple[Tolerance, str]]] = {}
+_INEXACT_BESSEL = (Tolerance(1e-7, 1e-6), "PyTorch is off by up to 3e-7, as arbitrary precision shows")
+TOLERANCES: dict[str, dict[str, tuple[Tolerance, str]]] = {
+    "cov": {
+        "float32": (
+            Tolerance(1e-4, 3e-4),
+            "its gradient is a difference of large terms that cancel; PyTorch's own tests allow as much",
+        )
+    },
+    "special.bessel_j0": {"float64": _INEXACT_BESSEL},
+    "special.bessel_y1": {"float64": _INEXACT_BESSEL},
+}
+
+_OPTIONS = "its samples carry PyTorch's own options for cutting up the work"
 
 # entry -> reason. An entry here may fail, and does not count as agreeing.
 KNOWN_DIFFERENCES: dict[str, str] = {
+    "nn.functional.linear_cross_entropy.chunked": _OPTIONS,
+    "nn.functional.linear_cross_entropy.chunked_none": _OPTIONS,
+    "as_strided.partial_views": "reads memory outside the tensor it is given",
+    "grid_sampler_3d": "a fifth of its samples have five million elements, too slow to check",
     "as_strided_scatter": "PyTorch gives overwritten elements a gradient, which its own gradcheck refutes",
 }
 

@@ -105,8 +105,8 @@ def page(lines: list[Line]) -> str:
         "",
         "An entry agrees when every checked sample has PyTorch's shape, dtype, values and gradients, and at "
         f"least {NEEDED_SHARE:.0%} of its samples could be checked. In {rounded} float32 samples rounding "
-        "alone exceeds the tolerance; there Wayfare's result is within it of PyTorch's float64 result, or no "
-        "farther from that than PyTorch's own float32 result. Random functions are compared by shape, dtype "
+        "alone exceeds the tolerance; there Wayfare's result is about as near to PyTorch's float64 result as "
+        "PyTorch's own float32 result is. Random functions are compared by shape, dtype "
         "and distribution. `memory_format` and `layout` are ignored: they say where values lie, not "
         "what they are.",
         "",
@@ -133,9 +133,7 @@ def page(lines: list[Line]) -> str:
         ]
         for name, by_dtype in sorted(TOLERANCES.items()):
             for dtype, (tolerance, why) in sorted(by_dtype.items()):
-                text.append(
-                    f"| `{name}` | {dtype} | {tolerance.relative:g} | {tolerance.absolute:g} | {why} |"
-                )
+                text.append(f"| `{name}` | {dtype} | {tolerance.relative:g} | {tolerance.absolute:g} | {why} |")
     return "\n".join(text) + "\n"
 
 
@@ -188,8 +186,7 @@ def _reason_rows(lines: list[Line]) -> list[str]:
     for line in lines:
         by_reason[KNOWN_DIFFERENCES.get(line.entry) or reason(line.entry) or NO_REASON].append(line.entry)
     return [
-        f"| {why} | {', '.join(f'`{name}`' for name in sorted(names))} |"
-        for why, names in sorted(by_reason.items())
+        f"| {why} | {', '.join(f'`{name}`' for name in sorted(names))} |" for why, names in sorted(by_reason.items())
     ]
 
 
@@ -215,14 +212,10 @@ def failures(lines: list[Line], *, every: bool) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.oracle.report", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle.report", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="exit 1 where docs/coverage.md is out of date")
     parser.add_argument("--failures", action="store_true", help="list the disagreements instead of writing")
-    parser.add_argument(
-        "--only", default="*", help="names of entries, with or without variant, with wildcards"
-    )
+    parser.add_argument("--only", default="*", help="names of entries, with or without variant, with wildcards")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args(arguments)
     patterns = options.only.split(",")

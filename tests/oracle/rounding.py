@@ -2,7 +2,7 @@
 
 Where a computation is so ill-conditioned that float32 rounding exceeds the tolerance (a matrix function, a
 sum that cancels), PyTorch's float32 result is no better an authority than ours. Its float64 result is: ours
-is right where it lies within the tolerance of that, or no farther from it than PyTorch's float32 result does.
+is right where it lies about as near to that as the tolerance asks, or as PyTorch's float32 result does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import torch
 
 from tests.oracle.compare import as_array, default_tolerance, tensors_in
 from tests.oracle.convert import FrozenDType, FrozenTensor, thaw
+
+# How far a rounding error lands is luck: of two equally good results one is easily twice as far off.
+_LUCK = 2.0
 
 
 def only_rounding(
@@ -44,7 +47,7 @@ def _as_close(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> bool:
     allowed = tolerance.absolute + tolerance.relative * np.abs(truth)
     our_error = (np.abs(ours - truth) / allowed).max()
     their_error = (np.abs(theirs - truth) / allowed).max()
-    return bool(our_error <= max(1.0, their_error))
+    return bool(our_error <= _LUCK * max(1.0, their_error))
 
 
 def _results(

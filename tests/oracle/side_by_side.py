@@ -42,14 +42,16 @@ def disagreement(
 ) -> str | None:
     """One line on how Wayfare differs from PyTorch on the snippet; None where they agree.
 
-    With `any_error` it is enough that both raise: PyTorch's own class is an accident there.
+    With `any_error` it is enough that Wayfare raises an error of its own, or Python's for a wrong type: PyTorch's
+    class is an accident there.
     """
     expected = outcome(torch, snippet)
     if isinstance(expected, Raised) and isinstance(expected.error, NotImplementedError):
         return None  # PyTorch has no kernel for this dtype: that is a gap, not a rule
     actual = outcome(wf, snippet)
     if isinstance(expected, Raised) and isinstance(actual, Raised):
-        if any_error or isinstance(actual.error, expected.family):
+        clear = (wf.errors.WayfareError, TypeError) if any_error else ()
+        if isinstance(actual.error, (expected.family, *clear)):
             return None
         return f"raises {_show(actual)} where PyTorch raises {_show(expected)}"
     if isinstance(actual, Raised):
@@ -59,9 +61,7 @@ def disagreement(
     return difference(_plain(actual), _plain(expected), tolerance, where="result")
 
 
-def agree(
-    snippet: Callable[[Any], Any], *, tolerance: Tolerance | None = None, any_error: bool = False
-) -> None:
+def agree(snippet: Callable[[Any], Any], *, tolerance: Tolerance | None = None, any_error: bool = False) -> None:
     """Fails the test where the two modules differ on the snippet."""
     found = disagreement(snippet, tolerance=tolerance, any_error=any_error)
     assert found is None, found
@@ -78,11 +78,7 @@ def _plain(value: Any) -> Any:
         return [(key, _plain(item)) for key, item in sorted(value.items())]
     if isinstance(value, torch.Size):
         return tuple(value)
-    if (
-        isinstance(value, (list, tuple))
-        and not hasattr(value, "n_sequence_fields")
-        and type(value) in (list, tuple)
-    ):
+    if isinstance(value, (list, tuple)) and not hasattr(value, "n_sequence_fields") and type(value) in (list, tuple):
         return type(value)(_plain(item) for item in value)
     if isinstance(value, torch.dtype) or type(value) is type(wf.float32):
         return names(value)

@@ -84,9 +84,7 @@ def jvp(m):
 
 @case
 def jvp_of_two(m):
-    return m.func.jvp(
-        lambda a, b: a @ b, (numbers(m, 2, 3), numbers(m, 3)), (numbers(m, 2, 3), numbers(m, 3))
-    )
+    return m.func.jvp(lambda a, b: a @ b, (numbers(m, 2, 3), numbers(m, 3)), (numbers(m, 2, 3), numbers(m, 3)))
 
 
 @case

@@ -38,15 +38,6 @@ def retained_graph_runs_twice(m):
 
 
 @case
-def second_backward_of_a_graph_that_saved_nothing(m):
-    x = leaf(m)
-    y = (x + 1).sum()
-    y.backward()
-    y.backward()
-    return x.grad
-
-
-@case
 def backward_of_a_vector_needs_a_seed(m):
     (leaf(m) * 2).backward()
 

@@ -7,9 +7,7 @@ import types
 import pytest
 
 pytest.importorskip("torch", reason="the referee needs PyTorch: pip install torch==2.13.0")
-pytest.importorskip(
-    "expecttest", reason="PyTorch's operator database needs expecttest: pip install expecttest"
-)
+pytest.importorskip("expecttest", reason="PyTorch's operator database needs expecttest: pip install expecttest")
 
 import numpy as np
 import torch
@@ -26,9 +24,7 @@ def altered(**replacements):
     return types.SimpleNamespace(**(vars(torch) | replacements))
 
 
-@pytest.mark.parametrize(
-    "name", ["add", "sum", "sort", "linalg.svd", "__getitem__", "einsum", "empty_like", "item"]
-)
+@pytest.mark.parametrize("name", ["add", "sum", "sort", "linalg.svd", "__getitem__", "einsum", "empty_like", "item"])
 def test_pytorch_agrees_with_itself(name):
     entry = database()[name]
     for dtype in entry.dtypes:

@@ -116,15 +116,11 @@ def test_operator_with_a_python_number(operation, dtype):
                 what = f"{dtype}{'' if scalar else '[3]'}"
                 yield (
                     f"{what} with {number}",
-                    lambda m, number=number, scalar=scalar: operation(
-                        _tensor(m, "left", dtype, scalar=scalar), number
-                    ),
+                    lambda m, number=number, scalar=scalar: operation(_tensor(m, "left", dtype, scalar=scalar), number),
                 )
                 yield (
                     f"{number} with {what}",
-                    lambda m, number=number, scalar=scalar: operation(
-                        number, _tensor(m, "left", dtype, scalar=scalar)
-                    ),
+                    lambda m, number=number, scalar=scalar: operation(number, _tensor(m, "left", dtype, scalar=scalar)),
                 )
 
     _check_all(snippets())

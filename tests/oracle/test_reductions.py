@@ -43,6 +43,8 @@ def test_over_dims(name, dim):
         # Which of equal values is named is not defined, which value is.
         return result[0] if name in ("median", "mode", "sort") and isinstance(result, tuple) else result
 
+    if name == "logsumexp" and dim == ():
+        pytest.skip("PyTorch takes all dimensions here with keepdim, and stumbles over its own shapes without")
     for shape in SHAPES:
         for keywords in ({}, {"keepdim": True}):
             if name in ("argsort", "max", "min") and shape != () and dim is not None:
@@ -110,9 +112,7 @@ SPECIAL_VALUES = {
     "gather": lambda m: m.arange(4).reshape(2, 2).gather(1, m.tensor([[1, 0], [0, 0]])),
     "scatter_add": lambda m: m.zeros(3).scatter_add(0, m.tensor([0, 0, 2]), m.ones(3)),
     "one_hot": lambda m: m.nn.functional.one_hot(m.tensor([0, 2]), 4),
-    "cross_entropy ignores": lambda m: m.nn.functional.cross_entropy(
-        m.arange(6.0).reshape(2, 3), m.tensor([0, -100])
-    ),
+    "cross_entropy ignores": lambda m: m.nn.functional.cross_entropy(m.arange(6.0).reshape(2, 3), m.tensor([0, -100])),
     "cross_entropy class out of range": lambda m: m.nn.functional.cross_entropy(m.zeros(1, 3), m.tensor([3])),
     "linspace of one": lambda m: m.linspace(0, 1, 1),
     "meshgrid": lambda m: m.meshgrid(m.arange(2), m.arange(3), indexing="ij"),
@@ -126,9 +126,7 @@ SPECIAL_VALUES = {
     "nan_to_num": lambda m: m.nan_to_num(m.tensor([float("nan"), float("inf"), -float("inf")])),
     "bincount": lambda m: m.bincount(m.tensor([0, 2, 2])),
     "bincount of negatives": lambda m: m.bincount(m.tensor([-1])),
-    "searchsorted": lambda m: m.searchsorted(
-        m.tensor([1.0, 3.0, 5.0]), m.tensor([0.0, 3.0, 6.0]), right=True
-    ),
+    "searchsorted": lambda m: m.searchsorted(m.tensor([1.0, 3.0, 5.0]), m.tensor([0.0, 3.0, 6.0]), right=True),
     "nonzero as tuple": lambda m: m.tensor([[0, 1], [1, 1]]).nonzero(as_tuple=True),
     "round half to even": lambda m: m.round(m.tensor([0.5, 1.5, 2.5, -0.5])),
     "sign of zero and nan": lambda m: m.sign(m.tensor([0.0, -0.0, float("nan")])),

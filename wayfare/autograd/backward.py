@@ -28,7 +28,8 @@ def backward(
     A tensor of more than one element needs its gradient in `grad_tensors`. The graph is freed on the way unless
     `retain_graph`; with `create_graph` the derivative can itself be differentiated. `inputs` limits the leaves.
     """
-    roots = _roots("backward", _sequence(tensors), grad_tensors if grad_tensors is not None else grad_variables, create_graph)
+    seeds = grad_tensors if grad_tensors is not None else grad_variables
+    roots = _roots("backward", _sequence(tensors), seeds, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     capture = None
     if inputs is not None:

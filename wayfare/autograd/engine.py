@@ -223,10 +223,7 @@ def _sum(old: Any, new: Any, own: bool, create: bool) -> Any:
         return old + new
     if new.__class__ is Rows:
         if old.__class__ is Rows:
-            if own:
-                old.parts.extend(new.parts)
-                return old
-            return old.plus(new)
+            return old.absorb(new)
         out = old if own and old.__class__ is _ndarray else np.array(old)
         new.add_into(out)
         return out

@@ -12,6 +12,7 @@ import numpy as np
 from wayfare.backend.writes import tick, version, version_at
 from wayfare.eager import new_node
 from wayfare.errors import ArgumentTypeError, GraphError, InPlaceError, OperationError, ShapeError
+from wayfare.graph.walk import split_edge
 from wayfare.inplace import rewrite
 from wayfare.op import Op, joint
 from wayfare.state import changed_mode, current
@@ -163,8 +164,7 @@ def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], 
     node.kept = (ctx,)
     live = [o for o in outputs if isinstance(o, Tensor)]
     ctx._saved = tuple(
-        None if t is None else _Saved(t, next((i for i, o in enumerate(live) if o is t and not _is_in(t, inputs)), None))
-        for t in ctx._to_save
+        None if t is None else _Saved(t, None if _is_in(t, inputs) else _position(t, live)) for t in ctx._to_save
     )
     ctx._to_save = ()
     ctx._node = weakref.ref(node)
@@ -184,6 +184,10 @@ def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], 
             out._edge, out._requires_grad, out._view = history._edge, True, None
 
 
+def _position(tensor: Any, others: list[Tensor]) -> int | None:
+    return next((i for i, other in enumerate(others) if other is tensor), None)
+
+
 def _is_in(tensor: Any, others: Any) -> bool:
     return any(tensor is other for other in others)
 
@@ -191,8 +195,18 @@ def _is_in(tensor: Any, others: Any) -> bool:
 _NOTHING = wrap(np.zeros(()))
 
 
-@functools.cache
+_RECORDS: weakref.WeakKeyDictionary[type[Function], Op] = weakref.WeakKeyDictionary()
+
+
 def _op_of(cls: type[Function]) -> Op:
+    """The record of a custom Function, made once for each class."""
+    found = _RECORDS.get(cls)
+    if found is None:
+        found = _RECORDS[cls] = _make_record(cls)
+    return found
+
+
+def _make_record(cls: type[Function]) -> Op:
     def rule(m: Any, needs: tuple[bool, ...], g: Any, ctx: Any) -> list[Any]:
         return _run_backward(cls, ctx, needs, g, m.differentiable)
 
@@ -215,7 +229,7 @@ def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...]
     while len(given) > len(needs) and given[-1] is None:
         given.pop()
     if len(given) != len(needs):
-        raise GraphError(f"{cls.__name__}: backward returned {len(given)} gradients for {len(needs)} arguments of forward",
+        raise GraphError(f"{cls.__name__}: backward returned {len(given)} gradients for {len(needs)} arguments",
                          fix="Return one per argument; None where there is none.")  # fmt: skip
     return [_checked(cls, node, i, x, create) if wanted else None
             for i, (x, wanted) in enumerate(zip(given, needs, strict=True))]  # fmt: skip
@@ -227,7 +241,8 @@ def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool
     if not isinstance(g, Tensor):
         raise ArgumentTypeError(f"{cls.__name__}: backward must return tensors or None, not {type(g).__name__}")
     edge = node.edges[position]
-    spec = edge.spec if isinstance(edge, Tensor) else (edge[0].specs[edge[1]] if isinstance(edge, tuple) else edge.specs[0])
+    target, number = split_edge(edge)
+    spec = target.spec if isinstance(target, Tensor) else target.specs[number]
     if g.shape != spec.shape:
         try:
             fits = np.broadcast_shapes(g.shape, spec.shape) == tuple(g.shape)

@@ -80,7 +80,10 @@ class Leaves:
                 self.born[leaf] = own._array
         elif old.__class__ is Rows:
             if g.__class__ is Rows:
-                old.parts.extend(_own(g, False).parts)
+                total = old.absorb(_own(g, False))
+                if not isinstance(total, Rows):
+                    leaf._grad = wrap(total)
+                    self.born[leaf] = total
             else:
                 dense = np.array(g)
                 old.add_into(dense)
@@ -108,7 +111,7 @@ def _plus(old: Any, new: Any, create: bool) -> Any:
     if create:
         return old + new
     if old.__class__ is Rows and new.__class__ is Rows:
-        return old.plus(new)
+        return old.absorb(new)
     first, second = (x.dense() if x.__class__ is Rows else x for x in (old, new))
     return first + second
 

@@ -52,7 +52,7 @@ class _Block(changed_mode):
         return call  # type: ignore[return-value]
 
 
-class no_grad(_Block):  # noqa: N801 - PyTorch's name
+class no_grad(_Block):
     """Nothing is recorded inside: results require no gradient."""
 
     __slots__ = ()
@@ -61,7 +61,7 @@ class no_grad(_Block):  # noqa: N801 - PyTorch's name
         super().__init__(grad=False)
 
 
-class enable_grad(_Block):  # noqa: N801
+class enable_grad(_Block):
     """Recording is on inside, even within `no_grad`."""
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class enable_grad(_Block):  # noqa: N801
         super().__init__(grad=True)
 
 
-class set_grad_enabled(_Block):  # noqa: N801
+class set_grad_enabled(_Block):
     """Recording on or off: at once when called, until the end of the block when used in `with`."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class set_grad_enabled(_Block):  # noqa: N801
         return super().__call__(function)
 
 
-class inference_mode(_Block):  # noqa: N801
+class inference_mode(_Block):
     """Like `no_grad`, and what is made inside may never join a graph."""
 
     __slots__ = ()
@@ -101,7 +101,7 @@ class inference_mode(_Block):  # noqa: N801
             super().__init__(inference=False)
 
 
-class detect_anomaly(_Block):  # noqa: N801
+class detect_anomaly(_Block):
     """Stop at the first NaN or infinity, forward or backward, and name the op and the line that made it."""
 
     __slots__ = ()
@@ -110,7 +110,7 @@ class detect_anomaly(_Block):  # noqa: N801
         super().__init__(anomaly=bool(check_nan))
 
 
-class set_detect_anomaly(set_grad_enabled):  # noqa: N801
+class set_detect_anomaly(set_grad_enabled):
     """Anomaly mode on or off: at once when called, until the end of the block when used in `with`."""
 
     __slots__ = ()
@@ -121,7 +121,7 @@ class set_detect_anomaly(set_grad_enabled):  # noqa: N801
         set_mode(current().replace(anomaly=bool(mode and check_nan)))
 
 
-class saved_tensors_hooks(_Block):  # noqa: N801
+class saved_tensors_hooks(_Block):
     """Inside, what nodes keep for their gradient goes through `pack_hook`, and back through `unpack_hook` on use."""
 
     __slots__ = ()

@@ -65,7 +65,9 @@ def _live(t: Any, name: str) -> Tensor:
     return close_again(base, levels)
 
 
-def _split(name: str, args: tuple[Any, ...], argnums: Any) -> tuple[tuple[int, ...], list[Tensor], Any, tuple[Any, ...]]:
+def _split(
+    name: str, args: tuple[Any, ...], argnums: Any
+) -> tuple[tuple[int, ...], list[Tensor], Any, tuple[Any, ...]]:
     """Live copies of the arguments to differentiate by, and the argument list with them in place."""
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     for n in numbers:
@@ -131,12 +133,17 @@ def _transform(call: Callable[..., Any]) -> Callable[..., Any]:
             result = call(*args, **options)
         finally:
             _depth.value -= 1
-        if _depth.value or active_levels():
-            return result
-        leaves, rebuild = flatten(result)
-        return rebuild([x.detach() if isinstance(x, Tensor) and not (recording and _reaches_out(x)) else x for x in leaves])
+        return _cut(result, recording)
 
     return counted
+
+
+def _cut(result: Any, recording: bool) -> Any:
+    """What leaves the outermost transform, without a graph that only the transform itself needed."""
+    if _depth.value or active_levels():
+        return result
+    leaves, rebuild = flatten(result)
+    return rebuild([x.detach() if isinstance(x, Tensor) and not (recording and _reaches_out(x)) else x for x in leaves])
 
 
 def _reaches_out(t: Tensor) -> bool:
@@ -190,7 +197,7 @@ def grad_and_value(
             _, live, rebuild, replaced = _split("grad", args, argnums)
             value = func(*replaced, **options)
             out = value[0] if has_aux else value
-            if not isinstance(out, Tensor) or out.ndim != 0 and tuple(out.shape) != (1,):
+            if not isinstance(out, Tensor) or (out.ndim != 0 and tuple(out.shape) != (1,)):
                 shown = out.spec if isinstance(out, Tensor) else type(out).__name__
                 raise ShapeError(f"grad: the function must return one number, it returned {shown}",
                                  fix="Reduce it with .sum() or .mean(), or use wf.func.jacrev.")  # fmt: skip
@@ -214,7 +221,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             raise ArgumentError(f"vjp: {len(outputs)} outputs but {len(seeds)} gradients were given")
         return rebuild(differentiate(outputs, live, seeds))
 
-    return (out, pull, value[1]) if has_aux else (out, pull)
+    shown = _cut(out, current().grad)
+    return (shown, _transform(pull), value[1]) if has_aux else (shown, _transform(pull))
 
 
 @_transform

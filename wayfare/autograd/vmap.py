@@ -45,7 +45,7 @@ class BatchedTensor(Tensor):
         """The type of the elements."""
         return self.value.dtype
 
-    @property
+    @property  # type: ignore[misc]
     def requires_grad(self) -> bool:
         """Does the batch behind it require a gradient?"""
         return self.value.requires_grad
@@ -177,8 +177,8 @@ def map_batch(
         chunks = []
         for start in range(0, size, chunk_size):
             length = min(chunk_size, size - start)
-            part = _each(list(args), list(dims), lambda v, d, s=start, n=length: _part(v, d, s, n))
-            named = _each(options, 0, lambda v, d, s=start, n=length: _part(v, d, s, n))
+            take = functools.partial(_part, start=start, length=length)
+            part, named = _each(list(args), list(dims), take), _each(options, 0, take)
             chunks.append(run(tuple(part), dims, named, length))
         return _joined(chunks, out_dims)
 
@@ -189,7 +189,7 @@ def _batch_size(structure: Any, dims: Any) -> int:
     sizes: list[int] = []
     _collect_sizes(structure, dims, sizes)
     if not sizes:
-        raise ArgumentError("vmap: no argument has a batch dimension", fix="Give at least one in_dims that is not None.")
+        raise ArgumentError("vmap: no argument has a batch dimension", fix="Give an in_dims that is not None.")
     if len(set(sizes)) > 1:
         raise ShapeError(f"vmap: the arguments' batch sizes differ: {sorted(set(sizes))}")
     return sizes[0]

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
+Array = np.ndarray[Any, np.dtype[Any]]
 
-_BLOCK = 256
+_BLOCK = 64
+_LONG = 1024
 # Below this many elements the call itself is the cost.
 _SMALL = 512
 _add: Any = np.add.reduce
@@ -59,7 +60,7 @@ def total_of_product(a: Any, b: Any, axis: tuple[int, ...], keepdims: bool = Fal
 def _total_along(x: Any, outer: int, size: int, inner: int) -> Any:
     """The sum over the middle axis of x seen as [outer, size, inner]."""
     if inner == 1:
-        if size > 16 * _BLOCK:  # NumPy's pairwise sum is at its best here, and the more exact
+        if size > _LONG:  # NumPy's pairwise sum is at its best here, and the more exact
             return _add(x.reshape(outer, size), axis=1)
         return np.matmul(x.reshape(outer, size), _ones_of(size, x.dtype))
     if size <= 2 * _BLOCK:

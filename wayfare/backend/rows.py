@@ -6,6 +6,7 @@ the touched part costs, however large the table is; they become dense when someb
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
     return out  # type: ignore[no-any-return]
 
 
+# What a part costs beside its values, in numbers.
+_COST_OF_PART = 16
+
+
 class Part:
     """Values at a NumPy index: a tuple of slices and integers (basic) or of integer arrays (advanced)."""
 
@@ -71,21 +76,26 @@ class Part:
 class Rows:
     """A sum of parts of an otherwise zero array of known shape and dtype."""
 
-    __slots__ = ("dtype", "parts", "shape")
+    __slots__ = ("_cost", "dtype", "parts", "shape")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], parts: list[Part]) -> None:
         self.shape = shape
         self.dtype = dtype
         self.parts = parts
+        self._cost = 0
+        for part in parts:
+            self._cost += part.values.size + _COST_OF_PART
 
     @property
     def size_of_parts(self) -> int:
         """How many numbers are held."""
         return sum(part.values.size for part in self.parts)
 
-    def plus(self, other: Rows) -> Rows:
-        """The sum of two, still as parts. Neither is changed, so both may be shared."""
-        return Rows(self.shape, self.dtype, self.parts + other.parts)
+    def absorb(self, other: Rows) -> Rows | Array:
+        """Take over the parts of another. The answer is the whole array once the parts would cost more than it."""
+        self.parts += other.parts
+        self._cost += other._cost
+        return self.dense() if self._cost > math.prod(self.shape) + _COST_OF_PART else self
 
     def add_into(self, dense: Array) -> None:
         """Add all parts into a dense array, in place."""

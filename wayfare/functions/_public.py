@@ -15,7 +15,7 @@ import numpy as np
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply, apply1, apply2
 from wayfare.errors import ArgumentTypeError
-from wayfare.inplace import write_in_place
+from wayfare.inplace import set_aside, write_in_place
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, default_dtype, promote_operands, scalar_dtype
 from wayfare.state import STATE
@@ -25,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Method name → function; `wayfare.testing.stubs` writes the type stub of Tensor from this.
 METHODS: dict[str, Callable[..., Any]] = {}
+PROPERTIES: list[str] = []
 
 _F32 = np.dtype("float32")
 _F64 = np.dtype("float64")
@@ -46,7 +47,7 @@ def method(function: Any = None, *, name: str | None = None, inplace: bool = Fal
         own = name or f.__name__
         add_method(own, f)
         if inplace:
-            add_method(own + "_", in_place_form(f, own))
+            add_method(own + "_", in_place_form(f, own, composite=True))
         return f
 
     return install if function is None else install(function)
@@ -58,11 +59,23 @@ def add_method(name: str, function: Callable[..., Any]) -> None:
     setattr(Tensor, name, function)
 
 
-def in_place_form(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`name_(self, ...)`: compute as usual, write the result into `self`, return `self`."""
+def add_property(name: str, getter: Callable[[Tensor], Tensor]) -> None:
+    """Set a property on Tensor."""
+    PROPERTIES.append(name)
+    setattr(Tensor, name, property(getter))
+
+
+def in_place_form(function: Callable[..., Any], name: str, *, composite: bool = False) -> Callable[..., Any]:
+    """`name_(self, ...)`: compute as usual, write the result into `self`, return `self`.
+
+    A composite is made of several nodes, any of which may keep the old values: it computes on a copy while recording.
+    """
 
     def write(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        return write_in_place(self, name + "_", lambda: function(self, *args, **options))
+        def compute() -> Tensor:
+            return function(set_aside(self, args) if composite else self, *args, **options)  # type: ignore[no-any-return]
+
+        return write_in_place(self, name + "_", compute)
 
     write.__name__ = write.__qualname__ = name + "_"
     write.__doc__ = f"In-place form of `{name}`: the tensor itself is changed and returned."

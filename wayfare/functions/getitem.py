@@ -20,12 +20,13 @@ from wayfare.inplace import check_writable, move_into
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, full_index
 from wayfare.ops.index import Entry, Index, numpy_index
-from wayfare.spec import Shape, bool_
+from wayfare.spec import Shape, bool_, int32, int64
 from wayfare.state import STATE, current
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 _SELECT, _SLICE, _BASIC = REGISTRY["select"], REGISTRY["slice"], REGISTRY["basic_index"]
 _INDEX, _INDEX_PUT = REGISTRY["index"], REGISTRY["index_put"]
+_NUMBERED = frozenset((int64, int32))
 _RESHAPE, _EXPAND = REGISTRY["reshape"], REGISTRY["expand"]
 
 # An index taken apart: the basic part, then (dimension of what that leaves, integer tensor) pairs.
@@ -40,6 +41,8 @@ def get(self: Tensor, index: Any) -> Tensor:
     if kind is slice and self.ndim:
         start, stop, step = bounds_of(index, self.shape[0])
         return apply(_SLICE, (self,), {"dim": 0, "start": start, "stop": stop, "step": step})  # type: ignore[no-any-return]
+    if kind is Tensor and index.dtype in _NUMBERED and index.ndim and self.ndim:
+        return apply(_INDEX, (self, index), {"dims": (0,)})  # type: ignore[no-any-return]
     basic, picked = take_apart(self, index)
     if not picked:
         return _view(self, basic)

@@ -188,9 +188,9 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
 def logsumexp(input: Tensor, dim: int | tuple[int, ...] | list[int], keepdim: bool = False) -> Tensor:
     """`log(sum(exp(input)))` over `dim`, without overflow."""
     check_tensor("logsumexp", input)
-    if dim is None or (input.ndim and isinstance(dim, (tuple, list)) and not dim):
-        raise ArgumentTypeError("logsumexp: dim must name at least one dimension",
-                                fix="Name all of them with tuple(range(x.ndim)).")  # fmt: skip
+    if dim is None:
+        raise ArgumentTypeError("logsumexp: dim must be an int or a tuple of ints, not None",
+                                fix="An empty tuple stands for all dimensions.")  # fmt: skip
     if not input.dtype.is_floating_point:
         input = as_dtype_of(input, default_dtype())
     attrs = {"dim": normal_dims("logsumexp", dim, input.ndim), "keepdim": keepdim}

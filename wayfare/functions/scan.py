@@ -42,7 +42,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 
 def _running_extreme(name: str, input: Tensor, dim: int) -> ValuesAndIndices:
     check_tensor(name, input)
-    if 0 in input.shape:
+    if 0 in input.shape and isinstance(dim, int):
         dim = 0  # nothing to run along: as in PyTorch, which dimension it is does not matter
     return ValuesAndIndices(*along(REGISTRY[name], input, dim, name))
 

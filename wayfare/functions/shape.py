@@ -9,7 +9,7 @@ from typing import Any
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._new import either, flat_ints, read_int
-from wayfare.functions._public import add_method, method
+from wayfare.functions._public import add_method, add_property, method
 from wayfare.op import REGISTRY
 from wayfare.ops.windows import memory_of
 from wayfare.spec import Shape, Size, broadcast, normal_dim, normal_dims
@@ -231,14 +231,15 @@ def _hermitian(self: Tensor) -> Tensor:
     return _reversed(self)
 
 
-def _last_two(name: str) -> property:
-    return property(lambda self: _matrix_transposed(self, name), doc="The last two dimensions exchanged.")
+def _last_two(self: Tensor) -> Tensor:
+    """The last two dimensions exchanged."""
+    return _matrix_transposed(self, "mT")
 
 
-Tensor.T = property(_reversed)  # type: ignore[attr-defined]
-Tensor.H = property(_hermitian)  # type: ignore[attr-defined]
-Tensor.mT = _last_two("mT")  # type: ignore[attr-defined]
-Tensor.mH = _last_two("mH")  # type: ignore[attr-defined]
+add_property("T", _reversed)
+add_property("H", _hermitian)
+add_property("mT", _last_two)
+add_property("mH", _last_two)
 
 
 @method

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.eager import apply
 from wayfare.errors import DTypeError, OperationError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of, method
+from wayfare.functions.reduce import sum as count
 from wayfare.functions.sort import sort
-from wayfare.spec import normal_dim
-from wayfare.tensor import Tensor, wrap
+from wayfare.op import REGISTRY
+from wayfare.spec import int64, normal_dim
+from wayfare.tensor import Tensor, to_tensor, wrap
 
 __all__ = ["quantile", "nanquantile", "histc", "histogram", "histogramdd", "bincount", "cov", "corrcoef"]
 
@@ -37,67 +40,56 @@ def _quantile(
         raise OperationError(f"{name}: there is no quantile of {input.spec}, which has no elements")
     shape = tuple(input.shape)
     if dim is None or not shape:
-        rows, kept = input.reshape(-1), (1,) * len(shape)
         if dim is not None:
             normal_dim(name, dim, 0)
+        rows = input.reshape(-1)
+        left: tuple[int, ...] = ()
+        kept = (1,) * len(shape)
     else:
         d = normal_dim(name, dim, len(shape))
         rows = input.movedim(d, -1)
-        kept = shape[:d] + (1,) + shape[d + 1 :]
-        shape = shape[:d] + shape[d + 1 :]
+        left, kept = shape[:d] + shape[d + 1 :], shape[:d] + (1,) + shape[d + 1 :]
     ordered = sort(rows).values
-    size = ordered.shape[-1]
-    counts = size - np.isnan(rows._read(name)).sum(axis=-1, keepdims=True)
-    points = _positions(wanted.reshape(-1), counts, size, ignore_nan)
-    below, above, share = _neighbours(points, interpolation)
-    low = ordered.gather(-1, wrap(below))
-    if share is not None:
-        weight = wrap(share.astype(input.dtype.numpy))
-        if isinstance(q, Tensor) and q.requires_grad and interpolation == "linear":
-            # Adds nothing but the slope: the position moves with q.
-            moves = q.reshape(-1) - q.reshape(-1).detach()
-            weight = weight + moves * wrap(np.asarray(counts - 1, input.dtype.numpy))
-        low = low + (ordered.gather(-1, wrap(above)) - low) * weight
-    out = low.movedim(-1, 0)
-    one = kept if keepdim else (() if dim is None else shape)
-    return out.reshape((*wanted.shape, *one))
+    points = _positions(rows, wanted.reshape(-1), ignore_nan)
+    below, above, weight = _neighbours(points, interpolation)
+    out = ordered.gather(-1, below)
+    if weight is not None:
+        out = out + (ordered.gather(-1, above) - out) * weight
+    return out.movedim(-1, 0).reshape((*wanted.shape, *(kept if keepdim else left)))
 
 
-def _fractions(name: str, input: Tensor, q: Any) -> Array:
-    if isinstance(q, Tensor):
-        if q.dtype is not input.dtype:
-            raise OperationError(f"{name}: q must have the dtype of the input, {input.dtype}, not {q.dtype}")
-        wanted = q._read(name)
-    else:
-        wanted = np.asarray(q, input.dtype.numpy)
+def _fractions(name: str, input: Tensor, q: Any) -> Tensor:
+    wanted = q if isinstance(q, Tensor) else as_dtype_of(to_tensor(q, op=name), input.dtype)
+    if wanted.dtype is not input.dtype:
+        raise OperationError(f"{name}: q must have the dtype of the input, {input.dtype}, not {wanted.dtype}")
     if wanted.ndim > 1:
         raise OperationError(f"{name}: q must be a number or a vector, it has {wanted.ndim} dimensions")
-    if not ((wanted >= 0) & (wanted <= 1)).all():
-        raise OperationError(f"{name}: q must lie between 0 and 1, it is {wanted.tolist()}")
+    if not ((values := wanted._read(name)) >= 0).all() or not (values <= 1).all():
+        raise OperationError(f"{name}: q must lie between 0 and 1, it is {values.tolist()}")
     return wanted
 
 
-def _positions(q: Array, counts: Array, size: int, ignore_nan: bool) -> Any:
-    """Where in the sorted row (NaN last) each quantile falls: an array [..., number of quantiles]."""
+def _positions(rows: Tensor, q: Tensor, ignore_nan: bool) -> Tensor:
+    """Where in the sorted row (NaN last) each quantile falls: a tensor [..., number of quantiles]."""
+    size = rows.shape[-1]
+    counts = as_dtype_of(count((rows == rows), -1, keepdim=True), rows.dtype)
     if ignore_nan:
-        return q * np.maximum(counts - 1, 0)
+        return q * (counts - 1).clamp(min=0)
     # One NaN makes the quantile NaN: point at the end, where NaN stands.
-    return np.where(counts < size, size - 1, q * (size - 1))
+    return apply(REGISTRY["where"], (counts < size, as_dtype_of(size - 1, rows.dtype), q * (size - 1)))  # type: ignore[no-any-return]
 
 
-def _neighbours(points: Array, interpolation: str) -> tuple[Array, Array, Array | None]:
+def _neighbours(points: Tensor, interpolation: str) -> tuple[Tensor, Tensor, Any]:
     """The indices on either side of each point, and the weight of the upper one (None: the lower is the answer)."""
-    below = np.floor(points).astype(np.int64)
-    above = np.ceil(points).astype(np.int64)
+    floor, ceil = points.detach().floor(), points.detach().ceil()
+    below, above = as_dtype_of(floor, int64), as_dtype_of(ceil, int64)
     if interpolation == "lower":
         return below, above, None
     if interpolation == "higher":
         return above, above, None
     if interpolation == "nearest":
-        return np.rint(points).astype(np.int64), above, None
-    if interpolation == "midpoint":
-        return below, above, np.full(points.shape, 0.5)
-    return below, above, points - below
+        return as_dtype_of(points.detach().round(), int64), above, None
+    return below, above, 0.5 if interpolation == "midpoint" else points - floor
 
 
 @method
@@ -306,7 +298,7 @@ def cov(
         else:
             divisor = total - correction * (weight * aweights.reshape(-1)).sum() / total
         divisor = divisor.clamp(min=0)
-    out = (centred @ scaled.T) / divisor
+    out: Tensor = (centred @ scaled.transpose(0, 1)) / divisor
     return out.reshape(()) if rows.shape[0] == 1 else out
 
 

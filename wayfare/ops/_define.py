@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import numpy_math
-from wayfare.errors import DTypeError
+from wayfare.errors import DTypeError, OperationError
 from wayfare.op import BatchRule, Op, Rule, Sample, joint, register
 from wayfare.spec import Spec, bool_, broadcast
 
@@ -26,6 +26,7 @@ def elementwise(
     *,
     arity: int = 1,
     formula: Callable[..., Any] | None = None,
+    forward: Callable[..., Any] | None = None,
     vjp: Vjp | Rule = None,
     reference: Callable[..., Any],
     domain: Domain | Sequence[Domain] = (-2.0, 2.0),
@@ -40,21 +41,20 @@ def elementwise(
 ) -> Op:
     """An op that works on each element by itself; inputs broadcast.
 
-    Without a `formula` the op is the elementary function of that name in `m`. `masks` are inputs whose dtype does
-    not take part (the condition of `where`). `result` is "same" or "bool". `reference` is a function of Python
-    floats (applied element by element) or of arrays, whichever is the more independent.
+    Without a `formula` the op is the elementary function of that name in `m`. A `forward` is a faster way on NumPy
+    arrays than the formula read literally. `masks` are inputs whose dtype does not take part (the condition of
+    `where`). `result` is "same" or "bool". `reference` is a function of Python floats (applied element by element)
+    or of arrays, whichever is the more independent.
     """
-    if formula is None:
-        forward = getattr(numpy_math, name)
-    else:
-        forward = partial(formula, numpy_math)
+    if forward is None:
+        forward = getattr(numpy_math, name) if formula is None else partial(formula, numpy_math)
     if callable(vjp):
         vjp = (vjp,)
 
     def infer(*specs: Spec, **_attrs: Any) -> Spec:
         typed = next((s for i, s in enumerate(specs) if i not in masks), specs[0])
         if typed.dtype.numpy.kind not in kinds:
-            raise DTypeError(f"{name}: does not take {typed.dtype}")
+            raise DTypeError(f"{name}: does not take {typed.dtype}", fix=_kind_fix(typed, kinds))
         shape = broadcast(name, *(s.shape for s in specs))
         return Spec(shape, bool_ if result == "bool" else typed.dtype)
 
@@ -64,6 +64,14 @@ def elementwise(
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
     ))  # fmt: skip
+
+
+def _kind_fix(given: Spec, kinds: str) -> str:
+    if "f" not in kinds:
+        return "It works on integers" + (" and bools." if "b" in kinds else ".")
+    if given.dtype is bool_ and "i" in kinds:
+        return "For masks use &, |, ^ and ~; for numbers convert with .int() or .float()."
+    return "Convert it with .float() first."
 
 
 def _elementwise_samples(
@@ -229,6 +237,17 @@ def expand_unbatched(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[
 def define(name: str, *, batch: BatchRule | None = None, **parts: Any) -> Op:
     """An op of no family: every part stated, the batch rule by loop unless given."""
     return register(Op(name=name, family=parts.pop("family", "other"), batch=batch or by_loop(name), **parts))
+
+
+def refuses(name: str, argument: str) -> Rule:
+    """The gradient rule of an input by which nobody knows the derivative: an error, never a silent zero."""
+
+    def rule(m: Any, g: Any, _y: Any, *_inputs: Any, **_attrs: Any) -> Any:
+        raise OperationError(f"{name}: the derivative by {argument} is not implemented",
+                             fix=f"Detach {argument}.")  # fmt: skip
+
+    rule.refuses = True  # type: ignore[attr-defined]
+    return rule
 
 
 def zeros_like_spec(spec: Spec) -> Any:

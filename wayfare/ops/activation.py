@@ -8,37 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.select import zero_of
 from wayfare.ops._define import elementwise
 
 _float = partial(elementwise, kinds="f")
-_ZEROS: dict[Any, Any] = {}
 
-
-def _relu(m: Any, x: Any) -> Any:
-    # A 0-dim zero of the same dtype: a Python 0 would cost as much again on a small array.
-    zero = _ZEROS.get(x.dtype)
-    if zero is None:
-        zero = _ZEROS[x.dtype] = np.zeros((), x.dtype)
-    return m.maximum(x, zero)
-
-
+# The gate is open where y is not 0: that is where x was positive, or NaN.
 relu = elementwise(
-    "relu", formula=_relu, reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: g * m.sign(y), kinds="iuf"
-)
-
-
-def _piecewise(m: Any, mask: Any, g: Any) -> Any:
-    return m.where(mask, g, m.zeros_like(g))
+    "relu", formula=lambda m, x: m.maximum(x, 0), forward=lambda x: np.maximum(x, zero_of(x.dtype)), kinds="iuf",
+    reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: m.gate(g, y),
+)  # fmt: skip
 
 
 relu6 = _float(
     "relu6", formula=lambda m, x: m.minimum(m.maximum(x, 0), 6), reference=lambda x: min(max(x, 0.0), 6.0), kinds="iuf",
-    domain=(-3, 9), vjp=lambda m, g, _y, x: _piecewise(m, m.logical_and(x > 0, x < 6), g), grad_name="HardtanhBackward0",
+    domain=(-3, 9), vjp=lambda m, g, _y, x: m.gate(g, m.logical_and(x > 0, x < 6)), grad_name="HardtanhBackward0",
 )  # fmt: skip
 hardtanh = _float(
     "hardtanh", formula=lambda m, x, *, low, high: m.minimum(m.maximum(x, low), high), kinds="iuf",
     reference=lambda x, low, high: min(max(x, low), high), sample_attrs=({"low": -1.0, "high": 1.0},),
-    vjp=lambda m, g, _y, x, *, low, high: _piecewise(m, m.logical_and(x > low, x < high), g),
+    vjp=lambda m, g, _y, x, *, low, high: m.gate(g, m.logical_and(x > low, x < high)),
 )  # fmt: skip
 leaky_relu = _float(
     "leaky_relu", formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope), sample_attrs=({"slope": 0.1},),
@@ -49,13 +38,13 @@ prelu = _float(
     "prelu", arity=2, formula=lambda m, x, w: m.where(x > 0, x, x * w), reference=lambda x, w: x if x > 0 else x * w,
     vjp=(
         lambda m, g, _y, x, w: m.where(x > 0, g, g * w),
-        lambda m, g, _y, x, _w: m.where(x > 0, m.zeros_like(g), g * x),
+        lambda m, g, _y, x, _w: m.gate(g * x, x <= 0),
     ), grad_name="PreluKernelBackward0",
 )  # fmt: skip
 threshold = _float(
-    "threshold", formula=lambda m, x, *, limit, value: m.where(x > limit, x, x * 0 + value), kinds="iuf",
+    "threshold", formula=lambda m, x, *, limit, value: m.where(x <= limit, value, x), kinds="iuf",
     reference=lambda x, limit, value: x if x > limit else value, sample_attrs=({"limit": 0.1, "value": 3.0},),
-    vjp=lambda m, g, _y, x, *, limit, value: _piecewise(m, x > limit, g),
+    vjp=lambda m, g, _y, x, *, limit, value: m.gate(g, m.logical_not(x <= limit)),
 )  # fmt: skip
 
 # elu(x) = scale * (x if x > 0 else alpha * (exp(inner * x) - 1)); selu and celu are special cases of it.
@@ -64,7 +53,7 @@ elu = _float(
     formula=lambda m, x, *, alpha, scale, inner: m.where(x > 0, x * scale, m.expm1(m.minimum(x, 0) * inner) * (alpha * scale)),
     reference=lambda x, alpha, scale, inner: scale * (x if x > 0 else alpha * math.expm1(inner * x)),
     vjp=lambda m, g, _y, x, *, alpha, scale, inner: m.where(
-        x > 0, g * scale, g * m.exp(m.where(x > 0, m.zeros_like(x), x) * inner) * (alpha * scale * inner)
+        x > 0, g * scale, g * m.exp(m.gate(x, x <= 0) * inner) * (alpha * scale * inner)
     ),
     sample_attrs=({"alpha": 1.0, "scale": 1.0, "inner": 1.0}, {"alpha": 0.7, "scale": 1.3, "inner": 0.9}),
 )  # fmt: skip
@@ -130,20 +119,20 @@ def _gelu_tanh_slope(m: Any, g: Any, x: Any) -> Any:
 hardsigmoid = _float(
     "hardsigmoid", formula=lambda m, x: m.minimum(m.maximum(x + 3, 0), 6) / 6, domain=(-5, 5),
     reference=lambda x: min(max(x + 3, 0), 6) / 6,
-    vjp=lambda m, g, _y, x: _piecewise(m, m.logical_and(x > -3, x < 3), g * (1 / 6)),
+    vjp=lambda m, g, _y, x: m.gate(g * (1 / 6), m.logical_and(x > -3, x < 3)),
 )  # fmt: skip
 hardswish = _float(
     "hardswish", formula=lambda m, x: x * (m.minimum(m.maximum(x + 3, 0), 6) / 6), domain=(-5, 5),
     reference=lambda x: x * min(max(x + 3, 0), 6) / 6,
-    vjp=lambda m, g, _y, x: m.where(x >= 3, g, _piecewise(m, x > -3, g * (x / 3 + 0.5))),
+    vjp=lambda m, g, _y, x: m.where(x >= 3, g, m.gate(g * (x / 3 + 0.5), x > -3)),
 )  # fmt: skip
 hardshrink = _float(
-    "hardshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) > lambd, x, x * 0), kinds="f",
+    "hardshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x), kinds="f",
     reference=lambda x, lambd: x if abs(x) > lambd else 0.0, sample_attrs=({"lambd": 0.5},),
-    vjp=lambda m, g, _y, x, *, lambd: _piecewise(m, m.abs(x) > lambd, g),
+    vjp=lambda m, g, _y, x, *, lambd: m.gate(g, m.abs(x) > lambd),
 )  # fmt: skip
 softshrink = _float(
-    "softshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) > lambd, x - m.sign(x) * lambd, x * 0),
+    "softshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x - m.sign(x) * lambd),
     reference=lambda x, lambd: math.copysign(abs(x) - lambd, x) if abs(x) > lambd else 0.0,
-    sample_attrs=({"lambd": 0.5},), vjp=lambda m, g, _y, x, *, lambd: _piecewise(m, m.abs(x) > lambd, g),
+    sample_attrs=({"lambd": 0.5},), vjp=lambda m, g, _y, x, *, lambd: m.gate(g, m.abs(x) > lambd),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from functools import partial
 from typing import Any
 
-from wayfare.ops._define import elementwise
+from wayfare.ops._define import elementwise, refuses
 
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.3, 3.0)
@@ -58,7 +58,7 @@ polygamma = _float(
 )  # fmt: skip
 zeta = _float(
     "zeta", arity=2, domain=((1.5, 4.0), (0.5, 3.0)), reference=_scipy("zeta"),
-    vjp=(None, lambda m, g, _y, x, q: -(g * x * m.zeta(x + 1, q))),
+    vjp=(refuses("zeta", "input"), lambda m, g, _y, x, q: -(g * x * m.zeta(x + 1, q))),
 )  # fmt: skip
 ndtr = _float(
     "ndtr", reference=lambda x: 0.5 * math.erfc(-x / math.sqrt(2)),
@@ -105,11 +105,11 @@ def _gamma_density(m: Any, a: Any, x: Any) -> Any:
 
 gammainc = _float(
     "gammainc", arity=2, reference=_scipy("gammainc"), domain=_POSITIVE,
-    vjp=(None, lambda m, g, _y, a, x: g * _gamma_density(m, a, x)),
+    vjp=(refuses("igamma", "input"), lambda m, g, _y, a, x: g * _gamma_density(m, a, x)),
 )  # fmt: skip
 gammaincc = _float(
     "gammaincc", arity=2, reference=_scipy("gammaincc"), domain=_POSITIVE,
-    vjp=(None, lambda m, g, _y, a, x: -(g * _gamma_density(m, a, x))),
+    vjp=(refuses("igammac", "input"), lambda m, g, _y, a, x: -(g * _gamma_density(m, a, x))),
 )  # fmt: skip
 
 
@@ -132,10 +132,23 @@ xlog1py = _float(
 
 
 def _entr(m: Any, x: Any) -> Any:
-    return m.where(x < 0, x * 0 - math.inf, -m.xlogy(x, x))
+    return m.where(x < 0, -math.inf, -m.xlogy(x, x))
 
 
 entr = _float(
     "entr", formula=_entr, reference=lambda x: -x * math.log(x), domain=_POSITIVE,
     vjp=lambda m, g, _y, x: m.where(x < 0, g * math.nan, -(g * (m.log(x) + 1))),
 )  # fmt: skip
+
+
+def _airy(x: Any) -> Any:
+    return importlib.import_module("scipy.special").airy(x)[0].astype(x.dtype)
+
+
+def _airy_by_bessel(x: float) -> float:
+    root = math.sqrt(x / 3) / math.pi
+    return float(root * importlib.import_module("scipy.special").kv(1 / 3, 2 / 3 * x**1.5))
+
+
+# PyTorch has no derivative of it either.
+airy_ai = _float("airy_ai", forward=_airy, reference=_airy_by_bessel, domain=_POSITIVE)

@@ -33,7 +33,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _close(got: Any, want: Any, rtol: float, atol: float, what: str) -> None:
-    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=rtol, atol=atol, err_msg=what)
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=what)
 
 
 def _reference(op: Op, sample: Sample) -> list[Any]:
@@ -72,11 +73,8 @@ def _float_positions(op: Op, sample: Sample) -> list[int]:
     if not sample.smooth:
         return []
     rules = op.vjp
-    return [
-        i
-        for i, x in enumerate(sample.inputs)
-        if x.dtype == np.float64 and x.size and (isinstance(rules, joint) or (rules is not None and rules[i] is not None))
-    ]
+    floats = [i for i, x in enumerate(sample.inputs) if x.dtype == np.float64 and x.size]
+    return [i for i in floats if isinstance(rules, joint) or (rules is not None and rules[i] is not None)]
 
 
 def _tensors(arrays: Any, positions: list[int]) -> list[Tensor]:

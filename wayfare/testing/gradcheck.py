@@ -74,7 +74,7 @@ def gradcheck(
         raise ArgumentError("gradcheck: no input requires a gradient", fix="Pass tensors with requires_grad=True.")
     for t in checked:
         if t.dtype is not float64:
-            raise ArgumentError(f"gradcheck: needs float64 to be meaningful, an input is {t.dtype}", fix="Use .double().")
+            raise ArgumentError(f"gradcheck: means little below float64, an input is {t.dtype}", fix="Use .double().")
     with enable_grad():
         outs = _outputs(func, given)
         for which, out in enumerate(outs):
@@ -101,7 +101,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
         outs = [o for o in _outputs(func, given) if o.requires_grad]
     if grad_outputs is None:
         rng = np.random.default_rng(0)
-        seeds = [wrap(rng.normal(size=o._array.shape)) for o in outs]
+        seeds = [wrap(np.asarray(rng.normal(size=o._array.shape))) for o in outs]
     else:
         seeds = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
     for s in seeds:

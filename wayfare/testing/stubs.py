@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import inspect
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import wayfare
-from wayfare.functions._public import METHODS
+from wayfare.functions._public import METHODS, PROPERTIES
 
 PATH = pathlib.Path(wayfare.__file__).with_name("tensor_methods.pyi")
 
 _HEAD = '''"""Generated from the public functions by `python -m wayfare.testing.stubs`; do not edit."""
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from wayfare.tensor import Tensor
 
 class TensorMethods:
 '''
 _OPERATORS_RETURNING_TENSOR = ("__eq__", "__ne__")
-_KNOWN = {"Any", "None", "bool", "int", "float", "str", "tuple", "list", "dict", "Tensor", "Sequence", "Callable",
-          "Iterable", "Iterator", "object"}  # fmt: skip
+_KNOWN = frozenset(
+    ("Any", "None", "bool", "int", "float", "str", "tuple", "list", "dict", "object", "Tensor")
+    + ("Sequence", "Callable", "Iterable", "Iterator")
+)
 
 
 def _annotation(value: Any) -> str:
@@ -37,7 +41,10 @@ def _annotation(value: Any) -> str:
         return "Any"
     text = value if isinstance(value, str) else getattr(value, "__name__", str(value))
     words = "".join(c if c.isalnum() or c in "_." else " " for c in text).split()
-    return text if all(w in _KNOWN or w.isdigit() for w in words) else "Any"
+    if not all(w in _KNOWN or w.isdigit() for w in words):
+        return "Any"
+    # Tensor has methods of these names, which would hide the built-in types inside the class.
+    return re.sub(r"\b(bool|int|float)\b", r"builtins.\1", text)
 
 
 def _default(value: Any) -> str:
@@ -82,6 +89,8 @@ def _operator_text(name: str, function: Callable[..., Any]) -> str:
 def stub_text() -> str:
     """The whole stub."""
     lines = [signature_text(name, METHODS[name]) for name in sorted(METHODS)]
+    for name in sorted(PROPERTIES):
+        lines += ["    @property", f"    def {name}(self) -> Tensor: ..."]
     return _HEAD + "\n".join(lines) + "\n"
 
 

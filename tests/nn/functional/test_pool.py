@@ -109,3 +109,26 @@ REFUSALS = {
 def test_refusals(call, text):
     with pytest.raises(wf.errors.WayfareError, match=text):
         call()
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_fractional_windows_cover_the_image_from_edge_to_edge(rank):
+    pool = getattr(F, f"fractional_max_pool{rank}d")
+    x = wrap(np.random.default_rng(0).normal(size=(2, 3) + (9,) * rank))
+    out, places = pool(x, 2, output_size=4, return_indices=True)
+    assert tuple(out.shape) == (2, 3) + (4,) * rank
+    flat = x._array.reshape(2, 3, -1)
+    found = np.take_along_axis(flat, places._array.reshape(2, 3, -1), -1)
+    np.testing.assert_array_equal(out._array.reshape(2, 3, -1), found)
+    for axis in range(rank):
+        along = places._array // 9 ** (rank - 1 - axis) % 9
+        along = np.moveaxis(along, 2 + axis, 0)
+        assert along[0].max() <= 1 and along[-1].min() >= 7  # the first and the last window lie at the edges
+
+
+def test_fractional_pooling_refuses():
+    x = tensor(np.zeros((1, 1, 4, 4)))
+    with pytest.raises(ValueError, match="either output_size or output_ratio"):
+        F.fractional_max_pool2d(x, 2)
+    with pytest.raises(RuntimeError, match=r"\[4, 4\] windows of \[2, 2\] do not fit"):
+        F.fractional_max_pool2d(x, 2, output_size=4)

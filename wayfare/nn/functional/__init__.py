@@ -6,6 +6,7 @@ from wayfare.nn.functional.conv import *  # noqa: F403
 from wayfare.nn.functional.ctc import *  # noqa: F403
 from wayfare.nn.functional.distance import *  # noqa: F403
 from wayfare.nn.functional.dropout import *  # noqa: F403
+from wayfare.nn.functional.fractional import *  # noqa: F403
 from wayfare.nn.functional.grid import *  # noqa: F403
 from wayfare.nn.functional.linear import *  # noqa: F403
 from wayfare.nn.functional.loss import *  # noqa: F403

@@ -54,7 +54,7 @@ def ctc_loss(
     # PyTorch's gradient holds for log-probabilities that sum to one: this adds its part of it, and no value.
     inside = wrap((np.arange(steps)[:, None] < times).reshape(steps, batch, 1))
     whole = where(inside, log_probs.exp(), 0.0).sum((0, 2))
-    losses = whole - whole.detach() - likelihood
+    losses: Tensor = whole - whole.detach() - likelihood
     if zero_infinity:
         losses = where(likelihood == -math.inf, 0.0, losses)
     if reduction == "mean":

@@ -117,7 +117,7 @@ def _row(weight: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, at: Sequence[Tensor], sizes: tuple[int, ...]) -> Tensor:
-    return _read(flat, [m.round(a) for a in at], sizes)
+    return _read(flat, [m.round(a, decimals=0) for a in at], sizes)
 
 
 def _linearly(flat: Tensor, at: Sequence[Tensor], sizes: tuple[int, ...]) -> Tensor:
@@ -183,5 +183,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
 def grid_sampler(
     input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
-    """`grid_sample` with its modes as numbers."""
+    """`grid_sample` with its modes as numbers, in the order in which its message lists them."""
+    if interpolation_mode not in range(3) or padding_mode not in range(3):
+        raise ArgumentError(f"grid_sampler: the modes must be 0, 1 or 2, not {interpolation_mode} and {padding_mode}")
     return grid_sample(input, grid, _MODES[interpolation_mode], _PADDINGS[padding_mode], align_corners)

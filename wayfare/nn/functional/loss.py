@@ -223,7 +223,7 @@ def _weighted(
         safe = where(target != ignore_index, target, 0)
         share = weight.index_select(0, safe) * counted
     attrs = {"ignore_index": ignore_index, "reduction": "none"}
-    losses = apply(REGISTRY["nll_loss"], (rows, target), attrs) * share
+    losses: Tensor = apply(REGISTRY["nll_loss"], (rows, target), attrs) * share
     if smoothing:
         everywhere = rows if weight is None else rows * weight
         spread_out = where(counted == 0, 0.0, -everywhere.sum(1))
@@ -324,7 +324,7 @@ def linear_cross_entropy(
     if ignore_index is not None and target.dtype.is_floating_point:
         raise OperationError("linear_cross_entropy: ignore_index makes no sense for a target of probabilities")
     outputs = tuple(linear_weight.shape[:-1])
-    logits = input @ linear_weight.reshape(-1, input.shape[-1]).T
+    logits = input @ linear_weight.reshape(-1, input.shape[-1]).transpose(0, 1)
     if linear_bias is not None:
         logits = logits + linear_bias.reshape(-1)
     logits = logits.reshape((*input.shape[:-1], *outputs))

@@ -43,7 +43,7 @@ def layer_norm(
             raise ShapeError(f"layer_norm: a {name} of {given.spec} is not of shape {list(normalized_shape)}")
     if weight is not None and bias is not None and weight.dtype is input.dtype is bias.dtype:
         return apply(REGISTRY["layer_norm"], (input, weight, bias), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
-    out = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})[0]
+    out: Tensor = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})[0]
     if weight is not None:
         out = out * weight
     return out if bias is None else out + bias
@@ -101,6 +101,8 @@ def batch_norm(
 
     In training the running statistics are updated in place; otherwise they are used.
     """
+    if 0 in input.shape:
+        return _of_nothing(input, weight, bias)
     _check_channels("batch_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     if not training:
         if running_mean is None or running_var is None:
@@ -117,6 +119,14 @@ def batch_norm(
     if running_var is not None:
         _track(running_var, variance * (count / max(count - 1, 1)), momentum)
     return _scaled(out, weight, bias)
+
+
+def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """No elements: nothing is normalised or tracked, but the result still hangs on the parameters."""
+    out = input.clone()
+    if weight is not None:
+        out = out * weight.select(0, 0)
+    return out if bias is None else out + bias.select(0, 0)
 
 
 def _by_statistics(
@@ -187,5 +197,5 @@ def local_response_norm(
         square.narrow(1, max(c - before, 0), min(c + size - before, channels) - max(c - before, 0)).sum(1, keepdim=True)
         for c in range(channels)
     ]
-    mean = apply(REGISTRY["cat"], tuple(windows), {"dim": 1}) / size
+    mean: Tensor = apply(REGISTRY["cat"], tuple(windows), {"dim": 1}) / size
     return input / (mean * alpha + k) ** beta

@@ -1,0 +1,112 @@
+"""Max pooling over windows at random places: fractional_max_pool2d and 3d."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.eager import tensor_ops as m
+from wayfare.errors import ArgumentError, OperationError
+from wayfare.functions.random import rand
+from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
+from wayfare.tensor import Tensor, wrap
+
+__all__ = [
+    "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices",
+]  # fmt: skip
+
+
+def _starts(samples: Array, size: int, count: int, kernel: int) -> Array:
+    """Where the windows begin, (N, C, count): steps of two lengths in an order that the sample decides."""
+    if count == 1:
+        return np.full((*samples.shape, 1), size - kernel)
+    step = (size - kernel) / (count - 1)
+    shift = samples[..., None]
+    begin = ((np.arange(count) + shift) * step).astype(np.int64) - (shift * step).astype(np.int64)
+    begin[..., -1] = size - kernel
+    return np.asarray(begin)
+
+
+def _places(samples: Array, sizes: tuple[int, ...], counts: tuple[int, ...], kernel: tuple[int, ...]) -> Array:
+    """The flat places of every element of every window: (N, C, windows, elements)."""
+    rank = len(sizes)
+    out: Any = 0
+    for axis, (size, count, width) in enumerate(zip(sizes, counts, kernel, strict=True)):
+        # Of two samples the first belongs to the width, of three to the depth: so PyTorch has it.
+        begin = _starts(samples[..., 1 - axis if rank == 2 else axis], size, count, width)
+        shape = [1] * (2 * rank)
+        shape[axis] = count
+        offset = [1] * (2 * rank)
+        offset[rank + axis] = width
+        out = out * size + begin.reshape(*begin.shape[:2], *shape) + np.arange(width).reshape(offset)
+    return np.asarray(out).reshape(*samples.shape[:2], math.prod(counts), math.prod(kernel))
+
+
+def _fractional(
+    op: str,
+    rank: int,
+    input: Tensor,
+    kernel_size: IntOrInts,
+    output_size: Any,
+    output_ratio: Any,
+    samples: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    x, added = with_batch(op, input, rank)
+    kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
+    sizes = tuple(x.shape[2:])
+    counts = _counts(op, rank, sizes, output_size, output_ratio)
+    if any(o + k - 1 > n for o, k, n in zip(counts, kernel, sizes, strict=True)):
+        raise OperationError(f"{op}: {list(counts)} windows of {list(kernel)} do not fit into {input.spec}")
+    if samples is None:
+        samples = rand(x.shape[0], x.shape[1], rank, dtype=x.dtype)
+    places = _places(samples._read(op), sizes, counts, kernel)
+    flat = m.reshape(x, shape=(*x.shape[:2], math.prod(sizes)))
+    values = np.take_along_axis(flat._read(op)[:, :, None, :], places, -1)
+    best = np.take_along_axis(places, values.argmax(-1)[..., None], -1)[..., 0]
+    out = m.gather(flat, wrap(best), dim=2)
+    shape = (*x.shape[:2], *counts)
+    return tuple(without_batch(m.reshape(t, shape=shape), added) for t in (out, wrap(best)))  # type: ignore[return-value]
+
+
+def _counts(op: str, rank: int, sizes: tuple[int, ...], output_size: Any, output_ratio: Any) -> tuple[int, ...]:
+    if (output_size is None) == (output_ratio is None):
+        raise ArgumentError(f"{op}: give either output_size or output_ratio")
+    if output_size is not None:
+        return per_dim(op, "output_size", output_size, rank, 1)
+    ratios = tuple(output_ratio) if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * rank
+    if len(ratios) != rank or not all(0 < ratio < 1 for ratio in ratios):
+        raise ArgumentError(f"{op}: output_ratio must be between 0 and 1, it is {output_ratio}")
+    return tuple(int(n * ratio) for n, ratio in zip(sizes, ratios, strict=True))
+
+
+def _functions(rank: int, letters: str) -> tuple[Any, Any]:
+    name = f"fractional_max_pool{rank}d"
+
+    def with_indices(
+        input: Tensor, kernel_size: IntOrInts, output_size: Any = None, output_ratio: Any = None,
+        return_indices: bool = False, _random_samples: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return _fractional(name, rank, input, kernel_size, output_size, output_ratio, _random_samples)
+
+    def pool(
+        input: Tensor, kernel_size: IntOrInts, output_size: Any = None, output_ratio: Any = None,
+        return_indices: bool = False, _random_samples: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        found = _fractional(name, rank, input, kernel_size, output_size, output_ratio, _random_samples)
+        return found if return_indices else found[0]
+
+    doc = (
+        f"The largest element of windows of {letters} at random places, so many that `output_size` (or a ratio) results"
+    )
+    for function, own, end in ((pool, name, "."), (with_indices, name + "_with_indices", ", and its place.")):
+        function.__name__ = function.__qualname__ = own
+        function.__doc__ = doc + end
+    return pool, with_indices
+
+
+fractional_max_pool2d, fractional_max_pool2d_with_indices = _functions(2, "(N, C, H, W)")
+fractional_max_pool3d, fractional_max_pool3d_with_indices = _functions(3, "(N, C, D, H, W)")
