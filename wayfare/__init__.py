@@ -30,6 +30,7 @@ from wayfare.autograd.modes import (
 from wayfare.autograd.transforms import vmap
 from wayfare.functions import generator as random
 from wayfare.functions import arithmetic as _arithmetic
+from wayfare.functions import combine as _combine
 from wayfare.functions import compare as _compare
 from wayfare.functions import convert as _convert
 from wayfare.functions import copies as _copies
@@ -62,6 +63,7 @@ from wayfare.functions import split as _split
 from wayfare.functions import statistics as _statistics
 from wayfare.functions import writes as _writes
 from wayfare.functions.arithmetic import *  # noqa: F403
+from wayfare.functions.combine import *  # noqa: F403
 from wayfare.functions.compare import *  # noqa: F403
 from wayfare.functions.convert import *  # noqa: F403
 from wayfare.functions.copies import *  # noqa: F403
@@ -128,6 +130,7 @@ __all__ = [
     "special", "testing", "threshold", "threshold_", "uint8", "utils", "vmap",
 ]  # fmt: skip
 __all__ += _arithmetic.__all__
+__all__ += _combine.__all__
 __all__ += _compare.__all__
 __all__ += _convert.__all__
 __all__ += _copies.__all__

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.writes import note_write
-from wayfare.eager import Packed, pack, record_one
+from wayfare.backend.writes import note_write, tick
+from wayfare.eager import pack, record_one
 from wayfare.errors import InPlaceError, OperationError, ShapeError
 from wayfare.graph.node import Node
 from wayfare.op import REGISTRY
@@ -36,6 +36,9 @@ def check_writable(t: Tensor, name: str) -> None:
         if view is not None and view.base._edge is None and view.base._requires_grad:
             raise InPlaceError(f"{name}: this is a view of a leaf that requires a gradient; writing in place would "
                                "lose it", fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
+    if t._extras is not None and "inference" in t._extras and not current().inference:
+        raise InPlaceError(f"{name}: a tensor made under inference_mode cannot be written outside it",
+                           fix="Write to a .clone() of it.")  # fmt: skip
     if not t._array.flags.writeable:
         raise InPlaceError(f"{name}: the memory of this {t.spec} is read-only or shared by broadcasting",
                            fix="Write to a .clone() of it.")  # fmt: skip
@@ -58,25 +61,28 @@ def check_result(t: Tensor, result: Tensor, name: str) -> None:
 def write_in_place(t: Tensor, name: str, compute: Callable[[], Tensor]) -> Tensor:
     """What every `op_` does: compute as usual, then make `t` the result."""
     check_writable(t, name)
+    since = tick()
     hooks = current().saved_hooks
     if hooks is None:
-        return move_into(t, compute(), name)
+        return move_into(t, compute(), name, since)
     # Hooks must see the old values, which move_into sets aside: so they have their turn after it.
     with changed_mode(saved_hooks=None):
         result = compute()
-        move_into(t, result, name)
+        move_into(t, result, name, since)
     node = result.grad_fn
     if node is not None:
         pack(node, hooks)
     return t
 
 
-def move_into(t: Tensor, result: Tensor, name: str) -> Tensor:
-    """Make `t` be `result`: its values in t's memory, its history t's history."""
+def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) -> Tensor:
+    """Make `t` be `result`: its values in t's memory, its history t's history.
+
+    `since` is the time at which computing the result began; without it only its last step is younger than the write.
+    """
     check_result(t, result, name)
-    node = result._edge if result._edge.__class__ is Node else None
-    if node is not None and node.kept is not None and not any(isinstance(k, Packed) for k in node.kept):
-        _keep_old_values(t, node)
+    if result._edge is not None:
+        _keep_old_values(t, result, since)
     np.copyto(t._array, result._array, casting="unsafe")
     note_write(t._array)
     if t._view is not None:
@@ -108,12 +114,25 @@ def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor
     return out
 
 
-def _keep_old_values(t: Tensor, node: Node) -> None:
-    """A rule that needs the overwritten input gets a copy of it."""
-    assert node.kept is not None
-    if any(k is t._array for k in node.kept):
-        old = t._array.copy()
-        node.kept = tuple(old if k is t._array else k for k in node.kept)
+def _keep_old_values(t: Tensor, result: Tensor, since: int | None) -> None:
+    """The steps of the result that need the overwritten values get a copy of them."""
+    waiting, seen = [result._edge], set()
+    while waiting:
+        edge = waiting.pop()
+        node = edge[0] if edge.__class__ is tuple else edge
+        if node.__class__ is not Node or node in seen or node.kept is None:
+            continue
+        if since is None or node.number > since:
+            seen.add(node)
+            node.kept = tuple([k.copy() if _is_memory_of(k, t) else k for k in node.kept])
+            if since is not None:
+                waiting.extend(node.edges)
+
+
+def _is_memory_of(kept: Any, t: Tensor) -> bool:
+    if kept.__class__ is not np.ndarray:
+        return False
+    return kept is t._array or (kept.base is not None and np.may_share_memory(kept, t._array))
 
 
 def rewrite(t: Tensor, history: Tensor) -> None:

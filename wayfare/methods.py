@@ -10,6 +10,12 @@ from wayfare.tensor import Tensor
 
 
 @method
+def is_inference(self: Tensor) -> bool:
+    """Was it made under `inference_mode`?"""
+    return self._extras is not None and "inference" in self._extras
+
+
+@method
 def backward(
     self: Tensor,
     gradient: Tensor | None = None,

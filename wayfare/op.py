@@ -93,13 +93,22 @@ class Op:
     def __post_init__(self) -> None:
         if not self.grad_name:
             self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
-        if isinstance(self.vjp, tuple) and len(self.vjp) == 1:
-            self.keep_first = self.packer((True,))
-        elif isinstance(self.vjp, joint):
-            self.keep_first = lambda y, x: self.packer((True,))(y, x)
-        elif isinstance(self.vjp, tuple) and len(self.vjp) == 2:
-            self.keep_first, self.keep_second = self.packer((True, False)), self.packer((False, True))
-            self.keep_both = self.packer((True, True))
+        # Made when first used: there are hundreds of ops, and importing them all must stay quick.
+        if isinstance(self.vjp, tuple) and len(self.vjp) == 2:
+            self.keep_first, self.keep_second = self._later("keep_first", True, False), self._later("keep_second", False, True)
+            self.keep_both = self._later("keep_both", True, True)
+        elif self.vjp is not None:
+            self.keep_first = self._later("keep_first", True)
+
+    def _later(self, slot: str, *needs: bool) -> Callable[..., Any]:
+        """A stand-in for a packer that makes it at the first call and puts it in its own place."""
+
+        def make(*arrays: Any) -> Any:
+            packer = self.packer(needs)
+            setattr(self, slot, packer)
+            return packer(*arrays)
+
+        return make
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

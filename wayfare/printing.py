@@ -39,15 +39,10 @@ def _formatter(values: Array) -> tuple[Format, int]:
             scientific = options.sci_mode
         if scientific:
             write = lambda v: f"{v:.{precision}e}"
-        measured = [write(float(v)) for v in finite]
     elif wide.size:
         write = lambda v: f"{v:.0f}." if math.isfinite(v) else str(v)
-        measured = []
-    else:
-        measured = []
-    odd = [write(float(v)) for v in wide[~np.isfinite(wide)][:3]]
-    width = max([len(m) for m in [*measured, *odd, *([write(0.0)] if (wide == 0).any() else [])]], default=1)
-    return write, width
+    # As in PyTorch, zeros, infinities and NaN take no part in deciding how wide a column is.
+    return write, max((len(write(float(v))) for v in finite), default=1)
 
 
 def _lines(values: Array, indent: int, write: Format, width: int, summarise: bool) -> str:

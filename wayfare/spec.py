@@ -112,7 +112,7 @@ class Device:
             raise ArgumentTypeError(f"device: {text!r} is not a device of this installation",
                                     fix="Use 'cpu'.")  # fmt: skip
         self.type: str = name
-        self.index = int(number) if number else index
+        self.index: int | None = int(number) if number else index
 
     def __repr__(self) -> str:
         index = "" if self.index is None else f", index={self.index}"

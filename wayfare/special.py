@@ -30,7 +30,7 @@ from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor
 
 __all__ = [
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t", "chebyshev_polynomial_u",
+    "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t", "chebyshev_polynomial_u",
     "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2",
     "expit", "expm1", "gammainc", "gammaincc", "gammaln", "hermite_polynomial_h", "hermite_polynomial_he", "i0", "i0e",
     "i1", "i1e", "laguerre_polynomial_l", "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit",
@@ -42,6 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 digamma = psi
+airy_ai = plain_unary("airy_ai", "The Airy function Ai.")
 entr = plain_unary("entr", "`-x log x`; 0 at 0, minus infinity below.")
 erfcx = plain_unary("erfcx", "The scaled complementary error function `exp(x ** 2) * erfc(x)`.")
 ndtr = plain_unary("ndtr", "The area under the standard normal density up to x.")

@@ -275,7 +275,7 @@ class Tensor(TensorMethods):
         return complex(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 and spec else object.__format__(self, spec)
+        return format(self.item(), spec) if self.ndim == 0 else object.__format__(self, spec)
 
     def __len__(self) -> int:
         if self.ndim == 0:

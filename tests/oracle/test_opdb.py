@@ -49,7 +49,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("entry", "dtype"), _cases(FOUND))
+@pytest.mark.parametrize(("entry", "dtype"), list(_cases(FOUND)))
 def test_values_and_gradients(entry, dtype, record_property):
     outcome = check_entry(wf, entry, dtype)
     summary = {"entry": entry.name, "agrees": outcome.agrees}
@@ -57,13 +57,13 @@ def test_values_and_gradients(entry, dtype, record_property):
     assert outcome.agrees, outcome.verdict
 
 
-@pytest.mark.parametrize("entry", _methods(find_method))
+@pytest.mark.parametrize("entry", list(_methods(find_method)))
 def test_method(entry):
     outcome = check_method(wf, entry, entry.dtypes[0])
     assert outcome is None or not outcome.failures, outcome.verdict
 
 
-@pytest.mark.parametrize("entry", _methods(find_in_place))
+@pytest.mark.parametrize("entry", list(_methods(find_in_place)))
 def test_in_place(entry):
     outcome = check_in_place(wf, entry, entry.dtypes[-1])
     assert outcome is None or not outcome.failures, outcome.verdict

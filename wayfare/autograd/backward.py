@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.autograd.engine import Capture, run
+from wayfare.autograd.capture import Capture
+from wayfare.autograd.engine import run
 from wayfare.backend.rows import Rows
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentTypeError, GraphError, ShapeError
@@ -36,8 +37,7 @@ def backward(
         wanted = _sequence(inputs)
         if not wanted:
             raise GraphError("backward: inputs is empty", fix="Leave it out to reach all leaves.")
-        capture = Capture([_edge_of(t, "backward") for t in wanted])
-        capture.find_ways([edge for edge, _ in roots])
+        capture = Capture([_edge_of(t, "backward") for t in wanted], [edge for edge, _ in roots])
     _run(roots, retain, create_graph, capture, accumulate=True)
     if capture is not None:
         for t in _sequence(inputs):
@@ -65,8 +65,7 @@ def grad(
     wanted = _sequence(inputs)
     roots = _roots("grad", _sequence(outputs), grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
-    capture = Capture([_edge_of(t, "grad") for t in wanted])
-    capture.find_ways([edge for edge, _ in roots])
+    capture = Capture([_edge_of(t, "grad") for t in wanted], [edge for edge, _ in roots])
     _run(roots, retain, create_graph, capture, accumulate=False)
     results = []
     for position, t in enumerate(wanted):

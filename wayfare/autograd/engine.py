@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.autograd.capture import Capture
 from wayfare.autograd.leaves import Leaves
 from wayfare.backend.cpu import sum_to
 from wayfare.backend.rows import Rows
@@ -27,55 +28,6 @@ from wayfare.tensor import Tensor, wrap
 
 _ndarray = np.ndarray
 _add = np.add
-
-
-class Capture:
-    """Gradients that are asked for by `grad()` or `inputs=`, kept apart from those summed into leaves."""
-
-    __slots__ = ("only", "nodes", "tensors")
-
-    def __init__(self, edges: list[Any]) -> None:
-        self.tensors: dict[Any, Any] = {}  # leaf tensor → gradient
-        self.nodes: dict[Any, dict[int, Any]] = {}  # node → output number → gradient
-        for edge in edges:
-            if edge.__class__ is Node:
-                self.nodes.setdefault(edge, {})[0] = None
-            elif edge.__class__ is tuple:
-                self.nodes.setdefault(edge[0], {})[edge[1]] = None
-            else:
-                self.tensors[edge] = None
-        # Only these nodes lead to what is asked for; the others need not run.
-        self.only: set[Node] = set()
-
-    def find_ways(self, roots: list[Any]) -> None:
-        """Mark the nodes from which a captured edge can be reached."""
-        order: list[Node] = []
-        seen: set[Node] = set()
-        stack = [e[0] if e.__class__ is tuple else e for e in roots if e.__class__ is not Tensor]
-        stack = [e for e in stack if isinstance(e, Node)]
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            order.append(node)
-            for edge in node.edges:
-                target = edge[0] if edge.__class__ is tuple else edge
-                if isinstance(target, Node) and target not in seen:
-                    stack.append(target)
-        order.sort(key=lambda node: node.number)
-        for node in order:
-            for edge in node.edges:
-                target = edge[0] if edge.__class__ is tuple else edge
-                if target in self.only or target in self.nodes or target in self.tensors:
-                    self.only.add(node)
-                    break
-
-    def towards(self, edges: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The edges that lead to something asked for; None for the rest."""
-        targets = [edge[0] if edge.__class__ is tuple else edge for edge in edges]
-        ours = [t is not None and (t in self.only or t in self.nodes or t in self.tensors) for t in targets]
-        return tuple(edge if wanted else None for edge, wanted in zip(edges, ours, strict=True))
 
 
 def run(
@@ -145,9 +97,9 @@ class _Pass:
                     x2 = None
             else:
                 g = _prepare(node, g, create)
-                if capture is not None and not _wanted(capture, node, g):
-                    continue
                 if capture is not None:
+                    if not capture.takes(node, g, node.outs is not None):
+                        continue
                     edges = capture.towards(edges)
                 kept = _unpack(node, create)
                 grads = _all_gradients(node, m, g, kept, edges, anomaly)
@@ -324,15 +276,6 @@ def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any
             if result is not None:
                 grads = [x if m.differentiable or x is None else x._array for x in _as_tuple(result)]
     return grads
-
-
-def _wanted(capture: Capture, node: Node, g: Any) -> bool:
-    """Note the gradient if it is asked for; does anything asked for lie beyond this node?"""
-    numbers = capture.nodes.get(node)
-    if numbers is not None:
-        for number in numbers:
-            numbers[number] = _as_tensor(g[number] if node.outs is not None else g)
-    return node in capture.only
 
 
 def _unpack(node: Node, create: bool) -> tuple[Any, ...]:

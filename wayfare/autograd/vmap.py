@@ -51,7 +51,7 @@ class BatchedTensor(Tensor):
         return self.value.requires_grad
 
     @property
-    def _array(self) -> Any:  # type: ignore[override]
+    def _array(self) -> Any:
         raise OperationError("vmap: this needs the numbers of one example, but a whole batch is being computed",
                              fix="Use wf.where in place of `if`, and ops in place of .item() and NumPy.")  # fmt: skip
 

@@ -42,6 +42,11 @@ def cast_first(op: str, input: Tensor, dtype: Any) -> Tensor:
     return input if dtype is None else as_dtype_of(input, as_dtype(dtype, op=op))
 
 
+def cast_last(result: Tensor, dtype: Any) -> Tensor:
+    """Integers are added up in int64; with `dtype=` the result has the dtype asked for."""
+    return result if dtype is None else as_dtype_of(result, as_dtype(dtype))
+
+
 def check_floating(op: str, input: Tensor) -> None:
     """Some results exist for floats only."""
     if not input.dtype.is_floating_point:

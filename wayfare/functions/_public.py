@@ -14,10 +14,10 @@ import numpy as np
 
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply, apply1, apply2
-from wayfare.errors import ArgumentTypeError
+from wayfare.errors import ArgumentTypeError, DTypeError
 from wayfare.inplace import set_aside, write_in_place
 from wayfare.op import REGISTRY, Op
-from wayfare.spec import DType, default_dtype, promote_operands, scalar_dtype
+from wayfare.spec import DType, bool_, default_dtype, promote_operands, scalar_dtype
 from wayfare.state import STATE
 from wayfare.tensor import Tensor, constant, to_tensor
 
@@ -80,16 +80,13 @@ def in_place_form(function: Callable[..., Any], name: str, *, composite: bool = 
     write.__name__ = write.__qualname__ = name + "_"
     write.__doc__ = f"In-place form of `{name}`: the tensor itself is changed and returned."
     write.__module__ = function.__module__
-    parameters = list(inspect.signature(function).parameters.values())
-    write.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [parameters[0].replace(name="self"), *parameters[1:]], return_annotation="Tensor"
-    )
+    write.__wrapped__ = function  # type: ignore[attr-defined] - its signature is that of the function
     return write
 
 
 def as_method(write: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
     """Give a faster form the name, text and signature of the general one."""
-    for part in ("__name__", "__qualname__", "__doc__", "__module__", "__signature__"):
+    for part in ("__name__", "__qualname__", "__doc__", "__module__", "__wrapped__"):
         setattr(write, part, getattr(like, part))
     return write
 
@@ -109,6 +106,16 @@ def operand(value: Any, op: str) -> Any:
         scalar_dtype(value)
     raise ArgumentTypeError(f"{op}: expected a tensor or a number, not {type(value).__name__}",
                             fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
+
+
+def need_tensors(op: str, rule: str, *values: Any) -> None:
+    """Refuse plain numbers where PyTorch does: `rule` says which operands must be tensors: all, first or any."""
+    given = [isinstance(v, (Tensor, np.ndarray)) for v in values]
+    if not (all(given) if rule == "all" else given[0] if rule == "first" else any(given)):
+        which = {"all": "every operand", "first": "the first operand", "any": "at least one operand"}[rule]
+        shown = ", ".join(type(v).__name__ for v in values)
+        raise ArgumentTypeError(f"{op}: {which} must be a tensor, not ({shown})",
+                                fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
 
 
 def common_dtype(op: str, values: Sequence[Any], *, to_float: bool = False) -> DType:
@@ -132,6 +139,8 @@ def as_dtype_of(value: Any, dtype: DType) -> Tensor:
 def promoted(op: Op, values: Sequence[Any], attrs: dict[str, Any] | None = None) -> Tensor:
     """Apply an elementwise op after bringing all operands to their common dtype."""
     values = [operand(v, op.name) for v in values]
+    if op.name == "sub" and any(v.dtype is bool_ if isinstance(v, Tensor) else isinstance(v, bool) for v in values):
+        raise DTypeError("sub: does not take bool", fix="To turn a mask over use ~, for the difference of two use ^.")
     dtype = common_dtype(op.name, values, to_float=op.promotion == "float")
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
     if dtype.numpy.kind not in op.kinds:
@@ -151,11 +160,31 @@ def unary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) ->
             return apply1(op, input)
         return promoted(op, (input,))
 
-    return publish(call, name or op.name, doc, in_place_form(call, name or op.name) if inplace else None)
+    return publish(call, name or op.name, doc, write_unary(op, call, name or op.name) if inplace else None)
 
 
-def binary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) -> Callable[[Any, Any], Tensor]:
-    """The public function (and method) of an elementwise op of two inputs."""
+def write_unary(op: Op, function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """The in-place form of an op of one input: straight into the memory when nothing is recorded."""
+    general = in_place_form(function, name)
+    if not isinstance(op.forward, np.ufunc):
+        return general
+    ufunc = op.forward
+
+    def write(self: Tensor) -> Tensor:
+        if may_overwrite(self, self):
+            array = self._array
+            ufunc(array, array)
+            note_write(array)
+            return self
+        return general(self)  # type: ignore[no-any-return]
+
+    return as_method(write, general)
+
+
+def binary(
+    op: Op, doc: str, *, name: str | None = None, inplace: bool = True, tensors: str = "any"
+) -> Callable[[Any, Any], Tensor]:
+    """The public function (and method) of an elementwise op of two inputs; `tensors` as in `need_tensors`."""
     floats_only = op.promotion == "float" or op.kinds != "biuf"
 
     def call(input: Tensor | float, other: Tensor | float) -> Tensor:
@@ -163,6 +192,8 @@ def binary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) -
             dtype = input._array.dtype  # type: ignore[union-attr]
             if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):  # type: ignore[union-attr]
                 return apply2(op, input, other)  # type: ignore[arg-type]
+        if tensors:
+            need_tensors(name or op.name, tensors, input, other)
         return promoted(op, (input, other))
 
     write = write_binary(op, call, (name or op.name) + "_") if inplace else None
@@ -195,7 +226,7 @@ def may_overwrite(t: Tensor, other: Any) -> bool:
     mode = STATE.mode
     if mode is not None and (mode.executor is not None or mode.anomaly):
         return False
-    if not t._array.flags.writeable:
+    if not t._array.flags.writeable or t._extras is not None:
         return False
     dtype = t._array.dtype
     if isinstance(other, Tensor):

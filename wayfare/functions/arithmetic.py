@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.writes import note_write
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, DTypeError, OperationError
+from wayfare.functions._blocks import write_scaled
 from wayfare.functions._public import (
     add_method,
     as_dtype_of,
-    as_method,
     binary,
     common_dtype,
     in_place_form,
-    may_overwrite,
     method,
+    need_tensors,
     operand,
     operator,
     promoted,
@@ -31,8 +29,8 @@ from wayfare.spec import bool_, float64
 from wayfare.tensor import Tensor
 
 __all__ = [
-    "abs", "absolute", "add", "addcdiv", "addcmul", "copysign", "div", "divide", "float_power", "floor_divide", "fmax",
-    "fmin", "fmod", "gcd", "heaviside", "lcm", "ldexp", "lerp", "maximum", "minimum", "mul", "multiply", "neg",
+    "abs", "absolute", "add", "copysign", "div", "divide", "float_power", "floor_divide", "fmax",
+    "fmin", "fmod", "gcd", "heaviside", "lcm", "ldexp", "maximum", "minimum", "mul", "multiply", "neg",
     "negative", "nextafter", "positive", "pow", "reciprocal", "remainder", "rsqrt", "rsub", "sgn", "sign", "sqrt",
     "square", "sub", "subtract", "true_divide",
 ]  # fmt: skip
@@ -40,7 +38,7 @@ __all__ = [
 _OPS = REGISTRY
 _ADD, _SUB, _MUL, _DIV = (_OPS[name] for name in ("add", "sub", "mul", "div"))
 
-mul = binary(_MUL, "`input * other`, element by element.")
+mul = binary(_MUL, "`input * other`, element by element.", tensors="")
 neg = unary(_OPS["neg"], "`-input`, element by element.")
 abs = unary(_OPS["abs"], "The absolute value of each element.")
 sign = unary(_OPS["sign"], "-1, 0 or 1: the sign of each element.")
@@ -48,16 +46,24 @@ square = unary(_OPS["square"], "`input ** 2`, element by element.")
 sqrt = unary(_OPS["sqrt"], "The square root of each element.")
 rsqrt = unary(_OPS["rsqrt"], "One over the square root of each element.")
 reciprocal = unary(_OPS["reciprocal"], "`1 / input`, element by element.")
-maximum = binary(_OPS["maximum"], "The larger of each pair of elements; NaN if one is NaN.", inplace=False)
-minimum = binary(_OPS["minimum"], "The smaller of each pair of elements; NaN if one is NaN.", inplace=False)
-fmax = binary(_OPS["fmax"], "The larger of each pair of elements; a NaN gives way to the other.", inplace=False)
-fmin = binary(_OPS["fmin"], "The smaller of each pair of elements; a NaN gives way to the other.", inplace=False)
-fmod = binary(_OPS["fmod"], "The remainder of division, with the sign of the dividend.")
-copysign = binary(_OPS["copysign"], "The size of `input` with the sign of `other`.")
-nextafter = binary(_OPS["nextafter"], "The next floating-point number after `input` in the direction of `other`.")
-heaviside = binary(_OPS["heaviside"], "0 below zero, 1 above, and `values` at zero.")
-gcd = binary(_OPS["gcd"], "The greatest common divisor of each pair of integers.")
-lcm = binary(_OPS["lcm"], "The least common multiple of each pair of integers.")
+maximum = binary(_OPS["maximum"], "The larger of each pair of elements; NaN if one is NaN.", inplace=False, tensors="all")
+minimum = binary(_OPS["minimum"], "The smaller of each pair of elements; NaN if one is NaN.", inplace=False, tensors="all")
+fmax = binary(_OPS["fmax"], "The larger of each pair of elements; a NaN gives way to the other.", inplace=False, tensors="all")
+fmin = binary(_OPS["fmin"], "The smaller of each pair of elements; a NaN gives way to the other.", inplace=False, tensors="all")
+copysign = binary(_OPS["copysign"], "The size of `input` with the sign of `other`.", tensors="first")
+nextafter = binary(_OPS["nextafter"], "The floating-point number next to `input` towards `other`.", tensors="all")
+gcd = binary(_OPS["gcd"], "The greatest common divisor of each pair of integers.", tensors="all")
+lcm = binary(_OPS["lcm"], "The least common multiple of each pair of integers.", tensors="all")
+
+
+@method(inplace=True)
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below zero, 1 above, and `values` at zero."""
+    need_tensors("heaviside", "all", input, values)
+    if input.dtype is not values.dtype:
+        raise DTypeError(f"heaviside: both must have one dtype, not {input.dtype} and {values.dtype}",
+                         fix="Convert one with .to(...).")  # fmt: skip
+    return apply(_OPS["heaviside"], (input, values))  # type: ignore[no-any-return]
 
 
 def _scaled(op: Op, input: Any, other: Any, alpha: Any) -> Tensor:
@@ -83,39 +89,8 @@ def _plus_or_minus(op: Op, doc: str) -> Callable[..., Tensor]:
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = doc
     add_method(op.name, call)
-    add_method(op.name + "_", _write_scaled(op, call))
+    add_method(op.name + "_", write_scaled(op, call))
     return call
-
-
-_BLOCK = 16384
-
-
-def _write_scaled(op: Op, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`x.add_(y, alpha=a)`: in blocks that stay in cache, so that no temporary as large as `y` is made."""
-    plain = write_binary(op, function, op.name + "_")
-    general = in_place_form(function, op.name)
-
-    def write(self: Tensor, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-        if alpha == 1:
-            return plain(self, other)
-        if isinstance(other, Tensor) and may_overwrite(self, other) and self._array.shape == other._array.shape:
-            array, values = self._array, other._array
-            if array.flags.c_contiguous and values.flags.c_contiguous and not np.may_share_memory(array, values):
-                _in_blocks(op.forward, array.reshape(-1), values.reshape(-1), alpha)
-                note_write(array)
-                return self
-        return general(self, other, alpha=alpha)
-
-    return as_method(write, general)
-
-
-def _in_blocks(ufunc: Any, array: Array, values: Array, alpha: float) -> None:
-    factor = array.dtype.type(alpha)
-    space = np.empty(min(_BLOCK, array.size), array.dtype)
-    for start in range(0, array.size, _BLOCK):
-        part = array[start : start + _BLOCK]
-        scaled = np.multiply(values[start : start + _BLOCK], factor, out=space[: part.size])
-        ufunc(part, scaled, part)
 
 
 add = _plus_or_minus(_ADD, "`input + alpha * other`, element by element.")
@@ -124,6 +99,7 @@ sub = _plus_or_minus(_SUB, "`input - alpha * other`, element by element.")
 
 def rsub(input: Tensor, other: Tensor | float, *, alpha: float = 1) -> Tensor:
     """`other - alpha * input`, element by element."""
+    need_tensors("rsub", "first", input, other)
     scaled = input if alpha == 1 else mul(input, alpha)
     return promoted(_SUB, (other, scaled))
 
@@ -188,11 +164,20 @@ def floor_divide(input: Tensor | float, other: Tensor | float) -> Tensor:
 @method(inplace=True)
 def remainder(input: Tensor | float, other: Tensor | float) -> Tensor:
     """`input % other`: the remainder of division, with the sign of the divisor."""
+    need_tensors("remainder", "any", input, other)
     return _whole("remainder", input, other)
+
+
+@method(inplace=True)
+def fmod(input: Tensor, other: Tensor | float) -> Tensor:
+    """The remainder of division, with the sign of the dividend."""
+    need_tensors("fmod", "first", input, other)
+    return _whole("fmod", input, other)
 
 
 def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """`input ** exponent`, element by element."""
+    need_tensors("pow", "any", input, exponent)
     if isinstance(input, Tensor) and not isinstance(exponent, Tensor):
         if exponent == 2 and input.dtype.is_floating_point:
             return square(input)
@@ -227,6 +212,7 @@ add_method("pow_", in_place_form(pow, "pow"))
 @method(inplace=True)
 def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """`input ** exponent` computed in float64."""
+    need_tensors("float_power", "any", input, exponent)
     values = [operand(input, "float_power"), operand(exponent, "float_power")]
     return pow(*(as_dtype_of(v, float64) for v in values))
 
@@ -234,32 +220,11 @@ def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 @method(inplace=True)
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """`input * 2 ** other`."""
+    need_tensors("ldexp", "all", input, other)
     values = [operand(input, "ldexp"), operand(other, "ldexp")]
     dtype = common_dtype("ldexp", values, to_float=True)
     power = apply(_OPS["exp2"], (as_dtype_of(values[1], dtype),))
     return mul(as_dtype_of(values[0], dtype), power)
-
-
-@method(inplace=True)
-def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
-    """`input + weight * (end - input)`: the point at `weight` of the way from `input` to `end`."""
-    return input + (end - input) * weight
-
-
-@method(inplace=True)
-def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """`input + value * tensor1 * tensor2`."""
-    product = mul(tensor1, tensor2)
-    return input + (product if value == 1 else mul(product, value))
-
-
-@method(inplace=True)
-def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """`input + value * tensor1 / tensor2`."""
-    if common_dtype("addcdiv", (tensor1, tensor2)).rank < 2:
-        raise OperationError("addcdiv: integer division is not supported", fix="Convert with .float() first.")
-    quotient = div(tensor1, tensor2)
-    return input + (quotient if value == 1 else mul(quotient, value))
 
 
 @method

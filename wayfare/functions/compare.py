@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.eager import apply
-from wayfare.errors import DTypeError
+from wayfare.errors import DTypeError, OperationError
 from wayfare.functions._public import (
     OPERANDS,
     add_method,
@@ -17,6 +17,7 @@ from wayfare.functions._public import (
     common_dtype,
     in_place_form,
     method,
+    need_tensors,
     operand,
     operator,
     promoted,
@@ -33,16 +34,18 @@ __all__ = [
 
 _OPS = REGISTRY
 
-eq = binary(_OPS["eq"], "`input == other`, element by element.")
-ne = binary(_OPS["ne"], "`input != other`, element by element.")
-lt = binary(_OPS["lt"], "`input < other`, element by element.")
-le = binary(_OPS["le"], "`input <= other`, element by element.")
-gt = binary(_OPS["gt"], "`input > other`, element by element.")
-ge = binary(_OPS["ge"], "`input >= other`, element by element.")
+eq = binary(_OPS["eq"], "`input == other`, element by element.", tensors="first")
+ne = binary(_OPS["ne"], "`input != other`, element by element.", tensors="first")
+lt = binary(_OPS["lt"], "`input < other`, element by element.", tensors="first")
+le = binary(_OPS["le"], "`input <= other`, element by element.", tensors="first")
+gt = binary(_OPS["gt"], "`input > other`, element by element.", tensors="first")
+ge = binary(_OPS["ge"], "`input >= other`, element by element.", tensors="first")
 
 
 def _logical(name: str, doc: str) -> Callable[[Tensor, Tensor], Tensor]:
     def call(input: Tensor, other: Tensor) -> Tensor:
+        need_tensors(name, "all", input, other)
+        input, other = operand(input, name), operand(other, name)
         return apply(_OPS[name], (as_dtype_of(input, bool_), as_dtype_of(other, bool_)))  # type: ignore[no-any-return]
 
     call.__name__ = call.__qualname__ = name
@@ -66,6 +69,7 @@ def _bits(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
     op = _OPS[name]
 
     def call(input: Tensor | int, other: Tensor | int) -> Tensor:
+        need_tensors(name, "any", input, other)
         values = [operand(input, name), operand(other, name)]
         dtype = common_dtype(name, values)
         if dtype.numpy.kind not in op.kinds:
@@ -95,6 +99,9 @@ def bitwise_not(input: Tensor) -> Tensor:
 @method
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """True where `|input - other| <= atol + rtol * |other|`."""
+    need_tensors("isclose", "all", input, other)
+    if rtol < 0 or atol < 0:
+        raise OperationError(f"isclose: rtol and atol must not be negative, but are {rtol} and {atol}")
     if input.dtype is not other.dtype:
         raise DTypeError(f"isclose: both must have one dtype, not {input.dtype} and {other.dtype}")
     same = eq(input, other)

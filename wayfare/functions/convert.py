@@ -129,7 +129,7 @@ def conj(input: Tensor) -> Tensor:
     return input
 
 
-@method
+@method(inplace=True)
 def conj_physical(input: Tensor) -> Tensor:
     """The tensor itself: a real number is its own conjugate."""
     return input

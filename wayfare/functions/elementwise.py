@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, DTypeError
+from wayfare.errors import DTypeError, OperationError
 from wayfare.functions._public import (
     add_method,
     as_dtype_of,
@@ -14,6 +16,7 @@ from wayfare.functions._public import (
     common_dtype,
     in_place_form,
     method,
+    need_tensors,
     operand,
     promoted,
     unary,
@@ -26,7 +29,7 @@ from wayfare.tensor import Tensor
 __all__ = [
     "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan",
     "atan2", "atanh", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "exp", "exp2",
-    "expm1", "fix", "floor", "frac", "hypot", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "log",
+    "expm1", "fix", "floor", "frac", "frexp", "hypot", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "log",
     "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logit", "nan_to_num", "rad2deg", "round", "sigmoid",
     "signbit", "sin", "sinc", "sinh", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip
@@ -54,10 +57,10 @@ acosh = unary(_OPS["acosh"], "The inverse of `cosh`.")
 atanh = unary(_OPS["atanh"], "The inverse of `tanh`.")
 sigmoid = unary(_OPS["sigmoid"], "`1 / (1 + exp(-input))`, element by element.")
 sinc = unary(_OPS["sinc"], "`sin(pi x) / (pi x)`, and 1 at 0.")
-atan2 = binary(_OPS["atan2"], "The angle of the point (other, input), in (-pi, pi].")
-hypot = binary(_OPS["hypot"], "`sqrt(input ** 2 + other ** 2)` without overflow.")
-logaddexp = binary(_OPS["logaddexp"], "`log(exp(input) + exp(other))` without overflow.", inplace=False)
-logaddexp2 = binary(_OPS["logaddexp2"], "`log2(2 ** input + 2 ** other)` without overflow.", inplace=False)
+atan2 = binary(_OPS["atan2"], "The angle of the point (other, input), in (-pi, pi].", tensors="all")
+hypot = binary(_OPS["hypot"], "`sqrt(input ** 2 + other ** 2)` without overflow.", tensors="all")
+logaddexp = binary(_OPS["logaddexp"], "`log(exp(input) + exp(other))` without overflow.", inplace=False, tensors="all")
+logaddexp2 = binary(_OPS["logaddexp2"], "`log2(2 ** input + 2 ** other)` without overflow.", inplace=False, tensors="all")
 isfinite = unary(_OPS["isfinite"], "True where an element is neither infinite nor NaN.", inplace=False)
 
 
@@ -84,6 +87,21 @@ floor = _rounding("floor", "Each element rounded downwards.")
 ceil = _rounding("ceil", "Each element rounded upwards.")
 trunc = _rounding("trunc", "Each element rounded towards zero.")
 frac = unary(_OPS["frac"], "The part of each element behind the point, with its sign.")
+
+
+class MantissaAndExponent(NamedTuple):
+    """What `frexp` gives: `mantissa * 2 ** exponent` is the input."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+
+@method
+def frexp(input: Tensor) -> MantissaAndExponent:
+    """Each element as a mantissa in (-1, 1) times 2 to a whole exponent (int32)."""
+    if not input.dtype.is_floating_point:
+        raise DTypeError(f"frexp: does not take {input.dtype}", fix="Convert it with .float() first.")
+    return MantissaAndExponent(*apply(_OPS["frexp"], (input,)))
 
 
 @method(inplace=True)
@@ -143,7 +161,12 @@ def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = N
     """NaN replaced by `nan` (0), infinities by `posinf` and `neginf` (the largest and smallest finite number)."""
     if not input.dtype.is_floating_point:
         return promoted(_OPS["add"], (input, False)) if input.dtype is bool_ else promoted(_OPS["add"], (input, 0))
-    attrs = {"nan": 0.0 if nan is None else nan, "posinf": posinf, "neginf": neginf}
+    limits = np.finfo(input.dtype.numpy)
+    attrs = {
+        "nan": 0.0 if nan is None else nan,
+        "posinf": float(limits.max) if posinf is None else posinf,
+        "neginf": float(limits.min) if neginf is None else neginf,
+    }
     return apply(_OPS["nan_to_num"], (input,), attrs)  # type: ignore[no-any-return]
 
 
@@ -151,7 +174,8 @@ def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = N
 def clamp(input: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
     """Each element brought into [min, max]; either may be left out, and either may be a tensor."""
     if min is None and max is None:
-        raise ArgumentError("clamp: at least one of min and max must be given")
+        raise OperationError("clamp: at least one of min and max must be given")
+    need_tensors("clamp", "first", input)
     bounds = [operand(b, "clamp") for b in (min, max) if b is not None]
     dtype = common_dtype("clamp", [input, *bounds])
     x = as_dtype_of(input, dtype)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentTypeError
+from wayfare.errors import ArgumentTypeError, DTypeError
 from wayfare.functions._along import UNSET, Unset, ValuesAndIndices, along, check_not_empty, check_tensor
 from wayfare.functions._public import method, promoted
 from wayfare.functions.reduce import Dims
 from wayfare.op import REGISTRY
-from wayfare.spec import normal_dim, normal_dims
+from wayfare.spec import bool_, normal_dim, normal_dims
 from wayfare.tensor import Tensor
 
 __all__ = ["amax", "amin", "aminmax", "max", "min", "argmax", "argmin"]
@@ -87,6 +87,8 @@ def min(
 
 def _place(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     check_tensor(name, input)
+    if input.dtype is bool_:
+        raise DTypeError(f"{name}: does not take bool, this is {input.spec}", fix="Convert it with .int() first.")
     if dim is None:
         check_not_empty(name, input, tuple(range(input.ndim)))
         shape = input.shape

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.errors import ArgumentTypeError, OperationError, ShapeError
 from wayfare.functions._new import check_device, made, read_dtype, read_int, read_number
-from wayfare.functions._public import common_dtype, promoted
 from wayfare.functions.join import stack
 from wayfare.functions.shape import expanded, reshaped
 from wayfare.op import REGISTRY
@@ -21,7 +20,7 @@ from wayfare.tensor import Tensor
 
 __all__ = [
     "arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices",
-    "meshgrid", "cartesian_prod", "combinations", "vander",
+    "meshgrid", "cartesian_prod", "combinations",
 ]  # fmt: skip
 
 
@@ -195,15 +194,3 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     chosen = np.array(list(choose(range(input.shape[0]), r)), np.int64).reshape(-1, r)
     rows = apply(REGISTRY["index_select"], (input, made(chosen.reshape(-1))), {"dim": 0})
     return reshaped(rows, chosen.shape)
-
-
-def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The powers of each element as columns, from the highest down (or up, if `increasing`)."""
-    if x.ndim != 1:
-        raise OperationError(f"vander: expects a vector, not {x.spec}")
-    count = x.shape[0] if N is None else read_int("vander", "N", N)
-    if count < 0:
-        raise ArgumentError(f"vander: N must not be negative, but is {count}")
-    kind = common_dtype("vander", (x, 1))
-    powers = np.arange(count) if increasing else np.arange(count)[::-1]
-    return promoted(REGISTRY["pow"], (reshaped(x, (x.shape[0], 1)), made(powers.astype(kind.numpy))))

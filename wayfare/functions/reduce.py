@@ -6,7 +6,7 @@ from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, OperationError
-from wayfare.functions._along import UNSET, Unset, cast_first, check_floating, check_tensor, dims_of
+from wayfare.functions._along import UNSET, Unset, cast_first, cast_last, check_floating, check_tensor, dims_of
 from wayfare.functions._new import flat_ints
 from wayfare.functions._public import as_dtype_of, method, promoted
 from wayfare.op import REGISTRY
@@ -26,8 +26,10 @@ Dims = int | tuple[int, ...] | list[int] | None
 @method
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over `dim` (all dimensions by default); bools and integers are summed in int64."""
-    if dtype is not None or input.__class__ is not Tensor:
-        input = cast_first("sum", input, dtype)
+    if dtype is not None:
+        return cast_last(sum(cast_first("sum", input, dtype), dim, keepdim), dtype)
+    if input.__class__ is not Tensor:
+        check_tensor("sum", input)
     dims = tuple(range(input.ndim)) if dim is None else dims_of("sum", dim, input.ndim)
     return apply(_SUM, (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
 
@@ -51,7 +53,7 @@ def prod(input: Tensor, dim: int | Unset = UNSET, keepdim: bool = False, *, dtyp
     else:
         d = normal_dim("prod", dim, input.ndim)
         dims = (d,) if input.ndim else ()
-    return apply(REGISTRY["prod"], (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
+    return cast_last(apply(REGISTRY["prod"], (input,), {"dim": dims, "keepdim": keepdim}), dtype)
 
 
 def _without_nan(input: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ def _without_nan(input: Tensor) -> Tensor:
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over `dim` with NaN counted as zero."""
     input = cast_first("nansum", input, dtype)
-    return sum(_without_nan(input) if input.dtype.is_floating_point else input, dim, keepdim)
+    return cast_last(sum(_without_nan(input) if input.dtype.is_floating_point else input, dim, keepdim), dtype)
 
 
 @method

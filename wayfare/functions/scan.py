@@ -7,7 +7,7 @@ from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
-from wayfare.functions._along import ValuesAndIndices, along, cast_first, check_tensor
+from wayfare.functions._along import ValuesAndIndices, along, cast_first, cast_last, check_tensor
 from wayfare.functions._public import as_dtype_of, method
 from wayfare.functions.reduce import sum as total
 from wayfare.op import REGISTRY
@@ -24,8 +24,8 @@ def _accumulated(name: str, input: Tensor, dim: int, dtype: Any) -> Tensor:
     input = cast_first(name, input, dtype)
     if input.ndim == 0:  # nothing to run along: the one element itself, in the dtype of a sum
         normal_dim(name, dim, 0)
-        return total(input)
-    return along(REGISTRY[name], input, dim, name, reverse=False)  # type: ignore[no-any-return]
+        return cast_last(total(input), dtype)
+    return cast_last(along(REGISTRY[name], input, dim, name, reverse=False), dtype)
 
 
 @method(inplace=True)

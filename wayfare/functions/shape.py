@@ -12,7 +12,7 @@ from wayfare.functions._new import either, flat_ints, read_int
 from wayfare.functions._public import add_method, add_property, method
 from wayfare.op import REGISTRY
 from wayfare.ops.windows import memory_of
-from wayfare.spec import Shape, Size, broadcast, normal_dim, normal_dims
+from wayfare.spec import DType, Shape, Size, broadcast, normal_dim, normal_dims
 from wayfare.state import STATE
 from wayfare.tensor import Tensor
 
@@ -80,7 +80,11 @@ def reshape(input: Tensor, *shape: Any, **named: Any) -> Tensor:
 
 
 def _view(self: Tensor, *size: Any, **named: Any) -> Tensor:
-    """The same memory in another shape; never a copy. One size can be -1."""
+    """The same memory in another shape (one size can be -1), or read as another dtype; never a copy."""
+    if len(size) == 1 and isinstance(size[0], DType):
+        if size[0] is not self.dtype:
+            return apply(_OPS["view_bits"], (self,), {"dtype": size[0]})  # type: ignore[no-any-return]
+        size = tuple(self.shape)
     out = reshaped(self, fitting_shape("view", self, either("view", "size", size, named)))
     if _eager() and out._view is None:
         raise OperationError(f"view: {self.spec} cannot become {list(out.shape)} without a copy",

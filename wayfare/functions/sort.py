@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentTypeError, IndexRangeError, OperationError
+from wayfare.errors import IndexRangeError, OperationError
 from wayfare.functions._along import UNSET, Unset, ValuesAndIndices, along, check_not_empty, check_tensor
-from wayfare.functions._public import as_dtype_of, method, operand
+from wayfare.functions._public import as_dtype_of, method
 from wayfare.op import REGISTRY
 from wayfare.spec import normal_dim
 from wayfare.tensor import Tensor, wrap
 
 __all__ = [
     "sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode",
-    "unique", "unique_consecutive", "isin",
+    "unique", "unique_consecutive",
 ]  # fmt: skip
 
 
@@ -165,12 +165,3 @@ def unique_consecutive(
     if d is None:
         return _answers(array.reshape(-1)[starts], inverse.reshape(array.shape), counts, return_inverse, return_counts)
     return _answers(np.take(array, starts, axis=d), inverse, counts, return_inverse, return_counts)
-
-
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """For each of `elements`, whether it is among `test_elements`."""
-    elements, test_elements = operand(elements, "isin"), operand(test_elements, "isin")
-    if not isinstance(elements, Tensor) and not isinstance(test_elements, Tensor):
-        raise ArgumentTypeError("isin: one of elements and test_elements must be a tensor")
-    wanted, given = (t._read("isin()") if isinstance(t, Tensor) else t for t in (elements, test_elements))
-    return wrap(np.asarray(np.isin(wanted, given, invert=invert)))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError
 from wayfare.functions import _public
-from wayfare.functions._public import add_method, as_dtype_of, common_dtype, method, operand
-from wayfare.op import REGISTRY, Sample
-from wayfare.ops._define import elementwise
+from wayfare.functions._public import add_method, as_dtype_of, common_dtype, in_place_form, method, need_tensors, operand
+from wayfare.op import REGISTRY
+from wayfare.ops.polynomials import POLYNOMIAL_NAMES
 from wayfare.spec import default_dtype
 from wayfare.tensor import Tensor
 
@@ -30,8 +26,8 @@ lgamma = _public.unary(_OPS["lgamma"], "The logarithm of the absolute value of t
 digamma = _public.unary(_OPS["digamma"], "The derivative of `lgamma`.")
 i0 = _public.unary(_OPS["i0"], "The modified Bessel function of the first kind of order 0.")
 xlogy = _public.binary(_OPS["xlogy"], "`input * log(other)`, and 0 where `input` is 0.")
-igamma = _public.binary(_OPS["gammainc"], "The regularised lower incomplete gamma function.", name="igamma")
-igammac = _public.binary(_OPS["gammaincc"], "The regularised upper incomplete gamma function.", name="igammac")
+igamma = _public.binary(_OPS["gammainc"], "The regularised lower incomplete gamma function.", name="igamma", tensors="all")
+igammac = _public.binary(_OPS["gammaincc"], "The regularised upper incomplete gamma function.", name="igammac", tensors="all")
 
 
 def plain_unary(name: str, doc: str) -> Callable[[Tensor], Tensor]:
@@ -52,6 +48,7 @@ def plain_binary(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
     op = _OPS[name]
 
     def call(input: Tensor | float, other: Tensor | float) -> Tensor:
+        need_tensors(name, "any", input, other)
         return _public.promoted(op, (input, other))
 
     call.__name__ = call.__qualname__ = name
@@ -73,6 +70,7 @@ def _polygamma_method(self: Tensor, n: int) -> Tensor:
 
 
 add_method("polygamma", _polygamma_method)
+add_method("polygamma_", in_place_form(_polygamma_method, "polygamma"))
 
 
 @method(inplace=True)
@@ -85,73 +83,15 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     return total + p * (p - 1) / 4 * math.log(math.pi)
 
 
-# -- orthogonal polynomials: values only, as in PyTorch ---------------------------------------------------------------
+def _polynomial(name: str) -> Callable[[Any, Any], Tensor]:
+    call = plain_binary(name, f"The {name.replace('_', ' ')} of degree `n`, at `input`.")
+
+    def of_degree(input: Tensor | float, n: Tensor | float) -> Tensor:
+        return call(input, n)
+
+    of_degree.__name__ = of_degree.__qualname__ = name
+    of_degree.__doc__ = call.__doc__
+    return of_degree
 
 
-def _by_recurrence(first: Callable[[Any], Any], step: Callable[[Any, Any, Any, int], Any]) -> Callable[..., Any]:
-    """P0 = 1, P1 = first(x), P(k+1) = step(x, Pk, P(k-1), k); degrees below 0 give 0."""
-
-    def values(x: Any, n: Any) -> Any:
-        x, n = np.broadcast_arrays(np.asarray(x), np.asarray(n))
-        degree = np.floor(n)
-        out = np.where(degree == 0, np.ones_like(x), np.zeros_like(x))
-        before, now = np.ones_like(x), np.asarray(first(x), x.dtype)
-        top = int(degree.max()) if degree.size and np.isfinite(degree).all() else 0
-        for k in range(1, top + 1):
-            out = np.where(degree == k, now, out)
-            before, now = now, np.asarray(step(x, now, before, k), x.dtype)
-        return out
-
-    return values
-
-
-_POLYNOMIALS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "chebyshev_polynomial_t": ("eval_chebyt", _by_recurrence(lambda x: x, lambda x, p, q, k: 2 * x * p - q)),
-    "chebyshev_polynomial_u": ("eval_chebyu", _by_recurrence(lambda x: 2 * x, lambda x, p, q, k: 2 * x * p - q)),
-    "chebyshev_polynomial_v": ("", _by_recurrence(lambda x: 2 * x - 1, lambda x, p, q, k: 2 * x * p - q)),
-    "chebyshev_polynomial_w": ("", _by_recurrence(lambda x: 2 * x + 1, lambda x, p, q, k: 2 * x * p - q)),
-    "shifted_chebyshev_polynomial_t": (
-        "eval_sh_chebyt", _by_recurrence(lambda x: 2 * x - 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
-    "shifted_chebyshev_polynomial_u": (
-        "eval_sh_chebyu", _by_recurrence(lambda x: 2 * (2 * x - 1), lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
-    "shifted_chebyshev_polynomial_v": (
-        "", _by_recurrence(lambda x: 2 * (2 * x - 1) - 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
-    "shifted_chebyshev_polynomial_w": (
-        "", _by_recurrence(lambda x: 2 * (2 * x - 1) + 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
-    "hermite_polynomial_h": ("eval_hermite", _by_recurrence(lambda x: 2 * x, lambda x, p, q, k: 2 * x * p - 2 * k * q)),
-    "hermite_polynomial_he": ("eval_hermitenorm", _by_recurrence(lambda x: x, lambda x, p, q, k: x * p - k * q)),
-    "laguerre_polynomial_l": (
-        "eval_laguerre", _by_recurrence(lambda x: 1 - x, lambda x, p, q, k: ((2 * k + 1 - x) * p - k * q) / (k + 1))),
-    "legendre_polynomial_p": (
-        "eval_legendre", _by_recurrence(lambda x: x, lambda x, p, q, k: ((2 * k + 1) * x * p - k * q) / (k + 1))),
-}  # fmt: skip
-
-
-def _angle_form(name: str, x: float, n: float) -> float:
-    """The third and fourth Chebyshev kinds by their trigonometric definition."""
-    theta = math.acos(2 * x - 1 if name.startswith("shifted") else x)
-    if name.endswith("_v"):
-        return math.cos((n + 0.5) * theta) / math.cos(theta / 2)
-    return math.sin((n + 0.5) * theta) / math.sin(theta / 2)
-
-
-def _reference(name: str, scipy_name: str, x: float, n: float) -> float:
-    if not scipy_name:
-        return _angle_form(name, x, n)
-    return float(getattr(importlib.import_module("scipy.special"), scipy_name)(int(n), x))
-
-
-def _samples(rng: Any) -> list[Sample]:
-    x = rng.uniform(0.1, 0.9, (3, 4))
-    return [Sample((x, np.floor(rng.uniform(0, 6, (3, 4))))), Sample((x, np.asarray(3.0))), Sample((x[:0], np.asarray(2.0)))]
-
-
-def _polynomial(name: str, scipy_name: str, values: Callable[..., Any]) -> Callable[[Any, Any], Tensor]:
-    elementwise(
-        name, arity=2, formula=lambda m, x, n: values(x, n), reference=partial(_reference, name, scipy_name),
-        samples=_samples, promotion="float", kinds="f",
-    )  # fmt: skip
-    return plain_binary(name, f"The {name.replace('_', ' ')}_n of degree `other`, at `input`.".replace("_n of", " of"))
-
-
-POLYNOMIALS = {name: _polynomial(name, *parts) for name, parts in _POLYNOMIALS.items()}
+POLYNOMIALS = {name: _polynomial(name) for name in POLYNOMIAL_NAMES}

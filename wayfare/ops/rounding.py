@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.ops._define import elementwise
+import numpy as np
+
+from wayfare.op import Sample
+from wayfare.ops._define import define, elementwise
+from wayfare.spec import Spec, int32
 
 
 def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
@@ -31,3 +35,22 @@ round_ = elementwise(
     "round", formula=_round, reference=lambda x, decimals: round(x, decimals), vjp=_no_slope,
     sample_attrs=({"decimals": 0}, {"decimals": 2}, {"decimals": -1}), domain=(-30.3, 30.2),
 )  # fmt: skip
+
+
+def _frexp_vjp(m: Any, g: Any, y: Any, x_spec: Spec) -> Any:
+    return g[0] / m.exp2(m.cast(y[1], dtype=x_spec.dtype))
+
+
+frexp = define(
+    "frexp",
+    family="elementwise",
+    forward=np.frexp,
+    infer=lambda x: (x, Spec(x.shape, int32)),
+    vjp=(_frexp_vjp,),
+    batch=lambda m, size, inputs, batched, attrs: m.frexp(inputs[0]),
+    reference=lambda x: tuple(np.array([math.frexp(v) for v in x.ravel()]).reshape(-1, 2).T.reshape(2, *x.shape)),
+    samples=lambda rng: [Sample((rng.uniform(0.6, 9, (2, 3)),)), Sample((rng.uniform(0.6, 0.9, ()),))],
+    outputs=2,
+    differentiable_outputs=(0,),
+    kinds="f",
+)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array, sum_to
-from wayfare.errors import ShapeError
+from wayfare.errors import OperationError, ShapeError
 from wayfare.op import REGISTRY, Op, Sample
 from wayfare.ops._define import define, movement
-from wayfare.spec import Shape, Spec, broadcast
+from wayfare.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
 
 Path = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
@@ -132,6 +132,37 @@ sum_to_op = define(
         Sample((rng.normal(size=(2, 3)),), {"shape": (1, 3)}),
         Sample((rng.normal(size=(4,)),), {"shape": ()}),
     ],
+)
+
+
+def _bits_spec(x: Spec, *, dtype: DType) -> Spec:
+    """Shape and dtype of the same bytes read as another dtype: the last dimension takes up the difference."""
+    old, new = x.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return Spec(x.shape, dtype)
+    if not x.shape or x.shape[-1] * old % new:
+        raise ShapeError(f"view: the last dimension of {x} has no whole number of elements of {dtype}")
+    return Spec((*x.shape[:-1], x.shape[-1] * old // new), dtype)
+
+
+def _view_bits(x: Array, *, dtype: DType) -> Array:
+    if x.ndim and x.itemsize != dtype.itemsize and x.strides[-1] != x.itemsize:
+        raise OperationError(f"view: the last dimension of {spec_of(x)} is not contiguous, so its bytes cannot be "
+                             f"read as {dtype}", fix="Use .contiguous() first.")  # fmt: skip
+    return x.view(dtype.numpy)
+
+
+# Numbers read by their bits have no slope: no gradient.
+view_bits = define(
+    "view_bits",
+    family="movement",
+    forward=_view_bits,
+    infer=_bits_spec,
+    vjp=None,
+    batch=lambda m, size, inputs, batched, attrs: m.view_bits(inputs[0], **attrs),
+    reference=lambda x, dtype: np.frombuffer(x.tobytes(), dtype.numpy).reshape(*x.shape[:-1], -1),
+    samples=lambda rng: [Sample((rng.integers(0, 9, (2, 4)),), {"dtype": dtype}) for dtype in (uint8, int32, int64)],
+    view=True,
 )
 
 

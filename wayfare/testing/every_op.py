@@ -74,7 +74,9 @@ def _float_positions(op: Op, sample: Sample) -> list[int]:
         return []
     rules = op.vjp
     floats = [i for i, x in enumerate(sample.inputs) if x.dtype == np.float64 and x.size]
-    return [i for i in floats if isinstance(rules, joint) or (rules is not None and rules[i] is not None)]
+    if isinstance(rules, joint):
+        return floats
+    return [i for i in floats if rules and rules[i] is not None and not getattr(rules[i], "refuses", False)]
 
 
 def _tensors(arrays: Any, positions: list[int]) -> list[Tensor]:

@@ -1,0 +1,45 @@
+"""What `grad()` and `inputs=` ask for: some gradients, and only the nodes on the way to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wayfare.graph.node import Node
+from wayfare.graph.walk import reachable, split_edge
+
+
+class Capture:
+    """Gradients that are asked for, kept apart from those summed into leaves."""
+
+    __slots__ = ("_only", "nodes", "tensors")
+
+    def __init__(self, wanted: list[Any], roots: list[Any]) -> None:
+        self.tensors: dict[Any, Any] = {}  # leaf tensor → gradient
+        self.nodes: dict[Any, dict[int, Any]] = {}  # node → output number → gradient
+        for edge in wanted:
+            target, number = split_edge(edge)
+            if isinstance(target, Node):
+                self.nodes.setdefault(target, {})[number] = None
+            else:
+                self.tensors[target] = None
+        # The nodes from which something asked for can be reached; the others need not run.
+        self._only: set[Node] = set()
+        for node in reachable(roots)[0]:
+            if any(self._leads_on(edge) for edge in node.edges):
+                self._only.add(node)
+
+    def _leads_on(self, edge: Any) -> bool:
+        target = split_edge(edge)[0]
+        return target is not None and (target in self._only or target in self.nodes or target in self.tensors)
+
+    def takes(self, node: Node, gradients: Any, several: bool) -> bool:
+        """Note the gradients of a node's outputs if they are asked for; does anything else lie beyond it?"""
+        numbers = self.nodes.get(node)
+        if numbers is not None:
+            for number in numbers:
+                numbers[number] = gradients[number] if several else gradients
+        return node in self._only
+
+    def towards(self, edges: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The edges that lead to something asked for; None for the rest."""
+        return tuple(edge if self._leads_on(edge) else None for edge in edges)
