@@ -46,6 +46,13 @@ def test_tensors_are_not_pickled():
         pickle.dumps(wf.ones(2))
 
 
+def test_copy_shares_memory_and_history():
+    x = wf.ones(2, requires_grad=True)
+    y = copy.copy(x * 2)
+    assert y.grad_fn.name() == "MulBackward0" and copy.copy(x).requires_grad
+    assert np.shares_memory(copy.copy(x)._array, x._array)
+
+
 def test_deepcopy_of_leaves_only():
     x = wf.ones(2, requires_grad=True)
     (x * 2).sum().backward()

@@ -19,7 +19,7 @@ from wayfare.graph.node import Node
 from wayfare.op import REGISTRY
 from wayfare.spec import OF_NUMPY
 from wayfare.state import STATE, changed_mode, current
-from wayfare.tensor import Tensor, wrap
+from wayfare.tensor import Tensor
 
 
 def check_writable(t: Tensor, name: str) -> None:
@@ -95,15 +95,6 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
             history = _shadow(t, history, "expand", {"shape": t._array.shape})
         rewrite(t, history)
     return t
-
-
-def set_aside(t: Tensor, others: tuple[Any, ...]) -> Tensor:
-    """A copy of `t` with its history if something is being recorded, else `t` itself."""
-    if not current().grad or not any(isinstance(x, Tensor) and x.requires_grad for x in (t, *others)):
-        return t
-    copy = wrap(t._array.copy())
-    copy._edge, copy._requires_grad = t._edge, t._requires_grad
-    return copy
 
 
 def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor:

@@ -95,7 +95,8 @@ class Op:
             self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
         # Made when first used: there are hundreds of ops, and importing them all must stay quick.
         if isinstance(self.vjp, tuple) and len(self.vjp) == 2:
-            self.keep_first, self.keep_second = self._later("keep_first", True, False), self._later("keep_second", False, True)
+            self.keep_first = self._later("keep_first", True, False)
+            self.keep_second = self._later("keep_second", False, True)
             self.keep_both = self._later("keep_both", True, True)
         elif self.vjp is not None:
             self.keep_first = self._later("keep_first", True)

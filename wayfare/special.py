@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from wayfare.eager import apply
 from wayfare.functions._public import as_dtype_of, common_dtype
-from wayfare.functions.elementwise import exp2, expm1, log1p, logit, round, sinc
+from wayfare.functions.elementwise import exp2, expm1, isinf, log1p, logit, round, sin, sinc, where
 from wayfare.functions.elementwise import sigmoid as expit
 from wayfare.functions.reduce import logsumexp
 from wayfare.functions.softmax import log_softmax, softmax
@@ -26,7 +23,6 @@ from wayfare.functions.special_functions import igamma as gammainc
 from wayfare.functions.special_functions import igammac as gammaincc
 from wayfare.functions.special_functions import lgamma as gammaln
 from wayfare.functions.special_functions import mvlgamma as multigammaln
-from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -51,16 +47,28 @@ log_ndtr = plain_unary("log_ndtr", "The logarithm of `ndtr`, exact far out in th
 i0e = plain_unary("i0e", "The exponentially scaled modified Bessel function of the first kind of order 0.")
 i1 = plain_unary("i1", "The modified Bessel function of the first kind of order 1.")
 i1e = plain_unary("i1e", "The exponentially scaled modified Bessel function of the first kind of order 1.")
-bessel_j0 = plain_unary("j0", "The Bessel function of the first kind of order 0.")
-bessel_j1 = plain_unary("j1", "The Bessel function of the first kind of order 1.")
-bessel_y0 = plain_unary("y0", "The Bessel function of the second kind of order 0.")
-bessel_y1 = plain_unary("y1", "The Bessel function of the second kind of order 1.")
-modified_bessel_i0 = plain_unary("i0", "The modified Bessel function of the first kind of order 0.")
-modified_bessel_i1 = plain_unary("i1", "The modified Bessel function of the first kind of order 1.")
-modified_bessel_k0 = plain_unary("k0", "The modified Bessel function of the second kind of order 0.")
-modified_bessel_k1 = plain_unary("k1", "The modified Bessel function of the second kind of order 1.")
-scaled_modified_bessel_k0 = plain_unary("k0e", "The scaled modified Bessel function of the second kind of order 0.")
-scaled_modified_bessel_k1 = plain_unary("k1e", "The scaled modified Bessel function of the second kind of order 1.")
+bessel_j0 = plain_unary("bessel_j0", "The Bessel function of the first kind of order 0.", "j0")
+bessel_j1 = plain_unary("bessel_j1", "The Bessel function of the first kind of order 1.", "j1")
+bessel_y0 = plain_unary("bessel_y0", "The Bessel function of the second kind of order 0.", "y0")
+bessel_y1 = plain_unary("bessel_y1", "The Bessel function of the second kind of order 1.", "y1")
+modified_bessel_i0 = plain_unary(
+    "modified_bessel_i0", "The modified Bessel function of the first kind of order 0.", "i0"
+)
+modified_bessel_i1 = plain_unary(
+    "modified_bessel_i1", "The modified Bessel function of the first kind of order 1.", "i1"
+)
+modified_bessel_k0 = plain_unary(
+    "modified_bessel_k0", "The modified Bessel function of the second kind of order 0.", "k0"
+)
+modified_bessel_k1 = plain_unary(
+    "modified_bessel_k1", "The modified Bessel function of the second kind of order 1.", "k1"
+)
+scaled_modified_bessel_k0 = plain_unary(
+    "scaled_modified_bessel_k0", "The scaled modified Bessel function of the second kind of order 0.", "k0e"
+)
+scaled_modified_bessel_k1 = plain_unary(
+    "scaled_modified_bessel_k1", "The scaled modified Bessel function of the second kind of order 1.", "k1e"
+)
 xlog1py = plain_binary("xlog1py", "`input * log1p(other)`, and 0 where `input` is 0.")
 zeta = plain_binary("zeta", "The Hurwitz zeta function.")
 
@@ -80,5 +88,6 @@ legendre_polynomial_p = POLYNOMIALS["legendre_polynomial_p"]
 
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """The spherical Bessel function of the first kind of order 0: `sin(x) / x`, and 1 at 0."""
-    x: Any = as_dtype_of(input, common_dtype("spherical_bessel_j0", (input,), to_float=True)).detach()
-    return apply(REGISTRY["sinc"], (x * 0.3183098861837907,))  # type: ignore[no-any-return]
+    x = as_dtype_of(input, common_dtype("spherical_bessel_j0", (input,), to_float=True))
+    wave = sin(where(isinf(x), 0.0, x)) / where(x == 0, 1.0, x)
+    return where(x == 0, 1.0, wave)  # type: ignore[no-any-return]

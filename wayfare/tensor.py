@@ -318,6 +318,11 @@ class Tensor(TensorMethods):
         raise ArgumentTypeError("pickle: tensors are not pickled, because loading a pickle runs code",
                                 fix="Save .numpy() arrays with numpy.save.")  # fmt: skip
 
+    def __copy__(self) -> Tensor:
+        out = self.detach()
+        out._edge, out._requires_grad, out._grad = self._edge, self._requires_grad, self._grad
+        return out
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._edge is not None:
             raise GraphError("deepcopy: only leaves can be copied deeply, this tensor was computed",

@@ -35,8 +35,6 @@ REASONS: dict[str, str] = {
     "max_pool2d_with_indices_backward": _INTERNAL,
     "constant_pad_nd": "what `nn.functional.pad` calls; that is covered",
     "masked.*": "torch.masked is a prototype API; `where`, `masked_fill` and boolean indexing do its work",
-    "special.airy_ai": "no gradient in PyTorch, and no use in learning; scipy.special has it",
-    "frexp": "takes floats apart into mantissa and exponent, without a gradient for the latter; NumPy has it",
     "*_lowrank": "its random projections make the result depend on the generator",
     "linalg.ldl_*": "hands LAPACK's packed factors to the user; `linalg.solve` covers the use",
     "nn.functional.multi_head_attention_forward": "the inside of a layer; `scaled_dot_product_attention` is covered",

@@ -22,7 +22,7 @@ from tests.oracle.report import PAGE
 from tests.oracle.summary import PROPERTY
 
 # Raise it as the coverage grows; it never falls.
-MINIMUM_ENTRIES = 550
+MINIMUM_ENTRIES = 600
 
 FOUND = [entry for entry in found(wf) if entry.name not in KNOWN_DIFFERENCES]
 

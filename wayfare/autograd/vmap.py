@@ -51,12 +51,12 @@ class BatchedTensor(Tensor):
         return self.value.requires_grad
 
     @property
-    def _array(self) -> Any:
+    def _array(self) -> Any:  # type: ignore[override]
         raise OperationError("vmap: this needs the numbers of one example, but a whole batch is being computed",
                              fix="Use wf.where in place of `if`, and ops in place of .item() and NumPy.")  # fmt: skip
 
     @property
-    def _edge(self) -> Any:  # type: ignore[override]
+    def _edge(self) -> Any:
         return self.value._edge
 
     @property

@@ -14,23 +14,29 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.writes import note_write
 from wayfare.functions._public import as_method, in_place_form, may_overwrite, write_binary
 from wayfare.op import Op
-from wayfare.tensor import Tensor
+from wayfare.tensor import Tensor, constant
 
 _BLOCK = 16384
 
 
-def overwritable(t: Tensor, *others: Any) -> bool:
-    """Can block after block of `t` be written from tensors of its own shape that share no memory with it?"""
-    # may_overwrite comes first: under vmap a tensor has no array of its own.
-    return all(
-        isinstance(o, Tensor)
-        and may_overwrite(t, o)
-        and o._array.shape == t._array.shape
-        and t._array.flags.c_contiguous
-        and o._array.flags.c_contiguous
-        and not np.may_share_memory(t._array, o._array)
-        for o in others
+def _side_by_side(array: Array, other: Array) -> bool:
+    """Can both be walked block after block, the one written while the other is read?"""
+    return (
+        array.shape == other.shape
+        and array.flags.c_contiguous
+        and other.flags.c_contiguous
+        and not np.may_share_memory(array, other)
     )
+
+
+def _written(ufunc: Any, array: Array, term: Any) -> bool:
+    """`array = ufunc(array, term)`, if the term's shape fits: the general way has the sentence if it does not."""
+    try:
+        ufunc(array, term, array)
+    except ValueError:
+        return False
+    note_write(array)
+    return True
 
 
 def write_scaled(op: Op, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -41,18 +47,23 @@ def write_scaled(op: Op, function: Callable[..., Tensor]) -> Callable[..., Tenso
     def write(self: Tensor, other: Tensor | float, *, alpha: float = 1) -> Tensor:
         if alpha == 1:
             return plain(self, other)
-        if overwritable(self, other):
-            _in_blocks(op.forward, self._array.reshape(-1), other._array.reshape(-1), alpha)  # type: ignore[union-attr]
-            note_write(self._array)
-            return self
-        return general(self, other, alpha=alpha)
+        if isinstance(other, Tensor) and may_overwrite(self, other):
+            array, values = self._array, other._array
+            if array.size <= _BLOCK:
+                if _written(op.forward, array, np.multiply(values, constant(alpha, array.dtype)._array)):
+                    return self
+            elif _side_by_side(array, values):
+                _in_blocks(op.forward, array.reshape(-1), values.reshape(-1), alpha)
+                note_write(array)
+                return self
+        return general(self, other, alpha=alpha)  # type: ignore[no-any-return]
 
     return as_method(write, general)
 
 
 def _in_blocks(ufunc: Any, array: Array, values: Array, alpha: float) -> None:
     factor = array.dtype.type(alpha)
-    space = np.empty(min(_BLOCK, array.size), array.dtype)
+    space = np.empty(_BLOCK, array.dtype)
     for start in range(0, array.size, _BLOCK):
         part = array[start : start + _BLOCK]
         scaled = np.multiply(values[start : start + _BLOCK], factor, out=space[: part.size])
@@ -64,18 +75,23 @@ def write_combination(function: Callable[..., Tensor], ufunc: Any) -> Callable[.
     general = in_place_form(function, function.__name__)
 
     def write(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-        if overwritable(self, tensor1, tensor2):
-            arrays = [t._array.reshape(-1) for t in (self, tensor1, tensor2)]
-            factor = None if value == 1 else arrays[0].dtype.type(value)
-            space = np.empty(min(_BLOCK, arrays[0].size), arrays[0].dtype)
-            for start in range(0, arrays[0].size, _BLOCK):
-                part, a, b = (array[start : start + _BLOCK] for array in arrays)
-                term = ufunc(a, b, space[: part.size])
-                if factor is not None:
-                    np.multiply(term, factor, term)
-                np.add(part, term, part)
-            note_write(self._array)
-            return self
+        if all(isinstance(t, Tensor) and may_overwrite(self, t) for t in (tensor1, tensor2)):
+            array, first, second = self._array, tensor1._array, tensor2._array
+            factor = constant(value, array.dtype)._array
+            if array.size <= _BLOCK:
+                if first.shape == second.shape == array.shape and _written(
+                    np.add, array, np.multiply(ufunc(first, second), factor)
+                ):
+                    return self
+            elif _side_by_side(array, first) and _side_by_side(array, second):
+                space = np.empty(_BLOCK, array.dtype)
+                arrays = [part.reshape(-1) for part in (array, first, second)]
+                for start in range(0, array.size, _BLOCK):
+                    part, a, b = (x[start : start + _BLOCK] for x in arrays)
+                    term = ufunc(a, b, space[: part.size])
+                    np.add(part, np.multiply(term, factor, term), part)
+                note_write(array)
+                return self
         return general(self, tensor1, tensor2, value=value)  # type: ignore[no-any-return]
 
     return as_method(write, general)
@@ -86,17 +102,23 @@ def write_lerp(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     general = in_place_form(function, "lerp")
 
     def write(self: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
-        if weight.__class__ is float and weight < 0.5 and overwritable(self, end):
-            array, target = self._array.reshape(-1), end._array.reshape(-1)
-            factor = array.dtype.type(weight)
-            space = np.empty(min(_BLOCK, array.size), array.dtype)
-            for start in range(0, array.size, _BLOCK):
-                part = array[start : start + _BLOCK]
-                way = np.subtract(target[start : start + _BLOCK], part, space[: part.size])
-                np.multiply(way, factor, way)
-                np.add(part, way, part)
-            note_write(self._array)
-            return self
+        if weight.__class__ is float and weight < 0.5 and isinstance(end, Tensor) and may_overwrite(self, end):
+            array, target = self._array, end._array
+            factor = constant(weight, array.dtype)._array
+            if array.size <= _BLOCK:
+                if target.shape == array.shape and _written(
+                    np.add, array, np.multiply(np.subtract(target, array), factor)
+                ):
+                    return self
+            elif _side_by_side(array, target):
+                space = np.empty(_BLOCK, array.dtype)
+                own, goal = array.reshape(-1), target.reshape(-1)
+                for start in range(0, array.size, _BLOCK):
+                    part = own[start : start + _BLOCK]
+                    way = np.subtract(goal[start : start + _BLOCK], part, space[: part.size])
+                    np.add(part, np.multiply(way, factor, way), part)
+                note_write(array)
+                return self
         return general(self, end, weight)  # type: ignore[no-any-return]
 
     return as_method(write, general)

@@ -15,7 +15,7 @@ import numpy as np
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply, apply1, apply2
 from wayfare.errors import ArgumentTypeError, DTypeError
-from wayfare.inplace import set_aside, write_in_place
+from wayfare.inplace import write_in_place
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, bool_, default_dtype, promote_operands, scalar_dtype
 from wayfare.state import STATE
@@ -32,6 +32,7 @@ _F64 = np.dtype("float64")
 _NUMBERS = (int, float, bool, np.generic)
 OPERANDS = (Tensor, np.ndarray, *_NUMBERS)
 _CAST = REGISTRY["cast"]
+_SUB = REGISTRY["sub"]
 
 
 @overload
@@ -47,7 +48,7 @@ def method(function: Any = None, *, name: str | None = None, inplace: bool = Fal
         own = name or f.__name__
         add_method(own, f)
         if inplace:
-            add_method(own + "_", in_place_form(f, own, composite=True))
+            add_method(own + "_", in_place_form(f, own))
         return f
 
     return install if function is None else install(function)
@@ -65,22 +66,17 @@ def add_property(name: str, getter: Callable[[Tensor], Tensor]) -> None:
     setattr(Tensor, name, property(getter))
 
 
-def in_place_form(function: Callable[..., Any], name: str, *, composite: bool = False) -> Callable[..., Any]:
-    """`name_(self, ...)`: compute as usual, write the result into `self`, return `self`.
-
-    A composite is made of several nodes, any of which may keep the old values: it computes on a copy while recording.
-    """
+def in_place_form(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`name_(self, ...)`: compute as usual, write the result into `self`, return `self`."""
 
     def write(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        def compute() -> Tensor:
-            return function(set_aside(self, args) if composite else self, *args, **options)  # type: ignore[no-any-return]
-
-        return write_in_place(self, name + "_", compute)
+        return write_in_place(self, name + "_", lambda: function(self, *args, **options))
 
     write.__name__ = write.__qualname__ = name + "_"
     write.__doc__ = f"In-place form of `{name}`: the tensor itself is changed and returned."
     write.__module__ = function.__module__
-    write.__wrapped__ = function  # type: ignore[attr-defined] - its signature is that of the function
+    # Its signature is that of the function.
+    write.__wrapped__ = function  # type: ignore[attr-defined]
     return write
 
 
@@ -136,11 +132,18 @@ def as_dtype_of(value: Any, dtype: DType) -> Tensor:
     return constant(value, dtype.numpy)
 
 
+def refuse_bools(values: Sequence[Any]) -> None:
+    """A difference has no bool among its operands, whatever the other is."""
+    if any(v.dtype is bool_ if isinstance(v, Tensor) else isinstance(v, bool) for v in values):
+        raise DTypeError("sub: does not take bool", fix="To turn a mask over use ~ or logical_not, for the difference "
+                         "of two use ^; for numbers convert with .int().")  # fmt: skip
+
+
 def promoted(op: Op, values: Sequence[Any], attrs: dict[str, Any] | None = None) -> Tensor:
     """Apply an elementwise op after bringing all operands to their common dtype."""
     values = [operand(v, op.name) for v in values]
-    if op.name == "sub" and any(v.dtype is bool_ if isinstance(v, Tensor) else isinstance(v, bool) for v in values):
-        raise DTypeError("sub: does not take bool", fix="To turn a mask over use ~, for the difference of two use ^.")
+    if op is _SUB:
+        refuse_bools(values)
     dtype = common_dtype(op.name, values, to_float=op.promotion == "float")
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
     if dtype.numpy.kind not in op.kinds:
@@ -189,9 +192,9 @@ def binary(
 
     def call(input: Tensor | float, other: Tensor | float) -> Tensor:
         if input.__class__ is Tensor and other.__class__ is Tensor:
-            dtype = input._array.dtype  # type: ignore[union-attr]
-            if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):  # type: ignore[union-attr]
-                return apply2(op, input, other)  # type: ignore[arg-type]
+            dtype = input._array.dtype
+            if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):
+                return apply2(op, input, other)
         if tensors:
             need_tensors(name or op.name, tensors, input, other)
         return promoted(op, (input, other))
@@ -216,7 +219,7 @@ def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable
             else:
                 note_write(array)
                 return self
-        return general(self, *args, **options)
+        return general(self, *args, **options)  # type: ignore[no-any-return]
 
     return as_method(write, general)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from wayfare.functions._public import (
     operand,
     operator,
     promoted,
+    refuse_bools,
     unary,
     write_binary,
 )
 from wayfare.op import REGISTRY, Op
-from wayfare.spec import bool_, float64
+from wayfare.spec import bool_, float64, int64
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -38,18 +40,20 @@ __all__ = [
 _OPS = REGISTRY
 _ADD, _SUB, _MUL, _DIV = (_OPS[name] for name in ("add", "sub", "mul", "div"))
 
+# Plain functions of two tensors, without an in-place form.
+_pairs = partial(binary, inplace=False, tensors="all")
+
 mul = binary(_MUL, "`input * other`, element by element.", tensors="")
 neg = unary(_OPS["neg"], "`-input`, element by element.")
 abs = unary(_OPS["abs"], "The absolute value of each element.")
 sign = unary(_OPS["sign"], "-1, 0 or 1: the sign of each element.")
-square = unary(_OPS["square"], "`input ** 2`, element by element.")
 sqrt = unary(_OPS["sqrt"], "The square root of each element.")
 rsqrt = unary(_OPS["rsqrt"], "One over the square root of each element.")
 reciprocal = unary(_OPS["reciprocal"], "`1 / input`, element by element.")
-maximum = binary(_OPS["maximum"], "The larger of each pair of elements; NaN if one is NaN.", inplace=False, tensors="all")
-minimum = binary(_OPS["minimum"], "The smaller of each pair of elements; NaN if one is NaN.", inplace=False, tensors="all")
-fmax = binary(_OPS["fmax"], "The larger of each pair of elements; a NaN gives way to the other.", inplace=False, tensors="all")
-fmin = binary(_OPS["fmin"], "The smaller of each pair of elements; a NaN gives way to the other.", inplace=False, tensors="all")
+maximum = _pairs(_OPS["maximum"], "The larger of each pair of elements; NaN if one is NaN.")
+minimum = _pairs(_OPS["minimum"], "The smaller of each pair of elements; NaN if one is NaN.")
+fmax = _pairs(_OPS["fmax"], "The larger of each pair of elements; a NaN gives way to the other.")
+fmin = _pairs(_OPS["fmin"], "The smaller of each pair of elements; a NaN gives way to the other.")
 copysign = binary(_OPS["copysign"], "The size of `input` with the sign of `other`.", tensors="first")
 nextafter = binary(_OPS["nextafter"], "The floating-point number next to `input` towards `other`.", tensors="all")
 gcd = binary(_OPS["gcd"], "The greatest common divisor of each pair of integers.", tensors="all")
@@ -66,14 +70,27 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     return apply(_OPS["heaviside"], (input, values))  # type: ignore[no-any-return]
 
 
+def square(input: Tensor) -> Tensor:
+    """`input ** 2`, element by element."""
+    return _square(as_dtype_of(input, int64) if input.dtype is bool_ else input)
+
+
+_square = unary(_OPS["square"], "`input ** 2`, element by element.")
+add_method("square", square)
+
+
 def _scaled(op: Op, input: Any, other: Any, alpha: Any) -> Tensor:
     """`input op alpha * other`; alpha must be of no higher kind than the operands."""
     values = [operand(input, op.name), operand(other, op.name)]
+    if op is _SUB:
+        refuse_bools(values)
     dtype = common_dtype(op.name, values)
+    if isinstance(alpha, bool) and dtype is not bool_:
+        raise OperationError(f"{op.name}: alpha is a bool, but the operands are {dtype}", fix="Use a number.")
     if isinstance(alpha, float) and dtype.rank < 2:
         raise OperationError(f"{op.name}: alpha is the float {alpha}, but the operands are integers",
                              fix="Use an integer alpha, or convert the operands with .float().")  # fmt: skip
-    return promoted(op, (values[0], promoted(_MUL, (as_dtype_of(values[1], dtype), alpha))))
+    return promoted(op, (values[0], apply(_MUL, (as_dtype_of(values[1], dtype), as_dtype_of(alpha, dtype)))))
 
 
 def _plus_or_minus(op: Op, doc: str) -> Callable[..., Tensor]:
@@ -100,8 +117,7 @@ sub = _plus_or_minus(_SUB, "`input - alpha * other`, element by element.")
 def rsub(input: Tensor, other: Tensor | float, *, alpha: float = 1) -> Tensor:
     """`other - alpha * input`, element by element."""
     need_tensors("rsub", "first", input, other)
-    scaled = input if alpha == 1 else mul(input, alpha)
-    return promoted(_SUB, (other, scaled))
+    return sub(other, input, alpha=alpha)
 
 
 def div(input: Tensor | float, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
@@ -180,7 +196,7 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     need_tensors("pow", "any", input, exponent)
     if isinstance(input, Tensor) and not isinstance(exponent, Tensor):
         if exponent == 2 and input.dtype.is_floating_point:
-            return square(input)
+            return _square(input)
         if isinstance(exponent, int) and exponent < 0 and input.dtype.rank < 2:
             raise OperationError(f"pow: integers cannot be raised to the negative power {exponent}",
                                  fix="Convert the tensor with .float() first.")  # fmt: skip
@@ -188,7 +204,10 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     dtype = common_dtype("pow", values)
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
     if dtype is bool_:
-        raise DTypeError("pow: does not take bool", fix="Convert with .int() first.")
+        if not isinstance(exponent, bool):
+            raise DTypeError("pow: does not take bool", fix="Convert with .int() first.")
+        # The first and the zeroth power, which bools have.
+        return promoted(_OPS["logical_or"], (input, not exponent))
     if dtype.rank == 1 and all(t.__class__ is Tensor for t in tensors):
         # NumPy refuses negative exponents of integers; in PyTorch 1 and -1 survive them and the rest become 0.
         return _integer_power(*tensors)
@@ -264,11 +283,11 @@ def _install_operators() -> None:
     for name, function in {"floordiv": floor_divide, "mod": remainder, "pow": pow}.items():
         add_method(f"__{name}__", _giving_way(function))
         add_method(f"__r{name}__", _giving_way(function, reverse=True))
-    for name, function in {
+    for name, form in {
         "iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ifloordiv": "floor_divide_",
         "imod": "remainder_", "ipow": "pow_",
     }.items():  # fmt: skip
-        add_method(f"__{name}__", getattr(Tensor, function))
+        add_method(f"__{name}__", getattr(Tensor, form))
     add_method("__neg__", neg)
     add_method("__pos__", positive)
     add_method("__abs__", abs)

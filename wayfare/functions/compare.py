@@ -152,7 +152,8 @@ def _as_operator(function: Callable[[Any, Any], Tensor], reverse: bool = False) 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     add_method(f"__{_name}__", operator(_OPS[_name]))
 for _name, _function in {
-    "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift, "rshift": bitwise_right_shift,
+    "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
+    "rshift": bitwise_right_shift,
 }.items():  # fmt: skip
     add_method(f"__{_name}__", _as_operator(_function))
     add_method(f"__r{_name}__", _as_operator(_function, reverse=True))

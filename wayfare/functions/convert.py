@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentTypeError, DTypeError
-from wayfare.functions._public import method
-from wayfare.functions.elementwise import where
+from wayfare.errors import DTypeError
+from wayfare.functions._public import method, unary
 from wayfare.functions.rearrange import clone
 from wayfare.op import REGISTRY
 from wayfare.spec import (
@@ -17,7 +15,6 @@ from wayfare.spec import (
     DType,
     as_dtype,
     bool_,
-    default_dtype,
     float16,
     float32,
     float64,
@@ -41,7 +38,8 @@ def _cast(input: Tensor, dtype: DType, copy: bool = False) -> Tensor:
 
 
 def _is_device(value: Any) -> bool:
-    return isinstance(value, Device) or (isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda", "mps", "meta"))
+    kinds = ("cpu", "cuda", "mps", "meta")
+    return isinstance(value, Device) or (isinstance(value, str) and value.split(":")[0] in kinds)
 
 
 @method
@@ -159,11 +157,4 @@ def is_neg(input: Tensor) -> bool:
     return False
 
 
-@method
-def angle(input: Tensor) -> Tensor:
-    """0 for elements that are not negative, pi for negative ones, NaN for NaN."""
-    if not isinstance(input, Tensor):
-        raise ArgumentTypeError(f"angle: expected a Tensor, not {input.__class__.__name__}")
-    x = input if input.dtype.is_floating_point else _cast(input, default_dtype())
-    turned = where(x < 0, x * 0 + math.pi, x * 0)
-    return where(x != x, x, turned)  # type: ignore[no-any-return]
+angle = unary(REGISTRY["angle"], "pi for negative elements, NaN for NaN, 0 for the rest.", inplace=False)

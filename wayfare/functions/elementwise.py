@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,8 @@ from wayfare.tensor import Tensor
 __all__ = [
     "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan",
     "atan2", "atanh", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "exp", "exp2",
-    "expm1", "fix", "floor", "frac", "frexp", "hypot", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "log",
-    "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logit", "nan_to_num", "rad2deg", "round", "sigmoid",
+    "expm1", "fix", "floor", "frac", "frexp", "hypot", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal",
+    "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logit", "nan_to_num", "rad2deg", "round", "sigmoid",
     "signbit", "sin", "sinc", "sinh", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip
 
@@ -59,8 +60,9 @@ sigmoid = unary(_OPS["sigmoid"], "`1 / (1 + exp(-input))`, element by element.")
 sinc = unary(_OPS["sinc"], "`sin(pi x) / (pi x)`, and 1 at 0.")
 atan2 = binary(_OPS["atan2"], "The angle of the point (other, input), in (-pi, pi].", tensors="all")
 hypot = binary(_OPS["hypot"], "`sqrt(input ** 2 + other ** 2)` without overflow.", tensors="all")
-logaddexp = binary(_OPS["logaddexp"], "`log(exp(input) + exp(other))` without overflow.", inplace=False, tensors="all")
-logaddexp2 = binary(_OPS["logaddexp2"], "`log2(2 ** input + 2 ** other)` without overflow.", inplace=False, tensors="all")
+_pairs = partial(binary, inplace=False, tensors="all")
+logaddexp = _pairs(_OPS["logaddexp"], "`log(exp(input) + exp(other))` without overflow.")
+logaddexp2 = _pairs(_OPS["logaddexp2"], "`log2(2 ** input + 2 ** other)` without overflow.")
 isfinite = unary(_OPS["isfinite"], "True where an element is neither infinite nor NaN.", inplace=False)
 
 
@@ -108,6 +110,8 @@ def frexp(input: Tensor) -> MantissaAndExponent:
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Each element rounded to the nearest whole number (halves to the even one), or to `decimals` places."""
     if not input.dtype.is_floating_point:
+        if decimals:
+            raise DTypeError(f"round: {input.spec} is of integers, which have no decimals", fix="Use .float().")
         return _already_whole("round", input)
     return apply(_OPS["round"], (input,), {"decimals": decimals})  # type: ignore[no-any-return]
 
@@ -157,7 +161,9 @@ def isreal(input: Tensor) -> Tensor:
 
 
 @method(inplace=True)
-def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def nan_to_num(
+    input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
     """NaN replaced by `nan` (0), infinities by `posinf` and `neginf` (the largest and smallest finite number)."""
     if not input.dtype.is_floating_point:
         return promoted(_OPS["add"], (input, False)) if input.dtype is bool_ else promoted(_OPS["add"], (input, 0))
@@ -210,7 +216,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     x = as_dtype_of(input, common_dtype("logit", (input,), to_float=True))
     if eps is not None:
         x = clamp(x, eps, 1 - eps)
-    return log(x / (1 - x))
+    return apply(_OPS["logit"], (x,))  # type: ignore[no-any-return]
 
 
 @method(inplace=True)

@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError
-from wayfare.functions import _public
-from wayfare.functions._public import add_method, as_dtype_of, common_dtype, in_place_form, method, need_tensors, operand
+from wayfare.errors import ArgumentError, DTypeError
+from wayfare.functions._public import (
+    add_method,
+    as_dtype_of,
+    binary,
+    common_dtype,
+    in_place_form,
+    method,
+    need_tensors,
+    operand,
+    promoted,
+    unary,
+)
 from wayfare.op import REGISTRY
 from wayfare.ops.polynomials import POLYNOMIAL_NAMES
-from wayfare.spec import default_dtype
+from wayfare.spec import bool_, default_dtype
 from wayfare.tensor import Tensor
 
 __all__ = ["digamma", "erf", "erfc", "erfinv", "i0", "igamma", "igammac", "lgamma", "mvlgamma", "polygamma", "xlogy"]
 
 _OPS = REGISTRY
 
-erf = _public.unary(_OPS["erf"], "The error function.")
-erfc = _public.unary(_OPS["erfc"], "One minus the error function.")
-erfinv = _public.unary(_OPS["erfinv"], "The inverse of the error function.")
-lgamma = _public.unary(_OPS["lgamma"], "The logarithm of the absolute value of the gamma function.")
-digamma = _public.unary(_OPS["digamma"], "The derivative of `lgamma`.")
-i0 = _public.unary(_OPS["i0"], "The modified Bessel function of the first kind of order 0.")
-xlogy = _public.binary(_OPS["xlogy"], "`input * log(other)`, and 0 where `input` is 0.")
-igamma = _public.binary(_OPS["gammainc"], "The regularised lower incomplete gamma function.", name="igamma", tensors="all")
-igammac = _public.binary(_OPS["gammaincc"], "The regularised upper incomplete gamma function.", name="igammac", tensors="all")
+erf = unary(_OPS["erf"], "The error function.")
+erfc = unary(_OPS["erfc"], "One minus the error function.")
+erfinv = unary(_OPS["erfinv"], "The inverse of the error function.")
+lgamma = unary(_OPS["lgamma"], "The logarithm of the absolute value of the gamma function.")
+digamma = unary(_OPS["digamma"], "The derivative of `lgamma`.")
+i0 = unary(_OPS["i0"], "The modified Bessel function of the first kind of order 0.")
+_of_tensors = partial(binary, tensors="all")
+xlogy = binary(_OPS["xlogy"], "`input * log(other)`, and 0 where `input` is 0.")
+igamma = _of_tensors(_OPS["gammainc"], "The regularised lower incomplete gamma function.", name="igamma")
+igammac = _of_tensors(_OPS["gammaincc"], "The regularised upper incomplete gamma function.", name="igammac")
 
 
-def plain_unary(name: str, doc: str) -> Callable[[Tensor], Tensor]:
+def plain_unary(name: str, doc: str, op_name: str = "") -> Callable[[Tensor], Tensor]:
     """A function of one tensor that is no method."""
-    op = _OPS[name]
+    op = _OPS[op_name or name]
 
     def call(input: Tensor) -> Tensor:
         x = operand(input, name)
@@ -49,7 +61,7 @@ def plain_binary(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
 
     def call(input: Tensor | float, other: Tensor | float) -> Tensor:
         need_tensors(name, "any", input, other)
-        return _public.promoted(op, (input, other))
+        return promoted(op, (input, other))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = doc
@@ -76,6 +88,10 @@ add_method("polygamma_", in_place_form(_polygamma_method, "polygamma"))
 @method(inplace=True)
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension `p`."""
+    if input.dtype is bool_:
+        raise DTypeError("mvlgamma: does not take bool", fix="Convert with .float() first.")
+    if p < 1:
+        raise ArgumentError(f"mvlgamma: p must be at least 1, but is {p}")
     x = as_dtype_of(input, default_dtype() if not input.dtype.is_floating_point else input.dtype)
     total = lgamma(x)
     for j in range(1, p):

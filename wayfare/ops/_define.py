@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def elementwise(
     or of arrays, whichever is the more independent.
     """
     if forward is None:
-        forward = getattr(numpy_math, name) if formula is None else partial(formula, numpy_math)
+        forward = getattr(numpy_math, name) if formula is None else _on_numpy(formula)
     if callable(vjp):
         vjp = (vjp,)
 
@@ -64,6 +63,21 @@ def elementwise(
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
     ))  # fmt: skip
+
+
+_HALF = np.dtype("float16")
+
+
+def _on_numpy(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A formula as it stands on NumPy arrays; in float16 its steps would lose too much, so they run in float32."""
+
+    def forward(*arrays: Any, **attrs: Any) -> Any:
+        if arrays[0].dtype is _HALF:
+            wide = formula(numpy_math, *(a.astype(np.float32) if a.dtype is _HALF else a for a in arrays), **attrs)
+            return wide.astype(_HALF) if wide.dtype.kind == "f" else wide
+        return formula(numpy_math, *arrays, **attrs)
+
+    return forward
 
 
 def _kind_fix(given: Spec, kinds: str) -> str:

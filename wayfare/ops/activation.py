@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.select import zero_of
+from wayfare.backend.select import select, zero_of
 from wayfare.ops._define import elementwise
 
 _float = partial(elementwise, kinds="f")
@@ -29,8 +29,16 @@ hardtanh = _float(
     reference=lambda x, low, high: min(max(x, low), high), sample_attrs=({"low": -1.0, "high": 1.0},),
     vjp=lambda m, g, _y, x, *, low, high: m.gate(g, m.logical_and(x > low, x < high)),
 )  # fmt: skip
+
+
+def _leaky_relu(x: Any, *, slope: float) -> Any:
+    scaled = x * slope
+    return np.maximum(x, scaled) if 0 <= slope <= 1 else select(x > 0, x, scaled)
+
+
 leaky_relu = _float(
-    "leaky_relu", formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope), sample_attrs=({"slope": 0.1},),
+    "leaky_relu", formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope), forward=_leaky_relu,
+    sample_attrs=({"slope": 0.1}, {"slope": -0.5}, {"slope": 2.0}),
     reference=lambda x, slope: x if x > 0 else x * slope,
     vjp=lambda m, g, _y, x, *, slope: m.where(x > 0, g, g * slope),
 )  # fmt: skip
@@ -50,10 +58,12 @@ threshold = _float(
 # elu(x) = scale * (x if x > 0 else alpha * (exp(inner * x) - 1)); selu and celu are special cases of it.
 elu = _float(
     "elu",
-    formula=lambda m, x, *, alpha, scale, inner: m.where(x > 0, x * scale, m.expm1(m.minimum(x, 0) * inner) * (alpha * scale)),
+    formula=lambda m, x, *, alpha, scale, inner: m.where(
+        x > 0, x * scale, m.expm1(m.minimum(x, 0) * inner) * (alpha * scale)
+    ),
     reference=lambda x, alpha, scale, inner: scale * (x if x > 0 else alpha * math.expm1(inner * x)),
     vjp=lambda m, g, _y, x, *, alpha, scale, inner: m.where(
-        x > 0, g * scale, g * m.exp(m.gate(x, x <= 0) * inner) * (alpha * scale * inner)
+        x > 0, g * scale, g * m.exp(m.gate(x, m.logical_not(x > 0)) * inner) * (alpha * scale * inner)
     ),
     sample_attrs=({"alpha": 1.0, "scale": 1.0, "inner": 1.0}, {"alpha": 0.7, "scale": 1.3, "inner": 0.9}),
 )  # fmt: skip
@@ -70,9 +80,10 @@ def _silu_slope(m: Any, g: Any, x: Any) -> Any:
 
 
 def _softplus(m: Any, x: Any, *, beta: float, threshold: float) -> Any:
-    scaled = x * beta
+    scaled = x if beta == 1 else x * beta
     # log(1 + exp(z)) = max(z, 0) + log1p(exp(-|z|)) does not overflow.
-    return m.where(scaled > threshold, x, (m.maximum(scaled, 0) + m.log1p(m.exp(-m.abs(scaled)))) / beta)
+    smooth = m.maximum(scaled, 0) + m.log1p(m.exp(-m.abs(scaled)))
+    return m.where(scaled > threshold, x, smooth if beta == 1 else smooth / beta)
 
 
 softplus = _float(
@@ -124,7 +135,7 @@ hardsigmoid = _float(
 hardswish = _float(
     "hardswish", formula=lambda m, x: x * (m.minimum(m.maximum(x + 3, 0), 6) / 6), domain=(-5, 5),
     reference=lambda x: x * min(max(x + 3, 0), 6) / 6,
-    vjp=lambda m, g, _y, x: m.where(x >= 3, g, m.gate(g * (x / 3 + 0.5), x > -3)),
+    vjp=lambda m, g, _y, x: m.where(x >= 3, g, m.gate(g * (x / 3 + 0.5), m.logical_not(x <= -3))),
 )  # fmt: skip
 hardshrink = _float(
     "hardshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x), kinds="f",

@@ -7,8 +7,6 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from wayfare.op import Sample
 from wayfare.ops._define import elementwise
 
@@ -33,29 +31,10 @@ bitwise_xor = elementwise(
     "bitwise_xor", arity=2, reference=operator.xor, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
 bitwise_not = elementwise(
     "bitwise_not", reference=operator.invert, samples=_whole_numbers(1, -9, 9), kinds=_INTEGERS)  # fmt: skip
-
-
-def _width(x: Any) -> int:
-    return np.asarray(x).dtype.itemsize * 8
-
-
-def _left(m: Any, x: Any, count: Any) -> Any:
-    # A shift past the width leaves nothing; NumPy leaves that undefined.
-    inside = m.logical_and(count >= 0, count < _width(x))
-    return m.where(inside, m.bitwise_left_shift(x, m.where(inside, count, count * 0)), x * 0)
-
-
-def _right(m: Any, x: Any, count: Any) -> Any:
-    inside = m.logical_and(count >= 0, count < _width(x))
-    most = count * 0 + (_width(x) - 1)
-    return m.bitwise_right_shift(x, m.where(inside, count, most))
-
-
+# Past the width nothing but the sign is left, and a negative count is past it: NumPy and PyTorch agree.
 bitwise_left_shift = elementwise(
-    "bitwise_left_shift", arity=2, formula=_left, reference=operator.lshift, samples=_whole_numbers(2, 0, 9), kinds="iu"
-)
+    "bitwise_left_shift", arity=2, reference=operator.lshift, samples=_whole_numbers(2, 0, 9), kinds="iu")  # fmt: skip
 bitwise_right_shift = elementwise(
-    "bitwise_right_shift", arity=2, formula=_right, reference=operator.rshift, samples=_whole_numbers(2, 0, 9), kinds="iu"
-)
+    "bitwise_right_shift", arity=2, reference=operator.rshift, samples=_whole_numbers(2, 0, 9), kinds="iu")  # fmt: skip
 gcd = elementwise("gcd", arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
 lcm = elementwise("lcm", arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")

@@ -69,7 +69,8 @@ def _reference(name: str, scipy_name: str, x: float, n: float) -> float:
 
 def _samples(rng: Any) -> list[Sample]:
     x = rng.uniform(0.1, 0.9, (3, 4))
-    return [Sample((x, np.floor(rng.uniform(0, 6, (3, 4))))), Sample((x, np.asarray(3.0))), Sample((x[:0], np.asarray(2.0)))]
+    degrees = (np.floor(rng.uniform(0, 6, (3, 4))), np.asarray(3.0))
+    return [*(Sample((x, n)) for n in degrees), Sample((x[:0], np.asarray(2.0)))]
 
 
 for _name, (_scipy_name, _values) in _POLYNOMIALS.items():

@@ -20,8 +20,9 @@ floor = elementwise("floor", reference=math.floor, vjp=_no_slope)
 ceil = elementwise("ceil", reference=math.ceil, vjp=_no_slope)
 trunc = elementwise("trunc", reference=math.trunc, vjp=_no_slope)
 frac = elementwise(
-    "frac", formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), vjp=lambda m, g, _y, _x: g, kinds="f"
-)
+    "frac", formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), kinds="f",
+    vjp=lambda m, g, _y, _x: g,
+)  # fmt: skip
 
 
 def _round(m: Any, x: Any, *, decimals: int) -> Any:

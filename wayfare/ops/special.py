@@ -53,7 +53,9 @@ def _digamma_by_recurrence(x: float) -> float:
 
 polygamma = _float(
     "polygamma", formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x), domain=_POSITIVE,
-    reference=lambda x, n: _digamma_by_recurrence(x) if n == 0 else (-1.0) ** (n + 1) * math.factorial(n) * _scipy("zeta")(n + 1, x),
+    reference=lambda x, n: (
+        (-1.0) ** (n + 1) * math.factorial(n) * _scipy("zeta")(n + 1, x) if n else _digamma_by_recurrence(x)
+    ),
     vjp=lambda m, g, _y, x, *, n: g * m.polygamma(x, n=n + 1), sample_attrs=({"n": 1}, {"n": 2}, {"n": 0}),
 )  # fmt: skip
 zeta = _float(

@@ -6,6 +6,9 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from wayfare.backend.cpu import numpy_math
 from wayfare.ops._define import elementwise
 
 # All of these give floats: integers become the default float first.
@@ -45,6 +48,13 @@ atanh = _float("atanh", reference=math.atanh, domain=_INSIDE, vjp=lambda m, g, _
 sigmoid = _float("sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y))
 
 
+# Outside [0, 1] there is neither a value nor a slope.
+logit = _float(
+    "logit", formula=lambda m, x: m.log(x / (1 - x)), reference=lambda x: math.log(x) - math.log1p(-x),
+    domain=(0.1, 0.9), vjp=lambda m, g, y, x: m.where(m.isnan(y), y, g / (x - x * x)),
+)  # fmt: skip
+
+
 def _sinc(m: Any, x: Any) -> Any:
     angle = math.pi * x
     safe = m.where(x == 0, angle + 1, angle)
@@ -62,22 +72,38 @@ sinc = _float(
     reference=lambda x: math.sin(math.pi * x) / (math.pi * x),
 )  # fmt: skip
 
+_LOG_2 = math.log(2)
+
+
+def _logaddexp(a: Any, b: Any) -> Any:
+    """np.logaddexp takes each element by itself; on many the formula is five times faster."""
+    if max(a.size, b.size) < 1024:
+        return np.logaddexp(a, b)
+    # Two equal infinities have no difference, but a sum.
+    return numpy_math.where(a == b, a + _LOG_2, np.maximum(a, b) + np.log1p(np.exp(-np.abs(a - b))))
+
+
 logaddexp = _float(
-    "logaddexp", arity=2, reference=lambda a, b: math.log(math.exp(a) + math.exp(b)),
-    vjp=(lambda m, g, y, a, _b: g * m.exp(a - y), lambda m, g, y, _a, b: g * m.exp(b - y)),
+    "logaddexp", arity=2, forward=_logaddexp, reference=lambda a, b: math.log(math.exp(a) + math.exp(b)),
+    vjp=(lambda m, g, _y, a, b: g / (m.exp(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp(a - b) + 1)),
 )  # fmt: skip
 logaddexp2 = _float(
     "logaddexp2", arity=2, reference=lambda a, b: math.log2(2**a + 2**b),
-    vjp=(lambda m, g, y, a, _b: g * m.exp2(a - y), lambda m, g, y, _a, b: g * m.exp2(b - y)),
+    vjp=(lambda m, g, _y, a, b: g / (m.exp2(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp2(a - b) + 1)),
 )  # fmt: skip
 hypot = _float(
     "hypot", arity=2, reference=math.hypot, domain=(0.3, 2.0),
     vjp=(lambda m, g, y, a, _b: g * (a / y), lambda m, g, y, _a, b: g * (b / y)),
 )  # fmt: skip
+
+
+def _atan2_slope(m: Any, g: Any, leg: Any, a: Any, b: Any) -> Any:
+    # The angle of the origin has no slope: 0, as in PyTorch.
+    square = a * a + b * b
+    return m.where(square == 0, m.zeros_like(square), g * (leg / square))
+
+
 atan2 = _float(
     "atan2", arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
-    vjp=(
-        lambda m, g, _y, a, b: g * (b / (a * a + b * b)),
-        lambda m, g, _y, a, b: -(g * (a / (a * a + b * b))),
-    ),
+    vjp=(lambda m, g, _y, a, b: _atan2_slope(m, g, b, a, b), lambda m, g, _y, a, b: -_atan2_slope(m, g, a, a, b)),
 )  # fmt: skip

@@ -21,8 +21,7 @@ PATH = pathlib.Path(wayfare.__file__).with_name("tensor_methods.pyi")
 _HEAD = '''"""Generated from the public functions by `python -m wayfare.testing.stubs`; do not edit."""
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+{imports}from typing import Any
 
 from wayfare.tensor import Tensor
 
@@ -91,7 +90,9 @@ def stub_text() -> str:
     lines = [signature_text(name, METHODS[name]) for name in sorted(METHODS)]
     for name in sorted(PROPERTIES):
         lines += ["    @property", f"    def {name}(self) -> Tensor: ..."]
-    return _HEAD + "\n".join(lines) + "\n"
+    body = "\n".join(lines) + "\n"
+    used = [name for name in ("Callable", "Iterable", "Iterator", "Sequence") if re.search(rf"\b{name}\b", body)]
+    return _HEAD.replace("{imports}", f"from collections.abc import {', '.join(used)}\n" if used else "") + body
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.functions._public import add_method, in_place_form, unary
 from wayfare.functions.elementwise import sigmoid, tanh
 from wayfare.functions.random import rand
 from wayfare.functions.split import chunk
 from wayfare.op import REGISTRY
-from wayfare.spec import normal_dim
+from wayfare.spec import normal_dim, uint8
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -32,7 +32,12 @@ def _run(name: str, input: Tensor, inplace: bool, **attrs: Any) -> Tensor:
     def compute(x: Tensor) -> Tensor:
         return apply(op, (x,), attrs)  # type: ignore[no-any-return]
 
-    return in_place_form(compute, name)(input) if inplace else compute(input)  # type: ignore[no-any-return]
+    return in_place_form(compute, name)(input) if inplace else compute(input)
+
+
+def _like(input: Tensor, number: float) -> float:
+    """A limit among integers is an integer."""
+    return number if input.dtype.is_floating_point else int(number)
 
 
 _relu = unary(_OPS["relu"], "`max(input, 0)`, element by element.")
@@ -57,7 +62,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """Each element brought into [min_val, max_val]."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
-    return _run("hardtanh", input, inplace, low=min_val, high=max_val)
+    if input.dtype is uint8 and min_val < 0:
+        raise OperationError(f"hardtanh: {input.spec} is unsigned, but min_val {min_val} is negative",
+                             fix="Convert it with .int() first.")  # fmt: skip
+    return _run("hardtanh", input, inplace, low=_like(input, min_val), high=_like(input, max_val))
 
 
 def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
@@ -84,6 +92,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         weight = weight.reshape((1, -1, *(1,) * (input.ndim - 2)))
     elif weight.ndim:
         weight = weight.reshape(())
+    if input.dtype is not weight.dtype or not input.dtype.is_floating_point:
+        raise DTypeError(f"prelu: {input.spec} and its weight {weight.spec} must be of one floating-point dtype")
     return apply(_OPS["prelu"], (input, weight))  # type: ignore[no-any-return]
 
 
@@ -91,6 +101,8 @@ def rrelu(
     input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """Like `leaky_relu` with a slope drawn from [lower, upper] for each element; its mean when not training."""
+    if lower > upper:
+        raise OperationError(f"rrelu: lower ({lower}) must not be greater than upper ({upper})")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slope = rand(tuple(input.shape), dtype=input.dtype) * (upper - lower) + lower
@@ -98,7 +110,7 @@ def rrelu(
     def compute(x: Tensor) -> Tensor:
         return apply(_OPS["prelu"], (x, slope))  # type: ignore[no-any-return]
 
-    return in_place_form(compute, "rrelu")(input) if inplace else compute(input)  # type: ignore[no-any-return]
+    return in_place_form(compute, "rrelu")(input) if inplace else compute(input)
 
 
 def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False) -> Tensor:
@@ -108,12 +120,12 @@ def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, traini
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """The element where it is above `threshold`, `value` elsewhere."""
-    return _run("threshold", input, inplace, limit=threshold, value=value)
+    return _run("threshold", input, inplace, limit=_like(input, threshold), value=_like(input, value))
 
 
 def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
     """In-place form of `threshold`."""
-    return _run("threshold", input, True, limit=threshold, value=value)
+    return _run("threshold", input, True, limit=_like(input, threshold), value=_like(input, value))
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
