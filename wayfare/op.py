@@ -89,10 +89,13 @@ class Op:
     keep_second: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
     keep_both: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
     packers: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    # One rule for each of one or two inputs: what the backward pass has a fast lane for.
+    simple_rules: bool = False
 
     def __post_init__(self) -> None:
         if not self.grad_name:
             self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
+        self.simple_rules = isinstance(self.vjp, tuple) and len(self.vjp) <= 2 and None not in self.vjp
         # Made when first used: there are hundreds of ops, and importing them all must stay quick.
         if isinstance(self.vjp, tuple) and len(self.vjp) == 2:
             self.keep_first = self._later("keep_first", True, False)

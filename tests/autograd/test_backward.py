@@ -297,3 +297,21 @@ def test_a_thousand_steps_leave_nothing_behind():
     for k in range(1000):
         step(k)
     assert count_live() == before
+
+
+def test_an_input_without_a_rule_gets_no_gradient():
+    from wayfare.eager import apply
+    from wayfare.op import REGISTRY
+    from wayfare.ops._define import elementwise
+
+    op = elementwise(
+        "half_differentiable", arity=2, formula=lambda m, a, b: a * b, reference=lambda a, b: a * b,
+        vjp=(lambda m, g, _y, _a, b: g * b, None),
+    )  # fmt: skip
+    try:
+        a, b = leaf(3), leaf(3, seed=1)
+        apply(op, (a, b)).sum().backward()
+        np.testing.assert_allclose(a.grad.numpy(), b.detach().numpy())
+        assert b.grad is None
+    finally:
+        del REGISTRY[op.name]

@@ -44,10 +44,9 @@ def test_gradients_are_summed_back_to_the_shape_of_the_operand(shapes, seed):
     a, b = (rng.uniform(0.5, 2.0, shape) for shape in shapes.input_shapes)
     x, y = wf.tensor(a, requires_grad=True), wf.tensor(b, requires_grad=True)
     (x * y).sum().backward()
-    # The slope by x is y wherever x was used: the same as multiplying a full-size array of ones by y.
     assert tuple(x.grad.shape) == a.shape and tuple(y.grad.shape) == b.shape
-    np.testing.assert_allclose(x.grad.numpy() * a, y_sum := _folded(a * b, a.shape), err_msg=str(y_sum))
-    np.testing.assert_allclose(y.grad.numpy() * b, _folded(a * b, b.shape))
+    np.testing.assert_allclose(x.grad.numpy(), _folded(np.broadcast_to(b, shapes.result_shape), a.shape))
+    np.testing.assert_allclose(y.grad.numpy(), _folded(np.broadcast_to(a, shapes.result_shape), b.shape))
 
 
 def _folded(full, shape):
@@ -57,7 +56,9 @@ def _folded(full, shape):
 
 
 def test_shapes_that_do_not_fit_are_named_with_a_way_out():
-    with pytest.raises(ShapeError, match=r"add: shapes \[4, 3\] and \[4\] do not broadcast.*test_arith.*unsqueeze\(-1\)"):
+    with pytest.raises(
+        ShapeError, match=r"add: shapes \[4, 3\] and \[4\] do not broadcast.*test_arith.*unsqueeze\(-1\)"
+    ):
         wf.ones(4, 3) + wf.ones(4)
     with pytest.raises(ShapeError, match=r"mul: .*\[2, 3\] and \[3, 2\].*\.T"):
         wf.ones(2, 3) * wf.ones(3, 2)
@@ -154,7 +155,7 @@ def test_other_arithmetic_of_bools():
     assert (mask**True).tolist() == MASK and (mask**False).tolist() == [True, True]
     assert mask.sign().tolist() == MASK and mask.sign().dtype is wf.bool
     for refused in (wf.neg, wf.abs, wf.positive):
-        with pytest.raises(DTypeError, match=f"{refused.__name__}: does not take bool"):
+        with pytest.raises(DTypeError, match=rf"{refused.__name__}: does not take (wayfare\.)?bool"):
             refused(mask)
     with pytest.raises(DTypeError, match="pow: does not take bool"):
         mask ** wf.tensor(MASK)
@@ -269,8 +270,8 @@ def test_alpha_has_its_part_in_the_gradient():
 # -- in place -------------------------------------------------------------------------------------------------------
 
 IN_PLACE = {
-    "add_": (np.add, ()), "sub_": (np.subtract, ()), "mul_": (np.multiply, ()), "div_": (np.true_divide, ()),
-    "fmod_": (np.fmod, ()), "remainder_": (np.remainder, ()), "pow_": (np.power, ()), "atan2_": (np.arctan2, ()),
+    "add_": np.add, "sub_": np.subtract, "mul_": np.multiply, "div_": np.true_divide, "fmod_": np.fmod,
+    "remainder_": np.remainder, "pow_": np.power, "atan2_": np.arctan2,
 }  # fmt: skip
 
 
@@ -283,7 +284,7 @@ def test_a_write_in_place_keeps_the_memory_and_counts_the_version(name, recordin
     with wf.enable_grad() if recording else wf.no_grad():
         assert getattr(t, name)(wf.tensor(b)) is t
     assert t.data_ptr() == memory and t._version == 1
-    np.testing.assert_allclose(t.numpy(), IN_PLACE[name][0](a, b))
+    np.testing.assert_allclose(t.numpy(), IN_PLACE[name](a, b))
     np.testing.assert_array_equal(view.numpy(), t.numpy()[1:])
 
 
@@ -367,16 +368,12 @@ def test_augmented_assignment_writes_in_place():
 def test_combinations_in_place_and_not(size):
     rng = np.random.default_rng(1)
     a, b, c = rng.uniform(0.5, 2.0, (3, size))
-    formulas = {
-        "addcmul": (lambda: a + 0.5 * b * c, (0.5,)),
-        "addcdiv": (lambda: a + 0.5 * b / c, (0.5,)),
-    }
-    for name, (formula, (value,)) in formulas.items():
-        out = getattr(wf, name)(*map(wf.tensor, (a, b, c)), value=value)
-        np.testing.assert_allclose(out.numpy(), formula())
+    for name, expected in {"addcmul": a + 0.5 * b * c, "addcdiv": a + 0.5 * b / c}.items():
+        out = getattr(wf, name)(*map(wf.tensor, (a, b, c)), value=0.5)
+        np.testing.assert_allclose(out.numpy(), expected)
         t = wf.tensor(a)
-        assert getattr(t, name + "_")(wf.tensor(b), wf.tensor(c), value=value) is t
-        np.testing.assert_allclose(t.numpy(), formula())
+        assert getattr(t, name + "_")(wf.tensor(b), wf.tensor(c), value=0.5) is t
+        np.testing.assert_allclose(t.numpy(), expected)
     for weight in (0.0, 0.3, 0.7, 1.0):
         np.testing.assert_allclose(wf.lerp(wf.tensor(a), wf.tensor(b), weight).numpy(), a + weight * (b - a))
         np.testing.assert_allclose(wf.tensor(a).lerp_(wf.tensor(b), weight).numpy(), a + weight * (b - a))

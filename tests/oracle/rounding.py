@@ -20,6 +20,9 @@ from tests.oracle.convert import FrozenDType, FrozenTensor, thaw
 # How far a rounding error lands is luck: of two equally good results one is easily twice as far off.
 _LUCK = 2.0
 
+# Even where PyTorch is far off, ours may miss the truth by no more than this many tolerances.
+_MOST = 20.0
+
 
 def only_rounding(
     module: Any, function: Callable[..., Any], reference: Callable[..., Any], sample: Any, seed: int
@@ -31,10 +34,11 @@ def only_rounding(
     truth = _results(torch, reference, _widened(sample.args), wide, seed)
     if not len(ours) == len(theirs) == len(truth):
         return False
-    return all(_as_close(*triple) for triple in zip(ours, theirs, truth, strict=True))
+    return all(as_close(*triple) for triple in zip(ours, theirs, truth, strict=True))
 
 
-def _as_close(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> bool:
+def as_close(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> bool:
+    """Whether ours is about as near to the float64 array as theirs, or as the tolerance asks."""
     if ours.dtype != theirs.dtype or not ours.shape == theirs.shape == truth.shape:
         return False
     finite = np.isfinite(truth)
@@ -47,7 +51,7 @@ def _as_close(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> bool:
     allowed = tolerance.absolute + tolerance.relative * np.abs(truth)
     our_error = (np.abs(ours - truth) / allowed).max()
     their_error = (np.abs(theirs - truth) / allowed).max()
-    return bool(our_error <= _LUCK * max(1.0, their_error))
+    return bool(our_error <= min(_LUCK * max(1.0, their_error), _MOST))
 
 
 def _results(

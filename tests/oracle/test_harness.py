@@ -17,6 +17,7 @@ from tests.oracle.compare import array_difference, difference
 from tests.oracle.convert import FrozenTensor, OutOfScope, copy_with_layout, freeze, thaw
 from tests.oracle.entries import database, find
 from tests.oracle.reasons import reason
+from tests.oracle.rounding import as_close
 
 
 def altered(**replacements):
@@ -55,11 +56,22 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("function", "message"), WRONG.values(), ids=WRONG)
-def test_a_wrong_function_is_found(function, message):
-    outcome = check_entry(altered(exp=function), database()["exp"], torch.float64)
+def test_a_wrong_function_is_found(function, message, dtype):
+    outcome = check_entry(altered(exp=function), database()["exp"], dtype)
     assert not outcome.agrees
     assert message in outcome.verdict
+
+
+def test_a_bad_reference_excuses_no_bad_result():
+    """Where PyTorch's float32 is far from its float64, ours must still be near it."""
+    truth = np.array([1.0, 2.0])
+    far = truth.astype(np.float32) * np.float32(1.01)
+    near = truth.astype(np.float32) * np.float32(1 + 1e-5)
+    assert not as_close(far, far, truth)
+    assert as_close(near, far, truth)
+    assert not as_close(near, truth.astype(np.float32), truth)
 
 
 def test_float32_rounding_is_judged_by_float64():

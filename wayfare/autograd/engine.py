@@ -79,8 +79,8 @@ class _Pass:
                 owned.discard(node)
             op, edges, kept = node.op, node.edges, node.kept
             rules: Any = op.vjp
-            usual = plain and node.extras is None and rules.__class__ is tuple and g.__class__ is not Rows
-            if usual and kept is not None and not node.attrs and len(edges) <= 2:
+            usual = plain and op.simple_rules and node.extras is None and g.__class__ is not Rows
+            if usual and kept is not None and not node.attrs:
                 if latest_write[0] > node.number:
                     _check_versions(node)
                 if len(edges) == 1:

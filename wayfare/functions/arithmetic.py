@@ -195,8 +195,9 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """`input ** exponent`, element by element."""
     need_tensors("pow", "any", input, exponent)
     if isinstance(input, Tensor) and not isinstance(exponent, Tensor):
-        if exponent == 2 and input.dtype.is_floating_point:
-            return _square(input)
+        power = operand(exponent, "pow")
+        if input.dtype.is_floating_point and not isinstance(power, Tensor):
+            return _square(input) if power == 2 else apply(_OPS["pow_to_number"], (input,), {"exponent": power})
         if isinstance(exponent, int) and exponent < 0 and input.dtype.rank < 2:
             raise OperationError(f"pow: integers cannot be raised to the negative power {exponent}",
                                  fix="Convert the tensor with .float() first.")  # fmt: skip
