@@ -220,7 +220,10 @@ def record_many(
     node = new_node(op, inputs, attrs)
     needs = tuple([t._requires_grad for t in inputs])
     values = tuple(o._array for o in outs)
-    node.kept = op.packer(needs)(values, *arrays)
+    read = op.kept_outputs
+    node.kept = op.packer(needs)(
+        values if read is None else tuple([v if i in read else None for i, v in enumerate(values)]), *arrays
+    )
     shapes = node.more().outs = tuple((v.shape, v.dtype) for v in values)
     node.shape, node.dtype = shapes[0]
     for number, out in enumerate(outs):

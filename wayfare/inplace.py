@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.writes import note_write, tick
+from wayfare.backend.writes import note_write, tick, version, version_at
 from wayfare.eager import pack, record_one
 from wayfare.errors import InPlaceError, OperationError, ShapeError
 from wayfare.graph.node import Node
+from wayfare.graph.walk import split_edge
 from wayfare.op import REGISTRY
 from wayfare.spec import OF_NUMPY
 from wayfare.state import STATE, changed_mode, current
@@ -28,20 +29,32 @@ def check_writable(t: Tensor, name: str) -> None:
     if mode is not None and mode.executor is not None and not hasattr(t, "_array"):
         raise InPlaceError(f"{name}: this tensor cannot be written in place here",
                            fix="Use the form without the underscore.")  # fmt: skip
-    if current().grad and t.requires_grad:
-        if t._edge is None:
-            raise InPlaceError(f"{name}: a leaf that requires a gradient cannot be written in place while recording",
-                               fix="Do it under `with wf.no_grad():`, or write to a copy.")  # fmt: skip
-        view = t._view
-        if view is not None and view.base._edge is None and view.base._requires_grad:
-            raise InPlaceError(f"{name}: this is a view of a leaf that requires a gradient; writing in place would "
-                               "lose it", fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
+    check_history(t, name)
     if t._extras is not None and "inference" in t._extras and not current().inference:
         raise InPlaceError(f"{name}: a tensor made under inference_mode cannot be written outside it",
                            fix="Write to a .clone() of it.")  # fmt: skip
     if not t._array.flags.writeable:
         raise InPlaceError(f"{name}: the memory of this {t.spec} is read-only or shared by broadcasting",
                            fix="Write to a .clone() of it.")  # fmt: skip
+
+
+def check_history(t: Tensor, name: str) -> None:
+    """Refuse, while recording, what would give a leaf a history or change a tensor behind the back of its own."""
+    if not current().grad:
+        return
+    if t.requires_grad and t._edge is None:
+        raise InPlaceError(f"{name}: a leaf that requires a gradient cannot be written in place while recording",
+                           fix="Do it under `with wf.no_grad():`, or write to a copy.")  # fmt: skip
+    view = t._view
+    if view is None or not view.base._requires_grad:
+        return
+    if view.base._edge is None:
+        raise InPlaceError(f"{name}: this is a view of a leaf that requires a gradient; writing in place would "
+                           "lose it", fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
+    if not t._requires_grad:
+        raise InPlaceError(f"{name}: this view was made under no_grad, of a tensor that requires a gradient; written "
+                           "in place while recording, the gradient would not notice",
+                           fix="Make the view and write to it both inside no_grad, or both outside.")  # fmt: skip
 
 
 def check_result(t: Tensor, result: Tensor, name: str) -> None:
@@ -85,6 +98,8 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
         _keep_old_values(t, result, since)
     np.copyto(t._array, result._array, casting="unsafe")
     note_write(t._array)
+    if since is not None:
+        _keep_in_place(t, result, since)
     if t._view is not None:
         t._renew()
     if (result.requires_grad or t._requires_grad) and current().grad:
@@ -120,6 +135,17 @@ def _keep_old_values(t: Tensor, result: Tensor, since: int | None) -> None:
                 waiting.extend(node.edges)
 
 
+def _keep_in_place(t: Tensor, result: Tensor, since: int) -> None:
+    """A step that keeps its own result (`exp_`) finds it in t's memory: there need not be a second one."""
+    node = result._edge
+    if node.__class__ is not Node or node.number < since or node.kept is None:
+        return
+    if result._array.dtype == t._array.dtype and result._array.shape == t._array.shape:
+        if any(k is result._array for k in node.kept):
+            node.kept = tuple([t._array if k is result._array else k for k in node.kept])
+            node.number = tick()  # what it keeps was written just now
+
+
 def _is_memory_of(kept: Any, t: Tensor) -> bool:
     if kept.__class__ is not np.ndarray:
         return False
@@ -130,30 +156,51 @@ def rewrite(t: Tensor, history: Tensor) -> None:
     """Give `t` the history of `history`; through a view, the base's history is rewritten too."""
     view = t._view
     if view is None:
-        t._edge = history._edge
-        t._requires_grad = history._requires_grad
+        _set_history(t, history._edge, history._requires_grad)
         return
     base = view.base
     if not (history._requires_grad or base._requires_grad):
         return
     shadow = base.detach()
     record_one(REGISTRY["write_through"], (base, history), [base._array, history._array], shadow, {"path": view.path})
-    base._edge = shadow._edge
-    base._requires_grad = True
+    _set_history(base, shadow._edge, True)
     t._renew()
 
 
 def renew(t: Tensor) -> None:
     """Bring a view's history up to date with its base's."""
     view = t._view
-    if view is None or view.base._edge is view.base_edge:
+    if view is None:
         return
     base = view.base
+    if base._view is not None:
+        # The base itself took another look at its memory (`base.t_()`); what it was before is the base now.
+        base = view.base = base._view.base
+    if base._edge is view.base_edge:
+        return
     view.base_edge = base._edge
-    t._requires_grad = base._requires_grad
-    t._edge = None
     if base._requires_grad:
-        record_one(REGISTRY["look_through"], (base,), [base._array], t, {"path": view.path})
+        now = t.detach()
+        record_one(REGISTRY["look_through"], (base,), [base._array], now, {"path": view.path})
+        _set_history(t, now._edge, True)
+    elif t._edge is None or _written_since(t):  # else the base was detached, which is not the view's affair
+        _set_history(t, None, False)
+
+
+def _written_since(t: Tensor) -> bool:
+    """Was the memory of `t` written after its history was made?"""
+    return version(t._array) != version_at(t._array, split_edge(t._edge)[0].number)
+
+
+def _set_history(t: Tensor, edge: Any, requires_grad: bool) -> None:
+    """Another history for `t`. A wish to retain its gradient is about the tensor, so it goes along."""
+    old, number = split_edge(t._edge)
+    t._edge = edge
+    t._requires_grad = requires_grad
+    if old is not None and old.extras is not None and number in old.extras.retained and edge is not None:
+        if old.extras.retained[number]() is t:
+            node, place = split_edge(edge)
+            node.more().retained[place] = old.extras.retained.pop(number)
 
 
 Tensor._renew = renew  # type: ignore[method-assign, assignment]

@@ -5,8 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.autograd.backward import backward as _run
-from wayfare.functions._public import method
+from wayfare.errors import ArgumentTypeError
+from wayfare.functions._public import add_property, method
 from wayfare.tensor import Tensor
+
+
+@method
+def _is_view(self: Tensor) -> bool:
+    """Does it look into the memory of another tensor?"""
+    return self._view is not None
+
+
+@method
+def __delitem__(self: Tensor, index: Any) -> None:
+    """An error: a tensor's size does not change."""
+    raise ArgumentTypeError("del: elements cannot be deleted from a tensor", fix="Index what is to be kept.")
 
 
 @method
@@ -25,3 +38,11 @@ def backward(
 ) -> None:
     """Sum into `.grad` of every leaf the derivative of this tensor (see `wf.autograd.backward`)."""
     _run(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _base_of(self: Tensor) -> Any:
+    """The tensor whose memory this one looks into, or None."""
+    return None if self._view is None else self._view.base
+
+
+add_property("_base", _base_of)

@@ -68,6 +68,8 @@ class Op:
     outputs: int | None = 1
     # Which outputs carry a gradient (indices of a sort do not).
     differentiable_outputs: tuple[int, ...] | None = None
+    # Which of several outputs the rules read, if not all: the others are not kept (the rule is given None).
+    kept_outputs: tuple[int, ...] | None = None
     # The rule takes None for an output that has no gradient (else it is given zeros).
     takes_none: bool = False
     # The output shares memory with the first input whenever NumPy can do so.

@@ -239,6 +239,23 @@ def test_clamp():
         wf.clamp(wf.tensor([True]), False, True)
 
 
+@pytest.mark.parametrize("name", ["relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"])
+def test_bounds_on_few_and_on_many_elements(name):
+    """Small and large arrays are brought between bounds in two ways."""
+    functions = {
+        "clamp": lambda t: t.clamp(-1, 0.5),
+        "clamp_min": lambda t: t.clamp_min(-1),
+        "clamp_max": lambda t: t.clamp_max(2),
+    }
+    function = functions.get(name) or getattr(wf.nn.functional, name)
+    few = np.array([-INF, -7, -1, -0.5, 0, 0.5, 1, 6, 7, INF, NAN], np.float32)
+    many = np.tile(few, 300)
+    small, large = function(wf.tensor(few)), function(wf.tensor(many))
+    assert small.dtype is large.dtype is wf.float32
+    np.testing.assert_array_equal(large.numpy(), np.tile(small.numpy(), 300))
+    assert small[-1].isnan() and not small[:-1].isnan().any()
+
+
 def test_clamp_by_tensors_has_gradients_for_the_limits():
     x = wf.tensor([-2.0, 0.0, 3.0], requires_grad=True)
     low = wf.tensor([-1.0], requires_grad=True)

@@ -25,7 +25,7 @@ _WRITES = ("add_({b})", "mul_({b})", "sub_({b}, alpha=0.3)", "add_({b}, alpha=-2
 _WRITES_ALONE = ("exp_()", "sigmoid_()", "tanh_()", "sin_()", "neg_()", "relu_()", "abs_()", "clamp_(-0.5, 1)", "fill_(0.4)",
                  "zero_()", "mul_(0.5)", "add_(1)", "pow_(2)", "square_()", "cumsum_(0)", "triu_()", "masked_fill_({a} > 0, 0.2)",
                  "mul_({a})", "add_({a})", "sqrt_()", "requires_grad_()", "detach_()", "index_fill_(0, m.tensor([0]), 0.5)",
-                 "fill_diagonal_(0.1)", "reciprocal_()", "floor_()", "clamp_min_(0)")  # fmt: skip
+                 "reciprocal_()", "floor_()", "clamp_min_(0)")  # fmt: skip
 _RESHAPES = ("t_()", "unsqueeze_(0)", "squeeze_()", "transpose_(0, -1)", "unsqueeze_(-1)", "swapaxes_(0, -1)")
 
 

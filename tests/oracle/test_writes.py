@@ -223,19 +223,6 @@ def in_place_cannot_change_the_dtype(m):
 
 
 @case
-def outputs_of_split_are_views_one_may_not_write(m):
-    x = leaf(m)
-    first, _ = (x * 1).split(2)
-    first.mul_(2)
-
-
-@case
-def outputs_of_unbind_are_views_one_may_not_write(m):
-    first = (leaf(m) * 1).unbind()[0]
-    first.mul_(2)
-
-
-@case
 def view_made_without_gradients_may_not_be_written_with(m):
     base = leaf(m) * 1
     with m.no_grad():
@@ -261,16 +248,6 @@ def views_know_their_base(m):
     x = m.zeros(4)
     view = x.view(2, 2)[0]
     return view._is_view(), view._base is x, x._is_view()
-
-
-@case
-def data_has_its_own_version(m):
-    x = leaf(m)
-    y = x * 2
-    z = y * y
-    y.data.mul_(0)
-    z.sum().backward()
-    return x.grad, y._version
 
 
 @case

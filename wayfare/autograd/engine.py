@@ -296,7 +296,7 @@ def _unpack(node: Node, create: bool) -> tuple[Any, ...]:
             edge = node if position == 0 else node.edges[position - 1]
             value = _with_history(value, edge)
         elif create and position == 0 and value.__class__ is tuple and node.outs is not None:
-            value = tuple(_with_history(v, (node, i)) for i, v in enumerate(value))
+            value = tuple(None if v is None else _with_history(v, (node, i)) for i, v in enumerate(value))
         values.append(value)
     return tuple(values)
 

@@ -215,14 +215,15 @@ def _make_record(cls: type[Function]) -> Op:
 
     return Op(
         name=cls.__name__, family="custom", forward=unused, infer=unused, vjp=joint(rule), batch=unused,
-        samples=unused, reference=unused, outputs=None, grad_name=cls.__name__ + "Backward",
+        samples=unused, reference=unused, outputs=None, takes_none=True, grad_name=cls.__name__ + "Backward",
     )  # fmt: skip
 
 
 def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...], g: Any, create: bool) -> list[Any]:
     node = ctx._node()
     several = node is not None and node.outs is not None
-    grads = [x if isinstance(x, Tensor) else wrap(np.asarray(x)) for x in (g if several else (g,))]
+    outs = node.outs if several else ((None, None),)
+    grads = [_grad_of_output(ctx, x, *out) for x, out in zip(g if several else (g,), outs, strict=True)]
     with changed_mode(grad=create):
         result = cls.backward(ctx, *grads)
     given = list(result) if isinstance(result, (tuple, list)) else [result]
@@ -233,6 +234,13 @@ def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...]
                          fix="Return one per argument; None where there is none.")  # fmt: skip
     return [_checked(cls, node, i, x, create) if wanted else None
             for i, (x, wanted) in enumerate(zip(given, needs, strict=True))]  # fmt: skip
+
+
+def _grad_of_output(ctx: FunctionCtx, g: Any, shape: Any, dtype: Any) -> Tensor | None:
+    """What backward is given for one output: zeros, or None if it asked for that, where there is no gradient."""
+    if g is None:
+        return wrap(np.zeros(shape, dtype)) if ctx._materialize else None
+    return g if isinstance(g, Tensor) else wrap(np.asarray(g))
 
 
 def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool) -> Any:

@@ -26,6 +26,19 @@ def zero_of(dtype: np.dtype[Any]) -> Any:
     return _ZEROS[dtype]
 
 
+def bounded(x: Any, low: Any, high: Any) -> Any:
+    """`x` brought into [low, high]; None is no bound, NaN stays.
+
+    On many floats NumPy's clip, which runs without a branch, is up to five times as fast as its maximum of an array
+    and a number.
+    """
+    if x.size >= _MANY and x.dtype.kind == "f":
+        return x.clip(-np.inf if low is None else low, np.inf if high is None else high)
+    if low is not None:
+        x = np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
 def gate(g: Any, y: Any) -> Any:
     """`g` where `y` is true or not zero, 0 elsewhere."""
     dtype = g.dtype

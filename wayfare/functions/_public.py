@@ -239,8 +239,12 @@ def may_overwrite(t: Tensor, other: Any) -> bool:
             return False
     elif not ((other.__class__ is float or other.__class__ is int) and (dtype is _F32 or dtype is _F64)):
         return False
-    recording = mode is None or mode.grad
-    return not (recording and (t.requires_grad or (isinstance(other, Tensor) and other.requires_grad)))
+    if mode is not None and not mode.grad:
+        return True
+    # A view made under no_grad has no history, but the tensor it looks into may have one.
+    if t.requires_grad or (t._view is not None and t._view.base.requires_grad):
+        return False
+    return not (isinstance(other, Tensor) and other.requires_grad)
 
 
 def operator(op: Op, *, reverse: bool = False) -> Callable[[Any, Any], Tensor]:

@@ -193,14 +193,14 @@ def fmod(input: Tensor, other: Tensor | float) -> Tensor:
 
 def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """`input ** exponent`, element by element."""
-    need_tensors("pow", "any", input, exponent)
-    if isinstance(input, Tensor) and not isinstance(exponent, Tensor):
-        power = operand(exponent, "pow")
-        if input.dtype.is_floating_point and not isinstance(power, Tensor):
+    if isinstance(input, Tensor) and not isinstance(exponent, (Tensor, np.ndarray)):
+        if input.dtype.is_floating_point:
+            power = operand(exponent, "pow")
             return _square(input) if power == 2 else apply(_OPS["pow_to_number"], (input,), {"exponent": power})
-        if isinstance(exponent, int) and exponent < 0 and input.dtype.rank < 2:
+        if isinstance(exponent, int) and exponent < 0:
             raise OperationError(f"pow: integers cannot be raised to the negative power {exponent}",
                                  fix="Convert the tensor with .float() first.")  # fmt: skip
+    need_tensors("pow", "any", input, exponent)
     values = [operand(input, "pow"), operand(exponent, "pow")]
     dtype = common_dtype("pow", values)
     tensors = tuple(as_dtype_of(v, dtype) for v in values)

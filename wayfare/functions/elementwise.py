@@ -176,11 +176,17 @@ def nan_to_num(
     return apply(_OPS["nan_to_num"], (input,), attrs)  # type: ignore[no-any-return]
 
 
+def _is_plain(bound: Any) -> bool:
+    return bound is None or bound.__class__ is float or bound.__class__ is int
+
+
 @method(inplace=True)
 def clamp(input: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
     """Each element brought into [min, max]; either may be left out, and either may be a tensor."""
     if min is None and max is None:
         raise OperationError("clamp: at least one of min and max must be given")
+    if input.__class__ is Tensor and input.dtype.is_floating_point and _is_plain(min) and _is_plain(max):
+        return apply(_OPS["clamp"], (input,), {"low": min, "high": max})  # type: ignore[no-any-return]
     need_tensors("clamp", "first", input)
     bounds = [operand(b, "clamp") for b in (min, max) if b is not None]
     dtype = common_dtype("clamp", [input, *bounds])

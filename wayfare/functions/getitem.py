@@ -87,6 +87,8 @@ def _view(x: Tensor, basic: Index) -> Tensor:
 
 
 def _takes_all(basic: Index, shape: Shape) -> bool:
+    if len(basic) > len(shape):
+        return False
     return all(e.__class__ is tuple and e == (0, n, 1) for e, n in zip(basic, shape))  # noqa: B905 - may be shorter
 
 

@@ -118,8 +118,8 @@ def _repeat(self: Tensor, *repeats: Any, **named: Any) -> Tensor:
     woven = reshaped(self, tuple(n for size in sizes for n in (1, size)))
     spread = expanded(woven, tuple(n for pair in zip(times, sizes, strict=True) for n in pair))
     out = reshaped(spread, tuple(n * size for n, size in zip(times, sizes, strict=True)))
-    # Where nothing is repeated the reshape is a view, and `repeat` promises a copy.
-    return clone(out) if all(n == 1 for n in times) else out
+    # Where the reshape is a view (nothing is repeated, or one element, or none) `repeat` still promises a copy.
+    return clone(out) if out._view is not None else out
 
 
 add_method("repeat", _repeat)

@@ -13,7 +13,7 @@ from wayfare.errors import InPlaceError, OperationError, ShapeError
 from wayfare.functions._new import read_number, read_size
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
-from wayfare.inplace import check_writable, move_into
+from wayfare.inplace import check_history, check_writable, move_into
 from wayfare.op import REGISTRY
 from wayfare.ops.windows import memory_of
 from wayfare.spec import DType
@@ -66,6 +66,15 @@ def _zero(self: Tensor) -> Tensor:
     return write_values(self, as_dtype_of(0, self.dtype), "zero_")
 
 
+def _detach(self: Tensor) -> Tensor:
+    """Cut this tensor itself from its history: it becomes a leaf that requires no gradient."""
+    if self._view is not None:
+        raise InPlaceError("detach_: a view cannot be cut from the history of its base", fix="Use .detach().")
+    self._edge = None
+    self._requires_grad = False
+    return self
+
+
 def _resize(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     """Another shape of any number of elements: the first ones stay, new ones are undefined."""
     shape = read_size("resize_", sizes)
@@ -89,6 +98,7 @@ def _resize_as(self: Tensor, other: Tensor, memory_format: Any = None) -> Tensor
     return _resize(self, other.shape)
 
 
+add_method("detach_", _detach)
 add_method("resize_", _resize)
 add_method("resize_as_", _resize_as)
 add_method("copy_", _copy)
@@ -101,17 +111,18 @@ def _reseen(function: Callable[..., Tensor]) -> None:
     name = function.__name__ + "_"
 
     def change(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        if self.requires_grad and self._edge is None and current().grad:
-            raise InPlaceError(f"{name}: a leaf that requires a gradient cannot change its shape",
-                               fix=f"Use .{function.__name__}(...), which gives a view.")  # fmt: skip
+        check_history(self, name)
         # A stand-in keeps the old look of the tensor, as the base its new look is a view of.
         before = wrap(self._array)
         before._edge, before._requires_grad, before._view = self._edge, self._requires_grad, self._view
         after = function(before, *args, **options)
-        if after is not before:
-            self._array, self._edge, self._requires_grad = after._array, after._edge, after._requires_grad
-            if self._view is not None or self._requires_grad:
-                self._view = after._view
+        if after is before:
+            return self
+        self._array = after._array
+        if current().grad:
+            self._edge, self._requires_grad = after._edge, after._requires_grad
+        if self._edge is not None or not self._requires_grad:  # a leaf stays one
+            self._view = after._view
         return self
 
     change.__name__ = change.__qualname__ = name

@@ -8,24 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.select import select, zero_of
+from wayfare.backend.select import bounded, select, zero_of
 from wayfare.ops._define import elementwise
 
 _float = partial(elementwise, kinds="f")
 
 # The gate is open where y is not 0: that is where x was positive, or NaN.
 relu = elementwise(
-    "relu", formula=lambda m, x: m.maximum(x, 0), forward=lambda x: np.maximum(x, zero_of(x.dtype)), kinds="iuf",
+    "relu", formula=lambda m, x: m.maximum(x, 0), kinds="iuf",
+    forward=lambda x: bounded(x, zero_of(x.dtype), None),
     reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: m.gate(g, y),
 )  # fmt: skip
 
 
 relu6 = _float(
     "relu6", formula=lambda m, x: m.minimum(m.maximum(x, 0), 6), reference=lambda x: min(max(x, 0.0), 6.0), kinds="iuf",
-    domain=(-3, 9), vjp=lambda m, g, _y, x: m.gate(g, m.logical_and(x > 0, x < 6)), grad_name="HardtanhBackward0",
+    forward=lambda x: bounded(x, 0, 6), domain=(-3, 9), grad_name="HardtanhBackward0",
+    vjp=lambda m, g, _y, x: m.gate(g, m.logical_and(x > 0, x < 6)),
 )  # fmt: skip
 hardtanh = _float(
     "hardtanh", formula=lambda m, x, *, low, high: m.minimum(m.maximum(x, low), high), kinds="iuf",
+    forward=lambda x, *, low, high: bounded(x, low, high),
     reference=lambda x, low, high: min(max(x, low), high), sample_attrs=({"low": -1.0, "high": 1.0},),
     vjp=lambda m, g, _y, x, *, low, high: m.gate(g, m.logical_and(x > low, x < high)),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.select import bounded
 from wayfare.backend.select import gate as _gate
 from wayfare.op import Rule, Sample
 from wayfare.ops._define import define, elementwise
@@ -31,7 +32,8 @@ mul = elementwise(
 
 div = elementwise(
     "div", arity=2, reference=operator.truediv, promotion="float", kinds="f", domain=((-2, 2), (0.5, 2.0)),
-    vjp=(lambda m, g, _y, _a, b: g / b, lambda m, g, y, _a, b: -g * (y / b)),
+    # By a and not by the quotient, so that `(a / b).mul_(c)` overwrites nothing that is kept.
+    vjp=(lambda m, g, _y, _a, b: g / b, lambda m, g, _y, a, b: -g * (a / b / b)),
 )  # fmt: skip
 
 neg = elementwise("neg", reference=operator.neg, kinds="iuf", vjp=lambda m, g, _y, _x: -g)
@@ -175,9 +177,9 @@ def _clamp(m: Any, x: Any, *, low: Any, high: Any) -> Any:
 
 def _clamp_forward(x: Any, *, low: Any, high: Any) -> Any:
     # The bounds wrap around as the tensor's own numbers do: -1 is 255 for uint8.
-    if low is not None:
-        x = np.maximum(x, np.asarray(low).astype(x.dtype))
-    return np.minimum(x, np.asarray(high).astype(x.dtype)) if high is not None else x
+    dtype = x.dtype
+    low, high = (None if b is None else np.asarray(b).astype(dtype) for b in (low, high))
+    return bounded(x, low, high)
 
 
 def _clamp_vjp(m: Any, g: Any, _y: Any, x: Any, *, low: Any, high: Any) -> Any:

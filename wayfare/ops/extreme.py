@@ -129,7 +129,8 @@ def _extreme_at(name: str, find: Any, reference: Any, grad_name: str) -> Op:
 
     return define(
         name, family="reduction", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
-        reference=by_place, outputs=2, differentiable_outputs=(0,), takes_none=True, grad_name=grad_name,
+        reference=by_place, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
+        grad_name=grad_name,
     )  # fmt: skip
 
 

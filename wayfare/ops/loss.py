@@ -172,6 +172,7 @@ cross_entropy = define(
     samples=_class_samples(lambda rng, shape: rng.normal(size=shape)),
     reference=_cross_entropy_reference,
     outputs=2,
+    kept_outputs=(1,),
     takes_none=True,
     kinds="f",
 )

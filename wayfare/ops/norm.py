@@ -229,6 +229,7 @@ layer_norm = define(
     samples=_layer_norm_samples,
     reference=_layer_norm_reference,
     outputs=3,
+    kept_outputs=(1, 2),
     takes_none=True,
     kinds="f",
     grad_name="NativeLayerNormBackward0",

@@ -116,6 +116,7 @@ max_pool = define(
     ],
     outputs=2,
     differentiable_outputs=(0,),
+    kept_outputs=(1,),
     grad_name="MaxPoolWithIndicesBackward0",
 )
 
@@ -167,5 +168,6 @@ adaptive_max_pool = define(
     ],
     outputs=2,
     differentiable_outputs=(0,),
+    kept_outputs=(1,),
     grad_name="AdaptiveMaxPoolBackward0",
 )

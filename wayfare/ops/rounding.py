@@ -53,5 +53,6 @@ frexp = define(
     samples=lambda rng: [Sample((rng.uniform(0.6, 9, (2, 3)),)), Sample((rng.uniform(0.6, 0.9, ()),))],
     outputs=2,
     differentiable_outputs=(0,),
+    kept_outputs=(1,),
     kinds="f",
 )

@@ -259,7 +259,7 @@ def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], b
 
     return define(
         name, family="scan", forward=forward, infer=infer, vjp=(vjp,), batch=_batch_along(name), samples=samples,
-        reference=reference, outputs=2, differentiable_outputs=(0,), takes_none=True,
+        reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
     )  # fmt: skip
 
 

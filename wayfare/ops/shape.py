@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array, sum_to
+from wayfare.backend.rows import Rows
 from wayfare.errors import OperationError, ShapeError
 from wayfare.op import REGISTRY, Op, Sample
 from wayfare.ops._define import define, movement
@@ -183,7 +184,7 @@ _SAMPLE_PATH: Path = (("permute", (("dims", (1, 0)),)), ("reshape", (("shape", (
 
 
 def _write_through(x: Array, part: Array, *, path: Path) -> Array:
-    out = x.copy(order="C")
+    out = np.array(x, order="C")  # not x.copy(), which leaves a NumPy scalar a scalar
     seen = replay(out, path)
     if np.may_share_memory(seen, out):
         seen[...] = part
@@ -193,7 +194,14 @@ def _write_through(x: Array, part: Array, *, path: Path) -> Array:
 
 
 def _look_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, path: Path) -> Any:
-    return m.write_through(np.zeros(x_spec.shape, x_spec.dtype.numpy), g, path=path)
+    """Back along the path, step by step: a step may show an element twice (expand), and then its gradients add up."""
+    specs = [x_spec]
+    for name, attrs in path[:-1]:
+        specs.append(REGISTRY[name].infer(specs[-1], **dict(attrs)))
+    for (name, attrs), spec in zip(reversed(path), reversed(specs), strict=True):
+        rules: Any = REGISTRY[name].vjp
+        g = rules[0](m, g.dense() if g.__class__ is Rows else g, None, spec, **dict(attrs))
+    return g
 
 
 # What a view shows, as one step: the history a view takes over after its base was written into.

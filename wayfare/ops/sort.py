@@ -94,7 +94,8 @@ def _picking(
 
     return define(
         name, family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
-        reference=reference, outputs=2, differentiable_outputs=(0,), takes_none=True, grad_name=grad_name,
+        reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
+        grad_name=grad_name,
     )  # fmt: skip
 
 
