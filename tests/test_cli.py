@@ -84,12 +84,30 @@ def test_long_entries_wrap_under_themselves():
     assert lines[2].startswith("         word")
 
 
-@pytest.mark.parametrize("epochs", ["0", "-1", "many"])
-def test_demo_refuses_epochs_that_are_no_count(epochs, capsys):
+@pytest.mark.parametrize(
+    ("option", "text", "why"),
+    [
+        ("--epochs", "0", "0 is not at least 1"),
+        ("--epochs", "-1", "-1 is not at least 1"),
+        ("--epochs", "many", "'many' is not a whole number"),
+        ("--epochs", "1.5", "'1.5' is not a whole number"),
+        ("--seed", "lucky", "'lucky' is not a whole number"),
+        ("--seed", str(2**64), f"{2**64} does not fit into 64 bits"),
+    ],
+)
+def test_demo_says_what_is_wrong_with_an_option(option, text, why, capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["demo", "--epochs", epochs])
+        cli.main(["demo", option, text])
     assert ended.value.code == 2
-    assert "--epochs" in capsys.readouterr().err
+    assert f"argument {option}: {why}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "text"), [("demo", "Train a small network"), ("doctor", "Describe this")])
+def test_help_of_a_command_says_what_it_does(command, text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert text in capsys.readouterr().out
 
 
 def test_demo_runs_as_a_command(capsys):

@@ -24,11 +24,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"wayfare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    demo = commands.add_parser("demo", help="train a small network and show each stage of it")
+    show = "train a small network and show each stage of it"
+    demo = commands.add_parser("demo", help=show, description=_sentence(show))
     regression.add_arguments(demo)
-    examine = commands.add_parser("doctor", help="describe this installation, to paste into a bug report")
+    describe = "describe this installation, to paste into a bug report"
+    examine = commands.add_parser("doctor", help=describe, description=_sentence(describe))
     examine.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _sentence(text: str) -> str:
+    """The line of a list of commands as the opening of that command's own help."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _run(options: argparse.Namespace) -> None:

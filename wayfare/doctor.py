@@ -147,7 +147,7 @@ def _memory() -> str:
     text = f"{total / 2**30:.1f} GiB"
     for line in _text_of("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
-            text += f", of which {int(line.split()[1]) / 2**20:.1f} GiB are free"
+            text += f", of which {int(line.split()[1]) / 2**20:.1f} GiB are available"
     return text
 
 

@@ -270,19 +270,38 @@ def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -
     """Send what a node keeps through the hooks in force."""
     assert node.kept is not None
     pack_hook, unpack = hooks
-    node.kept = tuple(Packed(pack_hook(wrap(k)), k, node.number) if isinstance(k, _ndarray) else k for k in node.kept)
+    node.kept = tuple(Packed(pack_hook(wrap(k)), k) if isinstance(k, _ndarray) else k for k in node.kept)
     node.more().unpack = unpack
 
 
 class Packed:
     """What a pack hook returned, until its unpack hook is called; and whose memory it was, to notice a write."""
 
-    __slots__ = ("source", "time", "value")
+    __slots__ = ("source", "value")
 
-    def __init__(self, value: Any, array: Any, time: int) -> None:
+    def __init__(self, value: Any, array: Any) -> None:
         self.value = value
-        self.source = weakref.ref(array)
-        self.time = time
+        # A tensor in other memory is a copy, and no write can reach it.
+        copied = isinstance(value, Tensor) and not np.may_share_memory(value._array, array)
+        self.source: Callable[[], Any] = _no_source if copied else weakref.ref(array)
+
+
+def _no_source() -> None:
+    return None
+
+
+def with_history(array: Any, edge: Any) -> Tensor:
+    """A kept array as a tensor in its old place in the graph."""
+    tensor = wrap(array)
+    if isinstance(edge, Tensor):
+        if edge._array is array:
+            return edge
+        # A hook kept a copy of the leaf, or the leaf has got other memory since.
+        record_one(REGISTRY["clone"], (edge,), [array], tensor, _NO_ATTRS)
+    elif edge is not None and array.dtype.kind == "f":
+        tensor._edge = edge
+        tensor._requires_grad = True
+    return tensor
 
 
 def _check_finite(op: Op, inputs: tuple[Tensor, ...], out: Tensor) -> None:

@@ -7,6 +7,7 @@ every view of it renews its own when next used.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +103,7 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
         _keep_in_place(t, result, since)
     if t._view is not None:
         t._renew()
+        stand_alone(t)
     if (result.requires_grad or t._requires_grad) and current().grad:
         history = result
         if result._array.dtype != t._array.dtype:
@@ -156,15 +158,25 @@ def rewrite(t: Tensor, history: Tensor) -> None:
     """Give `t` the history of `history`; through a view, the base's history is rewritten too."""
     view = t._view
     if view is None:
-        _set_history(t, history._edge, history._requires_grad)
+        set_history(t, history._edge, history._requires_grad)
         return
     base = view.base
     if not (history._requires_grad or base._requires_grad):
         return
     shadow = base.detach()
     record_one(REGISTRY["write_through"], (base, history), [base._array, history._array], shadow, {"path": view.path})
-    _set_history(base, shadow._edge, True)
+    set_history(base, shadow._edge, True)
     t._renew()
+
+
+def stand_alone(t: Tensor) -> None:
+    """If nobody else can see the base any more (it was a step on the way, `conv(x).view(n, -1)`), the view needs none.
+
+    Any other view of that memory would hold the base too, so counting its references is enough.
+    """
+    view = t._view
+    if view is not None and sys.getrefcount(view.base) <= 2:  # the view's own, and this call's
+        t._view = None
 
 
 def renew(t: Tensor) -> None:
@@ -182,9 +194,9 @@ def renew(t: Tensor) -> None:
     if base._requires_grad:
         now = t.detach()
         record_one(REGISTRY["look_through"], (base,), [base._array], now, {"path": view.path})
-        _set_history(t, now._edge, True)
+        set_history(t, now._edge, True)
     elif t._edge is None or _written_since(t):  # else the base was detached, which is not the view's affair
-        _set_history(t, None, False)
+        set_history(t, None, False)
 
 
 def _written_since(t: Tensor) -> bool:
@@ -192,7 +204,7 @@ def _written_since(t: Tensor) -> bool:
     return version(t._array) != version_at(t._array, split_edge(t._edge)[0].number)
 
 
-def _set_history(t: Tensor, edge: Any, requires_grad: bool) -> None:
+def set_history(t: Tensor, edge: Any, requires_grad: bool) -> None:
     """Another history for `t`. A wish to retain its gradient is about the tensor, so it goes along."""
     old, number = split_edge(t._edge)
     t._edge = edge

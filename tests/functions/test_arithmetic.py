@@ -399,3 +399,9 @@ def test_nextafter_and_heaviside():
     assert values.grad.item() == 1
     with pytest.raises(DTypeError, match="heaviside: both must have one dtype"):
         wf.heaviside(wf.ones(1), wf.tensor([1]))
+
+
+def test_alpha_is_a_number():
+    assert wf.add(wf.ones(2), wf.ones(2), alpha=np.float32(2)).tolist() == [3, 3]
+    with pytest.raises(ArgumentTypeError, match="add: alpha must be a number, not str"):
+        wf.add(wf.ones(2), wf.ones(2), alpha="2")

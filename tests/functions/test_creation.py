@@ -83,6 +83,10 @@ def test_a_ragged_list_names_the_place():
         ([None], ArgumentTypeError, "NoneType .None. is not a number"),
         ([2**63], OperationError, "9223372036854775808 does not fit into 64 bits"),
         ({"a": 1}, ArgumentTypeError, "is not a number"),
+        ([1, "a"], ArgumentTypeError, "str .'a'. is not a number"),
+        ([[1.0], [wf.ones(1), None]], ShapeError, "ragged"),
+        ([wf.ones(1), ["b"]], ArgumentTypeError, "str .'b'. is not a number"),
+        ([np.uint64(3)], DTypeError, "'uint64' is not a dtype"),
         ([1j], DTypeError, "complex numbers .* are not supported"),
     ],
 )
@@ -92,11 +96,54 @@ def test_data_that_is_not_numbers_is_refused(data, error, sentence):
 
 
 def test_values_that_do_not_fit_the_dtype_are_refused():
-    with pytest.raises(OperationError, match=r"a value in \[300, 300\] does not fit into wayfare.uint8"):
-        wf.tensor([300], dtype=wf.uint8)
+    with pytest.raises(OperationError, match=r"tensor: 300 does not fit into wayfare.uint8"):
+        wf.tensor([1, 300], dtype=wf.uint8)
     with pytest.raises(OperationError, match=r"full: 300 does not fit into wayfare.int8"):
         wf.full((2,), 300, dtype=wf.int8)
     assert wf.tensor([1.7, -1.7], dtype=wf.int32).tolist() == [1, -1]
+    assert wf.tensor([-(2**63), 2**63 - 1]).tolist() == [-(2**63), 2**63 - 1]
+    assert wf.tensor([255.9, -0.9], dtype=wf.uint8).tolist() == [255, 0]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e30, 2.0**31, -(2.0**31) - 1])
+def test_floats_that_are_no_int_are_refused_as_one(number):
+    with pytest.raises(OperationError, match="does not fit into wayfare.int32"):
+        wf.tensor([0.5, number], dtype=wf.int32)
+
+
+def test_an_object_that_gives_an_array_keeps_its_dtype():
+    """Tables, images and other libraries' tensors: their float64 is theirs, unlike a Python float's."""
+
+    class Column:
+        def __array__(self, dtype=None, copy=None):
+            return np.array([1.0, 2.0])
+
+        def __len__(self):
+            return 2
+
+    assert wf.tensor(Column()).dtype is wf.float64
+    assert wf.as_tensor(Column()).dtype is wf.float64
+    assert wf.tensor(Column(), dtype=wf.int8).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("make", [wf.zeros_like, wf.ones_like, wf.empty_like, lambda x: wf.full_like(x, 1)])
+def test_a_tensor_like_another_needs_a_tensor(make):
+    with pytest.raises(ArgumentTypeError, match=r"_like: expected a tensor, not list .*wf\.tensor"):
+        make([1.0])
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: wf.arange(10**15), r"arange: no memory for i64\[1000000000000000\]"),
+        (lambda: wf.arange(10**30), r"arange: no memory for i64"),
+        (lambda: wf.linspace(0, 1, 10**15), r"linspace: no memory for f64\[1000000000000000\]"),
+        (lambda: wf.eye(10**8), r"eye: no memory for f32\[100000000, 100000000\]"),
+    ],
+)
+def test_a_range_or_matrix_too_large_for_memory_is_a_sentence(make, sentence):
+    with pytest.raises(OperationError, match=sentence):
+        make()
 
 
 def test_from_numpy_shares_memory_both_ways():

@@ -381,3 +381,20 @@ def test_divisors():
     a, b = wf.tensor([12, 0, -8]), wf.tensor([18, 5, 12])
     assert wf.gcd(a, b).tolist() == [6, 5, 4]
     assert wf.lcm(a, b).tolist() == [36, 0, 24]
+
+
+@pytest.mark.parametrize(
+    "name", ["floor", "ceil", "trunc", "round", "isnan", "isinf", "signbit", "frexp", "nan_to_num"]
+)
+@pytest.mark.parametrize("value", [None, 2.5, [1.0], np.ones(2)])
+def test_a_function_of_tensors_names_what_it_was_given_instead(name, value):
+    sentence = rf"{name}: expected a tensor, not {type(value).__name__} \(test_elementwise.py:\d+\)"
+    with pytest.raises(ArgumentTypeError, match=sentence):
+        getattr(wf, name)(value)
+
+
+def test_equal_compares_tensors_only():
+    with pytest.raises(ArgumentTypeError, match="equal: expected a tensor, not list"):
+        wf.equal(wf.ones(2), [1.0, 1.0])
+    with pytest.raises(ArgumentTypeError, match="equal: expected a tensor, not NoneType"):
+        wf.equal(None, wf.ones(2))

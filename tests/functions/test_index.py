@@ -303,7 +303,7 @@ WRITES = {
     "dtype": (
         lambda x: x.__setitem__(wrap(np.array([0])), wrap(np.zeros(4, np.float32))),
         RuntimeError,
-        r"float32 cannot be written.*\.to\(wayfare.float64\)",
+        r"float32 cannot be written.*\.to\(wf.float64\)",
     ),
 }
 
@@ -423,3 +423,5 @@ def test_one_hot_checks_its_classes():
         one_hot(wrap(np.array([2])), 2)
     with pytest.raises(RuntimeError, match=r"int64.*\.long"):
         one_hot(wrap(np.array([2.0])), 2)
+    with pytest.raises(RuntimeError, match="one_hot: class numbers must not be negative, the smallest is -1"):
+        one_hot(wrap(np.array([3, -1])))

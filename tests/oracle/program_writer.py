@@ -18,15 +18,62 @@ _UNARY = ("sin()", "tanh()", "sigmoid()", "exp()", "relu()", "abs()", "square()"
           "argmax()", "log()", "expm1()", "reciprocal()", "double()", "repeat(2, *t.shape)")  # fmt: skip
 _BINARY = ("{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.square() + 1)", "m.maximum({a}, {b})",
            "m.where({a} > {b}, {a}, {b})", "m.sub({a}, {b}, alpha=0.5)", "m.where({a} > 0, {b}, 0.5)",
-           "m.addcmul({a}, {a}, {b}, value=0.7)", "m.lerp({a}, {b}, 0.3)", "2.0 - {a} * {b}", "m.atan2({a}, {b} + 3)",
+           "m.addcmul({a}, {a}, {b}, value=0.7)", "2.0 - {a} * {b}", "m.atan2({a}, {b} + 3)",
            "checkpoint(lambda a, b: (a * b).sin() * a, {a}.clone(), {b}.clone())")  # fmt: skip
 _WRITES = ("add_({b})", "mul_({b})", "sub_({b}, alpha=0.3)", "add_({b}, alpha=-2)", "div_({b}.square() + 1)", "copy_({b})",
-           "addcmul_({b}, {b}, value=0.5)", "lerp_({b}, 0.25)", "masked_fill_({b} > 0, 0.3)")  # fmt: skip
+           "addcmul_({b}, {b}, value=0.5)", "masked_fill_({b} > 0, 0.3)")  # fmt: skip
 _WRITES_ALONE = ("exp_()", "sigmoid_()", "tanh_()", "sin_()", "neg_()", "relu_()", "abs_()", "clamp_(-0.5, 1)", "fill_(0.4)",
                  "zero_()", "mul_(0.5)", "add_(1)", "pow_(2)", "square_()", "cumsum_(0)", "triu_()", "masked_fill_({a} > 0, 0.2)",
-                 "mul_({a})", "add_({a})", "sqrt_()", "requires_grad_()", "detach_()", "index_fill_(0, m.tensor([0]), 0.5)",
+                 "mul_({a})", "add_({a})", "sqrt_()", "index_fill_(0, m.tensor([0]), 0.5)",
                  "reciprocal_()", "floor_()", "clamp_min_(0)")  # fmt: skip
 _RESHAPES = ("t_()", "unsqueeze_(0)", "squeeze_()", "transpose_(0, -1)", "unsqueeze_(-1)", "swapaxes_(0, -1)")
+
+
+# Whole statements: {n} and {o} are new names, {a} and {b} tensors of one shape (after broadcasting), {x} a leaf.
+_MORE = (
+    "{n} = ({a}.float() * 2).double()",
+    "{n} = {a} * {b}.float()",
+    "{n} = Cube.apply({a})",
+    "{n} = Cube.apply({a} + {b}) * {a}",
+    "{n} = Doubled.apply({a}.clone())",
+    "Doubled.apply({a})",
+    "{n}, {o} = SumAndProduct.apply({a}, {b})",
+    "{n} = SumAndProduct.apply({a}, {b})[0]",
+    "if {a}.grad_fn is not None:\n    {a}.grad_fn.register_prehook(lambda g: tuple(x if x is None else x * 2 for x in g))",
+    "if {a}.grad_fn is not None:\n    {a}.grad_fn.register_hook(lambda gi, go: tuple(x if x is None else x * 2 for x in gi))",
+    "if {a}.is_leaf and {a}.requires_grad:\n    {a}.register_post_accumulate_grad_hook(lambda p: (p.grad.mul_(2), None)[1])",
+    "if {a}.is_leaf and {a}.requires_grad:\n    {a}.register_post_accumulate_grad_hook(lambda p: (p.mul_(1.5), None)[1])",
+    "if {a}.requires_grad and {b}.requires_grad:\n    m.autograd.backward([{a}.sum(), {b}.mean()], inputs=[{b}], retain_graph=True)",
+    "{n} = m.func.grad(lambda v: (v.sin() * {b}).sum())({a}.clone())",
+    "{n} = m.func.grad(inner)({a}.clone().reshape(-1))",
+    "{n} = m.func.grad(lambda v: m.func.grad(inner)(v).square().sum())({a}.detach().reshape(-1))",
+    "{n}, {o} = (v.detach() for v in m.func.jvp(lambda v: v.tanh() * {b}.clone(), ({a}.detach().clone(),), ({a}.detach().cos(),)))",
+    "{n} = m.func.vjp(inner, {a}.clone().reshape(-1))[1]({a}.detach().sum())[0]",
+    "{n} = m.func.vmap(lambda v: (v * 2).tanh().sum() + v.reshape(-1)[-1])({a})",
+    "{n} = m.func.jacrev(lambda v: v.sin() * v.sum())({a}.detach().reshape(-1)[:3])",
+    "{n} = m.func.jacfwd(lambda v: v.cumsum(0) * v)({a}.detach().clone().reshape(-1)[:3])",
+    "with m.no_grad():\n    {n} = {a} * {b}",
+    "with m.no_grad():\n    with m.enable_grad():\n        {n} = {a} * {b}",
+    "with m.no_grad():\n    {n} = m.func.grad(lambda v: (v * v * v).sum())({a})",
+    "with m.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):\n    {n} = {a}.exp() * {b}\n    {n}.mul_({a})",
+    "{n} = checkpoint(rewriting, {a}.clone())",
+    "{n} = checkpoint(lambda v: (v * {b}.detach().clone()).tanh().sin(), {a}.clone())",
+    "{n} = m.einsum('...i,...i->...', {a}.clone(), {a}.clone())",
+    "{n} = m.nn.functional.layer_norm({a}, {a}.shape[-1:])",
+    "{n} = m.nn.functional.cross_entropy({a}.reshape(-1, {a}.shape[-1]), m.zeros({a}.numel() // {a}.shape[-1], dtype=m.int64))",
+    "{n} = m.nn.functional.linear({a}, {a}.reshape(-1, {a}.shape[-1])[:2])",
+    "{n}, _ = {a}.cummax(0)",
+    "{n} = {a}.topk(1, -1)[0]",
+    "{n} = {a}.repeat_interleave(2, 0)",
+    "if {a}.is_leaf and {a}.grad is not None:\n    {n} = {a}.grad.detach()\nelse:\n    {n} = {a}.detach()",
+    "if {a}.is_leaf and {a}.grad is not None:\n    {n} = {a}.grad * 2 + {a}\nelse:\n    {n} = {a} * 2",
+    "{n} = m.stack({a}.unbind(0)[::-1])",
+    "{n} = m.broadcast_tensors({a}, {b})[0] * 2",
+    "{n} = {a}.clone()\n{n}.diagonal(0, 0, -1).mul_(2)\n{n}.select(-1, 0).copy_({a}.select(-1, -1))",
+    "{n} = {a}.clone()\nfor row in {n}:\n    {n}.mul_(0.9)",
+    "{n} = {a}.clone().t_().mul_(2)",
+    "{n} = {a}.clone()\n{o} = {n}[0]\n{n}.transpose_(0, -1)\n{n}.mul_({n}.detach() + 1)",
+)
 
 
 class Writer:
@@ -39,6 +86,8 @@ class Writer:
         self.statements: list[str] = []
         self.errors: list[Exception | None] = []
         self.count = 0
+        self.turned: set[str] = set()  # tensors that took another shape in place
+        self.stretched: set[str] = set()  # views in which several elements share memory, and views of those
         self.ended = False
 
     def write(self) -> tuple[list[str], Seen]:
@@ -118,7 +167,8 @@ class Writer:
     # -- statements ------------------------------------------------------------------------------------------
 
     def make(self) -> str:
-        return f"{self.fresh()} = {self.leaf()}"
+        new = self.leaf() if self.draw.random() < 0.7 else f"{self.any()}.detach().clone().requires_grad_()"
+        return f"{self.fresh()} = {new}"
 
     def unary(self) -> str:
         a = self.any()
@@ -136,11 +186,16 @@ class Writer:
             return None
         fitting = [n for n, t in self.run.tensors().items() if t.dim() and t.shape[max(t.dim() - 2, 0)] == shape[-1]]
         b = self.draw.choice(fitting) if fitting else self.leaf((shape[-1], 2))
-        return f"{self.fresh()} = {a} @ {b}"
+        if len(shape) > 2 or b in fitting and self.value(b).dim() > 2:
+            b += ".clone()"  # PyTorch may keep the operand or a copy of it
+        return f"{self.fresh()} = {a}{'.clone()' if 'clone' in b else ''} @ {b}"
 
     def view(self) -> str | None:
-        a = self.any()
-        return f"{self.fresh()} = {a}{self.look(a)}"
+        a, name = self.any(), self.fresh()
+        look = self.look(a)
+        if a in self.stretched or ".expand" in look or ".unfold" in look:
+            self.stretched.add(name)
+        return f"{name} = {a}{look}"
 
     def look(self, a: str) -> str:
         """Some view of `a`."""
@@ -172,8 +227,10 @@ class Writer:
         a = self.any()
         if not self.value(a).dim() or not 0 < self.value(a).shape[0] < 4:
             return None
-        names = ", ".join(self.fresh() for _ in range(self.value(a).shape[0]))
-        return f"{names}, = {a}.unbind()"
+        names = [self.fresh() for _ in range(self.value(a).shape[0])]
+        if a in self.stretched:
+            self.stretched.update(names)
+        return f"{', '.join(names)}, = {a}.unbind()"
 
     def pick(self, a: str) -> str:
         """Some advanced index for `a`."""
@@ -203,10 +260,10 @@ class Writer:
         rows = [self.draw.randrange(shape[d]) for _ in range(3)]
         return self.draw.choice((
             f"{self.fresh()} = {a}.index_select({d}, m.tensor({rows}))",
-            f"{self.fresh()} = {a}.gather({d}, m.argsort({a}.detach(), {d}))",
+            f"{self.fresh()} = {a}.gather({d}, m.argsort({a}.detach(), {d}, stable=True))",
             f"{self.fresh()} = {a}.take(m.tensor({rows}))",
             f"{self.fresh()} = m.masked_select({a}, {a} > 0)",
-            f"{self.fresh()} = m.take_along_dim({a}, m.argsort({a}.detach(), {d}), {d})",
+            f"{self.fresh()} = m.take_along_dim({a}, m.argsort({a}.detach(), {d}, stable=True), {d})",
         ))  # fmt: skip
 
     def joined(self) -> str | None:
@@ -217,15 +274,38 @@ class Writer:
 
     def write_in_place(self) -> str | None:
         a = self.any()
+        into = a if self.draw.random() < 0.7 else a + self.look(a)
         if self.draw.random() < 0.55:
-            call = self.draw.choice(_WRITES).format(a=a, b=self.mate(a, into=True))
+            b = self.mate(a, into=True)
+            if b != into and self.overlap(into, b):
+                return None
+            call = self.draw.choice(_WRITES).format(a=a, b=b)
         else:
             call = self.draw.choice(_WRITES_ALONE).format(a=a)
-        into = a if self.draw.random() < 0.7 or call.startswith(("detach_", "requires")) else a + self.look(a)
-        return f"{into}.{call}"
+            into = a if a in call else into
+        allowed = self.may_write(a, call) and (into == a or (a not in self.stretched and self.may_write(into, call)))
+        return f"{into}.{call}" if allowed else None
 
-    def reshape_in_place(self) -> str:
-        return f"{self.any()}.{self.draw.choice(_RESHAPES)}"
+    def overlap(self, target: str, source: str) -> bool:
+        """PyTorch reads and writes within one memory by turns; Wayfare reads first."""
+        a, b = self.probe(target), self.probe(source)
+        return a is not None and b is not None and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+    def may_write(self, target: str, call: str = "") -> bool:
+        """Whether PyTorch lets memory be written that several elements share depends on the op; Wayfare never does."""
+        if "index_fill" in call and self.value(target.partition(".")[0].partition("[")[0]).numel() == 0:
+            return False
+        if target not in self.stretched and ".expand" not in target and ".unfold" not in target:
+            return True
+        t = self.probe(target)
+        return call.startswith(("add_", "mul_", "exp_")) and t is not None and t.numel() > 1 and not any(t.stride())
+
+    def reshape_in_place(self) -> str | None:
+        a = self.any()
+        if self.value(a).retains_grad:
+            return None  # whether its gradient has the old shape or the new one is an accident
+        self.turned.add(a)
+        return f"{a}.{self.draw.choice(_RESHAPES)}"
 
     def assign(self) -> str | None:
         a = self.any()
@@ -236,10 +316,13 @@ class Writer:
         else:
             index = f"[{self.pick(a)}]"
         part = self.probe(f"{a}{index}")
-        if part is None:
+        if part is None or not self.may_write(a):
             return None
         value = self.draw.choice(("0.25", self.fitting(part), self.fitting(part), self.fitting(part)))
-        return f"{a}{index} {draw.choice(('=', '=', '+=', '*='))} {value}"
+        how = draw.choice(("=", "=", "+=", "*="))
+        if value != "0.25" and (self.overlap(a, value) or (how != "=" and not self.value(a).requires_grad)):
+            return None
+        return f"{a}{index} {how} {value}"
 
     def fitting(self, part: Any) -> str:
         """A tensor that can be written into `part`."""
@@ -255,7 +338,7 @@ class Writer:
     def scatter(self) -> str | None:
         a = self.any()
         shape = tuple(self.value(a).shape)
-        if not shape or not min(shape):
+        if not shape or not min(shape) or not self.may_write(a):
             return None
         d = self.draw.randrange(len(shape))
         rows = [self.draw.randrange(shape[d]) for _ in range(2)]
@@ -265,8 +348,8 @@ class Writer:
         return self.draw.choice((
             f"{a}.index_add_({d}, m.tensor({rows}), {source}, alpha=0.5)",
             f"{a}.index_copy_({d}, m.tensor({unique}), {copied})",
-            f"{a}.scatter_add_({d}, m.argsort({a}.detach(), {d}), {self.leaf(shape)})",
-            f"{a}.scatter_({d}, m.argsort({a}.detach(), {d}), {self.leaf(shape)})",
+            f"{a}.scatter_add_({d}, m.argsort({a}.detach(), {d}, stable=True), {self.leaf(shape)})",
+            f"{a}.scatter_({d}, m.argsort({a}.detach(), {d}, stable=True), {self.leaf(shape)})",
             f"{a}.masked_scatter_({a} > 0, {self.leaf(shape)})",
             f"{a}.index_put_((m.tensor({rows}),), {self.leaf((2, *shape[1:]))}, accumulate=True)" if d == 0 else f"{a}.zero_()",
         ))  # fmt: skip
@@ -274,11 +357,11 @@ class Writer:
     def quietly(self) -> str | None:
         """A write that is not recorded."""
         write = self.draw.choice((Writer.write_in_place, Writer.assign))(self)
-        return None if write is None or "requires_grad_" in write else f"with m.no_grad():\n    {write}"
+        return None if write is None else f"with m.no_grad():\n    {write}"
 
     def branch(self) -> str:
         a, b, c = self.any(), self.any(), self.fresh()
-        return f"if float({a}.sum()) > 0:\n    {c} = {b} * 2\nelse:\n    {c} = {b}.sin()"
+        return f"if float({a}.sum()) > 1e-6:\n    {c} = {b} * 2\nelse:\n    {c} = {b}.sin()"
 
     def loop(self) -> str:
         a, c = self.any(), self.fresh()
@@ -287,10 +370,25 @@ class Writer:
             return f"{c} = {a}.clone()\nfor i in range(1, {self.value(a).shape[0]}):\n    {c}[i] = {c}[i - 1].sin() + {a}[i]"
         return f"{c} = {a}\nfor _ in range(3):\n    {c} = ({c} * {b}).tanh() + {a}"
 
-    def watch(self) -> str:
+    def watch(self) -> str | None:
         a = self.any()
-        return self.draw.choice((f"{a}.register_hook(lambda g: g * 2)", f"{a}.retain_grad()",
-                                 f"{a}.register_hook(lambda g: None)"))  # fmt: skip
+        if self.value(a)._is_view() or a in self.turned:
+            return None  # PyTorch forgets the hooks of a view when its memory is written
+        return f"{a}.{self.draw.choice(('register_hook(lambda g: g * 2)', 'retain_grad()', 'register_hook(lambda g: None)'))}"
+
+    def more(self) -> str | None:
+        a = self.any()
+        template = self.draw.choice(_MORE)
+        if "grad_fn.register" in template and (self.value(a)._is_view() or a in self.turned):
+            return None  # PyTorch makes other nodes for views when their memory is written
+        if template.startswith("Doubled") and not self.may_write(a):
+            return None
+        if "t_()" in template or "transpose_" in template:
+            self.turned.add(f"t{self.count}")
+        names = {"n": self.fresh(), "o": self.fresh(), "a": a, "b": self.mate(a) if "{b}" in template else ""}
+        if a in self.stretched:
+            self.stretched.update((names["n"], names["o"]))
+        return template.format(**names)
 
     def touch_grad(self) -> str:
         a = self.any()
@@ -310,6 +408,8 @@ class Writer:
         a, b = self.any(), self.any()
         if not (self.value(a).requires_grad and self.value(b).requires_grad):
             return None
+        if self.value(b)._is_view() and self.value(b)._version:
+            return None  # PyTorch takes a view for another tensor once its memory was written
         return f"{self.fresh()} = derivative({a}, {b})"
 
 
@@ -337,6 +437,6 @@ _TELLING = ("inplace", "in-place", "leaf Variable", "second time", "does not req
 _KINDS: list[tuple[Callable[[Writer], str | None], int]] = [
     (Writer.make, 2), (Writer.unary, 6), (Writer.binary, 7), (Writer.matmul, 2), (Writer.view, 9), (Writer.several, 1),
     (Writer.indexed, 3), (Writer.joined, 2), (Writer.write_in_place, 9), (Writer.reshape_in_place, 1), (Writer.assign, 5),
-    (Writer.scatter, 1), (Writer.quietly, 2), (Writer.branch, 1), (Writer.loop, 1), (Writer.watch, 2), (Writer.touch_grad, 1),
+    (Writer.scatter, 1), (Writer.quietly, 2), (Writer.branch, 1), (Writer.loop, 1), (Writer.watch, 2), (Writer.touch_grad, 1), (Writer.more, 12),
     (Writer.backward, 1), (Writer.second_order, 1),
 ]  # fmt: skip

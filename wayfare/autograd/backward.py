@@ -38,13 +38,10 @@ def backward(
         if not wanted:
             raise GraphError("backward: inputs is empty", fix="Leave it out to reach all leaves.")
         capture = Capture([_edge_of(t, "backward") for t in wanted], [edge for edge, _ in roots])
-    _run(roots, retain, create_graph, capture, accumulate=True)
-    if capture is not None:
-        for t in _sequence(inputs):
+        for t in wanted:
             if t._edge is not None:
-                found = _captured(capture, t)
-                if found is not None:
-                    t._grad = found if t._grad is None else t._grad + found
+                t.retain_grad()
+    _run(roots, retain, create_graph, capture, accumulate=True)
 
 
 def grad(

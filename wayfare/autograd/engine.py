@@ -8,33 +8,41 @@ With `create` the rules run on Tensors and are themselves recorded; otherwise th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from wayfare.autograd.capture import Capture
-from wayfare.autograd.leaves import Leaves
+from wayfare.autograd.leaves import Leaves, call_hook, checked_gradient, own_tensor
+from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.backend.cpu import sum_to
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import latest_write, version, version_at
-from wayfare.eager import Packed, raw_ops, tensor_ops
+from wayfare.eager import Packed, raw_ops, tensor_ops, with_history
 from wayfare.errors import AnomalyError, GraphError, InPlaceError
 from wayfare.graph.node import Node
-from wayfare.op import joint
-from wayfare.state import STATE
+from wayfare.graph.walk import split_edge
+from wayfare.op import DROP, SPEC, VALUE, joint
+from wayfare.spec import Spec
+from wayfare.state import STATE, changed_mode
 from wayfare.tensor import Tensor, wrap
 
 _ndarray = np.ndarray
 _add = np.add
+
+# Threads share leaves and add to their gradients in place, so their passes take turns. A pass within a pass (from a
+# hook, or the backward of a Function) is of the same thread and goes ahead.
+_TURN = threading.RLock()
 
 
 def run(
     roots: list[tuple[Any, Any]], *, retain: bool, create: bool, capture: Capture | None, accumulate: bool = True
 ) -> None:
     """Send gradients from the roots (edge, gradient) down to the leaves, or to what `capture` asks for."""
-    _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate)).run(roots)
+    with _TURN:
+        _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate)).run(roots)
 
 
 class _Pass:
@@ -135,7 +143,7 @@ class _Pass:
                         except ValueError:  # It was broadcast: sum it to the leaf's shape first.
                             _add(buffer, _fit(op, edge, gi, create), buffer)
                     else:
-                        self.send(edge, _fit(op, edge, gi, create), _is_fresh(gi, g, kept, grads))
+                        self.send(edge, _fit(op, edge, gi, create), _is_fresh(node, gi, g, kept, grads))
             # Nothing of this node may outlive its turn: that would raise the peak.
             g = gi = kept = grads = y = x = None
         self.leaves.finish()
@@ -162,9 +170,11 @@ class _Pass:
             self.leaves.receive(edge, g, fresh)
 
 
-def _is_fresh(gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
-    """Was this gradient computed just now, so that nobody else holds its buffer?"""
-    if gi is g or gi.__class__ is not _ndarray or gi.base is not None or any(gi is k for k in kept):
+def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
+    """Was this gradient computed just now, so that nobody else (as a hook may) holds its buffer?"""
+    if node.extras is not None or gi is g or gi.__class__ is not _ndarray or gi.base is not None:
+        return False
+    if any(gi is k for k in kept):
         return False
     return sum(gi is other for other in grads) == 1
 
@@ -176,7 +186,7 @@ def _sum(old: Any, new: Any, own: bool, create: bool) -> Any:
     if new.__class__ is Rows:
         if old.__class__ is Rows:
             return old.absorb(new)
-        out = old if own and old.__class__ is _ndarray else np.array(old)
+        out = old if own and old.__class__ is _ndarray and old.flags.writeable else np.array(old)
         new.add_into(out)
         return out
     if old.__class__ is Rows:
@@ -215,16 +225,14 @@ def _prepare(node: Node, g: Any, create: bool) -> Any:
     if extras is not None:
         for number, hooks in extras.tensor_hooks.items():
             for hook in list(hooks.values()):
-                grads[number] = _call_hook(hook, grads[number], create)
+                grads[number] = call_hook(hook, grads[number], create)
         for number, reference in extras.retained.items():
             tensor = reference()
-            if tensor is not None:
-                value = _as_tensor(grads[number])
+            if tensor is not None and grads[number] is not None:
+                value = own_tensor(grads[number])
                 tensor._grad = value if tensor._grad is None else tensor._grad + value
         for hook in list(extras.pre_hooks.values()):
-            result = hook(tuple(_as_tensor(x) for x in grads))
-            if result is not None:
-                grads = [x if create else x._array for x in _as_tuple(result)]
+            grads = _several_from(hook, grads, create, tuple(_as_tensor(x) for x in grads))
     return grads[0] if outs is None else tuple(grads)
 
 
@@ -237,19 +245,17 @@ def _zeros(shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
     return wrap(zeros) if create else zeros
 
 
-def _as_tensor(g: Any) -> Any:
-    return g if g is None or isinstance(g, Tensor) else wrap(np.asarray(_dense(g)))
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-
-def _call_hook(hook: Callable[[Any], Any], g: Any, create: bool) -> Any:
-    result = hook(_as_tensor(g))
+def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, ...]) -> list[Any]:
+    """What a node's hook makes of the gradients."""
+    with changed_mode(grad=create):
+        result = hook(*given)
     if result is None:
-        return g
-    return result if create else result._array
+        return grads
+    changed = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    if len(changed) != len(grads):
+        raise GraphError(f"backward: a hook returned {len(changed)} gradients in place of {len(grads)}",
+                         fix="Return one for each, or None to leave them as they are.")  # fmt: skip
+    return [checked_gradient(new, old, create) for new, old in zip(changed, grads, strict=True)]
 
 
 def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any, anomaly: bool) -> list[Any]:
@@ -272,16 +278,14 @@ def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any
     if node.extras is not None and node.extras.post_hooks:
         outputs = tuple(_as_tensor(x) for x in (g if node.outs is not None else (g,)))
         for hook in list(node.extras.post_hooks.values()):
-            result = hook(tuple(_as_tensor(x) for x in grads), outputs)
-            if result is not None:
-                grads = [x if m.differentiable or x is None else x._array for x in _as_tuple(result)]
+            grads = _several_from(hook, grads, m.differentiable, tuple(_as_tensor(x) for x in grads), outputs)
     return grads
 
 
 def _unpack(node: Node, create: bool) -> tuple[Any, ...]:
     """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
     if node.kept is None:
-        raise _freed(node)
+        return _made_again(node)
     if latest_write[0] > node.number:
         _check_versions(node)
     unpack = None if node.extras is None else node.extras.unpack
@@ -294,21 +298,11 @@ def _unpack(node: Node, create: bool) -> tuple[Any, ...]:
             value = unpack(value.value)._array
         if create and value.__class__ is _ndarray:
             edge = node if position == 0 else node.edges[position - 1]
-            value = _with_history(value, edge)
+            value = with_history(value, edge)
         elif create and position == 0 and value.__class__ is tuple and node.outs is not None:
-            value = tuple(None if v is None else _with_history(v, (node, i)) for i, v in enumerate(value))
+            value = tuple(None if v is None else with_history(v, (node, i)) for i, v in enumerate(value))
         values.append(value)
     return tuple(values)
-
-
-def _with_history(array: Any, edge: Any) -> Tensor:
-    if isinstance(edge, Tensor):
-        return edge
-    tensor = wrap(array)
-    if edge is not None and array.dtype.kind == "f":
-        tensor._edge = edge
-        tensor._requires_grad = True
-    return tensor
 
 
 def _check_versions(node: Node) -> None:
@@ -327,8 +321,22 @@ def _check_versions(node: Node) -> None:
                 )
 
 
-def _freed(node: Node) -> GraphError:
-    return GraphError(
+def _made_again(node: Node) -> tuple[Any, ...]:
+    """What a node kept before an earlier pass freed it, if that was shapes and dtypes only; else an error."""
+    of_output, of_inputs = VALUE, ()
+    if node.op.family != "custom":
+        of_output, of_inputs = node.op.keeps(tuple(edge is not None for edge in node.edges))
+    if VALUE not in (of_output, *of_inputs) and (of_output == DROP or node.outs is None):
+        pairs = list(zip(of_inputs, node.edges, strict=True))
+        if all(how == DROP or edge is not None for how, edge in pairs):
+            output = node.specs[0] if of_output == SPEC else None
+            return (output, *[_spec_of_edge(edge) if how == SPEC else None for how, edge in pairs])
+    raise GraphError(
         f"backward: {node.name()} (line {node.site}) was already used and what it kept is freed",
         fix="Call the first backward with retain_graph=True to go through the graph a second time.",
     )
+
+
+def _spec_of_edge(edge: Any) -> Spec:
+    target, number = split_edge(edge)
+    return target.specs[number] if target.__class__ is Node else target.spec  # type: ignore[no-any-return]

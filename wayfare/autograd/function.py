@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wayfare.backend.writes import tick, version, version_at
-from wayfare.eager import new_node
+from wayfare.backend.writes import note_write, tick, version, version_at
+from wayfare.eager import new_node, with_history
 from wayfare.errors import ArgumentTypeError, GraphError, InPlaceError, OperationError, ShapeError
 from wayfare.graph.walk import split_edge
-from wayfare.inplace import rewrite
+from wayfare.inplace import check_history, rewrite
 from wayfare.op import Op, joint
 from wayfare.state import changed_mode, current
 from wayfare.tensor import Tensor, wrap
@@ -51,12 +51,7 @@ class _Saved:
         edge = self.edge
         if self.output is not None and node is not None:
             edge = (node, self.output) if node.outs is not None else node
-        if isinstance(edge, Tensor):
-            return edge
-        tensor = wrap(array)
-        if edge is not None and array.dtype.kind == "f":
-            tensor._edge, tensor._requires_grad = edge, True
-        return tensor
+        return with_history(array, edge)
 
 
 class FunctionCtx:
@@ -159,12 +154,31 @@ def _output(value: Any, inputs: list[Tensor | None], ctx: FunctionCtx) -> Any:
     return value
 
 
+def _check_dirty(ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[Any]) -> None:
+    for t in ctx._dirty:
+        if not _is_in(t, outputs):
+            raise GraphError(f"{ctx._name}: an input marked dirty was not returned by forward",
+                             fix="Return every tensor that is written in place.")  # fmt: skip
+        if _is_in(t, inputs):
+            check_history(t, ctx._name)
+        note_write(t._array)
+
+
+def _shut_shared(out: Tensor, inputs: list[Tensor | None]) -> None:
+    """An output that shows an input's memory cannot be written: the input would change without a word to the graph."""
+    if any(t is not None and np.may_share_memory(out._array, t._array) for t in inputs):
+        out._array = out._array.view()
+        out._array.flags.writeable = False
+
+
 def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[Any]) -> None:
+    _check_dirty(ctx, inputs, outputs)
     node = new_node(_op_of(cls), tuple(t if t is not None else _NOTHING for t in inputs), {})
     node.kept = (ctx,)
     live = [o for o in outputs if isinstance(o, Tensor)]
     ctx._saved = tuple(
-        None if t is None else _Saved(t, None if _is_in(t, inputs) else _position(t, live)) for t in ctx._to_save
+        None if t is None else _Saved(t, _position(t, live) if _is_in(t, ctx._dirty) or not _is_in(t, inputs) else None)
+        for t in ctx._to_save
     )
     ctx._to_save = ()
     ctx._node = weakref.ref(node)
@@ -182,6 +196,7 @@ def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], 
             rewrite(out, history)
         else:
             out._edge, out._requires_grad, out._view = history._edge, True, None
+            _shut_shared(out, inputs)
 
 
 def _position(tensor: Any, others: list[Tensor]) -> int | None:
@@ -260,6 +275,8 @@ def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool
             raise ShapeError(f"{cls.__name__}: backward returned {g.spec} as gradient of argument {position}, which is "
                              f"{spec}")  # fmt: skip
         g = g.sum_to_size(spec.shape)
+    if g.dtype is not spec.dtype:
+        g = g.to(spec.dtype)
     # The array may be one the user still holds, so nobody may add to it in place.
     return g if create else np.array(g._array)
 

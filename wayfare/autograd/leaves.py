@@ -8,7 +8,10 @@ import numpy as np
 
 from wayfare.backend.rows import Part, Rows
 from wayfare.backend.writes import note_write
+from wayfare.eager import tensor_ops
+from wayfare.errors import ArgumentTypeError, GraphError
 from wayfare.graph.node import Node
+from wayfare.state import changed_mode
 from wayfare.tensor import Tensor, wrap
 
 _add = np.add
@@ -35,7 +38,7 @@ class Leaves:
 
     def receive(self, leaf: Tensor, g: Any, fresh: bool) -> None:
         """One contribution to a leaf's gradient."""
-        if self._capture is not None and leaf not in self._capture.tensors:
+        if not leaf._requires_grad or (self._capture is not None and leaf not in self._capture.tensors):
             return
         if leaf._extras is None and self._capture is None:
             self._add_to(leaf, g, fresh)
@@ -57,23 +60,22 @@ class Leaves:
     def _complete(self, leaf: Tensor, g: Any) -> None:
         extras = leaf._extras or {}
         for hook in list(extras.get("hooks", {}).values()):
-            seen = g if isinstance(g, Tensor) else wrap(np.asarray(g.dense() if g.__class__ is Rows else g))
-            result = hook(seen)
-            g = result if result is not None else seen
-            if not self._create:
-                g = g._array
+            g = call_hook(hook, g.dense() if g.__class__ is Rows else g, self._create)
         if self._capture is not None:
             self._capture.tensors[leaf] = g
             if not self._accumulate:
                 return
         self._add_to(leaf, g, False)
         for hook in list(extras.get("post_hooks", {}).values()):
-            hook(leaf)
+            with changed_mode(grad=self._create):
+                if hook(leaf) is not None:
+                    raise GraphError("backward: a post-accumulate hook must return None",
+                                     fix="Change tensor.grad, not the returned value.")  # fmt: skip
 
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
         old = leaf._grad
         if self._create:
-            leaf._grad = g if old is None else leaf.grad + g
+            leaf._grad = own_tensor(g) if old is None else leaf.grad + g
         elif old is None:
             leaf._grad = own = _own(g, fresh)
             if own.__class__ is Tensor:
@@ -88,16 +90,47 @@ class Leaves:
                 dense = np.array(g)
                 old.add_into(dense)
                 leaf._grad = wrap(dense)
+        elif old._edge is not None or not old._array.flags.writeable:
+            leaf._grad = wrap(old._array + (g.dense() if g.__class__ is Rows else g))
         else:
             if g.__class__ is Rows:
                 g.add_into(old._array)
-            elif old._edge is None and old._array.flags.writeable:
-                _add(old._array, g, out=old._array)
             else:
-                leaf._grad = wrap(old._array + g)
-                return
+                _add(old._array, g, out=old._array)
             if leaf not in self.born:
                 note_write(old._array)
+
+
+def as_tensor(g: Any) -> Any:
+    """A gradient for a hook to look at."""
+    if g is None or isinstance(g, Tensor):
+        return g
+    return wrap(np.asarray(g.dense() if g.__class__ is Rows else g))
+
+
+def own_tensor(g: Any) -> Tensor:
+    """A gradient that the user gets to keep, in memory of its own: writing to it must change nothing else."""
+    if isinstance(g, Tensor):
+        return tensor_ops.clone(g)  # type: ignore[no-any-return]
+    return wrap(np.array(g))
+
+
+def call_hook(hook: Any, g: Any, create: bool) -> Any:
+    """What a tensor's hook makes of its gradient. As the pass itself, it is recorded only if that is asked for."""
+    with changed_mode(grad=create):
+        result = hook(as_tensor(g))
+    return g if result is None else checked_gradient(result, g, create)
+
+
+def checked_gradient(new: Any, old: Any, create: bool) -> Any:
+    """What a hook returned, if it can stand in the place of the old gradient."""
+    if new is None:
+        return None
+    if not isinstance(new, Tensor):
+        raise ArgumentTypeError(f"backward: a hook must return a Tensor or None, not {type(new).__name__}")
+    if old is not None and (tuple(new.shape) != tuple(old.shape) or new._array.dtype != as_tensor(old)._array.dtype):
+        raise GraphError(f"backward: a hook returned {new.spec} in place of a gradient of {as_tensor(old).spec}")
+    return new if create else new._array
 
 
 def _own(g: Any, fresh: bool) -> Any:

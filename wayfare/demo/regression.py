@@ -223,13 +223,33 @@ def run(page: Page, epochs: int = 40, seed: int = 0) -> Score:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the demo to a parser of the command line."""
-    parser.add_argument("--epochs", type=positive, default=40, help="how often to go through the rows (40)")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of data, weights and order (0)")
+    parser.add_argument(
+        "--epochs", type=read_count, default=40, metavar="N", help="how often to go through the rows (40)"
+    )
+    parser.add_argument(
+        "--seed", type=read_seed, default=0, metavar="N", help="the seed of data, weights and order (0)"
+    )
 
 
-def positive(text: str) -> int:
+def read_count(text: str) -> int:
     """Read a count that must be at least one."""
-    count = int(text)
+    count = read_int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return count
+
+
+def read_seed(text: str) -> int:
+    """Read a number that a generator takes as its seed."""
+    number = read_int(text)
+    if not -(2**63) <= number < 2**64:
+        raise argparse.ArgumentTypeError(f"{text} does not fit into 64 bits")
+    return number
+
+
+def read_int(text: str) -> int:
+    """Read an int, or say in words that it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None

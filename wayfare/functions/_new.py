@@ -81,10 +81,15 @@ def allocate(op: str, make: Callable[..., Array], shape: Shape, dtype: DType, *v
         shown = ", ".join(map(str, values))
         raise OperationError(f"{op}: {shown} does not fit into {dtype}") from None
     except (MemoryError, ValueError) as error:
-        amount = math.prod(shape) * dtype.itemsize / 2**30
         if isinstance(error, ValueError) and len(shape) > 64:
             raise ShapeError(f"{op}: {len(shape)} dimensions are more than the 64 that NumPy has") from None
-        raise OperationError(f"{op}: no memory for {dtype.short}{list(shape)} ({amount:.1f} GiB)") from None
+        raise no_memory(op, shape, dtype) from None
+
+
+def no_memory(op: str, shape: Shape, dtype: DType) -> OperationError:
+    """The error of a tensor that the machine has no room for."""
+    amount = math.prod(shape) * dtype.itemsize / 2**30
+    return OperationError(f"{op}: no memory for {dtype.short}{list(shape)} ({amount:.1f} GiB)")
 
 
 def read_number(op: str, what: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, DTypeError, OperationError
 from wayfare.functions._blocks import write_scaled
+from wayfare.functions._new import read_number
 from wayfare.functions._public import (
     add_method,
     as_dtype_of,
@@ -85,6 +86,8 @@ def _scaled(op: Op, input: Any, other: Any, alpha: Any) -> Tensor:
     if op is _SUB:
         refuse_bools(values)
     dtype = common_dtype(op.name, values)
+    if not isinstance(alpha, Tensor):
+        alpha = read_number(op.name, "alpha", alpha)
     if isinstance(alpha, bool) and dtype is not bool_:
         raise OperationError(f"{op.name}: alpha is a bool, but the operands are {dtype}", fix="Use a number.")
     if isinstance(alpha, float) and dtype.rank < 2:

@@ -9,6 +9,7 @@ import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import DTypeError, OperationError
+from wayfare.functions._along import check_tensor
 from wayfare.functions._public import (
     OPERANDS,
     add_method,
@@ -127,6 +128,8 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 @method
 def equal(input: Tensor, other: Tensor) -> bool:
     """Have both the same shape and the same elements?"""
+    check_tensor("equal", input)
+    check_tensor("equal", other)
     return bool(np.array_equal(input._read("equal()"), other._read("equal()")))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.functions._new import allocate, check_device, flat_ints, made, read_dtype, read_number, read_size
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.op import REGISTRY
@@ -120,24 +121,28 @@ def scalar_tensor(
 
 def _array_from(data: Any, dtype: Any, op: str, *, copy: bool) -> Array:
     wanted = None if dtype is None else as_dtype(dtype, op=op)
-    if isinstance(data, (np.ndarray, np.generic)):
-        found = wanted or OF_NUMPY.get(data.dtype) or as_dtype(data.dtype, op=op)
+    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):  # NumPy's own, and tables, images, …
         array = np.asarray(data)
+        found = wanted or OF_NUMPY.get(array.dtype) or as_dtype(array.dtype, op=op)
         return array.astype(found.numpy, order="K", copy=copy)
     array = _nested(data, op)
     found = wanted or _dtype_of_nested(data, array, op)
     if array.dtype.kind in "OUSVM" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
-        raise _unreadable(data, array, op)
-    if array.dtype.kind in "iu" and found.rank == 1 and array.size:
+        raise _unreadable(data, op)
+    if found.rank == 1 and array.dtype != found.numpy:
         limits = np.iinfo(found.numpy)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise OperationError(f"{op}: a value in [{array.min()}, {array.max()}] does not fit into {found}")
+        if array.dtype.kind == "f":  # a fraction will be cut off, and a NaN fits nowhere
+            fits = (array > limits.min - 1.0) & (array < limits.max + 1.0)
+        else:
+            fits = (array >= limits.min) & (array <= limits.max)
+        if not fits.all():
+            raise OperationError(f"{op}: {array[~fits].flat[0]} does not fit into {found}")
     return array.astype(found.numpy, copy=False)
 
 
 def _nested(data: Any, op: str) -> Array:
     if not isinstance(data, (list, tuple)):
-        if hasattr(data, "__array__") or hasattr(data, "__array_interface__") or not hasattr(data, "__len__"):
+        if not hasattr(data, "__len__"):
             return np.asarray(data)
         data = data if isinstance(data, (str, bytes, set, dict)) else list(data)
     try:
@@ -169,18 +174,32 @@ def _dtype_of_nested(data: Any, array: Array, op: str) -> DType:
             leaf = leaf[0]
         return OF_NUMPY[array.dtype] if isinstance(leaf, (np.ndarray, np.generic, Tensor)) else default_dtype()
     if array.dtype.kind in "OUSVM" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
-        raise _unreadable(data, array, op)
+        raise _unreadable(data, op)
     return as_dtype(array.dtype, op=op)
 
 
-def _unreadable(data: Any, array: Array, op: str) -> Exception:
-    for item in array.ravel().tolist():
+def _unreadable(data: Any, op: str) -> Exception:
+    for item in _items(data):
+        if isinstance(item, np.generic):
+            as_dtype(item.dtype, op=op)
+            continue
         if isinstance(item, int) and not isinstance(item, bool) and not -(2**63) <= item < 2**63:
             return OperationError(f"{op}: {item} does not fit into 64 bits")
         if not isinstance(item, (bool, int, float)):
             return ArgumentTypeError(f"{op}: {type(item).__name__} ({item!r}) is not a number",
                                      fix="A tensor holds numbers and bools only.")  # fmt: skip
     return ArgumentTypeError(f"{op}: cannot make a tensor of {type(data).__name__}")
+
+
+def _items(data: Any) -> Iterator[Any]:
+    """The numbers of a nested list, or what stands in their place."""
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from _items(part)
+    elif isinstance(data, (Tensor, np.ndarray)):
+        yield from data.flatten().tolist()
+    else:
+        yield data
 
 
 # -- filled with one value ---------------------------------------------------------------------------------
@@ -281,6 +300,7 @@ def zeros_like(
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Zeros of the shape and dtype of `input`."""
+    check_tensor("zeros_like", input)
     return zeros(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
 
 
@@ -289,6 +309,7 @@ def ones_like(
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Ones of the shape and dtype of `input`."""
+    check_tensor("ones_like", input)
     return ones(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
 
 
@@ -297,6 +318,7 @@ def empty_like(
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Undefined numbers of the shape and dtype of `input`."""
+    check_tensor("empty_like", input)
     return empty(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
 
 
@@ -305,6 +327,7 @@ def full_like(
     requires_grad: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """`fill_value` everywhere, in the shape and dtype of `input`."""
+    check_tensor("full_like", input)
     return full(input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
 
 

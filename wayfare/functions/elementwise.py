@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import DTypeError, OperationError
+from wayfare.functions._along import check_tensor
 from wayfare.functions._public import (
     add_method,
     as_dtype_of,
@@ -70,6 +71,7 @@ def _rounding(name: str, doc: str) -> Callable[[Tensor], Tensor]:
     op = _OPS[name]
 
     def call(input: Tensor) -> Tensor:
+        check_tensor(name, input)
         if not input.dtype.is_floating_point:
             return _already_whole(name, input)
         return apply(op, (input,))  # type: ignore[no-any-return]
@@ -101,6 +103,7 @@ class MantissaAndExponent(NamedTuple):
 @method
 def frexp(input: Tensor) -> MantissaAndExponent:
     """Each element as a mantissa in (-1, 1) times 2 to a whole exponent (int32)."""
+    check_tensor("frexp", input)
     if not input.dtype.is_floating_point:
         raise DTypeError(f"frexp: does not take {input.dtype}", fix="Convert it with .float() first.")
     return MantissaAndExponent(*apply(_OPS["frexp"], (input,)))
@@ -109,6 +112,7 @@ def frexp(input: Tensor) -> MantissaAndExponent:
 @method(inplace=True)
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Each element rounded to the nearest whole number (halves to the even one), or to `decimals` places."""
+    check_tensor("round", input)
     if not input.dtype.is_floating_point:
         if decimals:
             raise DTypeError(f"round: {input.spec} is of integers, which have no decimals", fix="Use .float().")
@@ -120,6 +124,7 @@ def _test(name: str) -> Callable[[Tensor], Tensor]:
     """isnan and isinf are False for integers."""
 
     def call(input: Tensor) -> Tensor:
+        check_tensor(name, input)
         if not input.dtype.is_floating_point:
             return promoted(_OPS["ne"], (input, input))
         return apply(_OPS[name], (input,))  # type: ignore[no-any-return]
@@ -137,6 +142,7 @@ isinf.__doc__ = "True where an element is infinite."
 @method
 def signbit(input: Tensor) -> Tensor:
     """True where an element is negative, minus zero included."""
+    check_tensor("signbit", input)
     if not input.dtype.is_floating_point:
         return promoted(_OPS["lt"], (input, False if input.dtype is bool_ else 0))
     return apply(_OPS["signbit"], (input,))  # type: ignore[no-any-return]
@@ -165,6 +171,7 @@ def nan_to_num(
     input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """NaN replaced by `nan` (0), infinities by `posinf` and `neginf` (the largest and smallest finite number)."""
+    check_tensor("nan_to_num", input)
     if not input.dtype.is_floating_point:
         return promoted(_OPS["add"], (input, False)) if input.dtype is bool_ else promoted(_OPS["add"], (input, 0))
     limits = np.finfo(input.dtype.numpy)

@@ -245,7 +245,7 @@ def _as_value(x: Tensor, value: Any, exact: bool) -> Tensor:
                                 fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
     if exact and value.dtype is not x.dtype:
         raise DTypeError(f"x[...] = value: a value of {value.dtype} cannot be written at index tensors of a "
-                         f"{x.dtype} tensor", fix=f"Convert it with .to({x.dtype!r}).")  # fmt: skip
+                         f"{x.dtype} tensor", fix=f"Convert it with .to(wf.{x.dtype.name}).")  # fmt: skip
     return as_dtype_of(value, x.dtype)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, OperationError, ShapeError
-from wayfare.functions._new import check_device, made, read_dtype, read_int, read_number
+from wayfare.functions._new import check_device, made, no_memory, read_dtype, read_int, read_number
 from wayfare.functions.join import stack
 from wayfare.functions.shape import expanded, reshaped
 from wayfare.op import REGISTRY
-from wayfare.spec import default_dtype, int64
+from wayfare.spec import default_dtype, float64, int64
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -46,7 +46,10 @@ def arange(
         count = max(0, -((start - end) // step))
     else:
         count = math.ceil((end - start) / step)
-    array = np.arange(count) * step + start
+    try:
+        array = np.arange(count) * step + start
+    except (MemoryError, ValueError):
+        raise no_memory("arange", (count,), kind) from None
     return made(array.astype(kind.numpy, copy=False), requires_grad)
 
 
@@ -102,8 +105,11 @@ def _evenly(op: str, start: Any, end: Any, steps: int, whole: bool) -> Any:
     if count <= 1:
         return np.full(count, float(a))
     step = (b - a) / (count - 1)
-    index = np.arange(count)
-    return np.where(index < count // 2, a + step * index, b - step * (count - 1 - index))
+    try:
+        index = np.arange(count)
+        return np.where(index < count // 2, a + step * index, b - step * (count - 1 - index))
+    except (MemoryError, ValueError):
+        raise no_memory(op, (count,), float64) from None
 
 
 def eye(
@@ -116,7 +122,11 @@ def eye(
     columns = rows if m is None else read_int("eye", "m", m)
     if rows < 0 or columns < 0:
         raise OperationError(f"eye: sizes must not be negative, given {rows} and {columns}")
-    return made(np.eye(rows, columns, dtype=read_dtype("eye", dtype).numpy), requires_grad)
+    kind = read_dtype("eye", dtype)
+    try:
+        return made(np.eye(rows, columns, dtype=kind.numpy), requires_grad)
+    except (MemoryError, ValueError):
+        raise no_memory("eye", (rows, columns), kind) from None
 
 
 def tril_indices(

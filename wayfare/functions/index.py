@@ -53,7 +53,7 @@ def same_dtype(op: str, input: Tensor, source: Tensor) -> None:
     """Source and destination must have one dtype."""
     if source.dtype is not input.dtype:
         raise DTypeError(f"{op}: the source has {source.dtype} and the tensor {input.dtype}",
-                         fix=f"Convert the source with .to({input.dtype!r}).")  # fmt: skip
+                         fix=f"Convert the source with .to(wf.{input.dtype.name}).")  # fmt: skip
 
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:

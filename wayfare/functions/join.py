@@ -38,8 +38,21 @@ def read_tensors(op: str, tensors: Any) -> tuple[Tensor, ...]:
     return tuple(as_dtype_of(x, kind) for x in tensors)
 
 
+def _alike(tensors: Any) -> bool:
+    """Plain tensors of one dtype and rank: the usual case, which needs no sorting out."""
+    if not (isinstance(tensors, (list, tuple)) and tensors and tensors[0].__class__ is Tensor):
+        return False
+    dtype, rank = tensors[0]._array.dtype, tensors[0]._array.ndim
+    return rank > 0 and all(
+        [t.__class__ is Tensor and t._array.dtype is dtype and t._array.ndim == rank for t in tensors]
+    )
+
+
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along a dimension they all have."""
+    if _alike(tensors):
+        dim = normal_dim("cat", dim, tensors[0].ndim)
+        return apply(_OPS["cat"], tuple(tensors), {"dim": dim})  # type: ignore[no-any-return]
     parts = read_tensors("cat", tensors)
     rank = max(x.ndim for x in parts)
     if rank > 1:
@@ -64,7 +77,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = N
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape side by side along a new dimension."""
-    parts = read_tensors("stack", tensors)
+    parts = tuple(tensors) if _alike(tensors) else read_tensors("stack", tensors)
     return apply(_OPS["stack"], parts, {"dim": normal_dim("stack", dim, parts[0].ndim + 1)})  # type: ignore[no-any-return]
 
 

@@ -87,7 +87,7 @@ def diff(
         raise OperationError(f"diff: n must not be negative, it is {n}")
     d = normal_dim("diff", dim, input.ndim)
     if n == 0:
-        return input
+        return apply(REGISTRY["clone"], (input,))  # type: ignore[no-any-return]
     ends = [t for t in (prepend, input, append) if t is not None]
     if len(ends) > 1:
         common = input.dtype

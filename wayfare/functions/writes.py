@@ -13,7 +13,7 @@ from wayfare.errors import InPlaceError, OperationError, ShapeError
 from wayfare.functions._new import read_number, read_size
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
-from wayfare.inplace import check_history, check_writable, move_into
+from wayfare.inplace import check_history, check_writable, move_into, set_history, stand_alone
 from wayfare.op import REGISTRY
 from wayfare.ops.windows import memory_of
 from wayfare.spec import DType
@@ -68,6 +68,7 @@ def _zero(self: Tensor) -> Tensor:
 
 def _detach(self: Tensor) -> Tensor:
     """Cut this tensor itself from its history: it becomes a leaf that requires no gradient."""
+    stand_alone(self)
     if self._view is not None:
         raise InPlaceError("detach_: a view cannot be cut from the history of its base", fix="Use .detach().")
     self._edge = None
@@ -120,9 +121,10 @@ def _reseen(function: Callable[..., Tensor]) -> None:
             return self
         self._array = after._array
         if current().grad:
-            self._edge, self._requires_grad = after._edge, after._requires_grad
+            set_history(self, after._edge, after._requires_grad)
         if self._edge is not None or not self._requires_grad:  # a leaf stays one
             self._view = after._view
+            self._more()["before"] = before  # views taken earlier look for it here: see `renew`
         return self
 
     change.__name__ = change.__qualname__ = name

@@ -28,6 +28,11 @@ def _cat_infer(*xs: Spec, dim: int) -> Spec:
     return Spec(shape, first.dtype)
 
 
+def _cat(*xs: Array, dim: int) -> Array:
+    # NumPy's own result lies column after column if all parts do; PyTorch's never does, so that `.view` works on it.
+    return np.ascontiguousarray(np.concatenate(xs, axis=dim))
+
+
 def _cat_vjp(m: Any, needs: tuple[bool, ...], g: Any, _y: Any, *xs_spec: Spec, dim: int) -> list[Any]:
     """Each input's gradient is its own stretch of g, as a view."""
     grads: list[Any] = []
@@ -55,7 +60,7 @@ def _batch(name: str) -> Any:
 cat = define(
     "cat",
     family="joining",
-    forward=lambda *xs, dim: np.concatenate(xs, axis=dim),
+    forward=_cat,
     infer=_cat_infer,
     vjp=joint(_cat_vjp),
     batch=_batch("cat"),
@@ -69,7 +74,7 @@ def _stack(*xs: Array, dim: int) -> Array:
     if any(x.shape != shape for x in xs):
         raise ValueError("shapes differ")  # the shape rule says it better
     shape = (*shape[:dim], 1, *shape[dim:])
-    return np.concatenate([x.reshape(shape) for x in xs], axis=dim)
+    return _cat(*[x.reshape(shape) for x in xs], dim=dim)
 
 
 def _stack_infer(*xs: Spec, dim: int) -> Spec:

@@ -129,6 +129,8 @@ def raw_matmul(a: Any, b: Any) -> Any:
         return raw_matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
     if a.size + b.size > _WORTH_A_LOOK:
         a, b = _for_blas(a), _for_blas(b)
+    elif a.ndim == 2 and b.ndim == 2:
+        return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
         return np.matmul(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
     return np.matmul(a, b)

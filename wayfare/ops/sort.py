@@ -59,7 +59,7 @@ def _picking(
         return {key: value for key, value in attrs.items() if key != "keepdim"} if reduces else attrs
 
     def forward(x: Array, *, dim: int, **attrs: Any) -> tuple[Array, Array]:
-        index = places(x, dim, **split(attrs))
+        index = places(x, dim, **split(attrs)).copy(order="C")
         values = take_along(x, index, dim)
         if reduces and not attrs["keepdim"]:
             shape = out_shape(x.shape, dim, **attrs)

@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 import wayfare.nn.functional as F
-from wayfare.errors import ArgumentError, DTypeError, InPlaceError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, InPlaceError, OperationError, ShapeError
 
 NAN, INF = float("nan"), float("inf")
 ALL = {
@@ -181,3 +181,10 @@ def test_arguments_that_make_no_sense():
         F.celu(x, 0)
     with pytest.raises(ArgumentError, match="softshrink: lambd must not be negative"):
         F.softshrink(x, -1.0)
+
+
+@pytest.mark.parametrize("name", sorted({*ALL, "threshold", "glu", "prelu"} & set(F.__dict__)))
+def test_something_else_than_a_tensor_is_named(name):
+    extra = {"threshold": (0.0, 1.0), "prelu": (wf.ones(1),)}.get(name, ())
+    with pytest.raises(ArgumentTypeError, match=r"expected a tensor( or a number)?, not list .*wf\.tensor"):
+        getattr(F, name)([1.0], *extra)

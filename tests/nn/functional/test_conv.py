@@ -148,3 +148,19 @@ def test_refusals(call, text):
     with pytest.raises(wf.errors.WayfareError, match=text) as caught:
         call()
     assert "test_conv.py:" in str(caught.value)
+
+
+def test_sizes_are_whole_numbers_of_any_kind():
+    x, weight = wf.ones(1, 1, 4, 4), wf.ones(1, 1, 2, 2)
+    assert F.conv2d(x, weight, stride=np.int64(2)).shape == (1, 1, 2, 2)
+    assert F.conv2d(x, weight, stride=(np.int32(2), 1)).shape == (1, 1, 2, 3)
+    for wrong in (2.0, "2", None, (1, 2, 3), (1, 2.0), ()):
+        with pytest.raises(TypeError, match="conv2d: stride must be an int or 2 of them, not"):
+            F.conv2d(x, weight, stride=wrong)
+
+
+def test_input_and_weight_must_be_tensors():
+    with pytest.raises(TypeError, match="conv2d: expected a tensor, not ndarray"):
+        F.conv2d(np.ones((1, 1, 4, 4), np.float32), wf.ones(1, 1, 2, 2))
+    with pytest.raises(TypeError, match="conv2d: expected a tensor, not NoneType"):
+        F.conv2d(wf.ones(1, 1, 4, 4), None)

@@ -74,3 +74,15 @@ def test_errors_are_sentences():
         F.dropout(wf.ones(2, dtype=wf.int64))
     with pytest.raises(ShapeError, match=r"dropout1d: expects 2 or 3 dimensions, not f32\[2\]"):
         F.dropout1d(wf.ones(2))
+
+
+@pytest.mark.parametrize("p", ["half", None, [0.5], -0.1, float("nan")])
+def test_p_is_a_probability(p):
+    with pytest.raises(ArgumentError, match="dropout: p is a probability from 0 to 1, but is"):
+        F.dropout(wf.ones(2), p)
+
+
+@pytest.mark.parametrize("name", ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"])
+def test_something_else_than_a_tensor_is_named(name):
+    with pytest.raises(TypeError, match=f"{name}: expected a tensor, not ndarray"):
+        getattr(F, name)(np.ones((2, 2, 2)))

@@ -216,3 +216,21 @@ class TestCTC:
             return F.ctc_loss(F.log_softmax(x, 2), target, [4, 3], [2, 1], reduction="sum")
 
         assert wf.testing.gradcheck(loss, (x,))
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan"), INF])
+def test_binary_cross_entropy_refuses_what_is_no_probability(wrong):
+    with pytest.raises(OperationError, match=r"probabilities must lie in \[0, 1\].*_with_logits"):
+        F.binary_cross_entropy(wf.tensor([0.5, wrong]), wf.ones(2))
+
+
+def test_binary_cross_entropy_takes_the_ends_nothing_and_batches():
+    p, target = wf.tensor([0.0, 1.0]), wf.tensor([0.0, 1.0])
+    assert F.binary_cross_entropy(p, target).item() == 0
+    assert math.isnan(F.binary_cross_entropy(wf.zeros(0), wf.zeros(0)).item())
+    assert wf.vmap(F.binary_cross_entropy)(p, target).tolist() == [0, 0]
+
+
+def test_nll_loss_names_a_target_that_is_no_tensor():
+    with pytest.raises(TypeError, match="nll_loss: expected a tensor, not list"):
+        F.nll_loss(wf.zeros(1, 2), [0])

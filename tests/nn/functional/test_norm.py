@@ -162,3 +162,17 @@ class TestSoftmax:
         assert (hard.detach().sum(0) > 30).all()  # each of three equal classes is drawn often
         (hard * wf.tensor([1.0, 2.0, 3.0])).sum().backward()
         assert logits.grad.abs().sum().item() > 0
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])
+@pytest.mark.parametrize("shape", [3, None, 3.0])
+def test_a_normalized_shape_is_a_tuple(norm, shape):
+    sentence = f"{norm.__name__}: normalized_shape must be a tuple of sizes, not {type(shape).__name__}"
+    with pytest.raises(TypeError, match=sentence):
+        norm(wf.ones(2, 3), shape)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin", "gumbel_softmax"])
+def test_softmax_names_what_is_no_tensor(name):
+    with pytest.raises(TypeError, match=f"{name}: expected a tensor, not list"):
+        getattr(F, name)([1.0, 2.0], dim=0)

@@ -132,3 +132,12 @@ def test_fractional_pooling_refuses():
         F.fractional_max_pool2d(x, 2)
     with pytest.raises(RuntimeError, match=r"\[4, 4\] windows of \[2, 2\] do not fit"):
         F.fractional_max_pool2d(x, 2, output_size=4)
+
+
+def test_what_is_not_a_tensor_or_a_size_is_named():
+    x = wf.ones(1, 1, 4, 4)
+    assert F.max_pool2d(x, np.int64(2), np.int64(1)).shape == (1, 1, 3, 3)
+    with pytest.raises(TypeError, match="max_pool2d: expected a tensor, not ndarray"):
+        F.max_pool2d(np.ones((1, 1, 4, 4)), 2)
+    with pytest.raises(TypeError, match="avg_pool2d: stride must be an int or 2 of them, not 1.5"):
+        F.avg_pool2d(x, 2, 1.5)

@@ -6,6 +6,7 @@ from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.functions._public import add_method, in_place_form, unary
 from wayfare.functions.elementwise import sigmoid, tanh
 from wayfare.functions.random import rand
@@ -26,6 +27,7 @@ _OPS = REGISTRY
 def _run(name: str, input: Tensor, inplace: bool, **attrs: Any) -> Tensor:
     """Apply an activation record, into the input itself if asked."""
     op = _OPS[name]
+    check_tensor(name, input)
     if input.dtype.numpy.kind not in op.kinds:
         raise DTypeError(f"{name}: does not take {input.dtype}", fix="Convert it with .float() first.")
 
@@ -37,7 +39,7 @@ def _run(name: str, input: Tensor, inplace: bool, **attrs: Any) -> Tensor:
 
 def _like(input: Tensor, number: float) -> float:
     """A limit among integers is an integer."""
-    return number if input.dtype.is_floating_point else int(number)
+    return int(number) if isinstance(input, Tensor) and not input.dtype.is_floating_point else number
 
 
 _relu = unary(_OPS["relu"], "`max(input, 0)`, element by element.")
@@ -50,6 +52,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def relu_(input: Tensor) -> Tensor:
     """In-place form of `relu`."""
+    check_tensor("relu_", input)
     return input.relu_()
 
 
@@ -60,6 +63,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """Each element brought into [min_val, max_val]."""
+    check_tensor("hardtanh", input)
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
     if input.dtype is uint8 and min_val < 0:
@@ -85,6 +89,8 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Like `leaky_relu` with a learnt slope: one for all, or one per channel (dimension 1)."""
+    check_tensor("prelu", input)
+    check_tensor("prelu", weight)
     if weight.numel() != 1:
         channels = input.shape[1] if input.ndim > 1 else 1
         if weight.ndim != 1 or weight.numel() != channels:
@@ -103,6 +109,7 @@ def rrelu(
     """Like `leaky_relu` with a slope drawn from [lower, upper] for each element; its mean when not training."""
     if lower > upper:
         raise OperationError(f"rrelu: lower ({lower}) must not be greater than upper ({upper})")
+    check_tensor("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slope = rand(tuple(input.shape), dtype=input.dtype) * (upper - lower) + lower
@@ -211,6 +218,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def softsign(input: Tensor) -> Tensor:
     """`x / (1 + |x|)`."""
+    check_tensor("softsign", input)
     return input / (input.abs() + 1)
 
 
@@ -221,6 +229,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along `dim` times the sigmoid of the second half."""
+    check_tensor("glu", input)
     if input.ndim == 0:
         raise ShapeError("glu: a 0-dim tensor cannot be halved")
     axis = normal_dim("glu", dim, input.ndim)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor
 
@@ -20,13 +22,13 @@ IntOrInts = int | Sequence[int]
 
 def per_dim(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple[int, ...]:
     """One number for every dimension, from one for all or one for each."""
-    if isinstance(value, int):
-        numbers: tuple[Any, ...] = (value,) * rank
-    else:
-        numbers = tuple(value)
-        if len(numbers) == 1:
-            numbers *= rank
-    if len(numbers) != rank or not all(isinstance(n, int) for n in numbers):
+    given: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    given = given * rank if len(given) == 1 else given
+    try:
+        numbers = tuple(operator.index(n) for n in given)
+    except TypeError:
+        numbers = ()
+    if len(numbers) != rank:
         raise ArgumentTypeError(f"{op}: {name} must be an int or {rank} of them, not {value!r}")
     if min(numbers, default=least) < least:
         raise OperationError(f"{op}: {name} must be at least {least}, it is {value!r}")
@@ -35,6 +37,7 @@ def per_dim(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple[
 
 def with_batch(op: str, input: Tensor, rank: int) -> tuple[Tensor, bool]:
     """The input as (N, C, *sizes), and whether the N was missing."""
+    check_tensor(op, input)
     if input.ndim == rank + 2:
         return input, False
     if input.ndim == rank + 1:
@@ -59,6 +62,8 @@ def _with_bias(op: str, out: Tensor, bias: Tensor | None, rank: int) -> Tensor:
 
 
 def _check_weight(op: str, input: Tensor, weight: Tensor, rank: int, groups: int) -> None:
+    check_tensor(op, input)
+    check_tensor(op, weight)
     if weight.ndim != rank + 2:
         raise ShapeError(f"{op}: the weight must have {rank + 2} dimensions, this is {weight.spec}")
     if groups < 1:

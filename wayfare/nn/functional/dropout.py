@@ -7,6 +7,7 @@ import warnings
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.functions._public import as_dtype_of, promoted
 from wayfare.functions.generator import key_for
 from wayfare.functions.random import draw
@@ -30,8 +31,12 @@ _SELU_FLOOR = -1.7580993408473766
 
 
 def _check(op: str, input: Tensor, p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"{op}: p is a probability from 0 to 1, but is {p}")
+    try:
+        fits = 0 <= p <= 1
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ArgumentError(f"{op}: p is a probability from 0 to 1, but is {p!r}")
     if not input.dtype.is_floating_point:
         raise DTypeError(f"{op}: takes floating-point tensors, not {input.spec}", fix="Convert it with .float().")
 
@@ -53,11 +58,13 @@ def _drop(op: str, input: Tensor, p: float, training: bool, inplace: bool, mask_
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Each element becomes zero with probability `p`; the others grow by 1 / (1 - p), so the mean stays."""
+    check_tensor("dropout", input)
     return _drop("dropout", input, p, training, inplace, tuple(input.shape))
 
 
 def _channels(op: str, input: Tensor, ranks: tuple[int, int]) -> Shape:
     """The mask's shape: one decision for each channel, of a batch or of a single sample."""
+    check_tensor(op, input)
     if input.ndim not in ranks:
         raise ShapeError(f"{op}: expects {ranks[0]} or {ranks[1]} dimensions, not {input.spec}")
     # A single sample has its channels in the first dimension, a batch in the second.
@@ -72,6 +79,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (N, C, H, W) become zero with probability `p`; 3 dimensions count as (N, C, L)."""
+    check_tensor("dropout2d", input)
     if input.ndim in (3, 4):
         return feature_dropout(input, p, training, inplace)
     warnings.warn(f"dropout2d: expected 4 dimensions (N, C, H, W), got {input.ndim}", stacklevel=2)
@@ -80,6 +88,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (N, C, D, H, W) or (C, D, H, W) become zero with probability `p`."""
+    check_tensor("dropout3d", input)
     if input.ndim not in (4, 5):
         warnings.warn(f"dropout3d: expected 5 dimensions (N, C, D, H, W), got {input.ndim}", stacklevel=2)
         return feature_dropout(input, p, training, inplace)
@@ -92,6 +101,7 @@ def feature_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplac
 
 
 def _features(op: str, input: Tensor) -> Shape:
+    check_tensor(op, input)
     if input.ndim < 2:
         raise ShapeError(f"{op}: needs at least 2 dimensions (N, C, …), not {input.spec}")
     return tuple(input.shape)[:2] + (1,) * (input.ndim - 2)
@@ -99,11 +109,13 @@ def _features(op: str, input: Tensor) -> Shape:
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout for selu: what is dropped takes selu's lowest value; mean and deviation stay as they were."""
+    check_tensor("alpha_dropout", input)
     return _alpha("alpha_dropout", input, p, training, inplace, tuple(input.shape))
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Alpha dropout of whole channels."""
+    check_tensor("feature_alpha_dropout", input)
     shape = _features("feature_alpha_dropout", input) if training else ()
     return _alpha("feature_alpha_dropout", input, p, training, inplace, shape)
 

@@ -14,6 +14,7 @@ from wayfare.functions.softmax import log_softmax
 from wayfare.nn.functional._reduction import read_reduction, reduced, warn_of_broadcasting
 from wayfare.op import REGISTRY
 from wayfare.spec import broadcast, int64
+from wayfare.state import STATE
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -245,6 +246,7 @@ def nll_loss(
     """The negative of the log-probability that `input` gives to each class in `target`."""
     reduction = read_reduction("nll_loss", reduction, size_average, reduce)
     check_tensor("nll_loss", input)
+    check_tensor("nll_loss", target)
     rows, classes, shape = _rows("nll_loss", input, target)
     _check_weight("nll_loss", weight, rows.shape[1])
     if weight is None:
@@ -345,6 +347,7 @@ def binary_cross_entropy(
     """The cross entropy of probabilities of "yes" against targets between 0 and 1."""
     reduction = read_reduction("binary_cross_entropy", reduction, size_average, reduce)
     _check_same("binary_cross_entropy", input, target)
+    _check_probabilities("binary_cross_entropy", input)
     losses = apply(REGISTRY["binary_loss"], (input, as_dtype_of(target, input.dtype)))
     return reduced(losses if weight is None else losses * weight, reduction)
 
@@ -371,6 +374,17 @@ def binary_cross_entropy_with_logits(
         sure = apply(op, (input, as_dtype_of(1, input.dtype)))
         losses = (1 - target) * input + ((pos_weight - 1) * target + 1) * sure
     return reduced(losses if weight is None else losses * weight, reduction)
+
+
+def _check_probabilities(name: str, input: Tensor) -> None:
+    """A score outside [0, 1] has no logarithm here; where another executor runs ops there is nothing to look at."""
+    if STATE.mode is not None and STATE.mode.executor is not None:
+        return
+    array = input._array
+    if array.size and not (array.min() >= 0 and array.max() <= 1):
+        raise OperationError(f"{name}: probabilities must lie in [0, 1], these reach from {array.min():g} to "
+                             f"{array.max():g}", fix="Use binary_cross_entropy_with_logits for scores, or apply "
+                             "sigmoid first.")  # fmt: skip
 
 
 def _check_same(name: str, input: Tensor, target: Tensor) -> None:

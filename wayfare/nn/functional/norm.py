@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.autograd.modes import no_grad
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of
 from wayfare.op import REGISTRY
@@ -21,6 +21,10 @@ __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm"
 def _check_last(name: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
     check_tensor(name, input)
     check_floating(name, input)
+    if not isinstance(normalized_shape, (tuple, list)):
+        shown = f"{type(normalized_shape).__name__} ({normalized_shape!r})"
+        raise ArgumentTypeError(f"{name}: normalized_shape must be a tuple of sizes, not {shown}",
+                                fix="Write x.shape[-1:] for the last dimension.")  # fmt: skip
     shape = tuple(normalized_shape)
     if not shape:
         raise OperationError(f"{name}: normalized_shape must name at least one size")
@@ -44,6 +48,8 @@ def layer_norm(
     if weight is not None and bias is not None and weight.dtype is input.dtype is bias.dtype:
         return apply(REGISTRY["layer_norm"], (input, weight, bias), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
     out: Tensor = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})[0]
+    if weight is None and bias is None:
+        return _own(out)
     if weight is not None:
         out = out * weight
     return out if bias is None else out + bias
@@ -68,7 +74,14 @@ def _per_channel(input: Tensor, value: Tensor) -> Tensor:
 def _scaled(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if weight is not None:
         out = out * _per_channel(out, weight)
-    return out if bias is None else out + _per_channel(out, bias)
+    if bias is not None:
+        out = out + _per_channel(out, bias)
+    return _own(out) if weight is None and bias is None else out
+
+
+def _own(out: Tensor) -> Tensor:
+    """The standardized numbers are kept for the gradient: a result that may be written in place must be a copy."""
+    return out.clone() if out.requires_grad else out
 
 
 def _check_channels(name: str, input: Tensor, **vectors: Tensor | None) -> None:

@@ -35,9 +35,11 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if not 1 <= len(pairs) <= 3 or input.ndim not in (len(pairs) + 1, len(pairs) + 2):
         raise OperationError(f"pad: mode {mode!r} pads the last 1, 2 or 3 dimensions of a tensor with one or "
                              f"two more; {len(pairs)} pairs do not fit {input.spec}")  # fmt: skip
+    out = input
     for number, (left, right) in enumerate(pairs):
-        input = _EDGES[mode](input, input.ndim - 1 - number, left, right)
-    return input
+        out = _EDGES[mode](out, input.ndim - 1 - number, left, right)
+    # Where nothing was added it is the input itself or a view of it, but it must not share its memory.
+    return out.clone() if out is input or out._view is not None else out
 
 
 def _constant(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> Tensor:

@@ -30,7 +30,7 @@ Sizes = tuple[int, ...]
 
 def _window_args(op: str, rank: int, kernel_size: IntOrInts, stride: Any, padding: IntOrInts) -> tuple[Sizes, ...]:
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
-    none = stride is None or (not isinstance(stride, int) and len(stride) == 0)
+    none = stride is None or (isinstance(stride, (tuple, list)) and not stride)
     steps = kernel if none else per_dim(op, "stride", stride, rank, 1)
     around = per_dim(op, "padding", padding, rank)
     if any(2 * p > k for p, k in zip(around, kernel, strict=True)):

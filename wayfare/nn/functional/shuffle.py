@@ -28,7 +28,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     n, c = len(batch), channels // (r * r)
     split = reshaped(input, (*batch, c, r, r, height, width))
     mixed = permuted(split, (*range(n + 1), n + 3, n + 1, n + 4, n + 2))
-    return reshaped(mixed, (*batch, c, height * r, width * r))
+    return _own(reshaped(mixed, (*batch, c, height * r, width * r)))
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
@@ -40,7 +40,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(batch)
     split = reshaped(input, (*batch, channels, height // r, r, width // r, r))
     mixed = permuted(split, (*range(n + 1), n + 2, n + 4, n + 1, n + 3))
-    return reshaped(mixed, (*batch, channels * r * r, height // r, width // r))
+    return _own(reshaped(mixed, (*batch, channels * r * r, height // r, width // r)))
+
+
+def _own(out: Tensor) -> Tensor:
+    """Where nothing moves the result is a view, but it must not share the input's memory."""
+    return out if out._view is None else out.clone()
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:

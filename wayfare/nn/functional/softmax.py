@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from wayfare.functions import softmax as functions
+from wayfare.functions._along import check_tensor
 from wayfare.functions.random import rand_like
 from wayfare.tensor import Tensor
 
@@ -13,6 +14,7 @@ __all__ = ["softmax", "log_softmax", "softmin", "gumbel_softmax"]
 
 
 def _dim(name: str, input: Tensor, dim: int | None) -> int:
+    check_tensor(name, input)
     if dim is not None:
         return dim
     warnings.warn(f"{name}: give dim; without it the first or second dimension is guessed", stacklevel=3)
@@ -31,7 +33,8 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """`softmax` of the negative: the smallest element gets the most."""
-    return functions.softmax(-input, _dim("softmin", input, dim), dtype)
+    dim = _dim("softmin", input, dim)
+    return functions.softmax(-input, dim, dtype)
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
@@ -39,6 +42,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
 
     With `hard` the choice is a one-hot vector whose gradient is that of the soft one.
     """
+    check_tensor("gumbel_softmax", logits)
     noise = -(-rand_like(logits).clamp(min=1e-20).log()).log()
     soft = functions.softmax((logits + noise) / tau, dim)
     if not hard:

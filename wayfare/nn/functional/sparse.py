@@ -171,7 +171,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         if tensor.shape.numel() == 0:
             raise OperationError("one_hot: the number of classes cannot be told from an empty tensor",
                                  fix="Give num_classes.")  # fmt: skip
-        num_classes = int(tensor._read("one_hot()").max()) + 1
+        numbers = tensor._read("one_hot()")
+        if numbers.min() < 0:
+            raise OperationError(f"one_hot: class numbers must not be negative, the smallest is {numbers.min()}")
+        num_classes = int(numbers.max()) + 1
     elif num_classes < 1:
         raise OperationError(f"one_hot: num_classes must be positive, it is {num_classes}")
-    return apply(_OPS["one_hot"], (tensor,), {"classes": max(num_classes, 0)})  # type: ignore[no-any-return]
+    return apply(_OPS["one_hot"], (tensor,), {"classes": num_classes})  # type: ignore[no-any-return]
