@@ -59,3 +59,23 @@ def test_errors_are_the_built_ins_that_pytorch_raises():
     for make, kind in ((CASES["add"], RuntimeError), (CASES["index"], IndexError), (CASES["operand type"], TypeError)):
         with pytest.raises(kind):
             make()
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: wf.cumsum(None, 0), "cumsum: .* not NoneType"),
+    (lambda: wf.permute([1, 2], (0,)), "permute: input must be a Tensor, not list"),
+    (lambda: wf.sum(x, axis=0), r"sum: there is no argument 'axis' .* Use dim="),
+    (lambda: wf.sum(x, dims=0), r"sum: there is no argument 'dims' .* Its arguments are \(input"),
+    (lambda: wf.cumsum(x), r"cumsum: missing a required argument: 'dim'"),
+])  # fmt: skip
+def test_an_argument_of_the_wrong_kind_is_named(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
+
+
+def test_what_is_planned_says_so():
+    with pytest.raises(AttributeError, match="wayfare.optim: optimisers is planned and not part of version"):
+        wf.optim.SGD
+    with pytest.raises(AttributeError, match="has no attribute 'optimiser'"):
+        wf.optimiser
+    assert not wf.cuda.is_available() and wf.cuda.device_count() == 0

@@ -37,6 +37,7 @@ LAYERS = [
     "methods",
     "interop",
     "printing",
+    "cuda",
     "linalg",
     "signal",
     "special",

@@ -8,13 +8,15 @@ each subject are listed in the module that defines them.
 
 # ruff: noqa: E402 - the warnings filter comes first
 
+import inspect as _inspect
 import warnings as _warnings
+from math import e, inf, nan, pi
 
 # Division by zero and the like give inf or nan, as in PyTorch, without NumPy's warning about our own lines.
 _warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"wayfare\.")
 
 from wayfare import ops as _ops  # noqa: F401, I001 - fills the registry before anything reads it
-from wayfare import autograd, errors, func, linalg, nn, signal, special, testing, utils
+from wayfare import autograd, cuda, errors, func, linalg, nn, signal, special, testing, utils
 from wayfare import interop as _interop  # noqa: F401 - these three install methods of Tensor
 from wayfare import methods as _methods  # noqa: F401
 from wayfare import printing as _printing  # noqa: F401
@@ -29,6 +31,7 @@ from wayfare.autograd.modes import (
 )
 from wayfare.autograd.transforms import vmap
 from wayfare.functions import generator as random
+from wayfare.functions._guard import guarded as _guarded
 from wayfare.functions import arithmetic as _arithmetic
 from wayfare.functions import combine as _combine
 from wayfare.functions import compare as _compare
@@ -120,7 +123,8 @@ from wayfare.tensor import Tensor
 from wayfare.version import __version__
 
 __all__ = [
-    "Size", "Tensor", "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
+    "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
+    "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "bool", "celu", "celu_", "checkpoint", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
     "float64", "func", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half", "hardshrink",
@@ -162,3 +166,25 @@ __all__ += _special_functions.__all__
 __all__ += _split.__all__
 __all__ += _statistics.__all__
 __all__ += _writes.__all__
+
+newaxis = None
+
+# Names of the package answer a wrong argument with a sentence. Methods, and functions that check their operands
+# themselves, stay bare: they are the hot path.
+for _name in __all__:
+    _value = globals()[_name]
+    if _inspect.isfunction(_value) and _value.__module__.startswith(("wayfare.functions", "wayfare.nn")):
+        if getattr(_value, "checks_operands", False):
+            continue
+        globals()[_name] = _guarded(_value)
+
+_LATER = {
+    "optim": "optimisers", "data": "data loading", "save": "saving", "load": "loading", "compile": "compilation",
+    "map": "automatic batching", "onnx": "export",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        raise AttributeError(f"wayfare.{name}: {_LATER[name]} is planned and not part of version {__version__}")
+    raise AttributeError(f"module 'wayfare' has no attribute {name!r}")

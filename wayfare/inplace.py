@@ -27,9 +27,8 @@ from wayfare.tensor import Tensor
 def check_writable(t: Tensor, name: str) -> None:
     """Refuse a write that would lose a gradient."""
     mode = STATE.mode
-    if mode is not None and mode.executor is not None and not hasattr(t, "_array"):
-        raise InPlaceError(f"{name}: this tensor cannot be written in place here",
-                           fix="Use the form without the underscore.")  # fmt: skip
+    if mode is not None and mode.executor is not None:
+        t = mode.executor.behind(t)
     check_history(t, name)
     if t._extras is not None and "inference" in t._extras and not current().inference:
         raise InPlaceError(f"{name}: a tensor made under inference_mode cannot be written outside it",
@@ -94,6 +93,10 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
 
     `since` is the time at which computing the result began; without it only its last step is younger than the write.
     """
+    mode = STATE.mode
+    if mode is not None and mode.executor is not None:
+        mode.executor.write(t, result, lambda into, values: move_into(into, values, name, since))
+        return t
     check_result(t, result, name)
     if result._edge is not None:
         _keep_old_values(t, result, since)

@@ -6,13 +6,18 @@ kept alive); file and line are worked out when somebody asks.
 
 from __future__ import annotations
 
+import copy
 import linecache
 import os
 import sys
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+import numpy as np
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# NumPy and copy call back into tensors; the line that called them is the user's.
+_THROUGH = (os.path.dirname(np.__file__) + os.sep, copy.__file__)
 # The demo is written as a user would write it, so its lines count as the user's.
 _USER_PARTS = (_PACKAGE + "demo" + os.sep,)
 
@@ -23,7 +28,7 @@ class _Inside(dict[str, bool]):
     def __missing__(self, filename: str) -> bool:
         path = os.path.abspath(filename)
         inside = path.startswith(_PACKAGE) and not path.startswith(_USER_PARTS)
-        inside = inside or filename.startswith("<wayfare ")
+        inside = inside or path.startswith(_THROUGH) or filename.startswith("<wayfare ")
         self[filename] = inside
         return inside
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex, overload
 
 import numpy as np
 
@@ -139,6 +139,18 @@ class Size(tuple[int, ...]):
     def numel(self) -> int:
         """How many elements a tensor of this shape has."""
         return math.prod(self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Size: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> int | Size:
+        found = tuple.__getitem__(self, index)
+        return Size(found) if isinstance(found, tuple) else found
+
+    def __add__(self, other: Any) -> Any:
+        return Size(tuple.__add__(self, tuple(other)))
 
     def __repr__(self) -> str:
         return f"wayfare.Size({list(self)})"

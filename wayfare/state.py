@@ -20,6 +20,12 @@ class Executor(Protocol):
     def read(self, tensor: Any, how: str) -> Any:
         """Python looks at a value (`bool()`, `.item()`, …): give the array, or refuse with the reason."""
 
+    def behind(self, tensor: Any) -> Any:
+        """The tensor whose memory this one shows."""
+
+    def write(self, tensor: Any, result: Any, move: Callable[[Any, Any], Any]) -> None:
+        """Write in place: call `move(tensor, values)` for what stands behind the two."""
+
 
 class Mode:
     """The state of a thread when it is not the ordinary one."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.eager import apply, tensor_ops
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, InPlaceError, OperationError, ShapeError
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, Size
 from wayfare.state import Mode, changed_mode, current, set_mode
@@ -123,6 +123,27 @@ class VmapExecutor:
             return tensor._array
         with self.outside():
             return tensor._read(how)
+
+    def behind(self, tensor: Tensor) -> Tensor:
+        """The plain tensor behind all levels."""
+        return lay_open(tensor)[0]
+
+    def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
+        """Write in place, for the whole batch at once."""
+        into, values = tensor, result
+        if isinstance(result, BatchedTensor) and result.level == self.level:
+            values = result.value
+            if not isinstance(tensor, BatchedTensor) or tensor.level != self.level:
+                raise InPlaceError("vmap: values that differ between the examples cannot be written into a tensor that "
+                                   "all of them share", fix="Make that tensor from a batched one: wf.zeros_like(x), "
+                                   "x.new_zeros(...), x.clone().")  # fmt: skip
+        with self.outside():
+            if isinstance(tensor, BatchedTensor) and tensor.level == self.level:
+                into = tensor.value
+                if values is not result and values.ndim < into.ndim:
+                    shape = tuple(values.shape)
+                    values = tensor_ops.reshape(values, shape=(shape[0],) + (1,) * (into.ndim - len(shape)) + shape[1:])
+            move(into, values)
 
     def wrap(self, value: Tensor) -> BatchedTensor:
         """A whole batch as one example sees it."""

@@ -275,6 +275,7 @@ def publish(
     """Give a made function its name and text, and install it (and its in-place form) as methods."""
     call.__name__ = call.__qualname__ = name
     call.__doc__ = doc
+    call.checks_operands = True  # type: ignore[attr-defined]
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     call.__module__ = caller.f_globals["__name__"] if caller is not None else __name__

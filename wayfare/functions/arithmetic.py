@@ -107,6 +107,7 @@ def _plus_or_minus(op: Op, doc: str) -> Callable[..., Tensor]:
         return _scaled(op, input, other, alpha)
 
     call.__name__ = call.__qualname__ = op.name
+    call.checks_operands = True  # type: ignore[attr-defined]
     call.__doc__ = doc
     add_method(op.name, call)
     add_method(op.name + "_", write_scaled(op, call))
@@ -143,6 +144,8 @@ def div(input: Tensor | float, other: Tensor | float, *, rounding_mode: str | No
     a, b = (as_dtype_of(v, dtype) for v in values)
     _refuse_zero("div", b)
     return promoted(_OPS["floor_divide"], (sub(a, promoted(_OPS["fmod"], (a, b))), b))
+
+div.checks_operands = True  # type: ignore[attr-defined]
 
 
 _divide = operator(_DIV)

@@ -217,7 +217,8 @@ def put(self: Tensor, index: Any, value: Any) -> None:
     basic, picked = take_apart(self, index)
     check_writable(self, "x[...] = value")
     value = _as_value(self, value, exact=bool(picked))
-    if current().grad and (value.requires_grad or self.requires_grad):
+    mode = current()
+    if mode.executor is not None or (mode.grad and (value.requires_grad or self.requires_grad)):
         _put_recorded(self, basic, picked, value)
         return
     target = self._array[numpy_index(basic)]

@@ -45,6 +45,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         return apply2(_MATMUL, input, other)
     return apply(_MATMUL, _checked("matmul", input, other))  # type: ignore[no-any-return]
 
+matmul.checks_operands = True  # type: ignore[attr-defined]
+
 
 def _operator(self: Tensor, other: Any) -> Any:
     if other.__class__ is Tensor and self.__class__ is Tensor:

@@ -1,8 +1,9 @@
 """`wf.graph(t)`: the graph behind a tensor, to iterate over and to read.
 
-    graph of f32[] · 4 nodes, 2 leaves
-      %a                 leaf               f32[8,3]
-      %0 = mul(%a, %b)                      f32[8,3]   train.py:12   h = x * w
+    graph of f32[8,3] · 1 node, 2 leaves
+      %a  leaf         f32[8,3]
+      %b  leaf         f32[3]
+      %0  mul(%a, %b)  f32[8,3]  train.py:12  h = x * w
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def _row(node: Node, names: dict[Any, str]) -> tuple[str, str, str, str, str]:
         name = names.get(target, "·")
         several = isinstance(target, Node) and target.outs is not None
         inputs.append(f"{name}.{number}" if several else name)
-    attrs = [f"{key}={_short(value)}" for key, value in node.attrs.items()]
+    # A flag that is off says nothing.
+    attrs = [f"{key}={_short(value)}" for key, value in node.attrs.items() if value is not False]
     site = node.site
     specs: tuple[Spec, ...] = node.specs
     return (

@@ -49,6 +49,8 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """`max(input, 0)`, element by element."""
     return relu_(input) if inplace else _relu(input)
 
+relu.checks_operands = True  # type: ignore[attr-defined]
+
 
 def relu_(input: Tensor) -> Tensor:
     """In-place form of `relu`."""
