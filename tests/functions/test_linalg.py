@@ -361,3 +361,16 @@ def test_methods_are_the_functions():
     close((u * s) @ v.mT, a)
     q, r = a.qr()
     close(q @ r, a)
+
+
+def test_cdist_of_many_rows_goes_by_products_and_agrees():
+    rng = np.random.default_rng(0)
+    a, b = wf.tensor(rng.normal(size=(40, 4)), requires_grad=True), wf.tensor(rng.normal(size=(3, 4)))
+    with wf.no_grad():
+        a[0] = b[1]  # the same point: distance 0, no slope
+    direct = wf.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    quick = wf.cdist(a, b)
+    np.testing.assert_allclose(quick.detach().numpy(), direct.detach().numpy(), atol=1e-7)
+    quick.sum().backward()
+    assert np.isfinite(a.grad.numpy()).all()
+    assert "matmul" in [node.op.name for node in wf.graph(quick)]

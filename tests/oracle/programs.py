@@ -55,6 +55,16 @@ def inner(v: Any) -> Any:
     return (out * v).sum()
 
 
+def changing(v: Any) -> Any:
+    """Writes in place of one example, for vmap."""
+    out = v.clone()
+    out.mul_(v).add_(0.5)
+    if out.dim():
+        out[..., :1] = v[..., -1:] * 2
+        out[..., -1].sin_()
+    return out * v
+
+
 def rewriting(v: Any) -> Any:
     """Writes in place within a checkpointed stretch."""
     out = v.sin()
@@ -120,7 +130,7 @@ class Run:
         m = self.m
         self.names |= {"m": m, "checkpoint": functools.partial(_checkpoint(m), use_reentrant=False)}
         self.names |= {f.__name__: functools.partial(f, m) for f in (new, gradients, derivative)}
-        self.names |= {"inner": inner, "rewriting": rewriting, **_functions(m)}
+        self.names |= {"inner": inner, "changing": changing, "rewriting": rewriting, **_functions(m)}
 
     def step(self, statement: str) -> Exception | None:
         """Run one statement; what it raised."""

@@ -7,6 +7,8 @@ import numpy as np
 from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of, common_dtype
+from wayfare.functions.arithmetic import sqrt
+from wayfare.functions.elementwise import where
 from wayfare.functions.matrix_norms import vector_norm
 from wayfare.functions.reduce import sum as total
 from wayfare.spec import broadcast
@@ -67,4 +69,19 @@ def cdist(
         raise DTypeError(f"cdist: needs floating-point numbers, not {x1.spec} and {x2.spec}")
     x1, x2 = as_dtype_of(x1, dtype), as_dtype_of(x2, dtype)
     broadcast("cdist", tuple(x1.shape[:-2]), tuple(x2.shape[:-2]))
+    many = x1.shape[-2] > _MANY or x2.shape[-2] > _MANY
+    if p == 2 and many and not compute_mode.startswith("donot"):
+        return _by_products(x1, x2)
     return vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+
+
+# From this many rows on PyTorch, too, uses the matrix product, unless told not to.
+_MANY = 25
+
+
+def _by_products(x1: Tensor, x2: Tensor) -> Tensor:
+    """|a - b|² = |a|² + |b|² - 2ab: a matrix product in place of an array of all differences."""
+    square = total(x1 * x1, -1, True) + total(x2 * x2, -1).unsqueeze(-2) - 2 * (x1 @ x2.mT)
+    apart = square > 0
+    # Where two rows are the same the distance is 0 and has no slope; the root of a safe number keeps it finite.
+    return where(apart, sqrt(where(apart, square, 1.0)), 0.0)  # type: ignore[no-any-return]
