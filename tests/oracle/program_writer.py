@@ -9,74 +9,8 @@ from typing import Any
 
 import torch
 
-from tests.oracle.programs import _DELIBERATE, Run, Seen, _is_final, seen
-
-_UNARY = ("sin()", "tanh()", "sigmoid()", "exp()", "relu()", "abs()", "square()", "neg()", "clamp(-0.7, 0.9)", "pow(3)",
-          "mul(0.5)", "cumsum(0)", "softmax(-1)", "clone()", "logsumexp(0)", "sum(0)", "sum(-1, keepdim=True)", "mean()",
-          "amax(0)", "prod(-1)", "var(0)", "sum()", "max(-1).values", "norm()", "std()", "tril()", "flip(0)",
-          "contiguous()", "cumprod(0)", "sort(-1).values", "roll(1, 0)", "log_softmax(0)", "min()", "sqrt()",
-          "argmax()", "log()", "expm1()", "reciprocal()", "double()", "repeat(2, *t.shape)")  # fmt: skip
-_BINARY = ("{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.square() + 1)", "m.maximum({a}, {b})",
-           "m.where({a} > {b}, {a}, {b})", "m.sub({a}, {b}, alpha=0.5)", "m.where({a} > 0, {b}, 0.5)",
-           "m.addcmul({a}, {a}, {b}, value=0.7)", "2.0 - {a} * {b}", "m.atan2({a}, {b} + 3)",
-           "checkpoint(lambda a, b: (a * b).sin() * a, {a}.clone(), {b}.clone())")  # fmt: skip
-_WRITES = ("add_({b})", "mul_({b})", "sub_({b}, alpha=0.3)", "add_({b}, alpha=-2)", "div_({b}.square() + 1)", "copy_({b})",
-           "addcmul_({b}, {b}, value=0.5)", "masked_fill_({b} > 0, 0.3)")  # fmt: skip
-_WRITES_ALONE = ("exp_()", "sigmoid_()", "tanh_()", "sin_()", "neg_()", "relu_()", "abs_()", "clamp_(-0.5, 1)", "fill_(0.4)",
-                 "zero_()", "mul_(0.5)", "add_(1)", "pow_(2)", "square_()", "cumsum_(0)", "triu_()", "masked_fill_({a} > 0, 0.2)",
-                 "mul_({a})", "add_({a})", "sqrt_()", "index_fill_(0, m.tensor([0]), 0.5)",
-                 "reciprocal_()", "floor_()", "clamp_min_(0)")  # fmt: skip
-_RESHAPES = ("t_()", "unsqueeze_(0)", "squeeze_()", "transpose_(0, -1)", "unsqueeze_(-1)", "swapaxes_(0, -1)")
-
-
-# Whole statements: {n} and {o} are new names, {a} and {b} tensors of one shape (after broadcasting), {x} a leaf.
-_MORE = (
-    "{n} = ({a}.float() * 2).double()",
-    "{n} = {a} * {b}.float()",
-    "{n} = Cube.apply({a})",
-    "{n} = Cube.apply({a} + {b}) * {a}",
-    "{n} = Doubled.apply({a}.clone())",
-    "Doubled.apply({a})",
-    "{n}, {o} = SumAndProduct.apply({a}, {b})",
-    "{n} = SumAndProduct.apply({a}, {b})[0]",
-    "if {a}.grad_fn is not None:\n    {a}.grad_fn.register_prehook(lambda g: tuple(x if x is None else x * 2 for x in g))",
-    "if {a}.grad_fn is not None:\n    {a}.grad_fn.register_hook(lambda gi, go: tuple(x if x is None else x * 2 for x in gi))",
-    "if {a}.is_leaf and {a}.requires_grad:\n    {a}.register_post_accumulate_grad_hook(lambda p: (p.grad.mul_(2), None)[1])",
-    "if {a}.is_leaf and {a}.requires_grad:\n    {a}.register_post_accumulate_grad_hook(lambda p: (p.mul_(1.5), None)[1])",
-    "if {a}.requires_grad and {b}.requires_grad:\n    m.autograd.backward([{a}.sum(), {b}.mean()], inputs=[{b}], retain_graph=True)",
-    "{n} = m.func.grad(lambda v: (v.sin() * {b}).sum())({a}.clone())",
-    "{n} = m.func.grad(inner)({a}.clone().reshape(-1))",
-    "{n} = m.func.grad(lambda v: m.func.grad(inner)(v).square().sum())({a}.detach().reshape(-1))",
-    "{n}, {o} = (v.detach() for v in m.func.jvp(lambda v: v.tanh() * {b}.clone(), ({a}.detach().clone(),), ({a}.detach().cos(),)))",
-    "{n} = m.func.vjp(inner, {a}.clone().reshape(-1))[1]({a}.detach().sum())[0]",
-    "{n} = m.func.vmap(lambda v: (v * 2).tanh().sum() + v.reshape(-1)[-1])({a})",
-    "{n} = m.func.vmap(changing)({a}.clone())",
-    "{n} = m.func.vmap(lambda v: changing(v) * 2, in_dims=-1, out_dims=-1)({a}.clone())",
-    "{n} = m.func.vmap(m.func.grad(lambda v: changing(v).sum()))({a}.clone())",
-    "{n} = m.func.jacrev(lambda v: v.sin() * v.sum())({a}.detach().reshape(-1)[:3])",
-    "{n} = m.func.jacfwd(lambda v: v.cumsum(0) * v)({a}.detach().clone().reshape(-1)[:3])",
-    "with m.no_grad():\n    {n} = {a} * {b}",
-    "with m.no_grad():\n    with m.enable_grad():\n        {n} = {a} * {b}",
-    "with m.no_grad():\n    {n} = m.func.grad(lambda v: (v * v * v).sum())({a})",
-    "with m.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):\n    {n} = {a}.exp() * {b}\n    {n}.mul_({a})",
-    "{n} = checkpoint(rewriting, {a}.clone())",
-    "{n} = checkpoint(lambda v: (v * {b}.detach().clone()).tanh().sin(), {a}.clone())",
-    "{n} = m.einsum('...i,...i->...', {a}.clone(), {a}.clone())",
-    "{n} = m.nn.functional.layer_norm({a}, {a}.shape[-1:])",
-    "{n} = m.nn.functional.cross_entropy({a}.reshape(-1, {a}.shape[-1]), m.zeros({a}.numel() // {a}.shape[-1], dtype=m.int64))",
-    "{n} = m.nn.functional.linear({a}, {a}.reshape(-1, {a}.shape[-1])[:2])",
-    "{n}, _ = {a}.cummax(0)",
-    "{n} = {a}.topk(1, -1)[0]",
-    "{n} = {a}.repeat_interleave(2, 0)",
-    "if {a}.is_leaf and {a}.grad is not None:\n    {n} = {a}.grad.detach()\nelse:\n    {n} = {a}.detach()",
-    "if {a}.is_leaf and {a}.grad is not None:\n    {n} = {a}.grad * 2 + {a}\nelse:\n    {n} = {a} * 2",
-    "{n} = m.stack({a}.unbind(0)[::-1])",
-    "{n} = m.broadcast_tensors({a}, {b})[0] * 2",
-    "{n} = {a}.clone()\n{n}.diagonal(0, 0, -1).mul_(2)\n{n}.select(-1, 0).copy_({a}.select(-1, -1))",
-    "{n} = {a}.clone()\nfor row in {n}:\n    {n}.mul_(0.9)",
-    "{n} = {a}.clone().t_().mul_(2)",
-    "{n} = {a}.clone()\n{o} = {n}[0]\n{n}.transpose_(0, -1)\n{n}.mul_({n}.detach() + 1)",
-)
+from tests.oracle.program_parts import BINARY, MORE, RESHAPES, UNARY, WRITES, WRITES_ALONE
+from tests.oracle.programs import DELIBERATE, Run, Seen, is_final, seen
 
 
 class Writer:
@@ -114,13 +48,13 @@ class Writer:
         if error is not None:
             text = str(error)
             nonsense = not isinstance(error, RuntimeError) or not any(w in text for w in _TELLING)
-            if nonsense or any(w in text for w in _DELIBERATE):
+            if nonsense or any(w in text for w in DELIBERATE):
                 for name in set(self.run.names) - before:
                     del self.run.names[name]
                 return
         self.statements.append(statement)
         self.errors.append(error)
-        self.ended = error is not None and _is_final(statement)
+        self.ended = error is not None and is_final(statement)
         for name, t in self.run.tensors().items():
             if t.dtype is not torch.float64 or t.numel() > 200 or t.dim() > 4 or _spoilt(t):
                 del self.run.names[name]
@@ -134,7 +68,9 @@ class Writer:
         if not leaves or self.ended:
             return
         for name in others:
-            self.add(f"found = [*globals().get('found', ()), *gradients({name}, [{', '.join(leaves)}], retain_graph=True)]")
+            self.add(
+                f"found = [*globals().get('found', ()), *gradients({name}, [{', '.join(leaves)}], retain_graph=True)]"
+            )
         self.add(self.backward())
 
     # -- what to name ----------------------------------------------------------------------------------------
@@ -146,7 +82,7 @@ class Writer:
     def any(self) -> str:
         """Some tensor, rather a young one."""
         names = list(self.run.tensors())
-        return names[min(self.draw.randrange(len(names)), len(names) - 1)] if self.draw.random() < 0.6 else names[-1 - self.draw.randrange(min(3, len(names)))]
+        return self.draw.choice(names if self.draw.random() < 0.6 else names[-3:])
 
     def value(self, name: str) -> Any:
         return self.run.names[name]
@@ -155,7 +91,9 @@ class Writer:
         """A tensor that broadcasts with `a`; with `into`, to its shape."""
         shape = self.value(a).shape
         fitting = [n for n, t in self.run.tensors().items() if _broadcasts(t.shape, shape, into)]
-        return self.draw.choice(fitting) if fitting and self.draw.random() < 0.8 else self.leaf(self.shrunk(tuple(shape)))
+        if fitting and self.draw.random() < 0.8:
+            return self.draw.choice(fitting)
+        return self.leaf(self.shrunk(tuple(shape)))
 
     def shrunk(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """A shape that broadcasts to the given one."""
@@ -175,12 +113,12 @@ class Writer:
 
     def unary(self) -> str:
         a = self.any()
-        call = self.draw.choice(_UNARY).replace("t.shape", f"{a}.shape")
+        call = self.draw.choice(UNARY).replace("t.shape", f"{a}.shape")
         return f"{self.fresh()} = {a}.{call}"
 
     def binary(self) -> str:
         a = self.any()
-        return f"{self.fresh()} = {self.draw.choice(_BINARY).format(a=a, b=self.mate(a))}"
+        return f"{self.fresh()} = {self.draw.choice(BINARY).format(a=a, b=self.mate(a))}"
 
     def matmul(self) -> str | None:
         a = self.any()
@@ -189,7 +127,7 @@ class Writer:
             return None
         fitting = [n for n, t in self.run.tensors().items() if t.dim() and t.shape[max(t.dim() - 2, 0)] == shape[-1]]
         b = self.draw.choice(fitting) if fitting else self.leaf((shape[-1], 2))
-        if len(shape) > 2 or b in fitting and self.value(b).dim() > 2:
+        if len(shape) > 2 or (b in fitting and self.value(b).dim() > 2):
             b += ".clone()"  # PyTorch may keep the operand or a copy of it
         return f"{self.fresh()} = {a}{'.clone()' if 'clone' in b else ''} @ {b}"
 
@@ -204,20 +142,22 @@ class Writer:
         """Some view of `a`."""
         draw, shape = self.draw, tuple(self.value(a).shape)
         dims = len(shape)
-        choices: list[str] = [".unsqueeze(0)", ".unsqueeze(-1)", ".squeeze()", ".view(-1)", "[None]", "[...]", ".reshape(-1)",
-                              ".detach()", ".flatten()", f".view({shape})", f".expand(2, *{shape})"]  # fmt: skip
+        choices = [".unsqueeze(0)", ".unsqueeze(-1)", ".squeeze()", ".view(-1)", "[None]", "[...]", ".reshape(-1)"]
+        choices += [".detach()", ".flatten()", f".view({shape})", f".expand(2, *{shape})"]
         if dims:
             d = draw.randrange(dims)
             n = shape[d]
             lo = draw.randrange(n + 1)
             hi = draw.randrange(lo, n + 1)
             at = ":, " * d
-            choices += [f".transpose(0, {d})", f".permute({draw.sample(range(dims), dims)})", f"[{at}{lo}:{hi}]", f"[{at}::2]",
-                        f"[..., {lo}:]", f".narrow({d}, {lo}, {hi - lo})", f".movedim({d}, 0)", f".mT", f"[{at}1:]",
-                        f".chunk(2, {d})[0]", f".tensor_split(2, {d})[-1]", f".unfold({d}, {max(1, n // 2)}, 1)"]  # fmt: skip
+            order = draw.sample(range(dims), dims)
+            choices += [f".transpose(0, {d})", f".permute({order})", f".movedim({d}, 0)", ".mT", f"[..., {lo}:]"]
+            choices += [f"[{at}{lo}:{hi}]", f"[{at}::2]", f"[{at}1:]", f".narrow({d}, {lo}, {hi - lo})"]
+            choices += [f".chunk(2, {d})[0]", f".tensor_split(2, {d})[-1]", f".unfold({d}, {max(1, n // 2)}, 1)"]
             if n:
                 i = draw.randrange(-n, n)
-                choices += [f"[{at}{i}]", f".select({d}, {i})", f".unbind({d})[{i}]", f"[{at}{i}:, None]", f"[..., {i}]"] * 2
+                one = [f"[{at}{i}]", f".select({d}, {i})", f".unbind({d})[{i}]", f"[{at}{i}:, None]", f"[..., {i}]"]
+                choices += one * 2
             if n == 1:
                 choices += [f".squeeze({d})"] * 4
             if n % 2 == 0:
@@ -247,9 +187,9 @@ class Writer:
         choices = [f"{at}{where}"]
         if len(shape) > 1 and min(shape):
             pairs = [[self.draw.randrange(n) for _ in range(2)] for n in shape]
-            choices += [f"m.tensor({pairs[0]}), m.tensor({pairs[1]})", f"m.tensor({pairs[0]}), ..., m.tensor({pairs[-1]})",
-                        f"m.tensor({pairs[0]}), 0", f"m.tensor({pairs[0]}), 1:", f"{a}[:, 0] > 0",
-                        f"None, m.tensor({pairs[0]})"]  # fmt: skip
+            first, second, last = (f"m.tensor({pairs[i]})" for i in (0, 1, -1))
+            choices += [f"{first}, {second}", f"{first}, ..., {last}", f"{first}, 0", f"{first}, 1:", f"None, {first}"]
+            choices.append(f"{a}[:, 0] > 0")
         return self.draw.choice(choices)
 
     def indexed(self) -> str | None:
@@ -282,9 +222,9 @@ class Writer:
             b = self.mate(a, into=True)
             if b != into and self.overlap(into, b):
                 return None
-            call = self.draw.choice(_WRITES).format(a=a, b=b)
+            call = self.draw.choice(WRITES).format(a=a, b=b)
         else:
-            call = self.draw.choice(_WRITES_ALONE).format(a=a)
+            call = self.draw.choice(WRITES_ALONE).format(a=a)
             into = a if a in call else into
         allowed = self.may_write(a, call) and (into == a or (a not in self.stretched and self.may_write(into, call)))
         return f"{into}.{call}" if allowed else None
@@ -308,7 +248,7 @@ class Writer:
         if self.value(a).retains_grad:
             return None  # whether its gradient has the old shape or the new one is an accident
         self.turned.add(a)
-        return f"{a}.{self.draw.choice(_RESHAPES)}"
+        return f"{a}.{self.draw.choice(RESHAPES)}"
 
     def assign(self) -> str | None:
         a = self.any()
@@ -330,7 +270,9 @@ class Writer:
     def fitting(self, part: Any) -> str:
         """A tensor that can be written into `part`."""
         found = [n for n, t in self.run.tensors().items() if _broadcasts(t.shape, part.shape, True)]
-        return self.draw.choice(found) if found and self.draw.random() < 0.7 else self.leaf(self.shrunk(tuple(part.shape)))
+        if found and self.draw.random() < 0.7:
+            return self.draw.choice(found)
+        return self.leaf(self.shrunk(tuple(part.shape)))
 
     def probe(self, expression: str) -> Any:
         try:
@@ -348,13 +290,15 @@ class Writer:
         source = self.leaf((*shape[:d], 2, *shape[d + 1 :]))
         unique = sorted(set(rows))
         copied = self.leaf((*shape[:d], len(unique), *shape[d + 1 :]))
+        order = f"m.argsort({a}.detach(), {d}, stable=True)"
+        if d == 0 and self.draw.random() < 0.2:
+            return f"{a}.index_put_((m.tensor({rows}),), {self.leaf((2, *shape[1:]))}, accumulate=True)"
         return self.draw.choice((
             f"{a}.index_add_({d}, m.tensor({rows}), {source}, alpha=0.5)",
             f"{a}.index_copy_({d}, m.tensor({unique}), {copied})",
-            f"{a}.scatter_add_({d}, m.argsort({a}.detach(), {d}, stable=True), {self.leaf(shape)})",
-            f"{a}.scatter_({d}, m.argsort({a}.detach(), {d}, stable=True), {self.leaf(shape)})",
+            f"{a}.scatter_add_({d}, {order}, {self.leaf(shape)})",
+            f"{a}.scatter_({d}, {order}, {self.leaf(shape)})",
             f"{a}.masked_scatter_({a} > 0, {self.leaf(shape)})",
-            f"{a}.index_put_((m.tensor({rows}),), {self.leaf((2, *shape[1:]))}, accumulate=True)" if d == 0 else f"{a}.zero_()",
         ))  # fmt: skip
 
     def quietly(self) -> str | None:
@@ -370,18 +314,20 @@ class Writer:
         a, c = self.any(), self.fresh()
         b = self.mate(a, into=True)
         if self.value(a).dim() and self.draw.random() < 0.5:
-            return f"{c} = {a}.clone()\nfor i in range(1, {self.value(a).shape[0]}):\n    {c}[i] = {c}[i - 1].sin() + {a}[i]"
+            rows = range(1, self.value(a).shape[0])
+            return f"{c} = {a}.clone()\nfor i in {rows}:\n    {c}[i] = {c}[i - 1].sin() + {a}[i]"
         return f"{c} = {a}\nfor _ in range(3):\n    {c} = ({c} * {b}).tanh() + {a}"
 
     def watch(self) -> str | None:
         a = self.any()
         if self.value(a)._is_view() or a in self.turned:
             return None  # PyTorch forgets the hooks of a view when its memory is written
-        return f"{a}.{self.draw.choice(('register_hook(lambda g: g * 2)', 'retain_grad()', 'register_hook(lambda g: None)'))}"
+        calls = ("register_hook(lambda g: g * 2)", "retain_grad()", "register_hook(lambda g: None)")
+        return f"{a}.{self.draw.choice(calls)}"
 
     def more(self) -> str | None:
         a = self.any()
-        template = self.draw.choice(_MORE)
+        template = self.draw.choice(MORE)
         if "grad_fn.register" in template and (self.value(a)._is_view() or a in self.turned):
             return None  # PyTorch makes other nodes for views when their memory is written
         if template.startswith("Doubled") and not self.may_write(a):
@@ -411,7 +357,7 @@ class Writer:
         a, b = self.any(), self.any()
         if not (self.value(a).requires_grad and self.value(b).requires_grad):
             return None
-        if self.value(b)._is_view() and self.value(b)._version:
+        if b in self.turned or (self.value(b)._is_view() and self.value(b)._version):
             return None  # PyTorch takes a view for another tensor once its memory was written
         return f"{self.fresh()} = derivative({a}, {b})"
 
@@ -434,12 +380,14 @@ def _broadcasts(a: Any, b: Any, into: bool) -> bool:
 
 
 # Errors that tell something about autograd and memory; the others only say that a random statement was nonsense.
-_TELLING = ("inplace", "in-place", "leaf Variable", "second time", "does not require grad", "requires no grad", "single memory",
-            "don't require grad", "retain_grad", "view", "requires gradient")  # fmt: skip
+_TELLING = (
+    "inplace", "in-place", "leaf Variable", "second time", "does not require grad", "requires no grad", "single memory",
+    "don't require grad", "retain_grad", "view", "requires gradient",
+)  # fmt: skip
 
 _KINDS: list[tuple[Callable[[Writer], str | None], int]] = [
     (Writer.make, 2), (Writer.unary, 6), (Writer.binary, 7), (Writer.matmul, 2), (Writer.view, 9), (Writer.several, 1),
-    (Writer.indexed, 3), (Writer.joined, 2), (Writer.write_in_place, 9), (Writer.reshape_in_place, 1), (Writer.assign, 5),
-    (Writer.scatter, 1), (Writer.quietly, 2), (Writer.branch, 1), (Writer.loop, 1), (Writer.watch, 2), (Writer.touch_grad, 1), (Writer.more, 12),
-    (Writer.backward, 1), (Writer.second_order, 1),
+    (Writer.indexed, 3), (Writer.joined, 2), (Writer.write_in_place, 9), (Writer.reshape_in_place, 1),
+    (Writer.assign, 5), (Writer.scatter, 1), (Writer.quietly, 2), (Writer.branch, 1), (Writer.loop, 1),
+    (Writer.watch, 2), (Writer.touch_grad, 1), (Writer.backward, 1), (Writer.second_order, 1), (Writer.more, 12),
 ]  # fmt: skip

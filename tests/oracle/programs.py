@@ -19,100 +19,15 @@ import numpy as np
 import torch
 
 import wayfare as wf
+from tests.oracle.program_parts import changing, derivative, functions, gradients, inner, new, rewriting
 from wayfare.utils.checkpoint import checkpoint as wf_checkpoint
 
 # What PyTorch refuses and Wayfare does by design: docs/coming_from_pytorch.md.
-_DELIBERATE = ("returns multiple views", "created in no_grad mode", "some elements of the input tensor")
-# What PyTorch refuses because it kept no copy, or freed what it kept; where Wayfare can do it, the gradient must be right.
+DELIBERATE = ("returns multiple views", "created in no_grad mode", "some elements of the input tensor")
+# What PyTorch refuses because it kept no copy, or freed what it kept. Where Wayfare can do it, it must be right.
 _TOO_STRICT = ("modified by an inplace operation", "a second time")
 # Beyond this, rounding decides what the numbers are.
 _LARGE = 1e9
-
-
-def new(m: Any, seed: int, shape: tuple[int, ...], requires_grad: bool = False) -> Any:
-    """A leaf with numbers that the seed decides."""
-    values = np.random.default_rng(seed).uniform(-1.5, 1.5, shape)
-    return m.from_numpy(values).requires_grad_(requires_grad)
-
-
-def gradients(m: Any, out: Any, inputs: list[Any], **options: Any) -> Any:
-    """The gradients of a weighted sum of `out` with respect to the inputs."""
-    loss = (out * new(m, 99, tuple(out.shape))).sum()
-    return m.autograd.grad(loss, inputs, allow_unused=True, **options)
-
-
-def derivative(m: Any, out: Any, x: Any) -> Any:
-    """The gradient of a weighted sum with respect to one tensor, which can be differentiated again; else zeros."""
-    found = gradients(m, out, [x], create_graph=True)[0]
-    return m.zeros_like(x) if found is None else found
-
-
-def inner(v: Any) -> Any:
-    """A function of a vector, of the kind people write: copies, writes in place, views."""
-    out = v.clone()
-    out[0] = out[-1] * 2
-    out[1:].mul_(v[:-1])
-    return (out * v).sum()
-
-
-def changing(v: Any) -> Any:
-    """Writes in place of one example, for vmap."""
-    out = v.clone()
-    out.mul_(v).add_(0.5)
-    if out.dim():
-        out[..., :1] = v[..., -1:] * 2
-        out[..., -1].sin_()
-    return out * v
-
-
-def rewriting(v: Any) -> Any:
-    """Writes in place within a checkpointed stretch."""
-    out = v.sin()
-    out.mul_(v)
-    out.exp_()
-    return out * v
-
-
-@functools.cache
-def _functions(m: Any) -> dict[str, Any]:
-    """Custom Functions for one module."""
-
-    class Cube(m.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x * x
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 3 * x * x * g
-
-    class Doubled(m.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.mark_dirty(x)
-            x.mul_(2)
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * g
-
-    class SumAndProduct(m.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            product = x * y
-            ctx.save_for_backward(x, y)
-            return x + y, product
-
-        @staticmethod
-        def backward(ctx, by_sum, by_product):
-            x, y = ctx.saved_tensors
-            of_x, of_y = by_sum + by_product * y, by_sum + by_product * x
-            return of_x.sum_to_size(x.shape), of_y.sum_to_size(y.shape)
-
-    return {"Cube": Cube, "Doubled": Doubled, "SumAndProduct": SumAndProduct}
 
 
 def _checkpoint(m: Any) -> Any:
@@ -130,7 +45,7 @@ class Run:
         m = self.m
         self.names |= {"m": m, "checkpoint": functools.partial(_checkpoint(m), use_reentrant=False)}
         self.names |= {f.__name__: functools.partial(f, m) for f in (new, gradients, derivative)}
-        self.names |= {"inner": inner, "changing": changing, "rewriting": rewriting, **_functions(m)}
+        self.names |= {"inner": inner, "changing": changing, "rewriting": rewriting, **functions(m)}
 
     def step(self, statement: str) -> Exception | None:
         """Run one statement; what it raised."""
@@ -141,7 +56,7 @@ class Run:
         # PyTorch brings the history of a view up to date when somebody looks; before that, it may even crash.
         for t in self.tensors().values():
             with contextlib.suppress(RuntimeError):
-                t.is_leaf  # noqa: B018
+                t.is_leaf
         return None
 
     def tensors(self) -> dict[str, Any]:
@@ -163,7 +78,7 @@ class Seen:
     results: list[Any]  # the gradients that `gradients(...)` statements found
 
 
-def _is_final(statement: str) -> bool:
+def is_final(statement: str) -> bool:
     """A backward pass that fails leaves sums half made, so nothing is compared after it."""
     return ".backward(" in statement
 
@@ -174,7 +89,7 @@ def run(m: Any, statements: list[str]) -> Seen:
     errors: list[Exception | None] = []
     for statement in statements:
         errors.append(going.step(statement))
-        if errors[-1] is not None and _is_final(statement):
+        if errors[-1] is not None and is_final(statement):
             break
     return seen(going, errors)
 
@@ -230,7 +145,7 @@ def compare(statements: list[str], expected: Seen, actual: Seen) -> str | None:
         return None
     # A pass that failed may have got as far as a tensor, or not: the order of nodes is not promised.
     failed = any(error is not None for error in expected.errors)
-    ended = failed and expected.errors[-1] is not None and _is_final(statements[len(expected.errors) - 1])
+    ended = failed and expected.errors[-1] is not None and is_final(statements[len(expected.errors) - 1])
     tolerance = 2e-4 if any(".float()" in s for s in statements) else 1e-6
     found = _compare_tensors(expected, actual, failed, ended, tolerance)
     return found or _compare_results(expected, actual, tolerance)

@@ -323,7 +323,8 @@ def _check_versions(node: Node) -> None:
 
 def _made_again(node: Node) -> tuple[Any, ...]:
     """What a node kept before an earlier pass freed it, if that was shapes and dtypes only; else an error."""
-    of_output, of_inputs = VALUE, ()
+    of_output: int = VALUE
+    of_inputs: tuple[int, ...] = ()
     if node.op.family != "custom":
         of_output, of_inputs = node.op.keeps(tuple(edge is not None for edge in node.edges))
     if VALUE not in (of_output, *of_inputs) and (of_output == DROP or node.outs is None):
@@ -339,4 +340,4 @@ def _made_again(node: Node) -> tuple[Any, ...]:
 
 def _spec_of_edge(edge: Any) -> Spec:
     target, number = split_edge(edge)
-    return target.specs[number] if target.__class__ is Node else target.spec  # type: ignore[no-any-return]
+    return target.specs[number] if isinstance(target, Node) else target.spec

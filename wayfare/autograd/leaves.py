@@ -91,7 +91,7 @@ class Leaves:
                 old.add_into(dense)
                 leaf._grad = wrap(dense)
         elif old._edge is not None or not old._array.flags.writeable:
-            leaf._grad = wrap(old._array + (g.dense() if g.__class__ is Rows else g))
+            leaf._grad = wrap(np.asarray(old._array + (g.dense() if g.__class__ is Rows else g)))
         else:
             if g.__class__ is Rows:
                 g.add_into(old._array)

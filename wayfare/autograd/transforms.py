@@ -67,6 +67,14 @@ def _live(t: Any, name: str) -> Tensor:
     return close_again(base, levels)
 
 
+def _retire(live: list[Tensor]) -> None:
+    """The transform is done: what hangs on its own leaves is a constant from now on."""
+    for t in live:
+        base = lay_open(t)[0]
+        if base._extras is not None and "live" in base._extras:
+            base._requires_grad = False
+
+
 def _split(
     name: str, args: tuple[Any, ...], argnums: Any
 ) -> tuple[tuple[int, ...], list[Tensor], Any, tuple[Any, ...]]:
@@ -204,6 +212,7 @@ def grad_and_value(
                 raise ShapeError(f"grad: the function must return one number, it returned {shown}",
                                  fix="Reduce it with .sum() or .mean(), or use wf.func.jacrev.")  # fmt: skip
             gradients = rebuild(differentiate([out], live, None))
+        _retire(live)
         return (gradients if isinstance(argnums, tuple) else gradients[0]), value
 
     return call
@@ -248,6 +257,7 @@ def jvp(
             if p.shape != d.shape:
                 raise ShapeError(f"jvp: a tangent of {d.spec} was given for a primal of {p.spec}")
         pushed = rebuild(differentiate(pulled, seeds, list(directions)))
+    _retire([*live, *seeds])
     return (out, pushed, value[1]) if has_aux else (out, pushed)
 
 

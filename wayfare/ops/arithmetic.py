@@ -255,7 +255,8 @@ where = elementwise(
 gate = elementwise(
     "gate", arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
     reference=lambda g, mask: g if mask else 0.0,
-    vjp=(lambda m, g, _y, _x, mask: m.gate(g, mask), lambda m, g, _y, _x, _mask: None),
+    # A mask of numbers (the result of relu) has the slope 0, which is not the same as having played no part.
+    vjp=(lambda m, g, _y, _x, mask: m.gate(g, mask), lambda m, g, _y, _x, _mask: m.zeros_like(g)),
 )  # fmt: skip
 
 logical_and = elementwise("logical_and", arity=2, reference=lambda a, b: bool(a) and bool(b), result="bool")

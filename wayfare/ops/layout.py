@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -223,12 +223,12 @@ pad = movement(
 )
 
 
-def _copying(name: str, order: Any) -> Any:
-    """A copy of the same numbers, in the same layout ("K") or row after row ("C")."""
+def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
+    """A copy of the same numbers, in the same layout or row after row."""
     return define(
         name,
         family="movement",
-        forward=lambda x: x.copy(order=order),
+        forward=copy,
         infer=lambda x: x,
         vjp=(lambda m, g, _y, _x: g,),
         batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0]),
@@ -240,8 +240,13 @@ def _copying(name: str, order: Any) -> Any:
     )
 
 
-clone = _copying("clone", "K")
-contiguous = _copying("contiguous", "C")
+def _clone(x: Array) -> Array:
+    # A stretched array has no layout of its own to keep; NumPy would put the stretched dimension innermost.
+    return x.copy(order="C" if 0 in x.strides else "K")
+
+
+clone = _copying("clone", _clone)
+contiguous = _copying("contiguous", lambda x: x.copy(order="C"))
 
 
 # What `copy_` and `fill_` do to a tensor: it takes other values, and its own no longer count.

@@ -49,7 +49,7 @@ def _standardize_infer(x: Spec, *, dim: Dims, eps: float) -> tuple[Spec, Spec, S
 def _standardize_vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, dim: Dims, eps: float) -> Any:
     of_out, of_mean, of_variance = g
     out, _, variance = y
-    shape, count = x_spec.shape, count_of(x_spec.shape, dim)
+    shape, count = x_spec.shape, max(count_of(x_spec.shape, dim), 1)
     inverse = 1 / m.sqrt(variance + eps)
     parts = []
     if of_out is not None:
@@ -188,7 +188,7 @@ def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, _x: Any, weight: Any, bi
         if of_hat is not None:
             of_x = m.standardize_backward(of_hat, hat, inverse, dim=dim)
         if of_inverse is not None:  # only in gradients of gradients
-            part = -(of_inverse * inverse * inverse / math.prod(bias_spec.shape)) * hat
+            part = -(of_inverse * inverse * inverse / max(math.prod(bias_spec.shape), 1)) * hat
             of_x = part if of_x is None else of_x + part
     return of_x, of_weight, of_bias
 
