@@ -19,7 +19,6 @@ from wayfare.errors import AnomalyError, GraphError
 from wayfare.graph.node import Node
 from wayfare.op import REGISTRY, VALUE, Op, explain_failure
 from wayfare.site import INSIDE
-from wayfare.spec import OF_NUMPY
 from wayfare.state import NO_GRAD, STATE, UNUSUAL, Mode
 from wayfare.tensor import Tensor, View, wrap
 
@@ -367,8 +366,3 @@ def _as_operand(value: Any, others: tuple[Any, ...]) -> Tensor:
 
 raw_ops: Any = RawOps()
 tensor_ops: Any = TensorOps()
-
-
-def array_dtype_name(array: Any) -> str:
-    """The short name of an array's dtype, for messages."""
-    return OF_NUMPY[array.dtype].short

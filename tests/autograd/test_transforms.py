@@ -75,6 +75,8 @@ def test_autograd_functional():
     np.testing.assert_allclose(functional.hessian(lambda t: (t**3).sum(), x).numpy(), np.diag(6 * x.numpy()))
     _, product = functional.hvp(lambda t: (t**3).sum(), x, vector(1.0, 2.0))
     np.testing.assert_allclose(product.numpy(), 6 * x.numpy() * [1.0, 2.0])
+    _, other_side = functional.vhp(lambda t: (t**3).sum(), x, vector(1.0, 2.0))
+    np.testing.assert_allclose(other_side.numpy(), product.numpy())
     (a, b) = functional.jacobian(lambda a, b: a * b, (x, x + 1))
     np.testing.assert_allclose(a.numpy(), np.diag(x.numpy() + 1))
     np.testing.assert_allclose(b.numpy(), np.diag(x.numpy()))

@@ -125,7 +125,7 @@ WRITES_ALONE = (
     "exp_()", "sigmoid_()", "tanh_()", "sin_()", "neg_()", "relu_()", "abs_()", "clamp_(-0.5, 1)", "fill_(0.4)",
     "zero_()", "mul_(0.5)", "add_(1)", "pow_(2)", "square_()", "cumsum_(0)", "triu_()",
     "masked_fill_({a} > 0, 0.2)", "mul_({a})", "add_({a})", "sqrt_()", "index_fill_(0, m.tensor([0]), 0.5)",
-    "reciprocal_()", "floor_()", "clamp_min_(0)",
+    "reciprocal_()", "clamp_min_(0)",
 )  # fmt: skip
 
 # Methods by which a tensor itself takes another shape.
@@ -173,11 +173,11 @@ MORE = (
     "{n} = checkpoint(rewriting, {a}.clone())",
     "{n} = checkpoint(lambda v: (v * {b}.detach().clone()).tanh().sin(), {a}.clone())",
     "{n} = m.einsum('...i,...i->...', {a}.clone(), {a}.clone())",
-    "{n} = m.nn.functional.layer_norm({a}, {a}.shape[-1:])",
+    "{n} = m.nn.functional.layer_norm({a}, {a}.shape[-1:]).mul_(2).add_(0.3)",
     "{n} = m.nn.functional.cross_entropy({a}.reshape(-1, {a}.shape[-1]), m.zeros({a}.numel() "
-    "// {a}.shape[-1], dtype=m.int64))",
+    "// {a}.shape[-1], dtype=m.int64)) * 1",
     "{n} = m.nn.functional.linear({a}, {a}.reshape(-1, {a}.shape[-1])[:2])",
-    "{n}, _ = {a}.cummax(0)",
+    "{n}, _ = {a}[None].cummax(0)",
     "{n} = {a}.repeat_interleave(2, 0)",
     "if {a}.is_leaf and {a}.grad is not None:\n    {n} = {a}.grad.detach()\nelse:\n    {n} = {a}.detach()",
     "if {a}.is_leaf and {a}.grad is not None:\n    {n} = {a}.grad * 2 + {a}\nelse:\n    {n} = {a} * 2",

@@ -136,6 +136,8 @@ class Writer:
         look = self.look(a)
         if a in self.stretched or ".expand" in look or ".unfold" in look:
             self.stretched.add(name)
+        if a in self.turned:
+            self.turned.add(name)
         return f"{name} = {a}{look}"
 
     def look(self, a: str) -> str:
@@ -153,7 +155,9 @@ class Writer:
             order = draw.sample(range(dims), dims)
             choices += [f".transpose(0, {d})", f".permute({order})", f".movedim({d}, 0)", ".mT", f"[..., {lo}:]"]
             choices += [f"[{at}{lo}:{hi}]", f"[{at}::2]", f"[{at}1:]", f".narrow({d}, {lo}, {hi - lo})"]
-            choices += [f".chunk(2, {d})[0]", f".tensor_split(2, {d})[-1]", f".unfold({d}, {max(1, n // 2)}, 1)"]
+            choices += [f".chunk(2, {d})[0]", f".tensor_split(2, {d})[-1]"]
+            if min(shape):
+                choices.append(f".unfold({d}, {max(1, n // 2)}, 1)")
             if n:
                 i = draw.randrange(-n, n)
                 one = [f"[{at}{i}]", f".select({d}, {i})", f".unbind({d})[{i}]", f"[{at}{i}:, None]", f"[..., {i}]"]
@@ -332,9 +336,12 @@ class Writer:
             return None  # PyTorch makes other nodes for views when their memory is written
         if template.startswith("Doubled") and not self.may_write(a):
             return None
+        b = self.mate(a) if "{b}" in template else ""
+        if "inputs=" in template and b in self.turned:
+            return None
         if "t_()" in template or "transpose_" in template:
             self.turned.add(f"t{self.count}")
-        names = {"n": self.fresh(), "o": self.fresh(), "a": a, "b": self.mate(a) if "{b}" in template else ""}
+        names = {"n": self.fresh(), "o": self.fresh(), "a": a, "b": b}
         if a in self.stretched:
             self.stretched.update((names["n"], names["o"]))
         return template.format(**names)

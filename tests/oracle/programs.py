@@ -96,10 +96,11 @@ def run(m: Any, statements: list[str]) -> Seen:
 
 def seen(going: Run, errors: list[Exception | None]) -> Seen:
     """What there is to see when a run has ended."""
-    tensors = {
-        name: (_numbers(t), t.requires_grad, t.is_leaf, _numbers(t.grad) if t.is_leaf or t.retains_grad else None)
-        for name, t in going.tensors().items()
-    }
+    tensors = {}
+    for name, t in going.tensors().items():
+        with contextlib.suppress(RuntimeError):  # PyTorch may refuse to look at a part of a tensor that was written
+            grad = t.grad if t.is_leaf or t.retains_grad else None
+            tensors[name] = (_numbers(t), t.requires_grad, t.is_leaf, _numbers(grad))
     found = going.names.get("found", ())
     return Seen(errors, tensors, [None if g is None else _numbers(g) for g in found])
 
@@ -135,8 +136,8 @@ def compare(statements: list[str], expected: Seen, actual: Seen) -> str | None:
     if lenient:
         expected = _run_leniently(statements)
         for number, (want, got) in enumerate(itertools.zip_longest(expected.errors, actual.errors)):
-            if "support saved tensor hooks" in str(want):
-                return None  # torch.func does not, so there is nothing to compare with
+            if any(text in str(want) for text in ("support saved tensor hooks", *_TOO_STRICT)):
+                return None  # torch.func does not, and custom Functions keep what they like: nothing to compare with
             if want is not None and got is None:
                 return f"statement {number}: PyTorch raises {_show(want)} even with copies, Wayfare does not"
             if want is None and got is not None:

@@ -109,6 +109,8 @@ class _Pass:
                     if not capture.takes(node, g, node.outs is not None):
                         continue
                     edges = capture.towards(edges)
+                if node.extras is not None and node.extras.pre_hooks:
+                    g = _call_pre_hooks(node, g, create)
                 kept = _unpack(node, create)
                 grads = _all_gradients(node, m, g, kept, edges, anomaly)
             if not retain:
@@ -214,7 +216,7 @@ def _fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
 
 
 def _prepare(node: Node, g: Any, create: bool) -> Any:
-    """Missing gradients of a node of several outputs become zeros, Rows become dense, hooks have their say."""
+    """Missing gradients of a node of several outputs become zeros, Rows become dense, tensors' hooks have their say."""
     outs = node.outs
     if outs is None:
         grads = [_dense(g)]
@@ -231,9 +233,16 @@ def _prepare(node: Node, g: Any, create: bool) -> Any:
             if tensor is not None and grads[number] is not None:
                 value = own_tensor(grads[number])
                 tensor._grad = value if tensor._grad is None else tensor._grad + value
-        for hook in list(extras.pre_hooks.values()):
-            grads = _several_from(hook, grads, create, tuple(_as_tensor(x) for x in grads))
     return grads[0] if outs is None else tuple(grads)
+
+
+def _call_pre_hooks(node: Node, g: Any, create: bool) -> Any:
+    """The hooks of the node itself: they see what its rule will be given, not what is captured for its outputs."""
+    assert node.extras is not None
+    grads = [g] if node.outs is None else list(g)
+    for hook in list(node.extras.pre_hooks.values()):
+        grads = _several_from(hook, grads, create, tuple(_as_tensor(x) for x in grads))
+    return grads[0] if node.outs is None else tuple(grads)
 
 
 def _dense(g: Any) -> Any:

@@ -18,7 +18,8 @@ from wayfare.autograd.modes import enable_grad
 from wayfare.autograd.vmap import active_levels, batched_everywhere, close_again, lay_open, map_batch
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError
-from wayfare.graph.walk import reachable
+from wayfare.graph.node import Node
+from wayfare.graph.walk import reachable, split_edge
 from wayfare.state import current
 from wayfare.tensor import Tensor, wrap
 
@@ -65,14 +66,6 @@ def _live(t: Any, name: str) -> Tensor:
         base.requires_grad_()
         base._more()["live"] = True
     return close_again(base, levels)
-
-
-def _retire(live: list[Tensor]) -> None:
-    """The transform is done: what hangs on its own leaves is a constant from now on."""
-    for t in live:
-        base = lay_open(t)[0]
-        if base._extras is not None and "live" in base._extras:
-            base._requires_grad = False
 
 
 def _split(
@@ -131,9 +124,10 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-def _transform(call: Callable[..., Any]) -> Callable[..., Any]:
+def _transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., Any]:
     """Count how deep transforms are nested; what the outermost gives back is cut from the graph, unless something
-    outside it (a parameter the function reads, an argument that requires a gradient) is in that graph."""
+    outside it (a parameter the function reads, an argument that requires a gradient) is in that graph. `done` says
+    that the call needs the graph no more."""
 
     @functools.wraps(call)
     def counted(*args: Any, **options: Any) -> Any:
@@ -143,17 +137,21 @@ def _transform(call: Callable[..., Any]) -> Callable[..., Any]:
             result = call(*args, **options)
         finally:
             _depth.value -= 1
-        return _cut(result, recording)
+        return _cut(result, recording, done)
 
     return counted
 
 
-def _cut(result: Any, recording: bool) -> Any:
-    """What leaves the outermost transform, without a graph that only the transform itself needed."""
+def _cut(result: Any, recording: bool, done: bool) -> Any:
+    """What leaves the outermost transform, without the parts of the graph that only the transform itself needed."""
     if _depth.value or active_levels():
         return result
     leaves, rebuild = flatten(result)
-    return rebuild([x.detach() if isinstance(x, Tensor) and not (recording and _reaches_out(x)) else x for x in leaves])
+    reaching = [recording and isinstance(x, Tensor) and _reaches_out(x) for x in leaves]
+    if done:
+        _prune([x._edge for x, out in zip(leaves, reaching, strict=True) if out and x._edge is not None])
+    return rebuild([x.detach() if isinstance(x, Tensor) and not out else x
+                    for x, out in zip(leaves, reaching, strict=True)])  # fmt: skip
 
 
 def _reaches_out(t: Tensor) -> bool:
@@ -161,7 +159,22 @@ def _reaches_out(t: Tensor) -> bool:
     if not t.requires_grad:
         return False
     _, leaves = reachable([t._edge or t])
-    return any(leaf._extras is None or "live" not in leaf._extras for leaf in leaves)
+    return any(not _is_live(leaf) for leaf in leaves)
+
+
+def _is_live(leaf: Tensor) -> bool:
+    return leaf._extras is not None and "live" in leaf._extras
+
+
+def _prune(roots: list[Any]) -> None:
+    """Take out of a graph what leads only to leaves that transforms made: nobody can ask for their gradients now."""
+    leading: set[Any] = set()
+    for node in reachable(roots)[0]:
+        targets = [split_edge(edge)[0] for edge in node.edges]
+        wanted = [t is not None and (t in leading if isinstance(t, Node) else not _is_live(t)) for t in targets]
+        if any(wanted):
+            leading.add(node)
+        node.edges = tuple(edge if keep else None for edge, keep in zip(node.edges, wanted, strict=True))
 
 
 def vmap(
@@ -212,7 +225,6 @@ def grad_and_value(
                 raise ShapeError(f"grad: the function must return one number, it returned {shown}",
                                  fix="Reduce it with .sum() or .mean(), or use wf.func.jacrev.")  # fmt: skip
             gradients = rebuild(differentiate([out], live, None))
-        _retire(live)
         return (gradients if isinstance(argnums, tuple) else gradients[0]), value
 
     return call
@@ -232,8 +244,9 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             raise ArgumentError(f"vjp: {len(outputs)} outputs but {len(seeds)} gradients were given")
         return rebuild(differentiate(outputs, live, seeds))
 
-    shown = _cut(out, current().grad)
-    return (shown, _transform(pull), value[1]) if has_aux else (shown, _transform(pull))
+    shown = _cut(out, current().grad, done=False)
+    pull_back = _transform(pull, done=False)
+    return (shown, pull_back, value[1]) if has_aux else (shown, pull_back)
 
 
 @_transform
@@ -257,7 +270,6 @@ def jvp(
             if p.shape != d.shape:
                 raise ShapeError(f"jvp: a tangent of {d.spec} was given for a primal of {p.spec}")
         pushed = rebuild(differentiate(pulled, seeds, list(directions)))
-    _retire([*live, *seeds])
     return (out, pushed, value[1]) if has_aux else (out, pushed)
 
 

@@ -155,12 +155,6 @@ class NumpyMath:
 numpy_math: Any = NumpyMath
 
 
-def shares_memory_with(view: Array, source: Array) -> bool:
-    """Did NumPy give a view of `source` (and not a copy)? Decided from the base, so it costs next to nothing."""
-    base = view.base
-    return base is not None and (base is source or base is source.base)
-
-
 def sum_to(array: Any, shape: tuple[int, ...]) -> Any:
     """Undo broadcasting: sum `array` over the axes along which `shape` was stretched."""
     extra = array.ndim - len(shape)

@@ -262,8 +262,3 @@ def refuses(name: str, argument: str) -> Rule:
 
     rule.refuses = True  # type: ignore[attr-defined]
     return rule
-
-
-def zeros_like_spec(spec: Spec) -> Any:
-    """A raw array of zeros of a Spec."""
-    return np.zeros(spec.shape, spec.dtype.numpy)

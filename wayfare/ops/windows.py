@@ -192,6 +192,7 @@ as_strided = define(
     vjp=(_as_strided_vjp,),
     reference=_as_strided_reference,
     samples=_as_strided_samples,
+    view=True,
 )
 
 add_strided = define(
