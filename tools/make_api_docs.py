@@ -93,6 +93,8 @@ def entry(name, thing):
         return "\n".join(lines)
     if callable(thing):
         return f"### `{signature_of(name, thing)}`\n\n{text_of(thing)}\n"
+    if thing is None or type(thing) is float:
+        return f"### `{name}`\n\nThe constant `{thing}`.\n"
     # Not its value, which may hold the state of this very run.
     return f"### `{name}`\n\nA `{type(thing).__name__}`: {summary(text_of(type(thing)))}\n"
 
