@@ -137,6 +137,12 @@ def test_a_view_whose_base_is_out_of_sight_is_written_as_a_tensor_of_its_own():
     assert y.grad_fn.name() == "MulBackward0"
 
 
+def test_an_expand_that_stretches_nothing_can_be_written():
+    x = ones(3)
+    x.expand(1, 3).zero_()
+    assert x.tolist() == [0.0] * 3
+
+
 def test_masks_of_numbers():
     x = leaf()
     y = x * 1
@@ -262,6 +268,13 @@ def test_a_number_added_to_a_gradient_with_a_graph_can_be_written():
     (x * 2).backward()
     x.grad.zero_()
     assert x.grad.item() == 0
+
+
+def test_gradients_that_are_given_back_can_be_written():
+    x = leaf(3)
+    (g,) = wf.autograd.grad(x.mean(), x, create_graph=True)
+    g.detach().zero_()
+    assert g.tolist() == [0.0] * 3
 
 
 def test_gradients_have_the_dtype_of_the_leaf_whatever_a_function_returns():
@@ -447,6 +460,24 @@ def test_a_function_that_hands_out_its_input_does_not_hand_out_its_memory(show):
     with pytest.raises(InPlaceError, match="read-only"):
         Same.apply(x).mul_(2)
     assert x.tolist() == before
+
+
+def test_the_hook_of_an_output_that_played_no_part_is_not_called():
+    class Two(wf.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx, g, h):
+            return 2 * g + 3 * h
+
+    x = leaf(3)
+    used, unused = Two.apply(x)
+    unused.register_hook(lambda g: g * 2)
+    unused.retain_grad()
+    used.sum().backward()
+    assert x.grad.tolist() == [2.0] * 3 and unused.grad is None
 
 
 def test_a_dirty_input_that_is_saved_is_the_output():

@@ -93,8 +93,12 @@ def _captured(capture: Capture, t: Tensor) -> Any:
         found = capture.nodes[edge[0]][edge[1]]
     else:
         found = capture.nodes[edge][0]
-    if found is None or isinstance(found, Tensor):
-        return found
+    if found is None:
+        return None
+    if isinstance(found, Tensor):
+        # The gradient of a mean is one number stretched; what is given back can be written.
+        stretched = found.__class__ is Tensor and not found._array.flags.writeable
+        return tensor_ops.clone(found) if stretched else found
     return wrap(found.dense() if found.__class__ is Rows else np.array(found))
 
 

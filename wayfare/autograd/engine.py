@@ -227,7 +227,8 @@ def _prepare(node: Node, g: Any, create: bool) -> Any:
     if extras is not None:
         for number, hooks in extras.tensor_hooks.items():
             for hook in list(hooks.values()):
-                grads[number] = call_hook(hook, grads[number], create)
+                if grads[number] is not None:  # an output that played no part has no gradient to look at
+                    grads[number] = call_hook(hook, grads[number], create)
         for number, reference in extras.retained.items():
             tensor = reference()
             if tensor is not None and grads[number] is not None:

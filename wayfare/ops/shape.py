@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,7 +76,8 @@ t = _permuting("t", "TBackward0")
 
 
 def _expand_forward(x: Array, *, shape: Shape) -> Array:
-    return np.broadcast_to(x, shape)
+    # Where only sizes of 1 are added no number is seen twice: an ordinary view, which can be written.
+    return x.reshape(shape) if x.size == math.prod(shape) and x.ndim <= len(shape) else np.broadcast_to(x, shape)
 
 
 def _expand_shape(x: Shape, *, shape: Shape) -> Shape:
