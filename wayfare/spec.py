@@ -290,12 +290,5 @@ def normal_dims(op: str, dims: Any, ndim: int) -> tuple[int, ...]:
     else:
         out = (normal_dim(op, dims, ndim),)
     if len(set(out)) != len(out):
-        raise OperationDimError(op, dims)
+        raise ShapeError(f"{op}: a dimension is named twice in dim={dims}")
     return () if ndim == 0 else tuple(sorted(out))
-
-
-class OperationDimError(ShapeError):
-    """A dimension named twice."""
-
-    def __init__(self, op: str, dims: Any) -> None:
-        super().__init__(f"{op}: a dimension is named twice in dim={dims}")

@@ -60,6 +60,24 @@ def add_method(name: str, function: Callable[..., Any]) -> None:
     setattr(Tensor, name, function)
 
 
+def alias(name: str, function: Callable[..., Any], of: str = "") -> Callable[..., Any]:
+    """A second name for a function, its method and its in-place form (those of `of`, or of the function's own name)."""
+    add_method(name, function)
+    add_method(name + "_", getattr(Tensor, (of or function.__name__) + "_"))
+    return function
+
+
+def giving_way(function: Callable[[Any, Any], Tensor], reverse: bool = False) -> Callable[[Any, Any], Any]:
+    """An operator from a function: NotImplemented for what is no operand, so that the other side may try."""
+
+    def call(self: Tensor, other: Any) -> Any:
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        return function(other, self) if reverse else function(self, other)
+
+    return call
+
+
 def add_property(name: str, getter: Callable[[Tensor], Tensor]) -> None:
     """Set a property on Tensor."""
     PROPERTIES.append(name)

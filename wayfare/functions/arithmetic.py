@@ -14,9 +14,11 @@ from wayfare.functions._blocks import write_scaled
 from wayfare.functions._new import read_number
 from wayfare.functions._public import (
     add_method,
+    alias,
     as_dtype_of,
     binary,
     common_dtype,
+    giving_way,
     in_place_form,
     method,
     need_tensors,
@@ -267,20 +269,12 @@ def sgn(input: Tensor) -> Tensor:
     return sign(input)
 
 
-def _alias(name: str, function: Callable[..., Any], of: str) -> Callable[..., Any]:
-    add_method(name, function)
-    write = getattr(Tensor, of + "_", None)
-    if write is not None:
-        add_method(name + "_", write)
-    return function
-
-
-absolute = _alias("absolute", abs, "abs")
-subtract = _alias("subtract", sub, "sub")
-multiply = _alias("multiply", mul, "mul")
-divide = _alias("divide", div, "div")
-true_divide = _alias("true_divide", _true_divide, "div")
-negative = _alias("negative", neg, "neg")
+absolute = alias("absolute", abs, "abs")
+subtract = alias("subtract", sub, "sub")
+multiply = alias("multiply", mul, "mul")
+divide = alias("divide", div, "div")
+true_divide = alias("true_divide", _true_divide, "div")
+negative = alias("negative", neg, "neg")
 
 
 def _install_operators() -> None:
@@ -288,8 +282,8 @@ def _install_operators() -> None:
         add_method(f"__{name}__", operator(op))
         add_method(f"__r{name}__", operator(op, reverse=True))
     for name, function in {"floordiv": floor_divide, "mod": remainder, "pow": pow}.items():
-        add_method(f"__{name}__", _giving_way(function))
-        add_method(f"__r{name}__", _giving_way(function, reverse=True))
+        add_method(f"__{name}__", giving_way(function))
+        add_method(f"__r{name}__", giving_way(function, reverse=True))
     for name, form in {
         "iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ifloordiv": "floor_divide_",
         "imod": "remainder_", "ipow": "pow_",
@@ -298,17 +292,6 @@ def _install_operators() -> None:
     add_method("__neg__", neg)
     add_method("__pos__", positive)
     add_method("__abs__", abs)
-
-
-def _giving_way(function: Callable[[Any, Any], Tensor], reverse: bool = False) -> Callable[[Any, Any], Any]:
-    """An operator from a function: NotImplemented for what is no operand, so that the other side may try."""
-
-    def call(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
-            return NotImplemented
-        return function(other, self) if reverse else function(self, other)
-
-    return call
 
 
 _install_operators()

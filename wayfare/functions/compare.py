@@ -11,12 +11,12 @@ from wayfare.eager import apply
 from wayfare.errors import DTypeError, OperationError
 from wayfare.functions._along import check_tensor
 from wayfare.functions._public import (
-    OPERANDS,
     add_method,
+    alias,
     as_dtype_of,
     binary,
     common_dtype,
-    in_place_form,
+    giving_way,
     method,
     need_tensors,
     operand,
@@ -133,23 +133,8 @@ def equal(input: Tensor, other: Tensor) -> bool:
     return bool(np.array_equal(input._read("equal()"), other._read("equal()")))
 
 
-def _alias(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    add_method(name, function)
-    add_method(name + "_", in_place_form(function, name))
-    return function
-
-
-greater, greater_equal = _alias("greater", gt), _alias("greater_equal", ge)
-less, less_equal, not_equal = _alias("less", lt), _alias("less_equal", le), _alias("not_equal", ne)
-
-
-def _as_operator(function: Callable[[Any, Any], Tensor], reverse: bool = False) -> Callable[[Any, Any], Any]:
-    def call(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, OPERANDS):
-            return NotImplemented
-        return function(other, self) if reverse else function(self, other)
-
-    return call
+greater, greater_equal = alias("greater", gt), alias("greater_equal", ge)
+less, less_equal, not_equal = alias("less", lt), alias("less_equal", le), alias("not_equal", ne)
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -158,7 +143,7 @@ for _name, _function in {
     "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
     "rshift": bitwise_right_shift,
 }.items():  # fmt: skip
-    add_method(f"__{_name}__", _as_operator(_function))
-    add_method(f"__r{_name}__", _as_operator(_function, reverse=True))
+    add_method(f"__{_name}__", giving_way(_function))
+    add_method(f"__r{_name}__", giving_way(_function, reverse=True))
     add_method(f"__i{_name}__", getattr(Tensor, _function.__name__ + "_"))
 add_method("__invert__", bitwise_not)

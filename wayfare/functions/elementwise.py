@@ -13,10 +13,10 @@ from wayfare.errors import DTypeError, OperationError
 from wayfare.functions._along import check_tensor
 from wayfare.functions._public import (
     add_method,
+    alias,
     as_dtype_of,
     binary,
     common_dtype,
-    in_place_form,
     method,
     need_tensors,
     operand,
@@ -264,12 +264,6 @@ def _where_method(self: Tensor, condition: Tensor, other: Any) -> Tensor:
 add_method("where", _where_method)
 
 
-def _alias(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    add_method(name, function)
-    add_method(name + "_", in_place_form(function, name))
-    return function
-
-
-arcsin, arccos, arctan = _alias("arcsin", asin), _alias("arccos", acos), _alias("arctan", atan)
-arcsinh, arccosh, arctanh = _alias("arcsinh", asinh), _alias("arccosh", acosh), _alias("arctanh", atanh)
-arctan2, fix, clip = _alias("arctan2", atan2), _alias("fix", trunc), _alias("clip", clamp)
+arcsin, arccos, arctan = alias("arcsin", asin), alias("arccos", acos), alias("arctan", atan)
+arcsinh, arccosh, arctanh = alias("arcsinh", asinh), alias("arccosh", acosh), alias("arctanh", atanh)
+arctan2, fix, clip = alias("arctan2", atan2), alias("fix", trunc), alias("clip", clamp)
