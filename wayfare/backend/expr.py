@@ -33,8 +33,8 @@ LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 TRUTHS = COMPARISONS | LOGICAL | {"isnan", "isinf", "isfinite", "signbit"}
 PRIMITIVES = TRUTHS | frozenset({
     "add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "where", "sqrt", "floor", "ceil", "trunc", "rint",
-    "copysign", "fma", "quotient", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right",
-    "cast", "bits", "call",
+    "copysign", "fma", "quotient", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left",
+    "shift_right", "cast", "bits", "call",
 })  # fmt: skip
 LEAVES = frozenset({"load", "reload", "const", "fold", "index"})
 
