@@ -25,8 +25,9 @@ lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .
 	$(PY) -m mypy --strict wayfare
 
-bench: $(VENV)/.stamp-referee ## Measure eager execution beside PyTorch (installs PyTorch)
+bench: $(VENV)/.stamp-referee ## Measure eager execution and kernels beside PyTorch (installs PyTorch)
 	$(PY) -m benchmarks eager
+	$(PY) -m benchmarks kernels
 
 docs: $(VENV)/.stamp-base ## Write docs/api from the docstrings, and docs/coverage.md if PyTorch is there
 	$(PY) tools/make_api_docs.py

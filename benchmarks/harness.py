@@ -20,9 +20,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.worker import ROOT, BenchmarkError, Worker
+from benchmarks.worker import ROOT, BenchmarkError, Skipped, Worker
 
-__all__ = ["BenchmarkError", "Measurement", "Options", "Report", "Sides", "available_cores", "interleave"]
+__all__ = ["BenchmarkError", "Measurement", "Options", "Report", "Sides", "Skipped", "available_cores", "interleave"]
 
 WIDTH = 80
 ROUND_SECONDS = 0.03  # short rounds: a passing disturbance spoils few of them
@@ -86,13 +86,18 @@ class Sides:
 
 @dataclass
 class Measurement:
-    """One row: the rounds of each side, in units of `unit`, and the ratio that is wanted."""
+    """One row: the rounds of each side, in units of `unit`, the ratio that is wanted and the one aimed at.
+
+    In an `absolute` row the subject stands alone, and what is wanted of it is in units of `unit`.
+    """
 
     part: str
     work: str
     unit: str
     rounds: list[list[float]]
     wanted: float | None = None
+    aim: float | None = None
+    absolute: bool = False
 
     def best(self, side: int) -> float:
         return min(self.rounds[side])
@@ -111,12 +116,19 @@ class Measurement:
 
     @property
     def met(self) -> bool | None:
-        ratio = self.ratio_of_best
-        return None if ratio is None or self.wanted is None else ratio <= self.wanted
+        return self._within(self.wanted)
+
+    @property
+    def aim_met(self) -> bool | None:
+        return self._within(self.aim)
+
+    def _within(self, limit: float | None) -> bool | None:
+        judged = self.best(0) if self.absolute else self.ratio_of_best
+        return None if judged is None or limit is None else judged <= limit
 
     def as_json(self) -> dict[str, Any]:
-        derived = {"ratio_of_best": self.ratio_of_best, "median_ratio": self.median_ratio, "met": self.met}
-        return {**asdict(self), **derived}
+        derived = {"ratio_of_best": self.ratio_of_best, "median_ratio": self.median_ratio}
+        return {**asdict(self), **derived, "met": self.met, "aim_met": self.aim_met}
 
 
 def interleave(sides: Sides, work: str, rounds: int, **parameters: Any) -> list[list[float]]:
@@ -140,6 +152,7 @@ class Report:
     suite: str
     options: Options
     measurements: list[Measurement] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
     curves: dict[str, Any] = field(default_factory=dict)
     console: Console = field(default_factory=lambda: Console(width=WIDTH, highlight=False))
 
@@ -168,21 +181,30 @@ class Report:
         self.measurements += measurements
         self.table(title, measurements)
 
+    def skip(self, part: str, work: str, reason: str) -> None:
+        """Keep and print why a row is not there."""
+        self.skipped.append({"part": part, "work": work, "reason": reason})
+        self.note(f"  not measured: {work}: {reason}")
+
     def table(self, title: str, measurements: list[Measurement]) -> None:
-        modules = self.options.modules()
+        modules = self.options.modules()[: max(len(row.rounds) for row in measurements)]
+        limits = ("must", "aim") if any(row.aim is not None for row in measurements) else ("wanted",)
+        absolute = any(row.absolute for row in measurements)
         table = Table(title=title, title_justify="left", title_style="bold", width=WIDTH, box=box.SIMPLE_HEAD)
         table.add_column("work", ratio=1)
         for module in modules:
             table.add_column(module, justify="right", no_wrap=True)
-        if len(modules) > 1:
-            for name in ("ratio", "median", "wanted"):
+        if len(modules) > 1 or absolute:
+            for name in (("median",) if absolute else ("ratio", "median")) + limits:
                 table.add_column(name, justify="right", no_wrap=True)
         for row in measurements:
             cells = [row.work, *(f"{figure(row.best(side))} {row.unit}" for side in range(len(modules)))]
-            if row.ratio_of_best is not None and row.median_ratio is not None:
+            judgements = [limit_text(row.wanted, row.met), limit_text(row.aim, row.aim_met)][: len(limits)]
+            if absolute:
+                cells += [f"{figure(statistics.median(row.rounds[0]))} {row.unit}", *judgements]
+            elif row.ratio_of_best is not None and row.median_ratio is not None:
                 colour = {None: "default", True: "green", False: "red"}[row.met]
-                wanted = "" if row.wanted is None else f"≤ {row.wanted:g} {'✓' if row.met else '✗'}"
-                cells += [f"[{colour}]{row.ratio_of_best:.2f}×", f"{row.median_ratio:.2f}×", wanted]
+                cells += [f"[{colour}]{row.ratio_of_best:.2f}×", f"{row.median_ratio:.2f}×", *judgements]
             table.add_row(*cells)
         self.console.print()
         self.console.print(table)
@@ -195,9 +217,15 @@ class Report:
             "environment": self.environment(),
             "modules": self.options.modules(),
             "measurements": [measurement.as_json() for measurement in self.measurements],
+            "skipped": self.skipped,
             "curves": self.curves,
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def limit_text(limit: float | None, met: bool | None) -> str:
+    """A limit and whether it is kept, or nothing where there is none."""
+    return "" if limit is None or met is None else f"≤ {limit:g} {'✓' if met else '✗'}"
 
 
 def figure(value: float) -> str:

@@ -17,12 +17,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from benchmarks.works import Unavailable
+
 ROOT = Path(__file__).resolve().parent.parent
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "WAYFARE_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "WAYFARE_NUM_THREADS")
 
 
 class BenchmarkError(RuntimeError):
     """A side could not be measured; the message says which, on what work, and why."""
+
+
+class Skipped(BenchmarkError):
+    """A side has no such feature; the message says which feature."""
 
 
 def resolve(work: str) -> Callable[..., Any]:
@@ -90,6 +96,8 @@ class Worker:
             status = self._process.wait()
             raise BenchmarkError(f"{self.module} died with status {status} in the work {self._work}.")
         answer = json.loads(line)
+        if "unavailable" in answer:
+            raise Skipped(answer["unavailable"])
         if "error" in answer:
             raise BenchmarkError(f"{self.module} failed in the work {self._work}:\n{answer['error']}")
         return answer["value"]
@@ -127,6 +135,8 @@ def serve(name: str, threads: int) -> None:
                 case "call":
                     value = resolve(request["work"])(module, **request["parameters"])
             answer = {"value": value}
+        except Unavailable as reason:
+            answer = {"unavailable": str(reason)}
         except Exception:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")

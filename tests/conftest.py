@@ -8,11 +8,20 @@ import pytest
 
 import wayfare as wf
 from tests.oracle.summary import pytest_terminal_summary  # noqa: F401  (a hook: pytest finds it by its name)
+from wayfare.settings import settings
 
 # Property tests time nothing: the first example pays for imports and caches, and machines differ.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_configure(config):
+    """Kernels built by tests go to pytest's own cache folder, never to the user's; all workers share it."""
+    folder = config.rootpath / ".pytest_cache" / "kernels"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    settings.cache_folder = folder
 
 
 @pytest.fixture(autouse=True)

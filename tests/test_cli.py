@@ -22,6 +22,7 @@ def test_no_command_shows_the_commands(capsys):
     shown = capsys.readouterr().out
     assert "demo" in shown
     assert "doctor" in shown
+    assert "cache" in shown
 
 
 def test_unknown_command_is_refused(capsys):
@@ -66,6 +67,25 @@ def test_doctor_says_whether_llvm_is_there(monkeypatch):
     assert report["computing"]["llvm"] == "absent"
 
 
+def test_doctor_says_when_llvm_does_not_load(monkeypatch):
+    def broken(name):
+        raise OSError("libLLVM.so is missing")
+
+    monkeypatch.setattr(doctor, "_installed", lambda name: True)
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "1.0")
+    monkeypatch.setattr(doctor, "import_module", broken)
+    assert doctor.examine()["computing"]["llvm"] == "present, but it does not load: libLLVM.so is missing"
+
+
+def test_doctor_names_the_cache_and_the_threads(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.settings, "cache_folder", tmp_path)
+    monkeypatch.setattr(doctor.settings, "num_threads", 3)
+    computing = doctor.examine()["computing"]
+    assert computing["kernel cache"] == str(tmp_path) and computing["threads"] == "3"
+    monkeypatch.setattr(doctor.settings, "cache_folder", None)
+    assert doctor.examine()["computing"]["kernel cache"] == "off"
+
+
 def test_doctor_works_where_the_system_tells_nothing(monkeypatch):
     """Other systems have no /proc: names come from the platform, features from NumPy."""
     monkeypatch.setattr(doctor, "_text_of", lambda path: "")
@@ -102,7 +122,10 @@ def test_demo_says_what_is_wrong_with_an_option(option, text, why, capsys):
     assert f"argument {option}: {why}\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("command", "text"), [("demo", "Train a small network"), ("doctor", "Describe this")])
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [("demo", "Train a small network"), ("doctor", "Describe this"), ("cache", "Show or clear")],
+)
 def test_help_of_a_command_says_what_it_does(command, text, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import wayfare  # noqa: F401 - fills the registry
-from wayfare.eager import raw_ops, tensor_ops
-from wayfare.op import REGISTRY, Op, Sample, joint, register
+from wayfare.eager import tensor_ops
+from wayfare.op import REGISTRY, Op, Sample, joint, raw_ops, register
 from wayfare.ops._define import elementwise
 from wayfare.testing import every_op
 

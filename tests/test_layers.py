@@ -25,6 +25,7 @@ LAYERS = [
     "spec",
     "backend",
     "op",
+    "fusion",
     "ops",
     "graph",
     "tensor_methods",
@@ -34,6 +35,7 @@ LAYERS = [
     "graph.text",
     "functions",
     "autograd",
+    "fused",
     "methods",
     "interop",
     "printing",
@@ -49,6 +51,7 @@ LAYERS = [
     "testing.stubs",
     "doctor",
     "demo",
+    "cache_report",
     "cli",
     "__main__",
 ]

@@ -31,6 +31,7 @@ from wayfare.autograd.modes import (
 )
 from wayfare.autograd.transforms import vmap
 from wayfare.functions import generator as random
+from wayfare.fused import fused
 from wayfare.functions._guard import guarded as _guarded
 from wayfare.functions import arithmetic as _arithmetic
 from wayfare.functions import combine as _combine
@@ -64,6 +65,7 @@ from wayfare.functions import sort as _sort
 from wayfare.functions import special_functions as _special_functions
 from wayfare.functions import split as _split
 from wayfare.functions import statistics as _statistics
+from wayfare.functions import threads as _threads
 from wayfare.functions import writes as _writes
 from wayfare.functions.arithmetic import *  # noqa: F403
 from wayfare.functions.combine import *  # noqa: F403
@@ -97,6 +99,7 @@ from wayfare.functions.sort import *  # noqa: F403
 from wayfare.functions.special_functions import *  # noqa: F403
 from wayfare.functions.split import *  # noqa: F403
 from wayfare.functions.statistics import *  # noqa: F403
+from wayfare.functions.threads import *  # noqa: F403
 from wayfare.functions.writes import *  # noqa: F403
 from wayfare.graph.text import graph
 from wayfare.nn.functional.activation import celu, celu_, hardshrink, prelu, relu, relu_, rrelu, rrelu_, selu, selu_
@@ -127,7 +130,7 @@ __all__ = [
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "bool", "celu", "celu_", "checkpoint", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
-    "float64", "func", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half", "hardshrink",
+    "float64", "func", "fused", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half", "hardshrink",
     "inference_mode", "int", "int16", "int32", "int64", "int8", "is_grad_enabled", "is_inference_mode_enabled",
     "linalg", "long", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "nn", "no_grad", "prelu",
     "random", "relu", "relu_", "rrelu", "rrelu_", "selu", "selu_", "set_grad_enabled", "settings", "short", "signal",
@@ -165,6 +168,7 @@ __all__ += _sort.__all__
 __all__ += _special_functions.__all__
 __all__ += _split.__all__
 __all__ += _statistics.__all__
+__all__ += _threads.__all__
 __all__ += _writes.__all__
 
 newaxis = None

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from wayfare import doctor
+from wayfare import cache_report, doctor
 from wayfare.demo import regression
 from wayfare.demo.page import Page
 from wayfare.version import __version__
@@ -30,6 +30,8 @@ def _parser() -> argparse.ArgumentParser:
     describe = "describe this installation, to paste into a bug report"
     examine = commands.add_parser("doctor", help=describe, description=_sentence(describe))
     examine.add_argument("--json", action="store_true", help="print JSON")
+    keep = "show or clear the kernels kept on disk"
+    cache_report.add_arguments(commands.add_parser("cache", help=keep, description=_sentence(keep)))
     return parser
 
 
@@ -45,6 +47,8 @@ def _run(options: argparse.Namespace) -> None:
         case "doctor":
             report = doctor.examine()
             print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))
+        case "cache":
+            cache_report.run(options)
     # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
     sys.stdout.flush()
 

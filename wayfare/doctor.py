@@ -8,12 +8,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import numpy
 
+from wayfare.settings import settings
 from wayfare.version import __version__
 
 # A report is a section's name → an entry's name → what was found.
@@ -54,7 +55,9 @@ def examine() -> Report:
             "processors": _processors(),
             "thread settings": _environment(THREAD_VARIABLES),
             "wayfare settings": _environment(sorted(n for n in os.environ if n.startswith("WAYFARE_"))),
-            "llvm": "present" if _installed("llvmlite") else "absent",
+            "llvm": _llvm(),
+            "threads": str(settings.num_threads),
+            "kernel cache": "off" if settings.cache_folder is None else str(settings.cache_folder),
             "devices": "cpu",
         },
     }
@@ -85,6 +88,17 @@ def _installed(distribution: str) -> bool:
 def _version_of(distribution: str) -> str:
     # Asked of the installed metadata: importing llvmlite to read its version would load all of LLVM.
     return metadata.version(distribution) if _installed(distribution) else "not installed"
+
+
+def _llvm() -> str:
+    """Is LLVM there, does it load, and which processor does it make code for?"""
+    if not _installed("llvmlite"):
+        return "absent"
+    try:
+        name = import_module("llvmlite.binding").get_host_cpu_name()
+    except Exception as error:  # whatever is wrong with the library is what the report is for
+        return f"present, but it does not load: {error}"
+    return f"present, for {name}"
 
 
 def _text_of(path: str) -> str:

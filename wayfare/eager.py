@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.pool import Block
 from wayfare.backend.writes import tick
 from wayfare.errors import AnomalyError, GraphError
 from wayfare.graph.node import Node
-from wayfare.op import REGISTRY, VALUE, Op, explain_failure
+from wayfare.op import REGISTRY, VALUE, ByName, Op, explain_failure
 from wayfare.site import INSIDE
 from wayfare.state import NO_GRAD, STATE, UNUSUAL, Mode
 from wayfare.tensor import Tensor, View, wrap
@@ -42,7 +43,10 @@ def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         return mode.executor.apply(op, inputs, attrs)
     arrays = [t._array for t in inputs]
     try:
-        out = op.forward(*arrays, **attrs)
+        if max([x.size for x in arrays], default=0) < op.large_from:
+            out = op.forward(*arrays, **attrs)
+        else:
+            out = op.large(*arrays, **attrs)
     except Exception as error:
         raise explain_failure(op, [t.spec for t in inputs], attrs, error) from None
     for t in inputs:
@@ -78,7 +82,7 @@ def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
             record = False
     x = a._array
     try:
-        forward = op.forward
+        forward = op.forward if x.size < op.large_from else op.large
         out = forward(x, **attrs) if attrs else forward(x)
     except Exception as error:
         raise explain_failure(op, [a.spec], attrs, error) from None
@@ -131,7 +135,8 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
     x = a._array
     y = b._array
     try:
-        forward = op.forward
+        # Of two operands the first is usually no smaller; if it is, NumPy computes as well.
+        forward = op.forward if x.size < op.large_from else op.large
         out = forward(x, y)
     except Exception as error:
         raise explain_failure(op, [a.spec, b.spec], _NO_ATTRS, error) from None
@@ -234,8 +239,8 @@ def record_many(
 
 def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> None:
     """Tie a view to its base, if NumPy gave a view and not a copy."""
-    base = out._array.base
-    if base is None or not (base is source._array or base is source._array.base):
+    base: Any = out._array.base
+    if base is None or base.__class__ is Block or not (base is source._array or base is source._array.base):
         return
     step = ((op.name, tuple(attrs.items())),)
     if source._view is None:
@@ -319,31 +324,7 @@ def _range_of(t: Tensor) -> str:
     return f"{t.spec} in [{t._array.min():.4g}, {t._array.max():.4g}]"
 
 
-class _ByName:
-    """Ops by name, as gradient and batch rules call them: `m.sum(x, dim=(0,), keepdim=True)`."""
-
-    def __getattr__(self, name: str) -> Any:
-        op = REGISTRY.get(name)
-        if op is None:
-            raise AttributeError(f"there is no op {name!r}")
-        found = self._bind(op)
-        setattr(self, name, found)
-        return found
-
-    def _bind(self, op: Op) -> Any:
-        raise NotImplementedError
-
-
-class RawOps(_ByName):
-    """On raw arrays: an ordinary backward pass, nothing recorded."""
-
-    differentiable = False
-
-    def _bind(self, op: Op) -> Any:
-        return op.sparse or op.forward
-
-
-class TensorOps(_ByName):
+class TensorOps(ByName):
     """On Tensors: recorded, so the gradient can be differentiated again."""
 
     differentiable = True
@@ -364,5 +345,4 @@ def _as_operand(value: Any, others: tuple[Any, ...]) -> Tensor:
     return wrap(_asarray(value, dtype=dtype) if dtype is not None else _asarray(value))
 
 
-raw_ops: Any = RawOps()
 tensor_ops: Any = TensorOps()

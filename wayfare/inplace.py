@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.pool import owns_memory
 from wayfare.backend.writes import note_write, tick, version, version_at
 from wayfare.eager import pack, record_one
 from wayfare.errors import InPlaceError, OperationError, ShapeError
@@ -154,7 +155,7 @@ def _keep_in_place(t: Tensor, result: Tensor, since: int) -> None:
 def _is_memory_of(kept: Any, t: Tensor) -> bool:
     if kept.__class__ is not np.ndarray:
         return False
-    return kept is t._array or (kept.base is not None and np.may_share_memory(kept, t._array))
+    return kept is t._array or (not owns_memory(kept) and np.may_share_memory(kept, t._array))
 
 
 def rewrite(t: Tensor, history: Tensor) -> None:

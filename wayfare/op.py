@@ -16,10 +16,12 @@ parameters are *called* decides what a node keeps alive until backward:
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wayfare.backend.expr import LoopError
 from wayfare.errors import OperationError, WayfareError
 from wayfare.spec import spec_of
 
@@ -91,6 +93,11 @@ class Op:
     keep_second: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
     keep_both: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
     packers: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    # The forward as a native loop, for arrays of at least `large_from` elements; all gradients of a node in one.
+    large: Any = field(default=None, repr=False)
+    large_from: int = sys.maxsize
+    large_slopes: Any = field(default=None, repr=False)
+    slopes_from: int = sys.maxsize
     # One rule for each of one or two inputs: what the backward pass has a fast lane for.
     simple_rules: bool = False
 
@@ -190,9 +197,46 @@ def register(op: Op) -> Op:
     return op
 
 
+class ByName:
+    """Ops by name, as gradient and batch rules call them: `m.sum(x, dim=(0,), keepdim=True)`."""
+
+    def __getattr__(self, name: str) -> Any:
+        op = REGISTRY.get(name)
+        if op is None:
+            raise AttributeError(f"there is no op {name!r}")
+        found = self._bind(op)
+        setattr(self, name, found)
+        return found
+
+    def _bind(self, op: Op) -> Any:
+        raise NotImplementedError
+
+
+class RawOps(ByName):
+    """On raw arrays: an ordinary backward pass, nothing recorded."""
+
+    differentiable = False
+
+    def _bind(self, op: Op) -> Any:
+        if op.sparse is not None:
+            return op.sparse
+        if op.large is None:
+            return op.forward
+        forward, large, large_from = op.forward, op.large, op.large_from
+
+        def by_size(x: Any, *others: Any, **attrs: Any) -> Any:
+            return (forward if x.size < large_from else large)(x, *others, **attrs)
+
+        return by_size
+
+
+raw_ops: Any = RawOps()
+
+
 def explain_failure(op: Op, specs: Sequence[Any], attrs: dict[str, Any], error: BaseException) -> BaseException:
     """The error to show for a failed forward: the shape rule's own sentence if it has one."""
-    if isinstance(error, WayfareError):
+    # A loop knows nothing of the op it is part of: the shape rule has the better sentence.
+    if isinstance(error, WayfareError) and not isinstance(error, LoopError):
         return error
     try:
         op.infer(*specs, **attrs)

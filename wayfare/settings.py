@@ -3,12 +3,66 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+
+_MB = 2**20
 
 
 def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.strip().lstrip("-").isdigit() else default
+    try:
+        return int(os.environ.get(name, ""))
+    except ValueError:
+        return default
+
+
+def _positive(name: str, default: int) -> int:
+    number = _number(name, default)
+    return number if number > 0 else default
+
+
+def _cache_folder() -> Path | None:
+    """Where kernels are kept: what the user says, or the system's place for caches; None for nowhere."""
+    said = os.environ.get("WAYFARE_CACHE", "").strip()
+    if said.lower() in ("off", "no", "none", "0"):
+        return None
+    try:
+        if said:
+            return Path(said).expanduser().absolute()
+        return _system_caches() / "wayfare" / "kernels"
+    except (RuntimeError, OSError):  # a user without a home, a working folder that is gone
+        return None
+
+
+def _system_caches() -> Path:
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA", "")
+        return Path(local) if local else Path.home() / "AppData" / "Local"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    # A relative path here is invalid and to be ignored, says the specification.
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+
+
+def _pool_limit() -> int:
+    """What the user says in MB, or an eighth of the memory and at most 1 GB."""
+    said = _number("WAYFARE_POOL_LIMIT", -1)
+    if said >= 0:
+        return said * _MB
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows does not say
+        memory = 4096 * _MB
+    return min(1024 * _MB, memory // 8)
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(slots=True)
@@ -28,6 +82,13 @@ class Settings:
 
     # Past this many elements `repr` adds a line of statistics.
     statistics_threshold: int = field(default_factory=lambda: _number("WAYFARE_STATISTICS_THRESHOLD", 1000))
+    # The folder of compiled kernels, and how many bytes may be in it. WAYFARE_CACHE=off keeps none.
+    cache_folder: Path | None = field(default_factory=_cache_folder)
+    cache_limit: int = field(default_factory=lambda: _MB * max(_number("WAYFARE_CACHE_LIMIT", 256), 0))
+    # How many bytes of memory are kept to be used again; 0 turns the pool off.
+    pool_limit: int = field(default_factory=_pool_limit)
+    # How many threads share a large loop.
+    num_threads: int = field(default_factory=lambda: _positive("WAYFARE_NUM_THREADS", _processors()))
     printing: PrintOptions = field(default_factory=PrintOptions)
 
 

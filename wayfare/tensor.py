@@ -15,6 +15,7 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import version
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError
+from wayfare.fusion.sizes import Dim, Number, plain
 from wayfare.graph.node import Handle, Node
 from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
 from wayfare.state import STATE
@@ -363,8 +364,11 @@ def constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
     key = (value.__class__, value, dtype)
     found = _CONSTANTS.get(key)
     if found is None:
-        found = wrap(np.asarray(value).astype(dtype))
+        found = wrap(np.asarray(plain(value)).astype(dtype))
         found._array.flags.writeable = False
+        if isinstance(value, (Dim, Number)):  # A trace follows where it came from.
+            found._extras = {"size": value}
+            return found
         # 0.0 and -0.0 are equal as keys; NaN never is. Neither may be cached.
         if value == value and value != 0:
             if len(_CONSTANTS) >= 1024:

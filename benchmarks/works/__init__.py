@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 
 
+class Unavailable(RuntimeError):
+    """A side has no such feature: its row is left out, and the message is the reason shown for it."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A work ready to run: `step` is what is timed, `results` are the arrays that all sides must agree on."""

@@ -17,14 +17,15 @@ import numpy as np
 from wayfare.autograd.capture import Capture
 from wayfare.autograd.leaves import Leaves, call_hook, checked_gradient, own_tensor
 from wayfare.autograd.leaves import as_tensor as _as_tensor
-from wayfare.backend.cpu import sum_to
+from wayfare.backend.fold_native import sum_to
+from wayfare.backend.pool import Block
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import latest_write, version, version_at
-from wayfare.eager import Packed, raw_ops, tensor_ops, with_history
+from wayfare.eager import Packed, tensor_ops, with_history
 from wayfare.errors import AnomalyError, GraphError, InPlaceError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
-from wayfare.op import DROP, SPEC, VALUE, joint
+from wayfare.op import DROP, SPEC, VALUE, joint, raw_ops
 from wayfare.spec import Spec
 from wayfare.state import STATE, changed_mode
 from wayfare.tensor import Tensor, wrap
@@ -91,7 +92,12 @@ class _Pass:
             if usual and kept is not None and not node.attrs:
                 if latest_write[0] > node.number:
                     _check_versions(node)
-                if len(edges) == 1:
+                grads = None
+                if g.size >= op.slopes_from:
+                    grads = _at_once(node, g, kept)
+                if grads is not None:
+                    pass
+                elif len(edges) == 1:
                     y, x = kept
                     grads = (rules[0](m, g, y, x),)
                 else:
@@ -172,11 +178,27 @@ class _Pass:
             self.leaves.receive(edge, g, fresh)
 
 
+def _at_once(node: Node, g: Any, kept: tuple[Any, ...]) -> Any:
+    """All gradients of a node of large arrays as one native loop; None where its rules must run one by one."""
+    slopes = node.op.large_slopes
+    if slopes is None or g.__class__ is not _ndarray:
+        return None
+    return slopes(g, kept, tuple([edge is not None for edge in node.edges]), node.attrs)
+
+
 def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
     """Was this gradient computed just now, so that nobody else (as a hook may) holds its buffer?"""
-    if node.extras is not None or gi is g or gi.__class__ is not _ndarray or gi.base is not None:
+    if gi is g or gi.__class__ is not _ndarray or node.op.family == "custom":
         return False
-    if any(gi is k for k in kept):
+    extras = node.extras
+    if extras is not None and (extras.post_hooks or extras.pre_hooks or extras.tensor_hooks or extras.unpack):
+        return False
+    base: Any = gi.base
+    if base is not None and base.__class__ is not Block:
+        return False
+    # Of several outputs there are several gradients, and several values kept.
+    held = [*kept, *(kept[0] if kept[0].__class__ is tuple else ()), *(g if g.__class__ is tuple else ())]
+    if any(gi is k for k in held):
         return False
     return sum(gi is other for other in grads) == 1
 
@@ -272,7 +294,12 @@ def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any
     """The gradient of every input at once: joint rules, anomaly mode and node hooks need them together."""
     vjp, attrs = node.op.vjp, node.attrs
     needs = tuple(edge is not None for edge in edges)
-    if isinstance(vjp, joint):
+    at_once: list[Any] | None = None
+    if not m.differentiable and node.outs is None and g.size >= node.op.slopes_from:
+        at_once = _at_once(node, g, kept)
+    if at_once is not None:
+        grads = at_once
+    elif isinstance(vjp, joint):
         grads = list(vjp.rule(m, needs, g, *kept, **attrs))
     else:
         assert vjp is not None

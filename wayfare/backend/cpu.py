@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.fold import total
 from wayfare.backend.select import select
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -153,18 +152,3 @@ class NumpyMath:
 
 
 numpy_math: Any = NumpyMath
-
-
-def sum_to(array: Any, shape: tuple[int, ...]) -> Any:
-    """Undo broadcasting: sum `array` over the axes along which `shape` was stretched."""
-    extra = array.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        axis + extra for axis, size in enumerate(shape) if size == 1 and array.shape[axis + extra] != 1
-    )
-    if not axes:
-        out = array
-    elif array.dtype.kind == "f":
-        out = total(array, axes, True)
-    else:
-        out = np.add.reduce(array, axis=axes, keepdims=True)
-    return out.reshape(shape) if out.shape != shape else out

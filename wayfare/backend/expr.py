@@ -34,9 +34,8 @@ TRUTHS = COMPARISONS | LOGICAL | {"isnan", "isinf", "isfinite", "signbit"}
 PRIMITIVES = TRUTHS | frozenset({
     "add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "where", "sqrt", "floor", "ceil", "trunc", "rint",
     "copysign", "fma", "quotient", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left",
-    "shift_right", "cast", "bits", "call",
+    "shift_right", "cast", "bits", "call", "rescue",
 })  # fmt: skip
-LEAVES = frozenset({"load", "reload", "const", "fold", "index"})
 
 
 class LoopError(WayfareError):
@@ -193,7 +192,16 @@ def const(value: float, dtype: str) -> Expr:
         return expr("const", (), dtype, float(value))
     if isinstance(value, float) and not value.is_integer():
         raise LoopError(f"the number {value} cannot be written as {dtype}", fix="Cast the value to a float first.")
+    low, high = whole_range(dtype)
+    if not low <= value <= high:
+        raise LoopError(f"the number {value} does not fit into {dtype}", fix="Cast the value to a wider dtype first.")
     return expr("const", (), dtype, int(value))
+
+
+def whole_range(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest whole number of a dtype."""
+    width = 8 * NUMPY[dtype].itemsize
+    return (0, 2**width - 1) if dtype == "u8" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
 def cast(x: Expr, dtype: str) -> Expr:
@@ -218,6 +226,11 @@ def bits(x: Expr, dtype: str) -> Expr:
 def call(symbol: str, *args: Expr) -> Expr:
     """A function of the process's own libraries, one element at a time: double → double."""
     return expr("call", tuple(cast(a, "f64") for a in args), "f64", symbol)
+
+
+def rescue(condition: Expr, value: Expr, symbol: str, *args: Expr) -> Expr:
+    """The value; where the condition holds, which is rare, a library function's result in its place."""
+    return expr("rescue", (condition, value, *(cast(a, "f64") for a in args)), value.dtype, symbol)
 
 
 def promote(dtypes: Iterable[str]) -> str:
@@ -253,6 +266,8 @@ def apply(op: str, *values: Any) -> Expr:
         a, b = together(a, b)
         return expr("where", (truth(condition), a, b), a.dtype)
     args = together(*values)
+    if op == "div" and args[0].dtype not in FLOATS:
+        raise LoopError(f"a formula divides {args[0].dtype}", fix="Cast the values to a float first.")
     if op in LOGICAL:
         args = tuple(truth(a) for a in args)
     return expr(op, args, "bool" if op in TRUTHS else args[0].dtype)
@@ -306,25 +321,33 @@ _SIGNS = {
     "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "bitwise_and": ("&", 2), "bitwise_or": ("|", 0),
     "bitwise_xor": ("^", 1), "logical_and": ("&", 2), "logical_or": ("|", 0), "logical_xor": ("^", 1),
 }  # fmt: skip
+# What lies deeper is left out: a line nobody reads.
+_DEEPEST = 50
 _LEAF = {"load": "x", "reload": "y", "fold": "fold"}
 
 
-def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1) -> str:
+def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, depth: int = 0) -> str:
     """An expression as one would write it."""
     if names and id(e) in names:
         return names[id(e)]
     if e.op in _LEAF:
         return f"{_LEAF[e.op]}{e.value}"
+    if depth > _DEEPEST:
+        return "…"
     if e.op == "const":
-        return str(e.value) if e.dtype not in FLOATS or math.isnan(e.value) or math.isinf(e.value) else f"{e.value:.9g}"
+        if e.dtype not in FLOATS or math.isnan(e.value) or math.isinf(e.value):
+            return str(e.value)
+        return f"{e.value:.9g}" if e.dtype == "f32" else repr(e.value)
     if e.op == "index":
         return "index"
     if e.op in _SIGNS and len(e.args) == 2:
         sign, own = _SIGNS[e.op]
-        text = f"{written(e.args[0], names, own - 1)} {sign} {written(e.args[1], names, own)}"
+        text = f"{written(e.args[0], names, own - 1, depth + 1)} {sign} {written(e.args[1], names, own, depth + 1)}"
         return f"({text})" if own <= strength else text
     if e.op == "neg":
-        return f"-{written(e.args[0], names, 6)}"
-    inside = ", ".join(written(a, names) for a in e.args)
+        return f"-{written(e.args[0], names, 6, depth + 1)}"
+    inside = ", ".join(written(a, names, depth=depth + 1) for a in e.args)
+    if e.op == "rescue":
+        inside = f"{written(e.args[0], names)}, {written(e.args[1], names)}, {e.value}"
     name = {"cast": e.dtype, "bits": f"{e.dtype}_bits", "call": str(e.value)}.get(e.op, e.op)
     return f"{name}({inside})"

@@ -45,18 +45,6 @@ def total(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     return _add(x, axis=axis, keepdims=keepdims)
 
 
-def total_of_product(a: Any, b: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    """The sum of a * b over `axis`; over trailing axes without an array of products."""
-    first = a.ndim - len(axis)
-    if axis and axis[0] == first and a.size > _SMALL and a.dtype.char in "fd" and a.shape == b.shape:
-        if a.flags.c_contiguous and b.flags.c_contiguous:
-            before = a.shape[:first]
-            rows = (math.prod(before), math.prod(a.shape[first:]))
-            out = np.einsum("ij,ij->i", a.reshape(rows), b.reshape(rows))
-            return out.reshape(before + (1,) * len(axis) if keepdims else before)
-    return total(a * b, axis, keepdims)
-
-
 def _total_along(x: Any, outer: int, size: int, inner: int) -> Any:
     """The sum over the middle axis of x seen as [outer, size, inner]."""
     if inner == 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.expr import NUMPY, Expr, LoopError, walk
+from wayfare.backend.expr import FLOATS, NUMPY, Expr, LoopError, walk
 from wayfare.backend.loop import Loop
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -76,6 +76,11 @@ class _Row:
                 return args[0].astype(NUMPY[e.dtype])
             case "bits":
                 return np.ascontiguousarray(args[0]).view(NUMPY[e.dtype]).reshape(args[0].shape)
+            case "rescue":
+                rare = np.asarray(self.function(e.value)(*args[2:])).astype(NUMPY[e.dtype], copy=False)
+                return np.where(args[0], rare, args[1])
+        if e.op in ("floor", "ceil", "trunc", "rint") and e.dtype not in FLOATS:
+            return args[0]
         if e.op in _FUNCTIONS:
             return _FUNCTIONS[e.op](*args)
         return np.asarray(self.function(e.value if e.op == "call" else e.op)(*args)).astype(NUMPY[e.dtype], copy=False)
@@ -100,3 +105,23 @@ def interpret(loop: Loop, inputs: Sequence[Array], function: Callable[[str], Cal
         for k, v in loop.results:
             outputs[k] = np.broadcast_to(last.value(v), (*shape[:-1], 1))
     return [np.array(o) for o in outputs]
+
+
+def interpret_rows(
+    loop: Loop, inputs: Sequence[Array], axes: tuple[int, ...], function: Callable[[str], Callable[..., Any]]
+) -> list[Array]:
+    """The same where the row runs along adjacent axes: they are brought to the end and joined."""
+    count, rank = len(axes), max(a.ndim for a in inputs)
+    last = range(-count, 0)
+    moved = [np.moveaxis(a.reshape((1,) * (rank - a.ndim) + a.shape), axes, last) for a in inputs]
+    row = np.broadcast_shapes(*(a.shape for a in moved))[-count:]
+    given = []
+    for array, operand in zip(moved, loop.inputs, strict=True):
+        outer = array.shape[:-count]
+        full = array if operand.per_row else np.broadcast_to(array, (*outer, *row))
+        given.append(np.ascontiguousarray(full).reshape(*outer, -1))
+    made = []
+    for array, operand in zip(interpret(loop, given, function), loop.outputs, strict=True):
+        shape = (*array.shape[:-1], *((1,) * count if operand.per_row else row))
+        made.append(np.moveaxis(array.reshape(shape), last, axes))
+    return made

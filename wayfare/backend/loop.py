@@ -25,8 +25,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from wayfare.backend.expr import DTYPES, LEAVES, PRIMITIVES, Expr, LoopError, walk, written
+from wayfare.backend.expr import DTYPES, FLOATS, NUMPY, PRIMITIVES, TRUTHS, Expr, LoopError, walk, whole_range, written
 
+# Expressions nested deeper than this are written in several lines.
+_DEEP = 20
 FOLDS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 
@@ -98,7 +100,7 @@ def elementwise(name: str, inputs: Iterable[str], *values: Expr) -> Loop:
 
 
 def source(loop: Loop) -> str:
-    """The loop as text: what `print(kernel.source)` shows and what the cache on disk goes by."""
+    """The loop as text: what `print(kernel.source)` shows."""
     given = ", ".join(_operand("x", i, o) for i, o in enumerate(loop.inputs))
     made = ", ".join(_operand("y", i, o) for i, o in enumerate(loop.outputs))
     lines = [f"loop {loop.name}({given}) -> ({made})"]
@@ -121,12 +123,32 @@ def source(loop: Loop) -> str:
     return "\n".join(lines)
 
 
+def exact(loop: Loop) -> str:
+    """The loop with nothing left out (every dtype, every bit of a number): equal texts are equal loops."""
+    numbers: dict[int, int] = {}
+    lines = [repr((loop.name, loop.inputs, loop.outputs))]
+
+    def place(root: Expr) -> int:
+        for e in walk(root):
+            if id(e) not in numbers:
+                numbers[id(e)] = len(numbers)
+                value = e.value.hex() if isinstance(e.value, float) else repr(e.value)
+                lines.append(f"{e.op} {e.dtype} {value} {[numbers[id(a)] for a in e.args]}")
+        return numbers[id(root)]
+
+    for stage in loop.stages:
+        lines.append(f"stores {[(k, place(v)) for k, v in stage.stores]}")
+        lines.append(f"folds {[(f.kind, place(f.value)) for f in stage.folds]}")
+    lines.append(f"results {[(k, place(v)) for k, v in loop.results]}")
+    return "\n".join(lines)
+
+
 def _operand(letter: str, number: int, operand: Operand) -> str:
     return f"{letter}{number}: {operand.dtype}{' per row' if operand.per_row else ''}"
 
 
 def _shared(roots: list[Expr]) -> list[Expr]:
-    """Expressions used more than once: they get a name of their own."""
+    """Expressions used more than once, and those nested too deep to read: they get a name of their own."""
     uses: dict[int, int] = {}
     order = list(walk(*roots))
     for e in order:
@@ -134,10 +156,29 @@ def _shared(roots: list[Expr]) -> list[Expr]:
             uses[id(a)] = uses.get(id(a), 0) + 1
     for root in roots:
         uses[id(root)] = uses.get(id(root), 0) + 1
-    return [e for e in order if e.args and uses.get(id(e), 0) > 1]
+    named, depth = [], dict.fromkeys(map(id, order), 0)
+    for e in order:
+        depth[id(e)] = max((depth[id(a)] for a in e.args), default=-1) + 1
+        if e.args and (uses[id(e)] > 1 or depth[id(e)] >= _DEEP):
+            named.append(e)
+            depth[id(e)] = 0
+    return named
 
 
 # -- checking ----------------------------------------------------------------------------------------------------
+
+_ONE = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "bitwise_not", "logical_not", "isnan", "isinf",
+        "isfinite", "signbit", "cast", "bits")  # fmt: skip
+_COUNTS = {"where": 3, "fma": 3} | dict.fromkeys(_ONE, 1)
+_NUMBERS = frozenset(DTYPES) - {"bool"}
+_WHOLE = _NUMBERS - {*FLOATS}
+_TAKEN = (
+    dict.fromkeys(("div", "sqrt", "copysign", "fma"), frozenset(FLOATS))
+    | dict.fromkeys(("quotient", "shift_left", "shift_right"), _WHOLE)
+    | dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), _WHOLE | {"bool"})
+    | dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), frozenset({"bool"}))
+    | dict.fromkeys(("sub", "neg"), _NUMBERS)
+)
 
 
 def validate(loop: Loop, known: frozenset[str]) -> None:
@@ -146,6 +187,8 @@ def validate(loop: Loop, known: frozenset[str]) -> None:
     def fail(what: str) -> None:
         raise LoopError(f"loop {loop.name}: {what}")
 
+    if not loop.inputs or not loop.outputs:
+        fail("it must have an input, which says how long rows are, and an output")
     for operand in (*loop.inputs, *loop.outputs):
         if operand.dtype not in DTYPES:
             fail(f"{operand.dtype!r} is no dtype of the loop language")
@@ -160,7 +203,7 @@ def validate(loop: Loop, known: frozenset[str]) -> None:
         for f in stage.folds:
             if f.kind not in FOLDS:
                 fail(f"there is no fold {f.kind!r}")
-            if (f.kind in ("any", "all")) != (f.value.dtype == "bool"):
+            if (f.kind in ("any", "all")) != (f.value.dtype == "bool") or f.value.dtype == "f16":
                 fail(f"{f.kind} cannot fold {f.value.dtype}")
         for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds)):
             _check(loop, e, done, stored, known, fail)
@@ -193,10 +236,54 @@ def _check(loop: Loop, e: Expr, done: list[Fold], stored: set[int], known: froze
     elif e.op == "fold":
         if not 0 <= e.value < len(done) or done[e.value].dtype != e.dtype:
             fail(f"fold{e.value} is used before its stage is done")
-    elif e.op not in PRIMITIVES and e.op not in LEAVES and e.op not in known:
+    elif e.op == "const":
+        if e.args or not _fits(e):
+            fail(f"{e.value!r} is no constant of {e.dtype}")
+    elif e.op == "index":
+        if e.dtype != "i64":
+            fail(f"the index is i64, not {e.dtype}")
+    elif e.op not in PRIMITIVES and e.op not in known:
         fail(f"there is no function {e.op!r}")
-    elif e.op not in ("where", "cast", "bits", "call", "const", "index"):
-        if any(a.dtype != e.args[0].dtype for a in e.args):
-            fail(f"{e.op} mixes {', '.join(a.dtype for a in e.args)}")
-        if e.dtype == "f16" or e.args[0].dtype == "f16":
-            fail(f"{e.op} computes in f16")
+    else:
+        wrong = _misused(e)
+        if wrong:
+            fail(wrong)
+
+
+def _fits(e: Expr) -> bool:
+    if e.dtype == "bool":
+        return isinstance(e.value, bool)
+    if e.dtype in FLOATS:
+        return isinstance(e.value, float)
+    low, high = whole_range(e.dtype)
+    return isinstance(e.value, int) and low <= e.value <= high
+
+
+def _misused(e: Expr) -> str:
+    """What is wrong with the arguments of an op; nothing if all is well."""
+    dtypes = [a.dtype for a in e.args]
+    listed = ", ".join(dtypes)
+    count = _COUNTS.get(e.op, 2)
+    if e.op == "rescue":
+        right = len(dtypes) > 2 and dtypes[:2] == ["bool", e.dtype] and set(dtypes[2:]) == {"f64"} and e.dtype != "f16"
+        return "" if right else f"rescue by {e.value} is given {listed}"
+    if not dtypes or (e.op in PRIMITIVES and e.op != "call" and len(dtypes) != count):
+        return f"{e.op} takes {count} values, not {len(dtypes)}"
+    first = dtypes[-1]
+    if e.op == "call":
+        return "" if {*dtypes, e.dtype} == {"f64"} else f"{e.value} is a function of f64, not of {listed}"
+    if e.op == "bits":
+        return "" if NUMPY[e.dtype].itemsize == NUMPY[first].itemsize else f"bits of {first} are not those of {e.dtype}"
+    if e.op == "cast":
+        return ""
+    if e.op == "where":
+        return "" if dtypes == ["bool", e.dtype, e.dtype] else f"where chooses between {listed}"
+    if any(d != first for d in dtypes):
+        return f"{e.op} mixes {listed}"
+    if "f16" in (e.dtype, first):
+        return f"{e.op} computes in f16"
+    if e.op in PRIMITIVES and e.dtype != ("bool" if e.op in TRUTHS else first):
+        return f"{e.op} of {first} is not {e.dtype}"
+    if first not in _TAKEN.get(e.op, DTYPES):
+        return f"there is no {e.op} of {first}"
+    return ""

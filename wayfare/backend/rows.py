@@ -11,22 +11,50 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend import indexed
 from wayfare.backend.cpu import Array
 
 
 def add_at(dense: Array, index: Any, values: Array) -> None:
     """`dense[index] += values`, where an index that repeats adds each time. In place.
 
-    `index` is a tuple of integer arrays and full slices. NumPy's own `add.at` is quick in one dimension only, so
-    the places are counted out as numbers in the flat array where that is possible.
+    `index` is a tuple of integer arrays and full slices. Native code does what is large and lies row by row. NumPy's
+    own `add.at` is quick in one dimension only, so the places are counted out as numbers in the flat array where that
+    is possible.
     """
     index = index if isinstance(index, tuple) else (index,)
-    if (dense.ndim == 1 and len(index) == 1) or not dense.flags.c_contiguous:
+    if not dense.flags.c_contiguous or dense.ndim == 0:
+        np.add.at(dense, index, values)
+        return
+    if dense.ndim == 1 and values.size < indexed.ADD_FROM:
         np.add.at(dense, index, values)
         return
     _check_range(dense.shape, index)
+    if values.size >= indexed.ADD_FROM and _add_rows(dense, index, values):
+        return
     places = _flat_places(dense.shape, index)
-    np.add.at(dense.reshape(-1), places.reshape(-1), np.broadcast_to(values, places.shape).reshape(-1))
+    spread = np.broadcast_to(values, places.shape).reshape(-1)
+    if not indexed.add_rows(dense.reshape(-1), places.reshape(-1), spread):
+        np.add.at(dense.reshape(-1), places.reshape(-1), spread)
+
+
+def _add_rows(dense: Array, index: tuple[Any, ...], values: Array) -> bool:
+    """The same in native code, where one array says which rows; False if that is not so."""
+    dims = [d for d, entry in enumerate(index) if isinstance(entry, np.ndarray)]
+    if len(dims) != 1:
+        return False
+    (dim,) = dims
+    rows = wrapped(index[dim], dense.shape[dim])
+    shape = (*dense.shape[:dim], *rows.shape, *dense.shape[dim + 1 :])
+    return values.shape == shape and indexed.add_rows(
+        dense, rows.reshape(-1), values.reshape((*dense.shape[:dim], rows.size, *dense.shape[dim + 1 :])), dim
+    )
+
+
+def wrapped(index: Array, size: int) -> Array:
+    """The index as int64, counted from the front."""
+    index = index.astype(np.int64, copy=False)
+    return np.where(index < 0, index + size, index) if index.size and index.min() < 0 else index
 
 
 def _check_range(shape: tuple[int, ...], index: tuple[Any, ...]) -> None:

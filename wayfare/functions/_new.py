@@ -27,7 +27,8 @@ def made(array: Array, requires_grad: bool = False) -> Tensor:
 def read_int(op: str, what: str, value: Any) -> int:
     """An int from whatever counts as one (NumPy's integers, 0-dim integer tensors)."""
     try:
-        return int(value.__index__())
+        found: int = value.__index__()
+        return found
     except AttributeError:
         raise ArgumentTypeError(f"{op}: {what} must be an int, not {type(value).__name__} ({value!r})") from None
 

@@ -194,7 +194,8 @@ def write_unary(op: Op, function: Callable[..., Tensor], name: str) -> Callable[
     def write(self: Tensor) -> Tensor:
         if may_overwrite(self, self):
             array = self._array
-            ufunc(array, array)
+            if array.size < op.large_from or not op.large.into(array, array):
+                ufunc(array, array)
             note_write(array)
             return self
         return general(self)  # type: ignore[no-any-return]
@@ -231,7 +232,8 @@ def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable
             array, other = self._array, args[0]
             value = other._array if isinstance(other, Tensor) else constant(other, array.dtype)._array
             try:
-                ufunc(array, value, array)
+                if array.size < op.large_from or not op.large.into(array, array, value):
+                    ufunc(array, value, array)
             except (ValueError, TypeError):
                 pass  # A shape or dtype that does not fit: the general way has the sentence for it.
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,12 +10,43 @@ import numpy as np
 
 from wayfare.backend.cpu import numpy_math
 from wayfare.errors import DTypeError, OperationError
+from wayfare.fusion.composite import Composite
+from wayfare.fusion.folds import prepare_fold
+from wayfare.fusion.single import prepare
 from wayfare.op import BatchRule, Op, Rule, Sample, joint, register
 from wayfare.spec import Spec, bool_, broadcast
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]
 Domain = tuple[float, float]
+
+
+# From how many elements on a native loop is faster than NumPy, as `python -m benchmarks.dispatch` measures it. NumPy's
+# own vector loops are as fast until a second thread helps; SciPy goes element by element; a formula of several steps
+# visits memory once for each.
+_UFUNC, _SCIPY, _FORMULA = 80_000, 512, 2048
+_NEVER = sys.maxsize
+_NATIVE_FROM = {
+    "relu": _UFUNC, "relu6": _UFUNC, "hardtanh": _UFUNC, "clamp": _UFUNC, "clamp_low": _UFUNC, "clamp_high": _UFUNC,
+    "round": _UFUNC, "reciprocal": _UFUNC, "zeros_like": _UFUNC, "leaky_relu": 32768, "gate": 32768, "frac": 32768,
+    "pow_to_number": 16384, "rsqrt": 16384, "exp": 16384, "sqrt": 16384, "expm1": 32768, "sigmoid": 4096, "where": 4096,
+    "logical_and": 4096, "logical_or": 4096, "logical_xor": 4096, "logical_not": 4096, "copysign": 8192,
+    "hypot": 2048, "nextafter": 2048, "floor_divide": 2048, "remainder": 2048, "heaviside": 2048, "sign": 4096,
+    "sin": 2048, "cos": 2048, "tan": 2048, "pow": _NEVER, "erfinv": _NEVER, "i1e": _NEVER, "j0": _NEVER,
+}  # fmt: skip
+# In float32 NumPy's vector forms of these are better than ours (in float64 it has none of the first three).
+_NUMPY_IN_SINGLE = frozenset({"sin", "cos", "tan", "asinh", "acosh", "atanh", "log10"})
+# A formula over ops that looks at whole rows: several NumPy calls against one native one.
+COMPOSITE_FROM = 256
+# A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
+_SLOPES_FROM = 8192
+
+
+def _native_from(name: str, forward: Callable[..., Any], formula: Callable[..., Any] | None) -> int:
+    found = _NATIVE_FROM.get(name)
+    if found is not None:
+        return found
+    return _UFUNC if isinstance(forward, np.ufunc) else _SCIPY if formula is None else _FORMULA
 
 
 # -- elementwise ------------------------------------------------------------------------------------------------
@@ -57,12 +89,14 @@ def elementwise(
         shape = broadcast(name, *(s.shape for s in specs))
         return Spec(shape, bool_ if result == "bool" else typed.dtype)
 
-    return register(Op(
+    op = register(Op(
         name=name, family="elementwise", forward=forward, infer=infer, vjp=vjp,
         batch=_batch_elementwise(name), formula=formula,
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
     ))  # fmt: skip
+    prepare(op, _native_from(name, forward, formula), _SLOPES_FROM, "f" if name in _NUMPY_IN_SINGLE else "")
+    return op
 
 
 _HALF = np.dtype("float16")
@@ -152,7 +186,9 @@ def spread(m: Any, value: Any, dim: tuple[int, ...], keepdim: bool, shape: tuple
 def reduction(
     name: str,
     *,
-    forward: Callable[..., Any],
+    forward: Callable[..., Any] | None = None,
+    formula: Callable[..., Any] | None = None,
+    native_from: int = COMPOSITE_FROM,
     vjp: Rule | None,
     reference: Callable[..., Any],
     dtype: Callable[[Any], Any] = lambda dtype: dtype,
@@ -166,7 +202,8 @@ def reduction(
 ) -> Op:
     """An op that folds dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
-    `dtype` maps the dtype of the input to that of the result. `empty`: defined over a dimension of size 0.
+    One that is made of others has a `formula` over ops instead of a forward. `dtype` maps the dtype of the input to
+    that of the result. `empty`: defined over a dimension of size 0.
     """
 
     def infer(x: Spec, *, dim: tuple[int, ...], keepdim: bool, **_attrs: Any) -> Spec:
@@ -185,10 +222,14 @@ def reduction(
             if empty:
                 yield Sample((rng.uniform(*domain, (2, 0)),), {"dim": (1,), "keepdim": False, **extra}, smooth)
 
-    return register(Op(
-        name=name, family="reduction", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,),
-        batch=batch, samples=samples or default_samples, reference=reference, kinds=kinds, grad_name=grad_name,
-    ))  # fmt: skip
+    op = define(
+        name, family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
+        vjp=None if vjp is None else (vjp,), batch=batch, samples=samples or default_samples, reference=reference,
+        kinds=kinds, grad_name=grad_name,
+    )  # fmt: skip
+    if formula is None:
+        prepare_fold(op)
+    return op
 
 
 # -- movement: views and copies of the same numbers -------------------------------------------------------------
@@ -248,9 +289,28 @@ def expand_unbatched(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[
     )
 
 
-def define(name: str, *, batch: BatchRule | None = None, **parts: Any) -> Op:
-    """An op of no family: every part stated, the batch rule by loop unless given."""
-    return register(Op(name=name, family=parts.pop("family", "other"), batch=batch or by_loop(name), **parts))
+def define(
+    name: str,
+    *,
+    batch: BatchRule | None = None,
+    forward: Callable[..., Any] | None = None,
+    formula: Callable[..., Any] | None = None,
+    native_from: int = COMPOSITE_FROM,
+    **parts: Any,
+) -> Op:
+    """An op of no family: every part stated, the batch rule by loop unless given.
+
+    Without a `forward`, the `formula` over ops is what it does: op by op on small arrays, from `native_from` elements
+    on as kernels.
+    """
+    family = parts.pop("family", "other")
+    if forward is not None:
+        return register(Op(name, family, forward, batch=batch or by_loop(name), formula=formula, **parts))
+    assert formula is not None, name
+    whole = Composite(formula, name)
+    op = register(Op(name, family, whole.step_by_step, batch=batch or by_loop(name), formula=formula, **parts))
+    op.large, op.large_from = whole.at_once, native_from
+    return op
 
 
 def refuses(name: str, argument: str) -> Rule:

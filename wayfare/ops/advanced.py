@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend import indexed, pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import DTypeError, IndexRangeError, ShapeError
@@ -78,12 +79,21 @@ def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[i
 def _index(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
     try:
         if len(dims) == 1:
-            return x.take(indices[0], axis=dims[0])
+            return take(x, indices[0], dims[0])
         return x[full_index(indices, dims)]  # type: ignore[no-any-return]
     except (IndexError, TypeError):
         for dim, index in zip(dims, indices, strict=True):
             check_bounds("index", index, x.shape[dim], dim, wrap=True)
         raise
+
+
+def take(x: Array, index: Array, dim: int) -> Array:
+    """x.take(index, axis=dim); many long rows go by native code."""
+    if dim == 0 and index.size >= indexed.ROWS_FROM:
+        out = indexed.gather_rows(x, index)
+        if out is not None:
+            return out
+    return x.take(index, axis=dim)
 
 
 def _index_infer(x: Spec, *indices: Spec, dims: tuple[int, ...]) -> Spec:
@@ -219,7 +229,8 @@ index_place = define(
 
 
 def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], accumulate: bool) -> Array:
-    out = x.copy()
+    out = pool.empty(x.shape, x.dtype)
+    np.copyto(out, x)
     where = full_index(indices, dims)
     try:
         if accumulate:
@@ -299,7 +310,7 @@ index_put = define(
 
 def _index_select(x: Array, index: Array, *, dim: int) -> Array:
     check_bounds("index_select", index, x.shape[dim], dim)
-    return x.take(index, axis=dim)
+    return take(x, index, dim)
 
 
 def _row_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
@@ -331,7 +342,7 @@ index_select = define(
 
 def _embedding(weight: Array, index: Array, *, padding_idx: int | None, by_frequency: bool) -> Array:
     check_bounds("embedding", index, weight.shape[0], 0)
-    return weight.take(index, axis=0)
+    return take(weight, index, 0)
 
 
 def _embedding_vjp(

@@ -9,78 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from wayfare.backend import depthwise, pool
 from wayfare.backend.cpu import Array
+from wayfare.backend.sliding import Sizes
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._windows import Windows, columns_of, image_of
 from wayfare.spec import Shape, Spec
 
-Sizes = tuple[int, ...]
-
 # Columns are made for so many numbers at a time: large enough for fast products, small enough for memory.
-_COLUMN_LIMIT = 1 << 24
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How a kernel slides over an input: the same four numbers for every dimension."""
-
-    kernel: Sizes
-    stride: Sizes
-    padding: Sizes
-    dilation: Sizes
-
-    def counts(self, sizes: Sizes) -> Sizes:
-        """How many windows fit along each dimension."""
-        spans = zip(sizes, self.kernel, self.stride, self.padding, self.dilation, strict=True)
-        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
-
-    def reach(self, counts: Sizes) -> Sizes:
-        """How far so many windows reach into the padded input."""
-        spans = zip(counts, self.kernel, self.stride, self.dilation, strict=True)
-        return tuple((o - 1) * s + d * (k - 1) + 1 for o, k, s, d in spans)
-
-    def padded(self, sizes: Sizes, counts: Sizes) -> Sizes:
-        """The size of the padded input, never less than the windows reach."""
-        return tuple(max(n + 2 * p, r) for n, p, r in zip(sizes, self.padding, self.reach(counts), strict=True))
-
-    def places(self, offset: Sizes, counts: Sizes) -> tuple[slice, ...]:
-        """Where in the padded input one element of the kernel meets all the windows."""
-        spans = zip(offset, counts, self.stride, self.dilation, strict=True)
-        return tuple(slice(i * d, i * d + (o - 1) * s + 1, s) for i, o, s, d in spans)
-
-    def inside(self, sizes: Sizes) -> tuple[slice, ...]:
-        """Where in the padded input the input itself lies."""
-        return tuple(slice(p, p + n) for p, n in zip(self.padding, sizes, strict=True))
-
-
-def pad_sizes(x: Array, windows: Windows, counts: Sizes, value: Any = 0) -> Array:
-    """The input with its padding around it; the input itself if there is none."""
-    sizes = x.shape[2:]
-    full = windows.padded(sizes, counts)
-    if full == sizes:
-        return x
-    out = np.full((*x.shape[:2], *full), value, x.dtype) if value else np.zeros((*x.shape[:2], *full), x.dtype)
-    out[(slice(None), slice(None), *windows.inside(sizes))] = x
-    return out
-
-
-def window_view(x: Array, windows: Windows, counts: Sizes) -> Array:
-    """A view (C, *kernel, N, *counts) of all the windows of a padded input (N, C, *sizes)."""
-    batch, channels, *steps = x.strides
-    strides = (
-        channels,
-        *(step * d for step, d in zip(steps, windows.dilation, strict=True)),
-        batch,
-        *(step * s for step, s in zip(steps, windows.stride, strict=True)),
-    )
-    shape = (x.shape[1], *windows.kernel, x.shape[0], *counts)
-    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+_COLUMN_LIMIT = 1 << 22
+# Windows of one example that make a product of its own worth while, and multiplications from which on BLAS splits a
+# product over threads: many such products after one another would wait for the threads each time.
+_MANY_WINDOWS = 128
+_SPLIT_PRODUCT = 1 << 21
 
 
 def _pieces(batch: int, columns: int) -> Iterator[slice]:
@@ -94,6 +41,11 @@ def _wide(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
+def _one_by_one(windows: Windows, made: int, rows: int, count: int) -> bool:
+    """Is a product for each example better than one for all? It needs no transposed copies, and may need no columns."""
+    return count >= _MANY_WINDOWS and (windows.trivial or made * rows * count <= _SPLIT_PRODUCT)
+
+
 # -- the three products ------------------------------------------------------------------------------------------
 
 
@@ -102,15 +54,22 @@ def _conv(x: Array, weight: Array, *, stride: Sizes, padding: Sizes, dilation: S
     counts = windows.counts(x.shape[2:])
     if x.shape[1] != weight.shape[1] * groups or min(counts) < 1 or x.dtype != weight.dtype:
         raise ValueError("shapes or dtypes do not fit")
-    out = np.empty((x.shape[0], weight.shape[0], *counts), x.dtype)
-    padded = _wide(pad_sizes(x, windows, counts))
-    rows = weight.shape[1] * math.prod(windows.kernel)
-    matrix = _wide(weight).reshape(groups, weight.shape[0] // groups, rows)
-    for piece in _pieces(x.shape[0], groups * rows * math.prod(counts)):
-        columns = window_view(padded[piece], windows, counts).reshape(groups, rows, -1)
-        product = np.matmul(matrix, columns).reshape(weight.shape[0], piece.stop - piece.start, *counts)
-        out[piece] = product.swapaxes(0, 1)
-    return out
+    if groups == x.shape[1] == weight.shape[0]:
+        found = depthwise.forward(x, weight, windows.slide(counts))
+        if found is not None:
+            return found
+    rows, made, count = weight.shape[1] * math.prod(windows.kernel), weight.shape[0] // groups, math.prod(counts)
+    matrix, wide = _wide(weight).reshape(groups, made, rows), _wide(x)
+    out = pool.empty((x.shape[0], weight.shape[0], *counts), wide.dtype)
+    for piece in _pieces(x.shape[0], groups * rows * count):
+        size = piece.stop - piece.start
+        if _one_by_one(windows, made, rows, count):
+            each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
+            np.matmul(matrix, each, out=out[piece].reshape(size, groups, made, count))
+        else:
+            every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
+            out[piece] = np.matmul(matrix, every).reshape(weight.shape[0], size, *counts).swapaxes(0, 1)
+    return out.astype(x.dtype, copy=False)
 
 
 def _conv_input(
@@ -120,24 +79,26 @@ def _conv_input(
     counts = g.shape[2:]
     if g.shape[1] != weight.shape[0] or g.dtype != weight.dtype:
         raise ValueError("shapes or dtypes do not fit")
-    channels, rows = weight.shape[1] * groups, weight.shape[1] * math.prod(windows.kernel)
-    matrix = _wide(weight).reshape(groups, weight.shape[0] // groups, rows).swapaxes(1, 2)
-    wide = _wide(g)
-    out = np.zeros((g.shape[0], channels, *windows.padded(sizes, counts)), wide.dtype)
-    for piece in _pieces(g.shape[0], groups * rows * math.prod(counts)):
+    if groups == g.shape[1] and weight.shape[1] == 1:
+        found = depthwise.by_input(g, weight, (*g.shape[:2], *sizes), windows.slide(counts))
+        if found is not None:
+            return found
+    channels, rows, made = weight.shape[1] * groups, weight.shape[1] * math.prod(windows.kernel), g.shape[1] // groups
+    matrix, wide = _wide(weight).reshape(groups, made, rows).swapaxes(1, 2), _wide(g)
+    count = math.prod(counts)
+    images = []
+    for piece in _pieces(g.shape[0], groups * rows * count):
         size = piece.stop - piece.start
-        part = wide[piece].swapaxes(0, 1).reshape(groups, weight.shape[0] // groups, -1)
-        columns = np.matmul(matrix, part).reshape(channels, *windows.kernel, size, *counts)
-        add_windows(out[piece], columns, windows, counts)
-    inside = out[(slice(None), slice(None), *windows.inside(sizes))]
-    return np.ascontiguousarray(inside, dtype=g.dtype)
-
-
-def add_windows(out: Array, columns: Array, windows: Windows, counts: Sizes) -> None:
-    """Add windows (C, *kernel, N, *counts) where they lie in a padded input (N, C, *sizes), in place."""
-    for offset in np.ndindex(*windows.kernel):
-        places = (slice(None), slice(None), *windows.places(offset, counts))
-        out[places] += columns[(slice(None), *offset)].swapaxes(0, 1)
+        shape = (size, channels, *sizes)
+        if _one_by_one(windows, made, rows, count):
+            parts = np.matmul(matrix, wide[piece].reshape(size, groups, made, count))
+            images.append(image_of(parts.reshape(size, groups * rows, count), shape, windows, counts))
+        else:
+            parts = np.matmul(matrix, wide[piece].swapaxes(0, 1).reshape(groups, made, size * count))
+            images.append(image_of(parts.reshape(groups * rows, size * count), shape, windows, counts, True))
+    if len(images) != 1:
+        return np.concatenate([np.zeros((0, channels, *sizes), wide.dtype), *images], dtype=g.dtype)
+    return images[0].astype(g.dtype, copy=False)
 
 
 def _conv_weight(
@@ -145,13 +106,23 @@ def _conv_weight(
 ) -> Array:
     windows = Windows(kernel, stride, padding, dilation)
     counts = g.shape[2:]
+    if groups == x.shape[1] == g.shape[1]:
+        found = depthwise.by_weight(x, g, windows.slide(counts))
+        if found is not None:
+            return found
     own, rows = x.shape[1] // groups, x.shape[1] // groups * math.prod(kernel)
-    padded, wide = _wide(pad_sizes(x, windows, counts)), _wide(g)
-    total = np.zeros((groups, g.shape[1] // groups, rows), padded.dtype)
-    for piece in _pieces(x.shape[0], groups * rows * math.prod(counts)):
-        columns = window_view(padded[piece], windows, counts).reshape(groups, rows, -1)
-        part = wide[piece].swapaxes(0, 1).reshape(groups, g.shape[1] // groups, -1)
-        total += np.matmul(part, columns.swapaxes(1, 2))
+    made, count = g.shape[1] // groups, math.prod(counts)
+    wide, wide_g = _wide(x), _wide(g)
+    total = np.zeros((groups, made, rows), wide.dtype)
+    for piece in _pieces(x.shape[0], groups * rows * count):
+        size = piece.stop - piece.start
+        if made * rows <= count:
+            each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
+            total += np.matmul(wide_g[piece].reshape(size, groups, made, count), each.swapaxes(2, 3)).sum(axis=0)
+        else:
+            every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
+            slopes = wide_g[piece].swapaxes(0, 1).reshape(groups, made, size * count)
+            total += np.matmul(slopes, every.swapaxes(1, 2))
     return total.reshape(g.shape[1], own, *kernel).astype(x.dtype, copy=False)
 
 

@@ -9,20 +9,28 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.backend.fold import largest, smallest
-from wayfare.op import Op, Sample
-from wayfare.ops._define import define, reduced_shape, reduction, spread
+from wayfare.fusion.composite import as_rule
+from wayfare.op import Op, Sample, raw_ops
+from wayfare.ops._define import COMPOSITE_FROM, define, reduced_shape, reduction, spread
 from wayfare.ops.reduce import Dims, like
 from wayfare.spec import Spec, int64
 
 # -- amax, amin: values only --------------------------------------------------------------------------------------
 
 
-def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _extreme_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     """Equal extremes share the gradient evenly."""
     shape = tuple(x.shape)
     at = like(m, x == spread(m, y, dim, keepdim, shape), g)
     count = m.sum(at, dim=dim, keepdim=True)
     return spread(m, g, dim, keepdim, shape) * (at / count)
+
+
+_extreme_rule = as_rule(_extreme_slope, name="amax_backward", native_from=COMPOSITE_FROM)
+
+
+def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return _extreme_rule(m, g, y, x, dim=dim, keepdim=keepdim)
 
 
 amax = reduction(
@@ -97,9 +105,9 @@ def scatter_back(m: Any, g: Any, index: Any, x_spec: Spec, dim: int, keepdim: bo
     return m.scatter_place(g, index, shape=x_spec.shape, dim=dim)
 
 
-def _extreme_at(name: str, find: Any, reference: Any, grad_name: str) -> Op:
+def _extreme_at(name: str, find: str, reference: Any, grad_name: str) -> Op:
     def forward(x: Array, *, dim: int, keepdim: bool) -> tuple[Any, Any]:
-        index = find(x, axis=dim, keepdims=True)
+        index = getattr(raw_ops, find)(x, dim=(dim,), keepdim=True)
         values = take_along(x, index, dim)
         if not keepdim:
             shape = reduced_shape(x.shape, (dim,), False)
@@ -134,5 +142,5 @@ def _extreme_at(name: str, find: Any, reference: Any, grad_name: str) -> Op:
     )  # fmt: skip
 
 
-max_at = _extreme_at("max_at", np.argmax, _place_reference(1), "MaxBackward0")
-min_at = _extreme_at("min_at", np.argmin, _place_reference(-1), "MinBackward0")
+max_at = _extreme_at("max_at", "argmax", _place_reference(1), "MaxBackward0")
+min_at = _extreme_at("min_at", "argmin", _place_reference(-1), "MinBackward0")

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define
-from wayfare.ops.conv import Sizes, Windows, add_windows, pad_sizes, window_view
+from wayfare.ops._windows import Windows, columns_of, image_of, pad_sizes
 from wayfare.spec import Spec
 
 
@@ -37,9 +38,8 @@ def _im2col(x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation:
     counts = windows.counts(x.shape[2:])
     if min(counts) < 1:
         raise ValueError("the kernel is too large")
-    view = window_view(pad_sizes(x, windows, counts), windows, counts)
-    batch_first = np.moveaxis(view, 1 + len(kernel), 0)
-    return batch_first.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts))
+    made = columns_of(x, windows, counts)
+    return made.copy() if np.may_share_memory(made, x) else made
 
 
 def _im2col_infer(x: Spec, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Spec:
@@ -53,11 +53,9 @@ def _im2col_infer(x: Spec, *, kernel: Sizes, stride: Sizes, padding: Sizes, dila
 def _col2im(columns: Array, *, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
     windows = Windows(kernel, stride, padding, dilation)
     counts = windows.counts(sizes)
-    batch, channels = columns.shape[0], columns.shape[1] // math.prod(kernel)
-    out = np.zeros((batch, channels, *windows.padded(sizes, counts)), columns.dtype)
-    split = np.moveaxis(columns.reshape(batch, channels, *kernel, *counts), 0, 1 + len(kernel))
-    add_windows(out, split, windows, counts)
-    return np.ascontiguousarray(out[(slice(None), slice(None), *windows.inside(sizes))])
+    channels = columns.shape[1] // math.prod(kernel)
+    made = image_of(columns, (columns.shape[0], channels, *sizes), windows, counts)
+    return made.copy() if np.may_share_memory(made, columns) else made
 
 
 def _col2im_infer(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.fold import largest, total
-from wayfare.errors import DTypeError, IndexRangeError, ShapeError
+from wayfare.errors import DTypeError, ShapeError
+from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
-from wayfare.ops._define import define, elementwise, expand_unbatched
+from wayfare.ops._define import COMPOSITE_FROM, define, elementwise, expand_unbatched
 from wayfare.ops.reduce import like
 from wayfare.spec import Spec
 
@@ -29,41 +30,36 @@ def _check_shapes(op: str, x: Spec, target: Spec) -> None:
         raise ShapeError(f"{op}: {x} scores need one class for each row, not {target}")
 
 
-def _counted(target: Array, classes: int, ignore_index: int) -> Any:
-    """The mask of rows that count; None where all of them do and every class is in range (the usual case)."""
-    if not 0 <= ignore_index < classes:
-        # Seen as unsigned, a negative number is a very large one: one look finds both ends.
-        if target.dtype == np.int64 and (not target.size or target.view(np.uint64).max() < classes):
-            return None
-    return target != ignore_index
+def _column(m: Any, op: str, x: Any, target: Any, ignore_index: int) -> Any:
+    """The classes, checked, as a column beside the scores."""
+    if x.ndim != 2 or target.shape != x.shape[:1]:
+        raise ValueError("shapes differ")
+    if x.dtype.kind != "f":
+        raise ValueError("no floats")
+    rows, classes = x.shape
+    target = m.checked_classes(target, op=op, classes=classes, ignore_index=ignore_index)
+    return m.reshape(target, shape=(rows, 1))
 
 
-def _chosen(op: str, target: Array, classes: int, ignore_index: int) -> tuple[Array, Array | None]:
-    """Target classes with ignored ones replaced by 0, and the mask of those that count."""
-    counted = _counted(target, classes, ignore_index)
-    if counted is None:
-        return target, None
-    target = np.where(counted, target, 0)
-    if target.size and (target.min() < 0 or target.max() >= classes):
-        wrong = target.max() if target.max() >= classes else target.min()
-        raise IndexRangeError(f"{op}: class {wrong} is out of range for {classes} classes",
-                              fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
-    return target, counted
-
-
-def _reduce(losses: Array, counted: Array | None, reduction: str) -> Any:
-    if counted is not None:
-        losses = np.where(counted, losses, losses.dtype.type(0))
+def _reduced(m: Any, losses: Any, counted: Any, reduction: str) -> Any:
+    """A column of losses reduced; rows that do not count are 0 already."""
+    rows = losses.shape[0]
     if reduction == "none":
-        return losses
-    summed = np.add.reduce(losses)
-    if reduction == "sum":
-        return summed
-    return summed / losses.dtype.type(_count(losses.size, counted))
+        return m.reshape(losses, shape=(rows,))
+    summed = m.sum(losses, dim=(0, 1), keepdim=False)
+    return summed if reduction == "sum" else summed / _count(m, counted, losses)
 
 
-def _count(rows: int, counted: Array | None) -> int:
-    return rows if counted is None else int(np.count_nonzero(counted))
+def _count(m: Any, counted: Any, model: Any) -> Any:
+    return m.sum(like(m, counted, model), dim=(0, 1), keepdim=False)
+
+
+def _shares(m: Any, g: Any, counted: Any, reduction: str) -> Any:
+    """The gradient of each row's loss, as a column."""
+    if reduction == "mean":
+        g = g / _count(m, counted, g)
+    column = m.reshape(g, shape=(counted.shape[0], 1) if g.ndim else (1, 1))
+    return m.where(counted, column, m.zeros_like(column))
 
 
 def _mask(m: Any, target: Any, ignore_index: int, model: Any) -> tuple[Any, Any]:
@@ -106,43 +102,45 @@ def _rows_in_python(values: Any, target: Array, ignore_index: int, reduction: st
 # -- cross entropy of scores against classes ----------------------------------------------------------------------
 
 
-def _cross_entropy(x: Array, target: Array, *, ignore_index: int, reduction: str) -> tuple[Any, Array]:
-    """The loss, and the probabilities: all that the gradient needs."""
-    if x.ndim != 2 or target.shape != x.shape[:1]:
-        raise ValueError("shapes differ")
-    kind = x.dtype
-    if kind.char == "e":
-        x = x.astype(np.float32)
-    target, counted = _chosen("cross_entropy", target, x.shape[1], ignore_index)
-    top = largest(x, (1,), True) if x.size else np.zeros((x.shape[0], 1), x.dtype)
-    p = np.subtract(x, top)
-    at_target = p[np.arange(x.shape[0]), target]
-    np.exp(p, out=p)
-    summed = total(p, (1,), True)
-    p /= summed
-    losses = np.log(summed[:, 0])
-    losses -= at_target
-    loss = _reduce(losses, counted, reduction)
-    return loss.astype(kind, copy=False), p.astype(kind, copy=False)
+def _cross_entropy(m: Any, x: Any, target: Any, *, ignore_index: int, reduction: str) -> tuple[Any, Any, Any]:
+    """The loss; and for each row the largest score and 1 / the sum of the exponentials above it."""
+    column = _column(m, "cross_entropy", x, target, ignore_index)
+    if x.size == 0:
+        losses = m.sum(x, dim=(1,), keepdim=True)
+        return _reduced(m, losses, column != ignore_index, reduction), losses, losses
+    top = m.amax(x, dim=(1,), keepdim=True)
+    shifted = x - top
+    chosen = m.sum(m.at_index(shifted, column, dim=1), dim=(1,), keepdim=True)
+    summed = m.sum(m.exp(shifted), dim=(1,), keepdim=True)
+    counted = column != ignore_index
+    losses = m.where(counted, m.log(summed) - chosen, m.zeros_like(top))
+    return _reduced(m, losses, counted, reduction), top, 1 / summed
 
 
-def _cross_entropy_infer(x: Spec, target: Spec, *, ignore_index: int, reduction: str) -> tuple[Spec, Spec]:
+def _cross_entropy_infer(x: Spec, target: Spec, *, ignore_index: int, reduction: str) -> tuple[Spec, Spec, Spec]:
     _check_shapes("cross_entropy", x, target)
-    return _out_spec(x, target, reduction), x
+    column = Spec((x.shape[0], 1), x.dtype)
+    return _out_spec(x, target, reduction), column, column
+
+
+def _cross_entropy_slope(
+    m: Any, g: Any, x: Any, target: Any, top: Any, inverse: Any, *, ignore_index: int, reduction: str
+) -> Any:
+    column = m.reshape(target, shape=(x.shape[0], 1))
+    # Recorded, the gradient hangs on x only; else what the forward found out about each row is used.
+    p = m.softmax(x, dim=1) if top is None else m.exp(x - top) * inverse
+    share = _shares(m, g, column != ignore_index, reduction)
+    return p * share - m.at_index(m.expand(share, shape=tuple(x.shape)), column, dim=1)
+
+
+_cross_entropy_rule = as_rule(_cross_entropy_slope, name="cross_entropy_backward", native_from=COMPOSITE_FROM)
 
 
 def _cross_entropy_vjp(
-    m: Any, g: Any, y: Any, _x: Any, target: Any, *, ignore_index: int, reduction: str
+    m: Any, g: Any, y: Any, x: Any, target: Any, *, ignore_index: int, reduction: str
 ) -> Any:
-    of_loss, of_p = g
-    p = y[1]
-    out = None
-    if of_loss is not None:
-        out = m.cross_entropy_backward(of_loss, p, target, ignore_index=ignore_index, reduction=reduction)
-    if of_p is not None:  # only in gradients of gradients
-        through = m.softmax_backward(of_p, p, dim=1)
-        out = through if out is None else out + through
-    return out
+    _, top, inverse = (None, None, None) if m.differentiable else y
+    return _cross_entropy_rule(m, g[0], x, target, top, inverse, ignore_index=ignore_index, reduction=reduction)
 
 
 def _cross_entropy_batch(
@@ -151,89 +149,43 @@ def _cross_entropy_batch(
     x, target = expand_unbatched(m, size, inputs, batched)
     _, rows, classes = x.shape
     flat_x, flat_target = m.reshape(x, shape=(size * rows, classes)), m.reshape(target, shape=(size * rows,))
-    losses, p = m.cross_entropy(flat_x, flat_target, ignore_index=attrs["ignore_index"], reduction="none")
+    losses, *columns = m.cross_entropy(flat_x, flat_target, ignore_index=attrs["ignore_index"], reduction="none")
     mask, _ = _mask(m, target, attrs["ignore_index"], losses)
     loss = _reduce_rows(m, m.reshape(losses, shape=(size, rows)), mask, attrs["reduction"], axis=1)
-    return loss, m.reshape(p, shape=(size, rows, classes))
+    return loss, *(m.reshape(c, shape=(size, rows, 1)) for c in columns)
 
 
 def _cross_entropy_reference(x: Array, target: Array, ignore_index: int, reduction: str) -> Any:
     p = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
-    return _rows_in_python(np.log(p), target, ignore_index, reduction), p
+    top = x.max(axis=1, keepdims=True)
+    return _rows_in_python(np.log(p), target, ignore_index, reduction), top, 1 / np.exp(x - top).sum(1, keepdims=True)
 
 
 cross_entropy = define(
     "cross_entropy",
     family="loss",
-    forward=_cross_entropy,
+    formula=_cross_entropy,
     infer=_cross_entropy_infer,
     vjp=(_cross_entropy_vjp, None),
     batch=_cross_entropy_batch,
     samples=_class_samples(lambda rng, shape: rng.normal(size=shape)),
     reference=_cross_entropy_reference,
-    outputs=2,
-    kept_outputs=(1,),
-    takes_none=True,
+    outputs=3,
+    differentiable_outputs=(0,),
+    kept_outputs=(1, 2),
     kinds="f",
-)
-
-
-def _cross_entropy_backward(g: Any, p: Array, target: Array, *, ignore_index: int, reduction: str) -> Any:
-    target, counted = _chosen("cross_entropy", target, p.shape[1], ignore_index)
-    rows = p.shape[0]
-    if reduction == "mean":
-        g = g / p.dtype.type(_count(rows, counted))
-    if counted is not None:
-        g = np.where(counted, g, p.dtype.type(0))
-    out = p * (g[:, None] if g.ndim else g)
-    out[np.arange(rows), target] -= g
-    return out
-
-
-def _cross_entropy_backward_vjp(
-    m: Any, needs: Any, h: Any, _z: Any, g: Any, p: Any, target: Any, *, ignore_index: int, reduction: str
-) -> Any:
-    mask, safe = _mask(m, target, ignore_index, p)
-    rows = int(p.shape[0])
-    chosen = m.reshape(m.gather(h, m.reshape(safe, shape=(rows, 1)), dim=1), shape=(rows,))
-    slope = (m.sum(h * p, dim=(1,), keepdim=False) - chosen) * mask
-    weights = g * mask / (m.sum(mask, dim=(0,), keepdim=False) if reduction == "mean" else 1)
-    return _reduce_rows(m, slope, mask, reduction), h * m.reshape(weights, shape=(rows, 1)), None
-
-
-def _cross_entropy_backward_reference(g: Any, p: Array, target: Array, ignore_index: int, reduction: str) -> Any:
-    counted = target != ignore_index
-    hot = (target[:, None] == np.arange(p.shape[1])).astype(p.dtype)
-    weights = (g * counted) / (counted.sum() if reduction == "mean" else 1)
-    return (p - hot) * weights[:, None]
-
-
-def _cross_entropy_backward_samples(rng: Any) -> Iterable[Sample]:
-    for reduction in _REDUCTIONS:
-        g = rng.normal(size=(4,) if reduction == "none" else ())
-        attrs = {"ignore_index": -100, "reduction": reduction}
-        yield Sample((g, rng.uniform(size=(4, 3)), np.array([0, -100, 1, 2])), attrs)
-
-
-cross_entropy_backward = define(
-    "cross_entropy_backward",
-    family="loss",
-    forward=_cross_entropy_backward,
-    infer=lambda g, p, target, *, ignore_index, reduction: p,
-    vjp=joint(_cross_entropy_backward_vjp),
-    samples=_cross_entropy_backward_samples,
-    reference=_cross_entropy_backward_reference,
 )
 
 
 # -- negative log likelihood: log probabilities given -------------------------------------------------------------
 
 
-def _nll_loss(x: Array, target: Array, *, ignore_index: int, reduction: str) -> Any:
-    if x.ndim != 2 or target.shape != x.shape[:1]:
-        raise ValueError("shapes differ")
-    target, counted = _chosen("nll_loss", target, x.shape[1], ignore_index)
-    return _reduce(-x[np.arange(x.shape[0]), target], counted, reduction)
+def _nll_loss(m: Any, x: Any, target: Any, *, ignore_index: int, reduction: str) -> Any:
+    column = _column(m, "nll_loss", x, target, ignore_index)
+    counted = column != ignore_index
+    # Only one number of each row is wanted: to visit them all would be a waste.
+    chosen = m.gather(x, m.where(counted, column, m.zeros_like(column)), dim=1)
+    return _reduced(m, m.where(counted, -chosen, m.zeros_like(chosen)), counted, reduction)
 
 
 def _nll_loss_infer(x: Spec, target: Spec, *, ignore_index: int, reduction: str) -> Spec:
@@ -242,19 +194,11 @@ def _nll_loss_infer(x: Spec, target: Spec, *, ignore_index: int, reduction: str)
 
 
 def _nll_loss_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, target: Any, *, ignore_index: int, reduction: str) -> Any:
-    rows, classes = x_spec.shape
-    if not m.differentiable:
-        target, counted = _chosen("nll_loss", target, classes, ignore_index)
-        share = g / g.dtype.type(_count(rows, counted)) if reduction == "mean" else g
-        out = np.zeros(x_spec.shape, g.dtype)
-        out[np.arange(rows), target] = -share if counted is None else np.where(counted, -share, g.dtype.type(0))
-        return out
-    mask, safe = _mask(m, target, ignore_index, g)
-    column = (rows, 1)
-    weights = -g * mask / (m.sum(mask, dim=(0,), keepdim=False) if reduction == "mean" else 1)
-    return m.scatter_place(
-        m.reshape(weights, shape=column), m.reshape(safe, shape=column), shape=x_spec.shape, dim=1
-    )
+    column = m.reshape(target, shape=(x_spec.shape[0], 1))
+    counted = column != ignore_index
+    share = _shares(m, -g, counted, reduction)
+    safe = m.where(counted, column, m.zeros_like(column))
+    return m.scatter_place(m.expand(share, shape=tuple(safe.shape)), safe, shape=x_spec.shape, dim=1)
 
 
 def _nll_loss_batch(
@@ -271,7 +215,8 @@ def _nll_loss_batch(
 nll_loss = define(
     "nll_loss",
     family="loss",
-    forward=_nll_loss,
+    formula=_nll_loss,
+    native_from=sys.maxsize,
     infer=_nll_loss_infer,
     vjp=(_nll_loss_vjp, None),
     batch=_nll_loss_batch,
@@ -284,20 +229,18 @@ nll_loss = define(
 # -- mean squared error -------------------------------------------------------------------------------------------
 
 
-def _mse_loss(x: Array, target: Array, *, reduction: str) -> Any:
+# Small ones are three NumPy calls.
+_SQUARES_FROM = 16384
+
+
+def _mse_loss(m: Any, x: Any, target: Any, *, reduction: str) -> Any:
     if x.shape != target.shape:
         raise ValueError("shapes differ")
-    error = np.asarray(np.subtract(x, target, order="C"))
+    error = x - target
     if reduction == "none":
-        error *= error
-        return error
-    if error.dtype.char == "e":
-        error = error.astype(np.float32)
-    flat = error.reshape(-1)
-    summed = np.dot(flat, flat)
-    if reduction == "mean":
-        summed = summed / error.dtype.type(flat.size)
-    return summed.astype(x.dtype)
+        return error * error
+    summed = m.sum(error * error, dim=tuple(range(x.ndim)), keepdim=False)
+    return summed / math.prod(x.shape) if reduction == "mean" else summed
 
 
 def _mse_loss_infer(x: Spec, target: Spec, *, reduction: str) -> Spec:
@@ -306,10 +249,18 @@ def _mse_loss_infer(x: Spec, target: Spec, *, reduction: str) -> Spec:
     return Spec(x.shape if reduction == "none" else (), x.dtype)
 
 
-def _mse_loss_vjp(m: Any, needs: Any, g: Any, _y: Any, x: Any, target: Any, *, reduction: str) -> Any:
+def _mse_loss_slope(m: Any, g: Any, x: Any, target: Any, *, reduction: str, both: bool) -> Any:
     scale = 2 * g / max(math.prod(x.shape), 1) if reduction == "mean" else 2 * g
     slope = (x - target) * scale
-    return slope, -slope if needs[1] else None
+    return (slope, -slope) if both else slope
+
+
+_mse_loss_rule = as_rule(_mse_loss_slope, name="mse_loss_backward", native_from=_SQUARES_FROM)
+
+
+def _mse_loss_vjp(m: Any, needs: Any, g: Any, _y: Any, x: Any, target: Any, *, reduction: str) -> Any:
+    made = _mse_loss_rule(m, g, x, target, reduction=reduction, both=needs[1])
+    return made if needs[1] else (made, None)
 
 
 def _mse_loss_batch(
@@ -337,7 +288,8 @@ def _mse_loss_reference(x: Array, target: Array, reduction: str) -> Any:
 mse_loss = define(
     "mse_loss",
     family="loss",
-    forward=_mse_loss,
+    formula=_mse_loss,
+    native_from=_SQUARES_FROM,
     infer=_mse_loss_infer,
     vjp=joint(_mse_loss_vjp),
     batch=_mse_loss_batch,

@@ -280,6 +280,8 @@ linear = define(
     "linear",
     family="contraction",
     forward=_linear,
+    # A plain bias behind a product of matrices: an epilogue.
+    formula=lambda m, x, weight, bias: m.linear_plain(x, weight) + bias,
     infer=_linear_infer,
     vjp=(
         lambda m, g, _y, _x, weight, _bias: m.matmul(g, weight),

@@ -9,36 +9,20 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.fold import total, total_of_product
 from wayfare.errors import ShapeError
+from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
-from wayfare.ops._define import define, expand_unbatched, reduced_shape
-from wayfare.ops.reduce import Dims, count_of
+from wayfare.ops._define import COMPOSITE_FROM, define, expand_unbatched, reduced_shape
+from wayfare.ops.reduce import Dims, count_of, moments
 from wayfare.spec import Spec
-
-
-def _standardized(x: Array, dim: Dims, eps: float) -> tuple[Array, Array, Array, Array]:
-    """x̂, mean, variance and 1/deviation, the last three with the folded dimensions kept."""
-    count = x.dtype.type(count_of(x.shape, dim))
-    mean = total(x, dim, True) / count
-    out = np.asarray(np.subtract(x, mean, order="C"))
-    variance = total_of_product(out, out, dim, True) / count
-    inverse = 1 / np.sqrt(variance + x.dtype.type(eps))
-    out *= inverse
-    return out, mean, variance, inverse
-
-
-def _in_floats(x: Array) -> Array:
-    """Half precision is too coarse for the sums here."""
-    return x.astype(np.float32) if x.dtype.char == "e" else x
-
 
 # -- standardize --------------------------------------------------------------------------------------------------
 
 
-def _standardize(x: Array, *, dim: Dims, eps: float) -> tuple[Array, ...]:
-    out, mean, variance, _ = _standardized(_in_floats(x), dim, eps)
-    return tuple(a.astype(x.dtype, copy=False) for a in (out, mean, variance))
+def _standardize(m: Any, x: Any, *, dim: Dims, eps: float) -> tuple[Any, Any, Any]:
+    mean, squares = moments(m, x, dim)
+    variance = squares / count_of(x.shape, dim)
+    return (x - mean) * (1 / m.sqrt(variance + eps)), mean, variance
 
 
 def _standardize_infer(x: Spec, *, dim: Dims, eps: float) -> tuple[Spec, Spec, Spec]:
@@ -85,7 +69,7 @@ def _standardize_reference(x: Array, dim: Dims, eps: float) -> Any:
 standardize = define(
     "standardize",
     family="normalisation",
-    forward=_standardize,
+    formula=_standardize,
     infer=_standardize_infer,
     vjp=(_standardize_vjp,),
     batch=_standardize_batch,
@@ -98,14 +82,10 @@ standardize = define(
 )
 
 
-def _standardize_backward(g: Array, out: Array, inverse: Array, *, dim: Dims) -> Array:
-    count = g.dtype.type(count_of(g.shape, dim))
-    along = total_of_product(g, out, dim, True) / count
-    slope = np.asarray(np.multiply(out, along, order="C"))
-    np.subtract(g, slope, out=slope)
-    slope -= total(g, dim, True) / count
-    slope *= inverse
-    return slope
+def _standardize_backward(m: Any, g: Any, out: Any, inverse: Any, *, dim: Dims) -> Any:
+    count = count_of(g.shape, dim)
+    along = m.sum(g * out, dim=dim, keepdim=True) / count
+    return (g - m.sum(g, dim=dim, keepdim=True) / count - out * along) * inverse
 
 
 def _standardize_backward_vjp(
@@ -139,7 +119,7 @@ def _standardize_backward_reference(g: Array, out: Array, inverse: Array, dim: D
 standardize_backward = define(
     "standardize_backward",
     family="normalisation",
-    forward=_standardize_backward,
+    formula=_standardize_backward,
     infer=lambda g, out, inverse, *, dim: g,
     vjp=joint(_standardize_backward_vjp),
     batch=_standardize_backward_batch,
@@ -155,42 +135,59 @@ def _layer_dims(x_ndim: int, weight_ndim: int) -> Dims:
     return tuple(range(x_ndim - weight_ndim, x_ndim))
 
 
-def _layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> tuple[Array, ...]:
-    if x.shape[x.ndim - weight.ndim :] != weight.shape or bias.shape != weight.shape:
+def _fits(x: Any, *vectors: Any) -> bool:
+    """Are these the shapes of weights over the last dimensions of x?"""
+    return all(x.shape[x.ndim - v.ndim :] == v.shape and v.ndim == vectors[0].ndim for v in vectors)
+
+
+def _layer_norm(m: Any, x: Any, weight: Any, bias: Any, *, eps: float) -> tuple[Any, Any, Any]:
+    if not _fits(x, weight, bias):
         raise ValueError("shapes differ")
-    kind = x.dtype
-    hat, _, _, inverse = _standardized(_in_floats(x), _layer_dims(x.ndim, weight.ndim), eps)
-    out = hat * weight
-    out += bias
-    return tuple(a.astype(kind, copy=False) for a in (out, hat, inverse))
+    dim = _layer_dims(x.ndim, weight.ndim)
+    mean, squares = moments(m, x, dim)
+    inverse = 1 / m.sqrt(squares / count_of(x.shape, dim) + eps)
+    return (x - mean) * inverse * weight + bias, mean, inverse
 
 
 def _layer_norm_infer(x: Spec, weight: Spec, bias: Spec, *, eps: float) -> tuple[Spec, Spec, Spec]:
-    if x.shape[x.ndim - weight.ndim :] != weight.shape or bias.shape != weight.shape:
+    if not _fits(x, weight, bias):
         raise ShapeError(f"layer_norm: a weight of {weight} and a bias of {bias} do not fit the last sizes of {x}")
-    return x, x, Spec(reduced_shape(x.shape, _layer_dims(x.ndim, weight.ndim), True), x.dtype)
+    folded = Spec(reduced_shape(x.shape, _layer_dims(x.ndim, weight.ndim), True), x.dtype)
+    return x, folded, folded
 
 
-def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, _x: Any, weight: Any, bias_spec: Spec, *, eps: float) -> Any:
-    of_out, of_hat, of_inverse = g
-    _, hat, inverse = y
-    dim = _layer_dims(hat.ndim, weight.ndim)
-    of_weight = of_bias = of_x = None
-    if of_out is not None:
-        if needs[1]:
-            of_weight = m.sum_to(of_out * hat, shape=bias_spec.shape)
-        if needs[2]:
-            of_bias = m.sum_to(of_out, shape=bias_spec.shape)
+def _layer_norm_slopes(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any) -> Any:
+    """The gradients by x, weight and bias that are wanted, from that of the result."""
+    hat = (x - mean) * inverse
+    made = []
     if needs[0]:
-        if of_out is not None:
-            of_out = of_out * weight
-            of_hat = of_out if of_hat is None else of_out + of_hat
-        if of_hat is not None:
-            of_x = m.standardize_backward(of_hat, hat, inverse, dim=dim)
-        if of_inverse is not None:  # only in gradients of gradients
-            part = -(of_inverse * inverse * inverse / max(math.prod(bias_spec.shape), 1)) * hat
-            of_x = part if of_x is None else of_x + part
-    return of_x, of_weight, of_bias
+        made.append(m.standardize_backward(g * weight, hat, inverse, dim=_layer_dims(x.ndim, weight.ndim)))
+    if needs[1]:
+        made.append(m.sum_to(g * hat, shape=tuple(weight.shape)))
+    if needs[2]:
+        made.append(m.sum_to(g, shape=tuple(weight.shape)))
+    return tuple(made)
+
+
+_layer_norm_rule = as_rule(_layer_norm_slopes, name="layer_norm_backward", native_from=COMPOSITE_FROM)
+
+
+def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *, eps: float) -> Any:
+    of_out, of_mean, of_inverse = g
+    _, mean, inverse = y
+    grads: list[Any] = [None, None, None]
+    if of_out is not None:
+        made = iter(_layer_norm_rule(m, of_out, x, weight, mean, inverse, needs=needs))
+        grads = [next(made) if wanted else None for wanted in needs]
+    if needs[0]:  # only in gradients of gradients
+        count = max(math.prod(weight.shape), 1)
+        if of_mean is not None:
+            part = m.expand(of_mean / count, shape=tuple(x.shape))
+            grads[0] = part if grads[0] is None else grads[0] + part
+        if of_inverse is not None:
+            part = -(of_inverse * inverse * inverse * inverse / count) * (x - mean)
+            grads[0] = part if grads[0] is None else grads[0] + part
+    return grads
 
 
 def _layer_norm_batch(
@@ -201,10 +198,10 @@ def _layer_norm_batch(
         return m.layer_norm(x, weight, bias, **attrs)
     x, weight, bias = expand_unbatched(m, size, inputs, batched)
     dim = _layer_dims(x.ndim, weight.ndim - 1)
-    hat, _, variance = m.standardize(x, dim=dim, eps=attrs["eps"])
+    hat, mean, variance = m.standardize(x, dim=dim, eps=attrs["eps"])
     shape = (size,) + (1,) * (x.ndim - weight.ndim) + tuple(weight.shape)[1:]
     out = hat * m.reshape(weight, shape=shape) + m.reshape(bias, shape=shape)
-    return out, hat, 1 / m.sqrt(variance + attrs["eps"])
+    return out, mean, 1 / m.sqrt(variance + attrs["eps"])
 
 
 def _layer_norm_samples(rng: Any) -> Iterable[Sample]:
@@ -214,15 +211,15 @@ def _layer_norm_samples(rng: Any) -> Iterable[Sample]:
 
 
 def _layer_norm_reference(x: Array, weight: Array, bias: Array, eps: float) -> Any:
-    hat, _, variance = _standardize_reference(x, _layer_dims(x.ndim, weight.ndim), eps)
-    return hat * weight + bias, hat, 1 / np.sqrt(variance + eps)
+    hat, mean, variance = _standardize_reference(x, _layer_dims(x.ndim, weight.ndim), eps)
+    return hat * weight + bias, mean, 1 / np.sqrt(variance + eps)
 
 
-# Standardized over the last dimensions, then scaled and shifted; x̂ and 1/deviation are what the gradient needs.
+# Standardized over the last dimensions, then scaled and shifted; mean and 1/deviation are what the gradient needs.
 layer_norm = define(
     "layer_norm",
     family="normalisation",
-    forward=_layer_norm,
+    formula=_layer_norm,
     infer=_layer_norm_infer,
     vjp=joint(_layer_norm_vjp),
     batch=_layer_norm_batch,
@@ -233,4 +230,91 @@ layer_norm = define(
     takes_none=True,
     kinds="f",
     grad_name="NativeLayerNormBackward0",
+)
+
+
+# -- rms_norm -----------------------------------------------------------------------------------------------------
+
+
+def _rms_norm(m: Any, x: Any, weight: Any, *, eps: float) -> tuple[Any, Any]:
+    if not _fits(x, weight):
+        raise ValueError("shapes differ")
+    dim = _layer_dims(x.ndim, weight.ndim)
+    inverse = 1 / m.sqrt(m.sum(x * x, dim=dim, keepdim=True) / count_of(x.shape, dim) + eps)
+    return x * inverse * weight, inverse
+
+
+def _rms_norm_infer(x: Spec, weight: Spec, *, eps: float) -> tuple[Spec, Spec]:
+    if not _fits(x, weight):
+        raise ShapeError(f"rms_norm: a weight of {weight} does not fit the last sizes of {x}")
+    return x, Spec(reduced_shape(x.shape, _layer_dims(x.ndim, weight.ndim), True), x.dtype)
+
+
+def _rms_norm_slopes(m: Any, g: Any, x: Any, weight: Any, inverse: Any, *, needs: Any) -> Any:
+    """The gradients by x and weight that are wanted, from that of the result."""
+    hat = x * inverse
+    made = []
+    if needs[0]:
+        dim = _layer_dims(x.ndim, weight.ndim)
+        along = m.sum(g * weight * hat, dim=dim, keepdim=True) / count_of(x.shape, dim)
+        made.append((g * weight - hat * along) * inverse)
+    if needs[1]:
+        made.append(m.sum_to(g * hat, shape=tuple(weight.shape)))
+    return tuple(made)
+
+
+_rms_norm_rule = as_rule(_rms_norm_slopes, name="rms_norm_backward", native_from=COMPOSITE_FROM)
+
+
+def _rms_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, *, eps: float) -> Any:
+    of_out, of_inverse = g
+    inverse = y[1]
+    grads: list[Any] = [None, None]
+    if of_out is not None:
+        made = iter(_rms_norm_rule(m, of_out, x, weight, inverse, needs=needs))
+        grads = [next(made) if wanted else None for wanted in needs]
+    if needs[0] and of_inverse is not None:  # only in gradients of gradients
+        part = -(of_inverse * inverse * inverse * inverse / max(math.prod(weight.shape), 1)) * x
+        grads[0] = part if grads[0] is None else grads[0] + part
+    return grads
+
+
+def _rms_norm_batch(
+    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+) -> Any:
+    x, weight = inputs
+    if batched == (True, False):
+        return m.rms_norm(x, weight, **attrs)
+    x, weight = expand_unbatched(m, size, inputs, batched)
+    dim = _layer_dims(x.ndim, weight.ndim - 1)
+    inverse = 1 / m.sqrt(m.mean(x * x, dim=dim, keepdim=True) + attrs["eps"])
+    shape = (size,) + (1,) * (x.ndim - weight.ndim) + tuple(weight.shape)[1:]
+    return x * inverse * m.reshape(weight, shape=shape), inverse
+
+
+def _rms_norm_samples(rng: Any) -> Iterable[Sample]:
+    for shape, own in (((2, 4), (4,)), ((2, 2, 3), (2, 3)), ((3,), (3,))):
+        yield Sample((rng.normal(size=shape), rng.normal(size=own)), {"eps": 1e-5})
+    yield Sample((rng.normal(size=(4, 3)).T, rng.normal(size=4)), {"eps": 0.1})
+
+
+def _rms_norm_reference(x: Array, weight: Array, eps: float) -> Any:
+    square = np.mean(x**2, axis=_layer_dims(x.ndim, weight.ndim), keepdims=True)
+    return x / np.sqrt(square + eps) * weight, 1 / np.sqrt(square + eps)
+
+
+# Divided by the root of the mean square over the last dimensions, then scaled.
+rms_norm = define(
+    "rms_norm",
+    family="normalisation",
+    formula=_rms_norm,
+    infer=_rms_norm_infer,
+    vjp=joint(_rms_norm_vjp),
+    batch=_rms_norm_batch,
+    samples=_rms_norm_samples,
+    reference=_rms_norm_reference,
+    outputs=2,
+    kept_outputs=(1,),
+    takes_none=True,
+    kinds="f",
 )

@@ -9,41 +9,35 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.fold import largest, smallest, total
+from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
 from wayfare.ops._define import reduction, spread
 from wayfare.ops.reduce import Dims, like
 
+# Two or three NumPy calls.
+_NATIVE_FROM = 4096
 
-def _norm(x: Array, *, dim: Dims, keepdim: bool, p: float) -> Any:
-    kind = x.dtype
-    if kind.char == "e":
-        x = x.astype(np.float32)
+
+def _norm(m: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
     if p == 2:
-        if len(dim) == x.ndim and x.flags.c_contiguous and not keepdim:
-            flat = x.reshape(-1)
-            out = np.sqrt(np.dot(flat, flat))
-        else:
-            out = np.sqrt(total(x * x, dim, keepdim))
-    elif p == 0:
-        out = np.sum(x != 0, axis=dim, keepdims=keepdim, dtype=x.dtype)
-    else:
-        size = np.asarray(np.abs(x))
-        if p == math.inf or p == -math.inf:
-            out = largest(size, dim, keepdim) if p > 0 else smallest(size, dim, keepdim)
-        elif p == 1:
-            out = total(size, dim, keepdim)
-        else:
-            np.power(size, p, out=size)
-            out = np.power(total(size, dim, keepdim), 1 / p)
-    return out.astype(kind, copy=False)
+        return m.sqrt(m.sum(x * x, dim=dim, keepdim=keepdim))
+    if p == 0:
+        return m.sum(like(m, x != 0, x), dim=dim, keepdim=keepdim)
+    size = m.abs(x)
+    if p == math.inf:
+        return m.amax(size, dim=dim, keepdim=keepdim)
+    if p == -math.inf:
+        return m.amin(size, dim=dim, keepdim=keepdim)
+    if p == 1:
+        return m.sum(size, dim=dim, keepdim=keepdim)
+    return m.pow(m.sum(m.pow(size, p), dim=dim, keepdim=keepdim), 1 / p)
 
 
 def _sign(m: Any, x: Any) -> Any:
     return like(m, x > 0, x) - like(m, x < 0, x)
 
 
-def _norm_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
+def _norm_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
     shape = tuple(x.shape)
     g = spread(m, g, dim, keepdim, shape)
     if p == 0:
@@ -67,6 +61,13 @@ def _norm_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: fl
     return m.where(flat, zero, g * sign * ratio)
 
 
+_norm_rule = as_rule(_norm_slope, name="vector_norm_backward", native_from=_NATIVE_FROM)
+
+
+def _norm_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
+    return _norm_rule(m, g, y, x, dim=dim, keepdim=keepdim, p=p)
+
+
 def _norm_samples(rng: Any) -> Iterable[Sample]:
     for p in (2.0, 1.0, 3.0, 1.5, 0.5, -1.0, math.inf, -math.inf, 0.0):
         for dim, keepdim in (((0,), False), ((0, 2), True), ((0, 1, 2), False)):
@@ -86,6 +87,7 @@ def _norm_reference(x: Array, dim: Dims, keepdim: bool, p: float) -> Any:
 
 
 vector_norm = reduction(
-    "vector_norm", forward=_norm, vjp=_norm_vjp, samples=_norm_samples, reference=_norm_reference, kinds="f",
+    "vector_norm", formula=_norm, native_from=_NATIVE_FROM, vjp=_norm_vjp, samples=_norm_samples,
+    reference=_norm_reference, kinds="f",
     grad_name="LinalgVectorNormBackward0",
 )  # fmt: skip

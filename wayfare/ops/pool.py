@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define
-from wayfare.ops.conv import Sizes, Windows, pad_sizes
+from wayfare.ops._windows import Windows, pad_sizes
 from wayfare.ops.fold import merged
 from wayfare.spec import Spec, int64
 

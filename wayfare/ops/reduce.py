@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.fold import total, total_of_product
+from wayfare.backend.fold import total
+from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
-from wayfare.ops._define import reduced_shape, reduction, spread
+from wayfare.ops._define import COMPOSITE_FROM, reduced_shape, reduction, spread
 from wayfare.spec import DType, Spec, as_dtype, bool_, int64, uint8
 
 Dims = tuple[int, ...]
@@ -18,7 +19,12 @@ Dims = tuple[int, ...]
 
 def count_of(shape: tuple[int, ...], dim: Dims) -> int:
     """How many numbers are folded into one."""
-    return math.prod(shape[d] for d in dim)
+    return math.prod([shape[d] for d in dim])
+
+
+def drop(m: Any, value: Any, dim: Dims, keepdim: bool) -> Any:
+    """A value folded over `dim` with these dimensions kept, without them unless they are wanted."""
+    return value if keepdim else m.reshape(value, shape=reduced_shape(value.shape, dim, False))
 
 
 def like(m: Any, value: Any, model: Any) -> Any:
@@ -50,15 +56,12 @@ sum_ = reduction(
 )  # fmt: skip
 
 
-def _mean(x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    if x.dtype.char == "e":
-        return np.mean(x, axis=dim, keepdims=keepdim, dtype=np.float32).astype(x.dtype)
-    out = total(x, dim, keepdim)
-    count = count_of(x.shape, dim)
-    if out.__class__ is np.ndarray and count:
-        out /= count
-        return out
-    return out / x.dtype.type(count)
+# One NumPy call and a division: hard to beat before a second thread helps.
+_MEAN_FROM = 32768
+
+
+def _mean(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return m.sum(x, dim=dim, keepdim=keepdim) / count_of(x.shape, dim)
 
 
 def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
@@ -66,7 +69,7 @@ def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool
 
 
 mean = reduction(
-    "mean", forward=_mean, vjp=_mean_vjp, kinds="f", empty=False,
+    "mean", formula=_mean, native_from=_MEAN_FROM, vjp=_mean_vjp, kinds="f", empty=False,
     reference=lambda x, dim, keepdim: np.mean(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -126,21 +129,40 @@ def _product_along(x: Any, axis: int) -> Any:
 # -- variance and standard deviation ------------------------------------------------------------------------------
 
 
-def _var(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
-    kind = x.dtype
-    if kind.char == "e":
-        x = x.astype(np.float32)
-    count = count_of(x.shape, dim)
-    deviation = x - total(x, dim, True) / x.dtype.type(count)
-    out = total_of_product(deviation, deviation, dim, keepdim)
-    return (out / x.dtype.type(max(count - correction, 0))).astype(kind, copy=False)
+def moments(m: Any, x: Any, dim: Dims) -> tuple[Any, Any]:
+    """The mean over `dim` and the sum of squared deviations from it, the dimensions kept."""
+    gap = next((k for k in range(1, len(dim)) if dim[k] != dim[k - 1] + 1), 0)
+    if not gap:
+        mean = m.sum(x, dim=dim, keepdim=True) / count_of(x.shape, dim)
+        deviation = x - mean
+        return mean, m.sum(deviation * deviation, dim=dim, keepdim=True)
+    # Other dimensions lie between: rows over the last ones first, then the rows' own means, so that the array is
+    # visited once.
+    means, squares = moments(m, x, dim[gap:])
+    mean, between = moments(m, means, dim[:gap])
+    return mean, m.sum(squares, dim=dim[:gap], keepdim=True) + between * count_of(x.shape, dim[gap:])
+
+
+def _freedom(shape: tuple[int, ...], dim: Dims, correction: float) -> Any:
+    return max(count_of(shape, dim) - correction, 0)
+
+
+def _var(m: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    return drop(m, moments(m, x, dim)[1] / _freedom(x.shape, dim, correction), dim, keepdim)
+
+
+def _var_slope(m: Any, g: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    shape = tuple(x.shape)
+    freedom = count_of(shape, dim) - correction
+    deviation = x - m.sum(x, dim=dim, keepdim=True) / max(count_of(shape, dim), 1)
+    return spread(m, g * (2 / freedom if freedom else math.inf), dim, keepdim, shape) * deviation
+
+
+_var_rule = as_rule(_var_slope, name="var_backward", native_from=COMPOSITE_FROM)
 
 
 def _var_vjp(m: Any, g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
-    shape = tuple(x.shape)
-    freedom = count_of(shape, dim) - correction
-    deviation = x - m.mean(x, dim=dim, keepdim=True)
-    return spread(m, g, dim, keepdim, shape) * deviation * (2 / freedom if freedom else math.inf)
+    return _var_rule(m, g, x, dim=dim, keepdim=keepdim, correction=correction)
 
 
 def _var_reference(x: Any, dim: Dims, keepdim: bool, correction: float) -> Any:
@@ -158,23 +180,30 @@ def _var_samples(rng: Any) -> Iterable[Sample]:
 
 
 var = reduction(
-    "var", forward=_var, vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
+    "var", formula=_var, vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
 )
 
 
-def _std(x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
-    return np.sqrt(_var(x, dim=dim, keepdim=keepdim, correction=correction))
+def _std(m: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    return drop(m, m.sqrt(moments(m, x, dim)[1] / _freedom(x.shape, dim, correction)), dim, keepdim)
 
 
-def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+def _std_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     # Where nothing deviates the slope is taken to be 0.
     flat = y == 0
     slope = m.where(flat, m.zeros_like(y), g / (2 * m.where(flat, m.zeros_like(y) + 1, y)))
-    return _var_vjp(m, slope, None, x, dim=dim, keepdim=keepdim, correction=correction)
+    return _var_slope(m, slope, x, dim=dim, keepdim=keepdim, correction=correction)
+
+
+_std_rule = as_rule(_std_slope, name="std_backward", native_from=COMPOSITE_FROM)
+
+
+def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    return _std_rule(m, g, y, x, dim=dim, keepdim=keepdim, correction=correction)
 
 
 std = reduction(
-    "std", forward=_std, vjp=_std_vjp, samples=_var_samples, kinds="f",
+    "std", formula=_std, vjp=_std_vjp, samples=_var_samples, kinds="f",
     reference=lambda x, dim, keepdim, correction: np.std(x, axis=dim, keepdims=keepdim, ddof=correction),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend import indexed, pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import OperationError, ShapeError
@@ -64,7 +65,8 @@ def _one_further(name: str) -> BatchRule:
 
 def _gather(x: Array, index: Array, *, dim: int) -> Array:
     _check_arrays("gather", x, index, dim)
-    return x[_along(index, dim)]
+    out = indexed.gather_along(x, index, dim) if index.size >= indexed.ADD_FROM else None
+    return x[_along(index, dim)] if out is None else out
 
 
 def _check_arrays(op: str, x: Array, index: Array, dim: int) -> None:
@@ -112,8 +114,14 @@ gather = define(
 
 def _scatter_place(g: Array, index: Array, *, shape: Shape, dim: int) -> Array:
     out = np.zeros(shape, g.dtype)
-    add_at(out, _along(index, dim), g)
+    _add_along(out, index, g, dim)
     return out
+
+
+def _add_along(out: Array, index: Array, values: Array, dim: int) -> None:
+    """Add in place; the index was checked."""
+    if index.size < indexed.ADD_FROM or not indexed.add_along(out, index, values, dim):
+        add_at(out, _along(index, dim), values)
 
 
 def _scatter_place_as_rows(g: Array, index: Array, *, shape: Shape, dim: int) -> Rows:
@@ -150,8 +158,9 @@ scatter_place = define(
 
 def _scatter_add(x: Array, index: Array, src: Array, *, dim: int) -> Array:
     _check_arrays("scatter_add", x, index, dim)
-    out = x.copy(order="C")
-    add_at(out, _along(index, dim), src)
+    out = pool.empty(x.shape, x.dtype)
+    np.copyto(out, x)
+    _add_along(out, index, src, dim)
     return out
 
 

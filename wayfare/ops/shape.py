@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array, sum_to
+from wayfare.backend.cpu import Array
+from wayfare.backend.fold_native import sum_to
 from wayfare.backend.rows import Rows
 from wayfare.errors import OperationError, ShapeError
 from wayfare.op import REGISTRY, Op, Sample
@@ -121,11 +122,19 @@ def _sum_to_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[boo
     return m.reshape(m.sum_to(x, shape=target), shape=(size, *shape))
 
 
+def _sum_to(m: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
+    extra = x.ndim - len(shape)
+    dim = tuple(range(extra)) + tuple(d + extra for d, n in enumerate(shape) if n == 1 and x.shape[d + extra] != 1)
+    out = m.sum(x, dim=dim, keepdim=True) if dim else x
+    return m.reshape(out, shape=shape) if extra else out
+
+
 # The adjoint of expand: what broadcasting stretched is summed back.
 sum_to_op = define(
     "sum_to",
     family="reduction",
     forward=lambda x, *, shape: sum_to(x, shape),
+    formula=_sum_to,
     infer=lambda x, *, shape: Spec(shape, x.dtype),
     vjp=(lambda m, g, _y, x_spec, *, shape: m.expand(g, shape=x_spec.shape),),
     batch=_sum_to_batch,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.fold import largest, total, total_of_product
+from wayfare.fusion.composite import as_rule
 from wayfare.op import BatchRule, Sample
-from wayfare.ops._define import define, expand_unbatched, reduction, spread
-from wayfare.ops.reduce import Dims
+from wayfare.ops._define import COMPOSITE_FROM, define, expand_unbatched, reduction, spread
+from wayfare.ops.reduce import Dims, drop
 
 
 def _batch_along(name: str) -> BatchRule:
@@ -34,28 +34,20 @@ def _two(rng: Any) -> Iterable[Sample]:
         yield Sample((rng.normal(size=shape), -rng.uniform(0.1, 2.0, shape)), {"dim": dim})
 
 
-def exp_shifted(x: Array, dim: int) -> tuple[Array, Array]:
-    """exp(x - max along dim), and that maximum."""
-    top = largest(x, (dim,), True)
-    shifted = np.subtract(x, top)
-    return np.exp(shifted, out=shifted), top
-
-
 # -- softmax ------------------------------------------------------------------------------------------------------
 
 
-def _softmax(x: Array, *, dim: int) -> Array:
+def _softmax(m: Any, x: Any, *, dim: int) -> Any:
     if x.size == 0:
-        return np.zeros_like(x)
-    out, _ = exp_shifted(x, dim)
-    out /= total(out, (dim,), True)
-    return out
+        return m.zeros_like(x)
+    e = m.exp(x - m.amax(x, dim=(dim,), keepdim=True))
+    return e * (1 / m.sum(e, dim=(dim,), keepdim=True))
 
 
 softmax = define(
     "softmax",
     family="softmax",
-    forward=_softmax,
+    formula=_softmax,
     infer=lambda x, *, dim: x,
     vjp=(lambda m, g, y, _x, *, dim: m.softmax_backward(g, y, dim=dim),),
     batch=_batch_along("softmax"),
@@ -65,10 +57,8 @@ softmax = define(
 )
 
 
-def _softmax_backward(g: Array, y: Array, *, dim: int) -> Any:
-    out = np.subtract(g, total_of_product(g, y, (dim,), True), order="C")
-    out *= y
-    return out
+def _softmax_backward(m: Any, g: Any, y: Any, *, dim: int) -> Any:
+    return (g - m.sum(g * y, dim=(dim,), keepdim=True)) * y
 
 
 def _softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: int) -> Any:
@@ -79,7 +69,7 @@ def _softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: int)
 softmax_backward = define(
     "softmax_backward",
     family="softmax",
-    forward=_softmax_backward,
+    formula=_softmax_backward,
     infer=lambda g, y, *, dim: g,
     vjp=(lambda m, h, _z, _g, y, *, dim: m.softmax_backward(h, y, dim=dim), _softmax_backward_by_y),
     batch=_batch_along("softmax_backward"),
@@ -91,19 +81,17 @@ softmax_backward = define(
 # -- log_softmax --------------------------------------------------------------------------------------------------
 
 
-def _log_softmax(x: Array, *, dim: int) -> Any:
+def _log_softmax(m: Any, x: Any, *, dim: int) -> Any:
     if x.size == 0:
-        return np.zeros_like(x)
-    top = largest(x, (dim,), True)
-    out = np.subtract(x, top)
-    out -= np.log(total(np.exp(out), (dim,), True))
-    return out
+        return m.zeros_like(x)
+    shifted = x - m.amax(x, dim=(dim,), keepdim=True)
+    return shifted - m.log(m.sum(m.exp(shifted), dim=(dim,), keepdim=True))
 
 
 log_softmax = define(
     "log_softmax",
     family="softmax",
-    forward=_log_softmax,
+    formula=_log_softmax,
     infer=lambda x, *, dim: x,
     vjp=(lambda m, g, y, _x, *, dim: m.log_softmax_backward(g, y, dim=dim),),
     batch=_batch_along("log_softmax"),
@@ -113,10 +101,8 @@ log_softmax = define(
 )
 
 
-def _log_softmax_backward(g: Array, y: Array, *, dim: int) -> Any:
-    out = np.exp(y)
-    out *= total(g, (dim,), True)
-    return np.subtract(g, out, out=out)
+def _log_softmax_backward(m: Any, g: Any, y: Any, *, dim: int) -> Any:
+    return g - m.exp(y) * m.sum(g, dim=(dim,), keepdim=True)
 
 
 def _log_softmax_backward_by_g(m: Any, h: Any, _z: Any, _g: Any, y: Any, *, dim: int) -> Any:
@@ -130,7 +116,7 @@ def _log_softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: 
 log_softmax_backward = define(
     "log_softmax_backward",
     family="softmax",
-    forward=_log_softmax_backward,
+    formula=_log_softmax_backward,
     infer=lambda g, y, *, dim: g,
     vjp=(_log_softmax_backward_by_g, _log_softmax_backward_by_y),
     batch=_batch_along("log_softmax_backward"),
@@ -142,19 +128,16 @@ log_softmax_backward = define(
 # -- logsumexp ----------------------------------------------------------------------------------------------------
 
 
-def _logsumexp(x: Array, *, dim: Dims, keepdim: bool) -> Any:
-    if not math.prod(x.shape[d] for d in dim):
-        return np.log(total(x, dim, keepdim))
-    top = largest(x, dim, True)
+def _logsumexp(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    if x.size == 0:
+        return m.log(m.sum(x, dim=dim, keepdim=keepdim))
+    top = m.amax(x, dim=dim, keepdim=True)
     # An infinite maximum is the result; subtracting it would give NaN.
-    shift = np.where(np.isfinite(top), top, x.dtype.type(0))
-    shifted = np.asarray(np.subtract(x, shift))
-    out = np.log(total(np.exp(shifted, out=shifted), dim, True))
-    out += shift
-    return out if keepdim else out.reshape(tuple(n for d, n in enumerate(x.shape) if d not in dim))
+    shift = m.where(m.isfinite(top), top, m.zeros_like(top))
+    return drop(m, m.log(m.sum(m.exp(x - shift), dim=dim, keepdim=True)) + shift, dim, keepdim)
 
 
-def _logsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _logsumexp_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape = tuple(x.shape)
     y = spread(m, y, dim, keepdim, shape)
     # All of minus infinity: no element has a share.
@@ -162,12 +145,17 @@ def _logsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) 
     return spread(m, g, dim, keepdim, shape) * share
 
 
+_logsumexp_rule = as_rule(_logsumexp_slope, name="logsumexp_backward", native_from=COMPOSITE_FROM)
+
+
+def _logsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return _logsumexp_rule(m, g, y, x, dim=dim, keepdim=keepdim)
+
+
 def _logsumexp_reference(x: Array, dim: Dims, keepdim: bool) -> Any:
     return np.log(np.sum(np.exp(x), axis=dim, keepdims=keepdim))
 
 
 logsumexp = reduction(
-    "logsumexp", forward=_logsumexp, vjp=_logsumexp_vjp, reference=_logsumexp_reference, kinds="f"
+    "logsumexp", formula=_logsumexp, vjp=_logsumexp_vjp, reference=_logsumexp_reference, kinds="f"
 )
-
-

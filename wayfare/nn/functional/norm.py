@@ -13,7 +13,7 @@ from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, Sha
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of
 from wayfare.op import REGISTRY
-from wayfare.tensor import Tensor
+from wayfare.tensor import Tensor, wrap
 
 __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"]
 
@@ -62,8 +62,11 @@ def rms_norm(
     dim = _check_last("rms_norm", input, normalized_shape)
     if eps is None:
         eps = float(np.finfo(input.dtype.numpy).eps)
-    out = input * ((input * input).mean(dim, keepdim=True) + eps).rsqrt()
-    return out if weight is None else out * weight
+    if weight is None:
+        weight = wrap(np.ones(tuple(input.shape)[dim[0] :], input.dtype.numpy))
+    if weight.dtype is input.dtype and tuple(weight.shape) == tuple(normalized_shape):
+        return apply(REGISTRY["rms_norm"], (input, weight), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
+    return input * ((input * input).mean(dim, keepdim=True) + eps).rsqrt() * weight
 
 
 def _per_channel(input: Tensor, value: Tensor) -> Tensor:

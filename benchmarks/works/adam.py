@@ -1,0 +1,99 @@
+"""Adam's update of many parameters, and the plain copy that says how fast memory lets anybody be."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from benchmarks.works import Prepared, Unavailable, constant
+
+LAYERS, INPUTS, OUTPUTS = 20, 499, 500  # a weight and a bias each: 40 tensors, 5 million parameters
+SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
+ARRAYS_MOVED = 7  # parameter, gradient and both averages are read; all but the gradient are written
+
+Update = Callable[[], None]
+State = Callable[[], list[np.ndarray]]
+
+
+def update(m: Any, variant: str = "default", layers: int = LAYERS) -> Prepared:
+    """One step over all parameters. `variant` is how PyTorch goes about it: "default", "foreach" or "fused"."""
+    numbers = np.random.default_rng(0)
+    shapes = [(INPUTS, OUTPUTS), (OUTPUTS,)] * layers
+    start, slopes = ([numbers.standard_normal(shape, dtype=np.float32) * 0.05 for shape in shapes] for _ in range(2))
+    step, state = (_torch if m.__name__ == "torch" else _kernel)(m, start, slopes, variant)
+
+    def results() -> list[np.ndarray]:
+        for _ in range(3):
+            step()
+        return state()
+
+    return Prepared(step, results)
+
+
+def _torch(m: Any, start: list[np.ndarray], slopes: list[np.ndarray], variant: str) -> tuple[Update, State]:
+    parameters = [constant(m, array).requires_grad_() for array in start]
+    for parameter, slope in zip(parameters, slopes, strict=True):
+        parameter.grad = constant(m, slope)
+    how = {} if variant == "default" else {variant: True}
+    try:
+        optimiser = m.optim.Adam(parameters, **SETTINGS, **how)
+    except RuntimeError as error:
+        raise Unavailable(f"{m.__name__} has no {variant} Adam here: {error}") from None
+
+    def state() -> list[np.ndarray]:
+        kept = [optimiser.state[parameter] for parameter in parameters]
+        return _joined(
+            start,
+            [parameter.detach().numpy() for parameter in parameters],
+            [entry["exp_avg"].numpy() for entry in kept],
+            [entry["exp_avg_sq"].numpy() for entry in kept],
+        )
+
+    return optimiser.step, state
+
+
+def _kernel(m: Any, start: list[np.ndarray], slopes: list[np.ndarray], variant: str) -> tuple[Update, State]:
+    try:
+        adam_update = importlib.import_module(f"{m.__name__}.backend.update").adam_update
+    except ImportError:
+        raise Unavailable(f"{m.__name__} has no backend.update.adam_update.") from None
+    parameters = [array.copy() for array in start]
+    gradients = [array.copy() for array in slopes]
+    averages, squares = ([np.zeros_like(array) for array in start] for _ in range(2))
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        adam_update(parameters, gradients, averages, squares, step=steps, **SETTINGS)
+
+    return step, lambda: _joined(start, parameters, averages, squares)
+
+
+def _joined(start: list[np.ndarray], end: list[np.ndarray], *averages: list[np.ndarray]) -> list[np.ndarray]:
+    """How far the parameters moved (where they are hides it), and the averages; each as one long array."""
+    moved = [after - before for before, after in zip(start, end, strict=True)]
+    return [np.concatenate([array.ravel() for array in arrays]) for arrays in (moved, *averages)]
+
+
+def copying(m: Any, count: int, threads: int) -> Prepared:
+    """np.copyto of `count` float32 numbers, shared between `threads` threads; `m` plays no part."""
+    source, target = np.ones(count, np.float32), np.zeros(count, np.float32)
+    pieces = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    pool = ThreadPoolExecutor(threads)
+
+    def step() -> None:
+        if threads == 1:
+            np.copyto(target, source)
+        else:
+            list(pool.map(lambda piece: np.copyto(*piece), pieces))
+
+    def results() -> list[np.ndarray]:
+        step()
+        return [target]
+
+    return Prepared(step, results)

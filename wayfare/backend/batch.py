@@ -1,0 +1,157 @@
+"""One elementwise kernel over many sets of arrays in one native call: all parameters of a model at once.
+
+A set is the arrays of one call of the kernel. Large sets are cut into pieces, so that threads share the whole evenly
+however the sizes differ. What depends on shapes and strides is worked out once; each run only reads the arrays'
+addresses, in native code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend import crew
+from wayfare.backend import layout as layouts
+from wayfare.backend.expr import LoopError
+from wayfare.backend.llvm import DATA_OFFSET, RUN, SIZES, WORDS_PER_OPERAND, Layout
+from wayfare.backend.llvm_expr import Writer
+from wayfare.backend.machine import Machine
+from wayfare.backend.native import Kernel
+from wayfare.backend.routine import Routine, function, pointer, word
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Elements of a piece: tens of microseconds of work, and many pieces to share.
+_PIECE = 16 * 1024
+# Fewer elements than this in all are done before another thread wakes up.
+_ALONE = 16 * 1024
+
+
+def _write(_host: Machine) -> str:
+    """Fill in the addresses of arrays, then run the blocks.
+
+    Words: array objects, the table (where to, which object, offset) and its length, the function, its blocks, their
+    count and size in bytes, and 1 if the crew is to run them.
+    """
+    writer = Writer()
+    objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
+    target, blocks = pointer(writer, 3), pointer(writer, 4)
+    count, size, threaded = (word(writer, k) for k in range(5, 8))
+    with writer.loop("0", entries, 1) as i:
+        entry = writer.let(f"getelementptr [3 x i64], ptr {table}, i64 {i}")
+        to, number, offset = (
+            writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(3)
+        )
+        place = writer.let(f"getelementptr ptr, ptr {objects}, i64 {number}")
+        array = writer.let(f"load ptr, ptr {place}")
+        field = writer.let(f"getelementptr i8, ptr {array}, i64 {DATA_OFFSET}")
+        data = writer.let(f"load i64, ptr {field}")
+        address = writer.let(f"add i64 {data}, {offset}")
+        writer.do(f"store i64 {address}, ptr {writer.let(f'inttoptr i64 {to} to ptr')}")
+    with writer.loop("0", threaded, 1):
+        writer.do(f"call void @{RUN}(ptr {target}, ptr {blocks}, i64 {count}, i64 {size})")
+    here = writer.let(f"select i1 {writer.let(f'icmp eq i64 {threaded}, 0')}, i64 {count}, i64 0")
+    with writer.loop("0", here, 1) as i:
+        distance = writer.let(f"mul i64 {i}, {size}")
+        block = writer.let(f"getelementptr i8, ptr {blocks}, i64 {distance}")
+        writer.do(f"call void {target}(ptr {block})")
+    writer.declared[RUN] = f"declare void @{RUN}(ptr, ptr, i64, i64)"
+    return function(writer)
+
+
+_FILL_AND_RUN = Routine("fill_and_run", _write)
+
+
+class _Group:
+    """Argument blocks of one class of layouts: one machine code runs them all."""
+
+    def __init__(self, code: Any, blocks: list[list[int]], entries: list[tuple[int, int, int]]) -> None:
+        self.code = code  # keeps the machine code known
+        self.blocks = np.array(blocks, np.int64)
+        first = self.blocks.ctypes.data
+        self.table = np.array([(first + 8 * at, number, offset) for at, number, offset in entries], np.int64)
+        count, words = self.blocks.shape
+        self._several = count > 1
+        self._words = (self.table.ctypes.data, len(entries), code.rows, first, count, 8 * words)
+
+    def run(self, objects: int, threaded: bool) -> None:
+        _FILL_AND_RUN.run((objects, *self._words, threaded and self._several))
+
+
+class Batch:
+    """A kernel prepared for sets of arrays that lie as given.
+
+    `sets` names for each set the places of its arrays in `arrays`: the kernel's inputs but for the last ones, then its
+    outputs. The last inputs are the run-time `numbers`, one each, which may change from run to run. All arrays of a set
+    have one shape; those of different sets do not overlap, and an output is the same as an input or apart from it.
+    """
+
+    def __init__(self, kernel: Kernel, sets: Sequence[Sequence[int]], arrays: Sequence[Array], numbers: Array) -> None:
+        self.kernel = kernel
+        self.numbers = numbers
+        self._number_arrays = [numbers[i : i + 1].reshape(()) for i in range(len(numbers))]
+        self._inputs = len(kernel.loop.inputs) - len(numbers)
+        # Sets that three axes cannot walk, or all of them where there is no native code.
+        self._one_by_one: list[Sequence[int]] = []
+        self._elements = 0
+        found: dict[Layout, tuple[list[list[int]], list[tuple[int, int, int]]]] = {}
+        for places in sets:
+            self._add(places, arrays, found)
+        self._groups = [_Group(kernel.code(layout), *group) for layout, group in found.items()]
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        """Run on arrays of the same shapes, strides and dtypes (the caller has looked)."""
+        if self._groups:
+            threaded = self._elements > _ALONE and crew.threads() > 1
+            # The objects stay alive in this table while native code reads their addresses.
+            objects: Any = (ctypes.py_object * len(arrays))()
+            objects[:] = arrays
+            for group in self._groups:
+                group.run(ctypes.addressof(objects), threaded)
+        for places in self._one_by_one:
+            given = [arrays[k] for k in places]
+            self.kernel([*given[: self._inputs], *self._number_arrays], given[self._inputs :])
+
+    def _add(self, places: Sequence[int], arrays: Sequence[Array], found: dict[Layout, Any]) -> None:
+        """Work out the argument blocks of one set."""
+        given = [arrays[k] for k in places]
+        shape = given[0].shape
+        if any(a.shape != shape for a in given):
+            raise LoopError(f"{self.kernel.name}: arrays of one set have shapes "
+                            f"{' and '.join(sorted({str(list(a.shape)) for a in given}))}")  # fmt: skip
+        if 0 in shape:
+            return
+        outputs = len(given) - self._inputs
+        itemsizes = [a.itemsize for a in given]
+        folded = any(0 in a.strides for a in given[self._inputs :])
+        try:
+            nest = layouts.elementwise_nest(
+                shape, [a.shape for a in given], [a.strides for a in given], itemsizes, outputs
+            )
+        except layouts.Scattered:
+            folded = True
+        if not folded:
+            kinds, numbers = nest.layout.classes, len(self.numbers)
+            layout = Layout("along", kinds[: self._inputs] + "b" * numbers + kinds[self._inputs :])
+            if _FILL_AND_RUN.ready and self.kernel.code(layout) is not None:
+                self._elements += nest.elements
+                self._append(nest, places, *found.setdefault(layout, ([], [])))
+                return
+        self._one_by_one.append(places)
+
+    def _append(
+        self, nest: layouts.Nest, places: Sequence[int], blocks: list[list[int]], entries: list[tuple[int, int, int]]
+    ) -> None:
+        numbers = len(self.numbers)
+        fixed = [word for a in self._number_arrays for word in (a.ctypes.data, 0, 0, 0)]
+        middle = SIZES + WORDS_PER_OPERAND * self._inputs
+        for block in layouts.pieces(nest, _PIECE):
+            whole = [*block[:middle], *fixed, *block[middle:]]
+            start = len(blocks) * len(whole)
+            for k, number in enumerate(places):
+                at = SIZES + WORDS_PER_OPERAND * (k if k < self._inputs else k + numbers)
+                entries.append((start + at, number, whole[at]))
+            blocks.append(whole)

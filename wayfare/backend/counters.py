@@ -1,0 +1,39 @@
+"""Counts of what the machinery did, for tests and reports: kernels built, buffers reused, work split over threads.
+
+Adding one is a plain `COUNTERS.kernels_run += 1`. Two threads that count at the same moment may lose one of the two:
+the counts explain and are never relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """How often each thing happened since the program began, or inside one `with counted()`."""
+
+    kernels_built: int = 0  # made by LLVM
+    kernels_loaded: int = 0  # object code found on disk
+    kernels_run: int = 0  # calls of native code
+    kernels_failed: int = 0  # loops that NumPy ran because no kernel could be built
+    pool_made: int = 0  # blocks of memory asked of the system
+    pool_reused: int = 0  # blocks of memory used again
+    kernels_split: int = 0  # calls of native code in several threads
+
+
+COUNTERS = Counters()
+
+
+@contextmanager
+def counted() -> Iterator[Counters]:
+    """What happened inside the block; the counts are filled in when it ends."""
+    before = asdict(COUNTERS)
+    during = Counters()
+    try:
+        yield during
+    finally:
+        for name, count in asdict(COUNTERS).items():
+            setattr(during, name, count - before[name])

@@ -1,0 +1,38 @@
+"""A kernel called again and again over one shape, by a caller whose arrays keep their shapes and dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.counters import COUNTERS
+from wayfare.backend.native import Kernel
+from wayfare.settings import settings
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Repeated:
+    """What `kernel.into` does, with plans of its own: only strides can still differ, so only they are looked at."""
+
+    __slots__ = ("_axes", "_kernel", "_plans", "_shape")
+
+    def __init__(self, kernel: Kernel, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
+        self._kernel, self._shape, self._axes = kernel, shape, axes
+        self._plans: dict[Any, Any] = {}
+
+    def __call__(self, inputs: list[Array], outputs: list[Array]) -> list[Array]:
+        """Run; the outputs fit, and overlap nothing they may not."""
+        arrays = inputs + outputs
+        key = tuple([a.strides for a in arrays])
+        plan = self._plans.get(key)
+        if plan is None or plan.threads != settings.num_threads:
+            self._kernel.into(inputs, outputs, self._shape, self._axes)
+            self._plans[key] = self._kernel.plan_of(arrays, self._axes)
+        else:
+            COUNTERS.kernels_run += 1
+            if plan.count > 1:
+                COUNTERS.kernels_split += 1
+            plan.call(*arrays, plan.given, plan.count)
+        return outputs

@@ -1,0 +1,93 @@
+"""`wayfare cache`: which kernels are kept on disk, where, and how to be rid of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from wayfare.backend.cache import Entry, Store, default_store
+from wayfare.demo.page import Page
+
+# A table longer than this says nothing a summary does not.
+ROWS = 40
+_OFF = "The kernel cache is off."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command: at most one of them."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--clear", action="store_true", help="delete all kernels")
+    choice.add_argument("--json", action="store_true", help="print JSON")
+    choice.add_argument("--folder", action="store_true", help="print the folder alone")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do what the options say with the store of the settings."""
+    store = default_store()
+    if options.json:
+        print(json.dumps(as_dict(store), indent=2))
+    elif options.folder:
+        print("off" if store.folder is None else store.folder)
+    elif store.folder is None:
+        print(_OFF)
+    elif options.clear:
+        count, size = store.clear()
+        print(f"Removed {_kernels(count)}, {_bytes(size)}, from {store.folder}")
+    else:
+        show(store, Page())
+
+
+def as_dict(store: Store) -> dict[str, Any]:
+    """All there is to say, for programs."""
+    return {
+        "folder": None if store.folder is None else str(store.folder),
+        "limit": store.limit_bytes,
+        "size": store.size(),
+        "kernels": [
+            {"key": e.key, "size": e.size, "made": e.made, "used": e.used, "about": e.about} for e in store.entries()
+        ],
+    }
+
+
+def show(store: Store, page: Page) -> None:
+    """A table for people, the most recently used kernels first."""
+    entries = store.entries()
+    if entries:
+        now = time.time()
+        page.table(("kernel", "layout", "size", "made", "used"), [_row(entry, now) for entry in entries[:ROWS]])
+    if len(entries) > ROWS:
+        page.say(f"… and {_kernels(len(entries) - ROWS)} more; --json lists all.")
+    page.show(
+        total=f"{_kernels(len(entries))}, {_bytes(store.size())} of at most {_bytes(store.limit_bytes)}",
+        folder=str(store.folder),
+    )
+
+
+def _row(entry: Entry, now: float) -> tuple[str, ...]:
+    # Names can be whole expressions; the table cuts them, and a line break in one would break the table.
+    name = " ".join(entry.about.get("name", "unnamed").split()) or "unnamed"
+    layout = entry.about.get("layout", "")
+    return _cut(name, 28), _cut(layout, 12), _bytes(entry.size), _age(now - entry.made), _age(now - entry.used)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel" if count == 1 else f"{count} kernels"
+
+
+def _bytes(size: int) -> str:
+    if size < 1000:
+        return f"{size} B"
+    return f"{size / 2**10:.1f} KB" if size < 2**20 else f"{size / 2**20:.1f} MB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"

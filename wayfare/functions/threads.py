@@ -1,0 +1,29 @@
+"""How many threads share the work of a large op."""
+
+from __future__ import annotations
+
+from wayfare.errors import ArgumentTypeError, OperationError
+from wayfare.settings import settings
+
+__all__ = ["get_num_threads", "set_num_threads"]
+
+
+def set_num_threads(n: int) -> None:
+    """Let at most `n` threads share the work of a large op; small ones never leave the calling thread.
+
+    Matrix products are done by BLAS, which has its own setting, read when the program starts: OPENBLAS_NUM_THREADS
+    (or OMP_NUM_THREADS, MKL_NUM_THREADS).
+    """
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise ArgumentTypeError(f"set_num_threads: expected an int, not {type(n).__name__}")
+    if n < 1:
+        raise OperationError(f"set_num_threads: {n} threads cannot do any work", fix="Give a number of 1 or more.")
+    settings.num_threads = n
+
+
+def get_num_threads() -> int:
+    """How many threads at most share the work of a large op: the processors this process may use, unless set otherwise.
+
+    The environment variable WAYFARE_NUM_THREADS sets it from outside.
+    """
+    return settings.num_threads

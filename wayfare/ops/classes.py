@@ -1,0 +1,109 @@
+"""Classes: whole numbers that name a place along a dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.errors import IndexRangeError, ShapeError
+from wayfare.op import Sample
+from wayfare.ops._define import define, expand_unbatched
+from wayfare.spec import Spec
+
+# -- classes that are known to be in range ------------------------------------------------------------------------
+
+
+def _checked_classes(target: Array, *, op: str, classes: int, ignore_index: int) -> Array:
+    # Seen as unsigned, a negative number is a very large one: one look finds both ends.
+    if target.dtype == np.int64 and (not target.size or np.maximum.reduce(target.view(np.uint64), None) < classes):
+        return target
+    wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
+    if wrong.size:
+        first = wrong.max() if wrong.max() >= classes else wrong.min()
+        raise IndexRangeError(f"{op}: class {first} is out of range for {classes} classes",
+                              fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
+    return target
+
+
+def _checked_samples(rng: Any) -> Iterable[Sample]:
+    attrs = {"op": "nll_loss", "classes": 3, "ignore_index": -100}
+    yield Sample((np.array([0, 2, 1]),), attrs, smooth=False)
+    yield Sample((np.array([2, -100, 0, -100]),), attrs, smooth=False)
+
+
+# The same numbers, once it is sure that each is a class or `ignore_index`.
+checked_classes = define(
+    "checked_classes",
+    family="classes",
+    forward=_checked_classes,
+    infer=lambda target, *, op, classes, ignore_index: target,
+    vjp=None,
+    batch=lambda m, size, inputs, batched, attrs: m.checked_classes(inputs[0], **attrs),
+    samples=_checked_samples,
+    reference=lambda target, op, classes, ignore_index: target,
+    kinds="iu",
+)
+
+
+# -- what lies at a place -----------------------------------------------------------------------------------------
+
+_counting: dict[int, Array] = {}
+
+
+def _places(size: int) -> Array:
+    """0, 1, 2, …"""
+    found = _counting.get(size)
+    if found is None:
+        if len(_counting) >= 64:
+            _counting.clear()
+        found = _counting[size] = np.arange(size)
+    return found
+
+
+def _at_index(x: Array, index: Array, *, dim: int) -> Any:
+    places = _places(x.shape[dim]).reshape((-1,) + (1,) * (x.ndim - 1 - dim))
+    return np.where(places == index, x, x.dtype.type(0))
+
+
+def _at_index_infer(x: Spec, index: Spec, *, dim: int) -> Spec:
+    if index.shape != (*x.shape[:dim], 1, *x.shape[dim + 1 :]):
+        raise ShapeError(f"at_index: {x} needs one place along dimension {dim} for each row, not {index}")
+    return x
+
+
+def _at_index_batch(
+    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+) -> Any:
+    return m.at_index(*expand_unbatched(m, size, inputs, batched), dim=attrs["dim"] + 1)
+
+
+def _at_index_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.normal(size=(3, 4)), np.array([[1], [0], [3]])), {"dim": 1})
+    yield Sample((rng.normal(size=(3, 2, 2)), np.array([[[2, 7], [0, -1]]])), {"dim": 0})
+    yield Sample((rng.normal(size=(2, 1)), np.array([[0], [1]])), {"dim": 1})
+
+
+def _at_index_reference(x: Array, index: Array, dim: int) -> Array:
+    out = np.zeros_like(x)
+    for place in np.ndindex(*index.shape):
+        found = int(index[place])
+        if 0 <= found < x.shape[dim]:
+            at = (*place[:dim], found, *place[dim + 1 :])
+            out[at] = x[at]
+    return out
+
+
+# x where its position along `dim` is `index`, 0 elsewhere.
+at_index = define(
+    "at_index",
+    family="elementwise",
+    forward=_at_index,
+    infer=_at_index_infer,
+    vjp=(lambda m, g, _y, _x, index, *, dim: m.at_index(g, index, dim=dim), None),
+    batch=_at_index_batch,
+    samples=_at_index_samples,
+    reference=_at_index_reference,
+)
