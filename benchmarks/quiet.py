@@ -17,6 +17,7 @@ from benchmarks.worker import Worker
 WAITING_SHARE = 0.1  # of a round, all threads together; an idle machine shows 0.02 to 0.08
 PATIENCE_SECONDS = 20.0  # for one row, once it has had as many rounds as it wants
 PAUSE_SECONDS = 0.1  # a neighbour may be gone by then
+SETTLE_SECONDS = 0.03  # OpenMP's threads spin for some 13 ms after their last work: the other side's must be asleep
 
 
 def quiet_rounds(sides: Sides, work: str, rounds: int, **parameters: Any) -> list[list[float]]:
@@ -52,6 +53,7 @@ def quiet_rounds(sides: Sides, work: str, rounds: int, **parameters: Any) -> lis
 
 
 def _round(worker: Worker, number: int) -> tuple[float, bool]:
+    sleep(SETTLE_SECONDS)
     before = worker.call("threads.waited")
     seconds = worker.time(number)
     after = worker.call("threads.waited")

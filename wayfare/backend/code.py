@@ -22,7 +22,7 @@ _MOST_OPERANDS = 128
 class Code:
     """Machine code of one loop for one layout class."""
 
-    __slots__ = ("call", "rows", "text")
+    __slots__ = ("call", "quick_call", "rows", "text")
 
     def __init__(self, loop: Loop, layout: Layout) -> None:
         host = machine()
@@ -50,8 +50,11 @@ class Code:
             COUNTERS.kernels_loaded += 1
         crew.prepare()
         host.load(made.code, made.symbols)
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.py_object] * count, ctypes.c_void_p, ctypes.c_int64)
-        self.call: Any = prototype(host.address(f"{name}.call"))
+        given: Any = (*[ctypes.py_object] * count, ctypes.c_void_p, ctypes.c_int64)
+        address = host.address(f"{name}.call")
+        self.call: Any = ctypes.CFUNCTYPE(None, *given)(address)
+        # Without letting go of the interpreter's lock, which takes longer than many a loop.
+        self.quick_call: Any = ctypes.PYFUNCTYPE(None, *given)(address)
         # Where the function of one argument block begins, for `crew.run`.
         self.rows: int = host.address(f"{name}.rows")
 

@@ -131,6 +131,8 @@ class NumpyMath:
     polygamma = staticmethod(_scipy_special("polygamma"))
     zeta = staticmethod(_scipy_special("zeta"))
     ndtr = staticmethod(_scipy_special("ndtr"))
+    # The same to NumPy; a code generator may take a shorter way where only the absolute error matters.
+    normal_cdf = staticmethod(_scipy_special("ndtr"))
     ndtri = staticmethod(_scipy_special("ndtri"))
     log_ndtr = staticmethod(_scipy_special("log_ndtr"))
     i0 = staticmethod(_scipy_special("i0"))

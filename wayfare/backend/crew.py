@@ -3,7 +3,8 @@
 A Python thread can only be woken through the interpreter's lock, which costs more than many a loop. So each helper is a
 Python thread that calls `work` below once and never comes back: it watches a counter for a moment (the next loop often
 follows at once), then sleeps. `run` publishes a loop's argument blocks; whoever is awake takes the next block, the
-caller among them, so a helper that wakes late costs nothing.
+caller among them, so a helper that wakes late costs nothing. Waking one costs the caller some microseconds, so for a
+small loop (its size is given as a negative number) sleepers are only woken if such loops follow each other closely.
 
 The order of steps is what makes it safe. Helpers announce themselves (`inside`) before they look whether there is
 work (`open`); the caller closes the work first and then waits until nobody is inside. So what `run` was given is never
@@ -24,9 +25,13 @@ from wayfare.backend.machine import Machine, machine
 from wayfare.settings import settings
 
 # How long a helper watches before it sleeps: about 20 microseconds, less than a sleep and a wake-up cost.
-_WATCHES = 600
+_WATCHES = 800
 
-_FIELDS = ("generation", "open", "inside", "next", "count", "done", "busy", "sleepers", "function", "blocks", "bytes")
+# Cycles between two small loops, about 10 microseconds: if they follow this closely, it pays to wake a helper.
+_OFTEN = 25_000
+
+_FIELDS = ("generation", "open", "inside", "next", "count", "done", "busy", "sleepers", "function", "blocks", "bytes",
+           "ended")  # fmt: skip
 
 
 def _global(name: str) -> str:
@@ -57,8 +62,9 @@ do.{tag}:
 """
 
 
-def source(pause: str) -> str:
-    """The crew as LLVM IR; `pause` is the instruction that makes room for the other thread of a core."""
+def source(pause: str, clock: str) -> str:
+    """The crew as LLVM IR. `pause` is the instruction that makes room for the other thread of a core, `clock` sets %now
+    to a time in cycles (0 where there is no such instruction: then helpers are always woken)."""
     fields = "\n".join(f"{_global(name)} = internal global i64 0, align 8" for name in _FIELDS)
     return f"""
 {fields}
@@ -72,6 +78,7 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
 {"declare void @llvm.x86.sse2.pause()" if "sse2" in pause else ""}
+{"declare i64 @llvm.readcyclecounter()" if "cycle" in clock else ""}
 
 define void @wayfare_crew_reset() {{
 {chr(10).join(_store("0", name) for name in _FIELDS if name != "generation")}
@@ -132,8 +139,11 @@ leave:
   br label %wait
 }}
 
-define void @{RUN}(ptr %function.own, ptr %blocks.own, i64 %count.own, i64 %bytes.own) {{
+define void @{RUN}(ptr %function.own, ptr %blocks.own, i64 %count.own, i64 %size) {{
 entry:
+  %small = icmp slt i64 %size, 0
+  %positive = sub i64 0, %size
+  %bytes.own = select i1 %small, i64 %positive, i64 %size
   %claim = cmpxchg ptr {_global("busy")}, i64 0, i64 1 seq_cst seq_cst
   %free = extractvalue {{ i64, i1 }} %claim, 1
   br i1 %free, label %publish, label %alone
@@ -159,7 +169,15 @@ publish:
 {_store("1", "open")}
   %g = atomicrmw add ptr {_global("generation")}, i64 1 seq_cst
 {_load("%asleep", "sleepers")}
-  %wake = icmp sgt i64 %asleep, 0
+  %any.asleep = icmp sgt i64 %asleep, 0
+  br i1 %any.asleep, label %consider, label %take.own
+consider:
+  {clock}
+  %last = load i64, ptr {_global("ended")}
+  %pause = sub i64 %now, %last
+  %often = icmp ult i64 %pause, {_OFTEN}
+  %large = xor i1 %small, true
+  %wake = or i1 %often, %large
   br i1 %wake, label %ring, label %take.own
 ring:
   %l = call i32 @pthread_mutex_lock(ptr @wayfare_crew_lock)
@@ -192,6 +210,8 @@ linger:
   %z = call i32 @sched_yield()
   br label %empty
 settle:
+  {clock.replace("%now", "%end")}
+  store i64 %end, ptr {_global("ended")}
 {_store("0", "busy")}
   br label %out
 out:
@@ -201,8 +221,11 @@ out:
 
 
 _SERIAL = f"""
-define void @{RUN}(ptr %function, ptr %blocks, i64 %count, i64 %bytes) {{
+define void @{RUN}(ptr %function, ptr %blocks, i64 %count, i64 %size) {{
 entry:
+  %small = icmp slt i64 %size, 0
+  %positive = sub i64 0, %size
+  %bytes = select i1 %small, i64 %positive, i64 %size
   br label %test
 test:
   %k = phi i64 [ 0, %entry ], [ %next, %one ]
@@ -239,7 +262,8 @@ class _Crew:
             # Windows has other primitives: there the blocks run one after the other.
             threaded = sys.platform != "win32"
             pause = "call void @llvm.x86.sse2.pause()" if host.is_x86 else 'fence syncscope("singlethread") seq_cst'
-            text = source(pause) if threaded else _SERIAL
+            clock = "%now = call i64 @llvm.readcyclecounter()" if host.is_x86 else "%now = add i64 0, 0"
+            text = source(pause, clock) if threaded else _SERIAL
             made = objects.fetch(objects.key(text), lambda: {"name": "crew"}, lambda: (text, frozenset()))
             host.load(made.code, made.symbols)
             host.add_symbol(RUN, host.address(RUN))

@@ -13,6 +13,7 @@ over at the end is done with a mask, so there is no second, scalar version of a 
     NAME.rows(block)                 one argument block; `crew.run` does many of them: an optimiser's parameters
     NAME.call(arrays…, blocks, count) NumPy array objects as they are: addresses are read out of them, and the
                                      address words of the blocks are offsets; several blocks run in several threads
+                                     (a negative count: but do not wake a thread for it)
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ def _call(loop: Loop, name: str) -> str:
     words = block_words(loop)
     objects = ", ".join(f"ptr %object{k}" for k in range(count))
     lines = [
-        f"define void @{name}.call({objects}, ptr %given, i64 %count) {{",
+        f"define void @{name}.call({objects}, ptr %given, i64 %parts) {{",
         "entry:",
+        "  %small = icmp slt i64 %parts, 0",
+        "  %opposite = sub i64 0, %parts",
+        "  %count = select i1 %small, i64 %opposite, i64 %parts",
         f"  %words = mul i64 %count, {words}",
         "  %blocks = alloca i64, i64 %words, align 16",
         "  br label %fill",
@@ -80,7 +84,8 @@ def _call(loop: Loop, name: str) -> str:
         f"  call void @{name}.rows(ptr %blocks)",
         "  ret void",
         "several:",
-        f"  call void @{RUN}(ptr @{name}.rows, ptr %blocks, i64 %count, i64 {8 * words})",
+        f"  %size = select i1 %small, i64 {-8 * words}, i64 {8 * words}",
+        f"  call void @{RUN}(ptr @{name}.rows, ptr %blocks, i64 %count, i64 %size)",
         "  ret void",
         "}",
         f"declare void @{RUN}(ptr, ptr, i64, i64)",

@@ -106,6 +106,23 @@ def _ndtr(x: Expr) -> Expr:
     return where(magnitude(x) < 0.7, _half_erf(x) + 0.5, where(x < 0, tail, 1 - tail))
 
 
+# log2(Φ(-s)) on 0 ≤ s ≤ 6, to 2⁻²⁵ of 1 in Φ.
+_LOG2_TAIL = (-1.7535079450681224e-06, 2.7820093237096444e-05, -0.00013762936578132212, -0.0002395616174908355,
+              0.0071794744580984116, -0.0525650791823864, -0.45918864011764526, -1.1511073112487793,
+              -0.9999999403953552)  # fmt: skip
+
+
+def normal_cdf(x: Expr) -> Expr:
+    """Φ(x) as gelu wants it, for which an absolute error of 1e-7 will do: half the work of `ndtr`, which is relatively
+    exact in its tail as well. (0.3% at -5; through erf, as is usual, it would be 10%.)"""
+    if x.dtype == "f64":
+        return fma(erf(x * _ROOT_HALF), 0.5, 0.5)
+    size = magnitude(x)
+    tail = where(size < 6.0, two_to_small(poly(at_most(size, 6.0), _LOG2_TAIL)), 0.0)
+    value = where(x < 0, tail, 1 - tail)
+    return where(apply("isnan", x), x, value)
+
+
 def _log_ndtr(x: Expr) -> Expr:
     bare, tail = _tail(x)
     beyond = where(magnitude(x) < 0.7, 0.5 - _half_erf(x), tail)
@@ -114,4 +131,5 @@ def _log_ndtr(x: Expr) -> Expr:
 
 RULES: dict[str, Rule] = {
     "erf": erf, "erfc": in_f64(_erfc), "erfcx": in_f64(_erfcx), "ndtr": in_f64(_ndtr), "log_ndtr": in_f64(_log_ndtr),
+    "normal_cdf": normal_cdf,
 }  # fmt: skip

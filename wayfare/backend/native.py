@@ -42,6 +42,8 @@ _KERNELS = 4096
 _PLANS = 512
 # Nanoseconds of work that are worth handing to another thread, and that a part should have at least.
 _SPLIT, _PART = 10_000, 5_000
+# Below so many nanoseconds of work other Python threads can wait.
+_QUICK = 50_000
 
 
 class _Plan:
@@ -49,15 +51,16 @@ class _Plan:
 
     __slots__ = ("blocks", "call", "count", "given", "made", "threads")
 
-    def __init__(self, code: Code, blocks: list[list[int]], threads: int) -> None:
-        self.call = code.call
+    def __init__(self, code: Code, blocks: list[list[int]], threads: int, work: float) -> None:
+        self.call = code.quick_call if work < _QUICK else code.call
         # Shapes of fresh outputs, where those are C-contiguous.
         self.made: tuple[tuple[int, ...], ...] = ()
         words = [word for block in blocks for word in block]
         # Kept alive here; the kernel is given the address.
         self.blocks = (ctypes.c_int64 * len(words))(*words)
         self.given = ctypes.addressof(self.blocks)
-        self.count = len(blocks)
+        # As a negative number: too little work to wake a thread for, unless it comes often.
+        self.count = -len(blocks) if len(blocks) > 1 and work < _QUICK else len(blocks)
         self.threads = threads
 
 
@@ -146,7 +149,7 @@ class Kernel:
                 return None
         outs = [pool.empty(shape, dtype) for shape, dtype in zip(plan.made, dtypes[self._inputs :], strict=True)]
         COUNTERS.kernels_run += 1
-        if plan.count > 1:
+        if plan.count != 1:
             COUNTERS.kernels_split += 1
         plan.call(*inputs, *outs, plan.given, plan.count)
         return outs
@@ -203,6 +206,10 @@ class Kernel:
         if not self._try(inputs, outputs, shape, axes):
             self._interpret(inputs, outputs, axes)
         return outputs
+
+    def plan_of_new(self, inputs: Sequence[Array]) -> Any:
+        """The plan by which `kernel(inputs)` makes its outputs for arrays of this layout; None if there is none."""
+        return self._fresh_plans.get(tuple([(a.shape, a.strides) for a in inputs]))
 
     def plan_of(self, arrays: Sequence[Array], axes: tuple[int, ...] | None) -> Any:
         """The plan by which arrays of this layout were run last; None if there is none to keep."""
@@ -292,7 +299,7 @@ class Kernel:
                     self._plans.clear()
                 self._plans[key] = plan
         COUNTERS.kernels_run += 1
-        if plan.count > 1:
+        if plan.count != 1:
             COUNTERS.kernels_split += 1
         plan.call(*arrays, plan.given, plan.count)
         return True
@@ -324,14 +331,14 @@ class Kernel:
             if self._pieces is None:
                 self._pieces = Pieces(self.loop, build)
             with suppress(layouts.Scattered):
-                shares = max(count, min(4 * count, int(work / _PART)))
+                shares = count * min(4, max(1, int(work / (_PART * count))))
                 return WholePlan(self._pieces, arrays, shape, axes, shares, count), arrays, copied
         if count > 1 and work > _SPLIT:
             # More parts than threads: one that comes late finds something left, and nobody waits long for the last.
-            shares = max(count, min(4 * count, int(work / _PART)))
+            shares = count * min(4, max(1, int(work / (_PART * count))))
             cut = layouts.elementwise_parts if self._elementwise else layouts.parts
             blocks = cut(nest, shares, 16)
-        return _Plan(code, blocks, count), arrays, copied
+        return _Plan(code, blocks, count, work), arrays, copied
 
     def _per_row(self, k: int) -> bool:
         return self.loop.inputs[k].per_row

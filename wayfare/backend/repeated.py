@@ -32,7 +32,7 @@ class Repeated:
             self._plans[key] = self._kernel.plan_of(arrays, self._axes)
         else:
             COUNTERS.kernels_run += 1
-            if plan.count > 1:
+            if plan.count != 1:
                 COUNTERS.kernels_split += 1
             plan.call(*arrays, plan.given, plan.count)
         return outputs

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import native
+from wayfare.backend import native, pool
 from wayfare.backend.code import lowered
+from wayfare.backend.counters import COUNTERS
 from wayfare.backend.cpu import Array
 from wayfare.backend.expr import OF_NUMPY, Expr, LoopError, cast, const, load, promote
 from wayfare.backend.loop import Loop, Operand, Stage, validate
 from wayfare.backend.native import Kernel
 from wayfare.fusion.write import computed_in, converted, written
 from wayfare.op import REGISTRY, Op, joint
+from wayfare.settings import settings
 from wayfare.spec import OF_NUMPY as DTYPE_OF
 from wayfare.spec import DType, Spec
 
@@ -80,20 +82,44 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 class LargeForm:
     """The forward of an elementwise record, on large arrays."""
 
-    __slots__ = ("_known", "left_to_numpy", "op")
+    __slots__ = ("_known", "_quick", "left_to_numpy", "op")
 
     def __init__(self, op: Op, left_to_numpy: str = "") -> None:
         self.op = op
         # Characters of the dtypes in which NumPy is faster.
         self.left_to_numpy = left_to_numpy
         self._known: dict[Any, tuple[Kernel, list[Array]] | None] = {}
+        self._quick: dict[Any, tuple[Any, np.dtype[Any]]] = {}
 
     def __call__(self, *arrays: Array, **attrs: Any) -> Any:
+        quick = None
+        if not attrs:
+            # Arrays that lie as others did before: their plan is found by one look.
+            try:
+                quick = tuple([(a.__class__, a.dtype.char, a.shape, a.strides) for a in arrays])
+            except AttributeError:  # a plain number for an array
+                return self.op.forward(*arrays)
+            known = self._quick.get(quick)
+            if known is not None and known[0].threads == settings.num_threads:
+                plan, dtype = known
+                out = pool.empty(plan.made[0], dtype)
+                COUNTERS.kernels_run += 1
+                if plan.count != 1:
+                    COUNTERS.kernels_split += 1
+                plan.call(*arrays, out, plan.given, plan.count)
+                return out
         found = self._find(arrays, attrs)
         if found is None:
             return self.op.forward(*arrays, **attrs)
         kernel, numbers = found
-        return kernel([*arrays, *numbers] if numbers else arrays)[0]
+        out = kernel([*arrays, *numbers] if numbers else arrays)[0]
+        if not attrs and not numbers:
+            plan = kernel.plan_of_new(arrays)
+            if plan is not None and all(a.__class__ is np.ndarray for a in arrays):
+                if len(self._quick) >= _REMEMBERED:
+                    self._quick.clear()
+                self._quick[quick] = (plan, out.dtype)
+        return out
 
     def into(self, out: Array, *arrays: Array, **attrs: Any) -> bool:
         """Write the result to `out` (which may be one of the arrays); False where that is not possible."""

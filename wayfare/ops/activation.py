@@ -113,9 +113,10 @@ def _mish_slope(m: Any, g: Any, x: Any) -> Any:
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO_BY_PI = math.sqrt(2 / math.pi)
 gelu = _float(
-    "gelu", formula=lambda m, x: x * 0.5 * (m.erf(x * _ROOT_HALF) + 1),
-    reference=lambda x: 0.5 * x * math.erfc(-x * _ROOT_HALF),
-    vjp=lambda m, g, _y, x: g * (m.ndtr(x) + x * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))),
+    "gelu", formula=lambda m, x: x * m.normal_cdf(x), reference=lambda x: 0.5 * x * math.erfc(-x * _ROOT_HALF),
+    vjp=lambda m, g, _y, x: g * (
+        m.erf(x * _ROOT_HALF) * 0.5 + 0.5 + x * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
+    ),
 )  # fmt: skip
 gelu_tanh = _float(
     "gelu_tanh", formula=lambda m, x: x * 0.5 * (m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x))) + 1),
