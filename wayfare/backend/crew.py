@@ -31,7 +31,7 @@ _WATCHES = 800
 _OFTEN = 25_000
 
 _FIELDS = ("generation", "open", "inside", "next", "count", "done", "busy", "sleepers", "function", "blocks", "bytes",
-           "ended")  # fmt: skip
+           "ended", "avoided", "helpers", "enlisted")  # fmt: skip
 
 
 def _global(name: str) -> str:
@@ -62,9 +62,71 @@ do.{tag}:
 """
 
 
-def source(pause: str, clock: str) -> str:
+# A system may put a woken thread on the processor of the one that wakes it, where it waits though another is idle. So
+# helpers are kept off the caller's processor: before they are woken, if the caller has moved since the last time.
+_PLACE = f"""place:
+  %cpu = call i32 @sched_getcpu()
+  %here = sext i32 %cpu to i64
+{_load("%avoided", "avoided")}
+  %same = icmp eq i64 %here, %avoided
+  %named = icmp ult i64 %here, 1024
+  %stay = xor i1 %same, true
+  %moved = and i1 %stay, %named
+  br i1 %moved, label %exclude, label %bell
+exclude:
+{_store("%here", "avoided")}
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr @wayfare_crew_processors, i64 128, i1 false)
+  %byte = lshr i64 %here, 3
+  %slot = getelementptr i8, ptr %mask, i64 %byte
+  %bit = and i64 %here, 7
+  %bit.number = trunc i64 %bit to i8
+  %single = shl i8 1, %bit.number
+  %others = xor i8 %single, -1
+  %old = load i8, ptr %slot
+  %kept = and i8 %old, %others
+  store i8 %kept, ptr %slot
+{_load("%helpers", "helpers")}
+  br label %each
+each:
+  %h = phi i64 [ 0, %exclude ], [ %h.next, %tell ]
+  %h.more = icmp slt i64 %h, %helpers
+  br i1 %h.more, label %tell, label %bell
+tell:
+  %name = getelementptr i32, ptr @wayfare_crew_names, i64 %h
+  %thread = load i32, ptr %name
+  %m = call i32 @sched_setaffinity(i32 %thread, i64 128, ptr %mask)
+  %h.next = add i64 %h, 1
+  br label %each
+"""
+# Helpers beyond this many are put where the system likes.
+_NAMED = 64
+_PLACE_DECLARED = f"""@wayfare_crew_processors = internal global [128 x i8] zeroinitializer, align 16
+@wayfare_crew_names = internal global [{_NAMED} x i32] zeroinitializer, align 16
+declare i32 @gettid()
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"""
+_ENLIST = f"""  %number = atomicrmw add ptr {_global("enlisted")}, i64 1 seq_cst
+  %room = icmp slt i64 %number, {_NAMED}
+  br i1 %room, label %enlist, label %begin
+enlist:
+  %own = call i32 @gettid()
+  %name = getelementptr i32, ptr @wayfare_crew_names, i64 %number
+  store i32 %own, ptr %name
+  %known = atomicrmw add ptr {_global("helpers")}, i64 1 seq_cst
+{_store("-1", "avoided")}
+  br label %begin
+begin:"""
+
+
+def source(pause: str, clock: str, placed: bool) -> str:
     """The crew as LLVM IR. `pause` is the instruction that makes room for the other thread of a core, `clock` sets %now
-    to a time in cycles (0 where there is no such instruction: then helpers are always woken)."""
+    to a time in cycles (0 where there is no such instruction: then helpers are always woken). `placed`: can a thread
+    choose its processor here?"""
+    know_processors = "%c = call i32 @sched_getaffinity(i32 0, i64 128, ptr @wayfare_crew_processors)" if placed else ""
+    place = _PLACE if placed else "place:\n  br label %bell\n"
+    enlist, waiting = (_ENLIST, "begin") if placed else ("", "entry")
     fields = "\n".join(f"{_global(name)} = internal global i64 0, align 8" for name in _FIELDS)
     return f"""
 {fields}
@@ -79,20 +141,23 @@ declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
 {"declare void @llvm.x86.sse2.pause()" if "sse2" in pause else ""}
 {"declare i64 @llvm.readcyclecounter()" if "cycle" in clock else ""}
+{_PLACE_DECLARED if placed else ""}
 
 define void @wayfare_crew_reset() {{
 {chr(10).join(_store("0", name) for name in _FIELDS if name != "generation")}
   %a = call i32 @pthread_mutex_init(ptr @wayfare_crew_lock, ptr null)
   %b = call i32 @pthread_cond_init(ptr @wayfare_crew_bell, ptr null)
+  {know_processors}
   ret void
 }}
 
 define void @wayfare_crew_work() {{
 entry:
+{enlist}
 {_load("%first", "generation")}
   br label %wait
 wait:
-  %last = phi i64 [ %first, %entry ], [ %now, %leave ]
+  %last = phi i64 [ %first, %{waiting} ], [ %now, %leave ]
   br label %watch
 watch:
   %turn = phi i64 [ 0, %wait ], [ %again, %still ]
@@ -141,6 +206,7 @@ leave:
 
 define void @{RUN}(ptr %function.own, ptr %blocks.own, i64 %count.own, i64 %size) {{
 entry:
+  %mask = alloca [128 x i8], align 16
   %small = icmp slt i64 %size, 0
   %positive = sub i64 0, %size
   %bytes.own = select i1 %small, i64 %positive, i64 %size
@@ -180,6 +246,8 @@ consider:
   %wake = or i1 %often, %large
   br i1 %wake, label %ring, label %take.own
 ring:
+  br label %place
+{place}bell:
   %l = call i32 @pthread_mutex_lock(ptr @wayfare_crew_lock)
   %b = call i32 @pthread_cond_broadcast(ptr @wayfare_crew_bell)
   %u = call i32 @pthread_mutex_unlock(ptr @wayfare_crew_lock)
@@ -263,7 +331,7 @@ class _Crew:
             threaded = sys.platform != "win32"
             pause = "call void @llvm.x86.sse2.pause()" if host.is_x86 else 'fence syncscope("singlethread") seq_cst'
             clock = "%now = call i64 @llvm.readcyclecounter()" if host.is_x86 else "%now = add i64 0, 0"
-            text = source(pause, clock) if threaded else _SERIAL
+            text = source(pause, clock, sys.platform == "linux") if threaded else _SERIAL
             made = objects.fetch(objects.key(text), lambda: {"name": "crew"}, lambda: (text, frozenset()))
             host.load(made.code, made.symbols)
             host.add_symbol(RUN, host.address(RUN))
