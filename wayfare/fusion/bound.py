@@ -194,6 +194,7 @@ def _kernel(
         writes.append((slots[v], None if own == _written(step, v, symbols) else own))
     axes = folded or None
     again = Repeated(kernel, shape, axes)
+    fresh = [(_written(step, v, symbols), v.dtype) for v in step.writes]
     places = _places(step, symbols, parts, None if folded else _overwritten(step, reused, slots))
 
     def run(values: Slots) -> None:
@@ -208,8 +209,10 @@ def _kernel(
             arrays[stretch] = np.broadcast_to(arrays[stretch], shape)
         if places is not None:
             outs = again(arrays, [place(arrays, values) for place in places])
+        elif axes is None and arrays[0].flags.fnc:
+            outs = kernel(arrays)  # which keeps the order of transposed arrays
         else:
-            outs = kernel(arrays) if axes is None else kernel.rows(arrays, axes)
+            outs = again(arrays, [pool.empty(own, dtype) for own, dtype in fresh])
         for (slot, own), out in zip(writes, outs, strict=True):
             values[slot] = out if own is None else out.reshape(own)
         for s in frees:
