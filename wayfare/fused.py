@@ -9,13 +9,13 @@ called as plain Python, with a warning that says why.
 from __future__ import annotations
 
 import functools
-import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from wayfare.backend import native
+from wayfare.backend.locks import lock
 from wayfare.eager import apply
 from wayfare.errors import WayfareError
 from wayfare.fusion.record import STOP, FusedRecord
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Calls (shapes, dtypes, other arguments) for which the way is known.
 _READY = 256
-_TURN = threading.RLock()
+_TURN = lock()
 
 
 class NotFusable(WayfareError):

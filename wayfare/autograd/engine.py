@@ -8,7 +8,6 @@ With `create` the rules run on Tensors and are themselves recorded; otherwise th
 
 from __future__ import annotations
 
-import threading
 from heapq import heappop, heappush
 from typing import Any
 
@@ -18,6 +17,7 @@ from wayfare.autograd.capture import Capture
 from wayfare.autograd.leaves import Leaves, call_hook, checked_gradient, own_tensor
 from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.backend.fold_native import sum_to
+from wayfare.backend.locks import lock
 from wayfare.backend.pool import Block
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import latest_write, version, version_at
@@ -35,7 +35,7 @@ _add = np.add
 
 # Threads share leaves and add to their gradients in place, so their passes take turns. A pass within a pass (from a
 # hook, or the backward of a Function) is of the same thread and goes ahead.
-_TURN = threading.RLock()
+_TURN = lock()
 
 
 def run(

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from wayfare.backend import crew, llvm, objects
-from wayfare.backend.counters import COUNTERS
 from wayfare.backend.expr import NUMPY, Expr, LoopError, walk
 from wayfare.backend.llvm import Layout
 from wayfare.backend.loop import Fold, Loop, Stage, exact, source
@@ -44,10 +43,6 @@ class Code:
             return {"name": loop.name, "source": source(loop), "layout": f"{layout.mode} {layout.classes}"}
 
         made = objects.fetch(key, about, write)
-        if made.built:
-            COUNTERS.kernels_built += 1
-        else:
-            COUNTERS.kernels_loaded += 1
         crew.prepare()
         host.load(made.code, made.symbols)
         given: Any = (*[ctypes.py_object] * count, ctypes.c_void_p, ctypes.c_int64)

@@ -332,7 +332,8 @@ class _Crew:
             pause = "call void @llvm.x86.sse2.pause()" if host.is_x86 else 'fence syncscope("singlethread") seq_cst'
             clock = "%now = call i64 @llvm.readcyclecounter()" if host.is_x86 else "%now = add i64 0, 0"
             text = source(pause, clock, sys.platform == "linux") if threaded else _SERIAL
-            made = objects.fetch(objects.key(text), lambda: {"name": "crew"}, lambda: (text, frozenset()))
+            key = objects.key(text)
+            made = objects.fetch(key, lambda: {"name": "crew"}, lambda: (text, frozenset()), counts=False)
             host.load(made.code, made.symbols)
             host.add_symbol(RUN, host.address(RUN))
             if threaded:

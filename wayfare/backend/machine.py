@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
-import threading
 from dataclasses import dataclass
 from typing import Any
 
+from wayfare.backend.locks import lock
 from wayfare.backend.mathlib import symbol_address
 
 # Held by whoever makes or loads code. A fork waits for it: in the child there would be nobody to finish the work.
-BUILDING = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=BUILDING.acquire, after_in_parent=BUILDING.release, after_in_child=BUILDING.release)
+BUILDING = lock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wayfare.backend.cache import default_store, key_of
+from wayfare.backend.counters import COUNTERS
 from wayfare.backend.machine import machine
 from wayfare.version import __version__
 
@@ -20,11 +21,10 @@ _END = b"\n"
 
 
 class ObjectCode(NamedTuple):
-    """Machine code and the library functions it calls; `built`: was LLVM needed?"""
+    """Machine code and the library functions it calls."""
 
     code: bytes
     symbols: frozenset[str]
-    built: bool
 
 
 def key(*parts: str) -> str:
@@ -33,17 +33,25 @@ def key(*parts: str) -> str:
     return key_of(*parts, processor.name, processor.features, processor.llvm, __version__, _generator())
 
 
-def fetch(key: str, about: Callable[[], dict[str, str]], write: Callable[[], tuple[str, frozenset[str]]]) -> ObjectCode:
-    """The code of a key; `write` gives the IR and the functions it calls where it is not there yet."""
+def fetch(
+    key: str,
+    about: Callable[[], dict[str, str]],
+    write: Callable[[], tuple[str, frozenset[str]]],
+    counts: bool = True,
+) -> ObjectCode:
+    """The code of a key; `write` gives the IR and the functions it calls where it is not there yet. `counts`: is it a
+    kernel?"""
     kept = default_store()
     found = kept.get(key)
     if found is not None:
+        COUNTERS.kernels_loaded += counts
         names, _, code = found.partition(_END)
-        return ObjectCode(code, frozenset(names.decode().split()), False)
+        return ObjectCode(code, frozenset(names.decode().split()))
     text, symbols = write()
     code = machine().object_code(text)
+    COUNTERS.kernels_built += counts
     kept.put(key, " ".join(sorted(symbols)).encode() + _END + code, about() | {"cpu": machine().processor.name})
-    return ObjectCode(code, symbols, True)
+    return ObjectCode(code, symbols)
 
 
 @cache

@@ -78,10 +78,6 @@ def _address(name: str, text: str) -> int:
         key, lambda: {"name": name, "source": "written by hand", "layout": ""},
         lambda: (text.replace(f"@{NAME}", f"@{symbol}"), frozenset()),
     )  # fmt: skip
-    if made.built:
-        COUNTERS.kernels_built += 1
-    else:
-        COUNTERS.kernels_loaded += 1
     crew.prepare()
     host.load(made.code, made.symbols)
     return host.address(symbol)

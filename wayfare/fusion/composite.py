@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from wayfare.backend import native
 from wayfare.backend.cpu import Array
+from wayfare.backend.locks import lock
 from wayfare.fusion.bound import Bound
 from wayfare.fusion.formulas import in_single
 from wayfare.fusion.lower import Lowering
@@ -25,7 +25,7 @@ NATIVE_FROM = 4096
 # Sets of sizes remembered for one formula.
 _BOUND = 256
 
-_TURN = threading.RLock()
+_TURN = lock()
 
 
 class Composite:
