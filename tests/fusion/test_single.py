@@ -204,3 +204,13 @@ def test_read_only_arrays_and_empty_ones():
 def test_errors_name_the_op_and_the_shapes():
     with pytest.raises(RuntimeError, match=r"mul: .*\[200, 300\].*\[7\]"):
         randn(*LARGE) * wf.ones(7)
+
+
+@pytest.mark.parametrize("name", ["eq_", "ne_", "lt_", "le_", "gt_", "ge_"])
+def test_a_comparison_in_place_keeps_the_dtype_of_large_arrays(name):
+    x, y = wf.randn(100_000), wf.randn(100_000)
+    wanted = getattr(np, {"eq_": "equal", "ne_": "not_equal", "lt_": "less", "le_": "less_equal", "gt_": "greater",
+                          "ge_": "greater_equal"}[name])(x.numpy(), y.numpy())  # fmt: skip
+    made = getattr(x, name)(y)
+    assert made is x and x.dtype is wf.float32
+    np.testing.assert_array_equal(x.numpy(), wanted.astype(np.float32))

@@ -127,6 +127,8 @@ class LargeForm:
         if found is None or not all(a.shape == out.shape or _fits(a.shape, out.shape) for a in arrays):
             return False
         kernel, numbers = found
+        if kernel.loop.outputs[0].dtype != OF_NUMPY.get(out.dtype):
+            return False  # a comparison gives a mask, which is converted on the way
         kernel([*arrays, *numbers], [out])
         return True
 
