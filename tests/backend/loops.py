@@ -245,3 +245,10 @@ def same(got, want, what=""):
     if got.dtype.kind == "f":
         signs = np.where(np.isnan(want), False, np.signbit(got) != np.signbit(want))
         assert not signs.any(), f"signs of zero: {what}"
+
+
+def row_loop(kind, dtype="f32", name="fold"):
+    """One fold of every row."""
+    made = Fold(kind, load(0, dtype))
+    return Loop(name, (Operand(dtype),), (Operand(made.dtype, True),), (Stage((), (made,)),),
+                ((0, fold(0, made.dtype)),))  # fmt: skip

@@ -97,7 +97,7 @@ def test_parts_cover_the_nest_once(sizes, count, cut):
     array = np.zeros(sizes, np.int64)
     found = layout.Nest(layout.Layout("along", "c"), sizes, (array.strides,))
     seen = np.zeros(sizes, int)
-    for block in cut(found, count, 16):
+    for block in cut(found, count):
         outer, row, element, offset, *strides = block
         assert outer > 0 and row > 0 and element > 0 and tuple(strides) == array.strides
         start = np.unravel_index(offset // 8, sizes)
@@ -116,7 +116,7 @@ def test_words_of_huge_arrays_are_64_bits():
     words = nest(byte, byte).words()
     assert words[:3] == [1, 1, 3 * HUGE]
     found = elementwise_nest((5, HUGE), [(5, HUGE)], [(9 * HUGE, 8)], [8], 1)
-    last = elementwise_parts(found, 2, 16)[-1]
+    last = elementwise_parts(found, 2)[-1]
     assert last[3] > 2**31 and last[4:] == [0, 9 * HUGE, 8]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wayfare.backend.expr import LoopError
-from wayfare.backend.llvm import SIZES, Layout
+from wayfare.backend.llvm import Layout
 from wayfare.backend.loop import Loop
 
 Shape = tuple[int, ...]
@@ -146,35 +146,36 @@ def rows_nest(
     return Nest(Layout("along", fixed), nest.sizes, nest.strides)
 
 
-def parts(nest: Nest, count: int, lanes: int) -> list[list[int]]:
+# Lanes are not cut apart: a part has a multiple of this many elements along their axis.
+_GRAIN = 64
+
+
+def parts(nest: Nest, count: int) -> list[list[int]]:
     """The nest cut into about `count` argument blocks that may run at the same time."""
-    along = nest.layout.mode == "along"
     # The axis to cut: any but the one that is folded; the longest of them, outer ones first.
-    free = [0, 1]
-    axis = max(free, key=lambda a: (nest.sizes[a] >= count, nest.sizes[a]))
-    grain = lanes * 4 if axis == 1 and not along else 1
-    return _cut(nest, axis, count, grain)
+    axis = max((0, 1), key=lambda a: (nest.sizes[a] >= count, nest.sizes[a]))
+    return _cut(nest, axis, count)
 
 
-def elementwise_parts(nest: Nest, count: int, lanes: int) -> list[list[int]]:
+def elementwise_parts(nest: Nest, count: int) -> list[list[int]]:
     """The same where the elements themselves may be cut, too."""
-    axis = next((a for a in (0, 1) if nest.sizes[a] >= 4 * count), 2)
-    return _cut(nest, axis, count, 4 * lanes if axis == 2 else 1)
+    return _cut(nest, next((a for a in (0, 1) if nest.sizes[a] >= 4 * count), 2), count)
 
 
 def row_pieces(nest: Nest, count: int) -> list[list[int]]:
     """Every row cut into about `count` pieces."""
-    return _cut(nest, 2, count, 64 if nest.layout.mode == "along" else 1)
+    return _cut(nest, 2, count)
 
 
 def pieces(nest: Nest, elements: int) -> list[list[int]]:
     """A nest without rows cut into argument blocks of about so many elements, so that threads share them evenly."""
     axis = max((0, 1, 2), key=lambda a: nest.sizes[a])
-    return _cut(nest, axis, -(-nest.elements // elements), 64 if axis == 2 else 1)
+    return _cut(nest, axis, -(-nest.elements // elements))
 
 
-def _cut(nest: Nest, axis: int, count: int, grain: int) -> list[list[int]]:
+def _cut(nest: Nest, axis: int, count: int) -> list[list[int]]:
     size = nest.sizes[axis]
+    grain = _GRAIN if axis == (2 if nest.layout.mode == "along" else 1) else 1
     share = -(-size // count)
     share = -(-share // grain) * grain
     made = []
@@ -185,7 +186,3 @@ def _cut(nest: Nest, axis: int, count: int, grain: int) -> list[list[int]]:
         made.append(nest.words((part[0], part[1], part[2]), (start[0], start[1], start[2])))
     return made
 
-
-def words_are(nest: Nest) -> int:
-    """The length of an argument block of this nest."""
-    return SIZES + 4 * len(nest.strides)

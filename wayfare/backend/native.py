@@ -49,10 +49,10 @@ _QUICK = 50_000
 class _Plan:
     """How to run a kernel on arrays of given shapes and strides: which code, which argument blocks."""
 
-    __slots__ = ("blocks", "call", "count", "given", "made", "threads")
+    __slots__ = ("_call", "blocks", "count", "given", "made", "threads")
 
     def __init__(self, code: Code, blocks: list[list[int]], threads: int, work: float) -> None:
-        self.call = code.quick_call if work < _QUICK else code.call
+        self._call = code.quick_call if work < _QUICK else code.call
         # Shapes of fresh outputs, where those are C-contiguous.
         self.made: tuple[tuple[int, ...], ...] = ()
         words = [word for block in blocks for word in block]
@@ -62,6 +62,13 @@ class _Plan:
         # As a negative number: too little work to wake a thread for, unless it comes often.
         self.count = -len(blocks) if len(blocks) > 1 and work < _QUICK else len(blocks)
         self.threads = threads
+
+    def run(self, *arrays: Array) -> None:
+        """Run on inputs and outputs that lie as planned."""
+        COUNTERS.kernels_run += 1
+        if self.count != 1:
+            COUNTERS.kernels_split += 1
+        self._call(*arrays, self.given, self.count)
 
 
 class Kernel:
@@ -148,10 +155,7 @@ class Kernel:
             if array.dtype is not dtype or array.__class__ is not np.ndarray:
                 return None
         outs = [pool.empty(shape, dtype) for shape, dtype in zip(plan.made, dtypes[self._inputs :], strict=True)]
-        COUNTERS.kernels_run += 1
-        if plan.count != 1:
-            COUNTERS.kernels_split += 1
-        plan.call(*inputs, *outs, plan.given, plan.count)
+        plan.run(*inputs, *outs)
         return outs
 
     def _remember(self, key: Any, axes: Any, inputs: Sequence[Array], outs: Sequence[Array]) -> None:
@@ -298,10 +302,7 @@ class Kernel:
                 if len(self._plans) >= _PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
-        COUNTERS.kernels_run += 1
-        if plan.count != 1:
-            COUNTERS.kernels_split += 1
-        plan.call(*arrays, plan.given, plan.count)
+        plan.run(*arrays)
         return True
 
     def _plan(self, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: Any) -> Any:
@@ -337,7 +338,7 @@ class Kernel:
             # More parts than threads: one that comes late finds something left, and nobody waits long for the last.
             shares = count * min(4, max(1, int(work / (_PART * count))))
             cut = layouts.elementwise_parts if self._elementwise else layouts.parts
-            blocks = cut(nest, shares, 16)
+            blocks = cut(nest, shares)
         return _Plan(code, blocks, count, work), arrays, copied
 
     def _per_row(self, k: int) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.counters import COUNTERS
 from wayfare.backend.native import Kernel
 from wayfare.settings import settings
 
@@ -31,8 +30,5 @@ class Repeated:
             self._kernel.into(inputs, outputs, self._shape, self._axes)
             self._plans[key] = self._kernel.plan_of(arrays, self._axes)
         else:
-            COUNTERS.kernels_run += 1
-            if plan.count != 1:
-                COUNTERS.kernels_split += 1
-            plan.call(*arrays, plan.given, plan.count)
+            plan.run(*arrays)
         return outputs

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend import layout as layouts
+from wayfare.backend.counters import COUNTERS
 from wayfare.backend.expr import NUMPY, Expr, expr, fold, load, walk
 from wayfare.backend.llvm import SIZES
 from wayfare.backend.loop import Fold, Loop, Operand, Stage, elementwise
@@ -131,16 +132,15 @@ class Pieces:
 
 
 class WholePlan:
-    """How to run the pieces of a loop on arrays of given shapes and strides; to be called like a kernel's code."""
+    """How to run the pieces of a loop on arrays of given shapes and strides, in place of a plan for the whole."""
 
-    __slots__ = ("_pieces", "_short", "_stages", "call", "count", "given", "made", "threads")
+    __slots__ = ("_pieces", "_short", "_stages", "made", "threads")
 
     def __init__(self, pieces: Pieces, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: tuple[int, ...],
                  shares: int, threads: int) -> None:  # fmt: skip
         self._pieces = pieces
         self._short = tuple(1 if a in axes else n for a, n in enumerate(shape))
-        self.call = self._run
-        self.given, self.count, self.threads = 0, 1, threads
+        self.threads = threads
         self.made: tuple[tuple[int, ...], ...] = ()
         self._stages: list[tuple[Any, Any, int]] = []
         inputs, outs = arrays[: len(pieces.loop.inputs)], arrays[len(pieces.loop.inputs) :]
@@ -159,13 +159,14 @@ class WholePlan:
             words = [word for block in blocks for word in block]
             self._stages.append((code, (ctypes.c_int64 * len(words))(*words), len(blocks)))
             values += fresh
-        self.count = max(count for _, _, count in self._stages)
 
-    def _run(self, *operands: Any) -> None:
+    def run(self, *operands: Array) -> None:
+        """Run on inputs and outputs that lie as planned."""
+        COUNTERS.kernels_run += 1
+        COUNTERS.kernels_split += 1
         pieces, short = self._pieces, self._short
         count = len(pieces.loop.inputs)
-        # The address and the number of argument blocks come last, and are not for this plan.
-        inputs, outs = operands[:count], operands[count:-2]
+        inputs, outs = operands[:count], operands[count:]
         values: list[Array] = []
         last = len(pieces.stages) - 1
         for number, (piece, (code, words, blocks)) in enumerate(zip(pieces.stages, self._stages, strict=True)):

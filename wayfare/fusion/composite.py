@@ -20,8 +20,9 @@ from wayfare.fusion.trace import Value, leaf, trace_ops
 from wayfare.fusion.variants import Variants, signature
 from wayfare.op import raw_ops
 
-# From this many elements in the largest array on, kernels are faster than NumPy op by op.
-NATIVE_FROM = 4096
+# From this many elements in the largest array on, kernels are faster than NumPy op by op: a call costs as much as a
+# few of NumPy's.
+NATIVE_FROM = 256
 # Sets of sizes remembered for one formula.
 _BOUND = 256
 
@@ -31,7 +32,7 @@ _TURN = lock()
 class Composite:
     """A formula `formula(m, *arrays, **attrs)` over ops, callable on raw arrays; halves are computed in single."""
 
-    def __init__(self, formula: Callable[..., Any], name: str, native_from: int | None = None) -> None:
+    def __init__(self, formula: Callable[..., Any], name: str, native_from: int = NATIVE_FROM) -> None:
         self.formula = in_single(formula)
         self.__name__ = name
         self.native_from = native_from
@@ -49,9 +50,8 @@ class Composite:
         return sum(v.traces for v in self._structures.values())
 
     def __call__(self, *arrays: Array, **attrs: Any) -> Any:
-        smallest = NATIVE_FROM if self.native_from is None else self.native_from
         for a in arrays:
-            if a.size >= smallest:
+            if a.size >= self.native_from:
                 return self.at_once(*arrays, **attrs)
         return self.step_by_step(*arrays, **attrs)
 
@@ -105,15 +105,15 @@ class Composite:
         return Program(self.__name__, inputs, lowering(outputs))
 
 
-def composite(formula: Callable[..., Any], *, name: str, native_from: int | None = None) -> Composite:
+def composite(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Composite:
     """A forward for raw arrays from a formula over ops: `formula(m, *arrays, **attrs)`.
 
-    `native_from`: the elements of its largest array from which on it runs as kernels (a measured default if None).
+    `native_from`: the elements of its largest array from which on it runs as kernels.
     """
     return Composite(formula, name, native_from)
 
 
-def as_rule(formula: Callable[..., Any], *, name: str, native_from: int | None = None) -> Callable[..., Any]:
+def as_rule(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Callable[..., Any]:
     """A formula for use in gradient rules: kernels in an ordinary backward pass, ops where the gradient is recorded."""
     whole = Composite(formula, name, native_from)
 

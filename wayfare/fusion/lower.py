@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from wayfare.backend.fold_native import runs
 from wayfare.fusion.assemble import ASSEMBLE, placed
 from wayfare.fusion.formulas import composition
 from wayfare.fusion.sizes import shown
@@ -115,7 +116,7 @@ class Lowering:
                 zero = self._leaf(leaf("number", 0, (), x.dtype).step)[0]
                 x = self._once(REGISTRY["ne"], (x, zero), {})[0]
         else:
-            for run in reversed(_runs(real, x.shape)):
+            for run in reversed(runs(real, x.shape)):
                 x = self._one(op.name, x, dim=run, keepdim=True)
         if OF_NUMPY[x.dtype] is not wanted.dtype:
             x = self._one("cast", x, dtype=wanted.dtype)
@@ -149,14 +150,3 @@ def _changes_nothing(op: Op, inputs: tuple[Value, ...], step: Step) -> bool:
     if op.name in RESHAPES or op.name == "expand":
         return inputs[0].shape == step.outputs[0].shape
     return False
-
-
-def _runs(dim: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Dimensions in runs of adjacent ones; a dimension of size 1 between two does not part them."""
-    runs: list[list[int]] = []
-    for d in dim:
-        if runs and all(shape[k] == 1 for k in range(runs[-1][-1] + 1, d)):
-            runs[-1].append(d)
-        else:
-            runs.append([d])
-    return [tuple(r) for r in runs]

@@ -14,9 +14,8 @@ import numpy as np
 
 from wayfare.backend import native, pool
 from wayfare.backend.code import lowered
-from wayfare.backend.counters import COUNTERS
 from wayfare.backend.cpu import Array
-from wayfare.backend.expr import OF_NUMPY, Expr, LoopError, cast, const, load, promote
+from wayfare.backend.expr import NUMPY, OF_NUMPY, Expr, LoopError, cast, const, load, promote
 from wayfare.backend.loop import Loop, Operand, Stage, validate
 from wayfare.backend.native import Kernel
 from wayfare.fusion.write import computed_in, converted, written
@@ -47,16 +46,12 @@ class _Numbers:
 
     def arrays(self) -> list[Array]:
         """The numbers as arrays of no dimensions."""
-        return [np.asarray(value, _numpy(dtype)) for value, dtype in self.values]
+        return [np.asarray(value, NUMPY[dtype]) for value, dtype in self.values]
 
 
 def _key_of(attrs: dict[str, Any]) -> Any:
     # 0.0 == -0.0, and a sign may be all that an attribute says.
     return str(attrs) if 0 in attrs.values() else tuple(attrs.items())
-
-
-def _numpy(dtype: str) -> np.dtype[Any]:
-    return next(d for d, name in OF_NUMPY.items() if name == dtype)
 
 
 def _loaded(number: int, dtype: np.dtype[Any]) -> Expr:
@@ -103,10 +98,7 @@ class LargeForm:
             if known is not None and known[0].threads == settings.num_threads:
                 plan, dtype = known
                 out = pool.empty(plan.made[0], dtype)
-                COUNTERS.kernels_run += 1
-                if plan.count != 1:
-                    COUNTERS.kernels_split += 1
-                plan.call(*arrays, out, plan.given, plan.count)
+                plan.run(*arrays, out)
                 return out
         found = self._find(arrays, attrs)
         if found is None:
@@ -178,7 +170,7 @@ class _RuleOps:
             known = promote(v.dtype for v in values if isinstance(v, Expr))
             args = [v if isinstance(v, Expr) else const(v, known) for v in values]
             dtype: DType | None = attrs.get("dtype")
-            specs = [Spec((), DTYPE_OF[_numpy(a.dtype)]) for a in args]
+            specs = [Spec((), DTYPE_OF[NUMPY[a.dtype]]) for a in args]
             out = dtype.numpy if dtype is not None else op.infer(*specs, **attrs).dtype.numpy
             return written(op, args, attrs, out, self._numbers)
 

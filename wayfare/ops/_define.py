@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.backend.cpu import numpy_math
 from wayfare.errors import DTypeError, OperationError
-from wayfare.fusion.composite import Composite
+from wayfare.fusion.composite import NATIVE_FROM, Composite
 from wayfare.fusion.folds import prepare_fold
 from wayfare.fusion.single import prepare
 from wayfare.op import BatchRule, Op, Rule, Sample, joint, register
@@ -36,8 +36,6 @@ _NATIVE_FROM = {
 }  # fmt: skip
 # In float32 NumPy's vector forms of these are better than ours (in float64 it has none of the first three).
 _NUMPY_IN_SINGLE = frozenset({"sin", "cos", "tan", "asinh", "acosh", "atanh", "log10"})
-# A formula over ops that looks at whole rows: several NumPy calls against one native one.
-COMPOSITE_FROM = 256
 # A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
 _SLOPES_FROM = 8192
 
@@ -188,7 +186,7 @@ def reduction(
     *,
     forward: Callable[..., Any] | None = None,
     formula: Callable[..., Any] | None = None,
-    native_from: int = COMPOSITE_FROM,
+    native_from: int = NATIVE_FROM,
     vjp: Rule | None,
     reference: Callable[..., Any],
     dtype: Callable[[Any], Any] = lambda dtype: dtype,
@@ -295,7 +293,7 @@ def define(
     batch: BatchRule | None = None,
     forward: Callable[..., Any] | None = None,
     formula: Callable[..., Any] | None = None,
-    native_from: int = COMPOSITE_FROM,
+    native_from: int = NATIVE_FROM,
     **parts: Any,
 ) -> Op:
     """An op of no family: every part stated, the batch rule by loop unless given.

@@ -11,7 +11,7 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.fold import largest, smallest
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Op, Sample, raw_ops
-from wayfare.ops._define import COMPOSITE_FROM, define, reduced_shape, reduction, spread
+from wayfare.ops._define import define, reduced_shape, reduction, spread
 from wayfare.ops.reduce import Dims, like
 from wayfare.spec import Spec, int64
 
@@ -26,7 +26,7 @@ def _extreme_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) 
     return spread(m, g, dim, keepdim, shape) * (at / count)
 
 
-_extreme_rule = as_rule(_extreme_slope, name="amax_backward", native_from=COMPOSITE_FROM)
+_extreme_rule = as_rule(_extreme_slope, name="amax_backward")
 
 
 def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:

@@ -13,7 +13,7 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
-from wayfare.ops._define import COMPOSITE_FROM, define, elementwise, expand_unbatched
+from wayfare.ops._define import define, elementwise, expand_unbatched
 from wayfare.ops.reduce import like
 from wayfare.spec import Spec
 
@@ -133,7 +133,7 @@ def _cross_entropy_slope(
     return p * share - m.at_index(m.expand(share, shape=tuple(x.shape)), column, dim=1)
 
 
-_cross_entropy_rule = as_rule(_cross_entropy_slope, name="cross_entropy_backward", native_from=COMPOSITE_FROM)
+_cross_entropy_rule = as_rule(_cross_entropy_slope, name="cross_entropy_backward")
 
 
 def _cross_entropy_vjp(

@@ -12,7 +12,7 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import ShapeError
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
-from wayfare.ops._define import COMPOSITE_FROM, define, expand_unbatched, reduced_shape
+from wayfare.ops._define import define, expand_unbatched, reduced_shape
 from wayfare.ops.reduce import Dims, count_of, moments
 from wayfare.spec import Spec
 
@@ -169,7 +169,7 @@ def _layer_norm_slopes(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: 
     return tuple(made)
 
 
-_layer_norm_rule = as_rule(_layer_norm_slopes, name="layer_norm_backward", native_from=COMPOSITE_FROM)
+_layer_norm_rule = as_rule(_layer_norm_slopes, name="layer_norm_backward")
 
 
 def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *, eps: float) -> Any:
@@ -263,7 +263,7 @@ def _rms_norm_slopes(m: Any, g: Any, x: Any, weight: Any, inverse: Any, *, needs
     return tuple(made)
 
 
-_rms_norm_rule = as_rule(_rms_norm_slopes, name="rms_norm_backward", native_from=COMPOSITE_FROM)
+_rms_norm_rule = as_rule(_rms_norm_slopes, name="rms_norm_backward")
 
 
 def _rms_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, *, eps: float) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from wayfare.backend.fold import total
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
-from wayfare.ops._define import COMPOSITE_FROM, reduced_shape, reduction, spread
+from wayfare.ops._define import reduced_shape, reduction, spread
 from wayfare.spec import DType, Spec, as_dtype, bool_, int64, uint8
 
 Dims = tuple[int, ...]
@@ -158,7 +158,7 @@ def _var_slope(m: Any, g: Any, x: Any, *, dim: Dims, keepdim: bool, correction: 
     return spread(m, g * (2 / freedom if freedom else math.inf), dim, keepdim, shape) * deviation
 
 
-_var_rule = as_rule(_var_slope, name="var_backward", native_from=COMPOSITE_FROM)
+_var_rule = as_rule(_var_slope, name="var_backward")
 
 
 def _var_vjp(m: Any, g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
@@ -195,7 +195,7 @@ def _std_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, corr
     return _var_slope(m, slope, x, dim=dim, keepdim=keepdim, correction=correction)
 
 
-_std_rule = as_rule(_std_slope, name="std_backward", native_from=COMPOSITE_FROM)
+_std_rule = as_rule(_std_slope, name="std_backward")
 
 
 def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:

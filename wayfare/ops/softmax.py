@@ -11,7 +11,7 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.fusion.composite import as_rule
 from wayfare.op import BatchRule, Sample
-from wayfare.ops._define import COMPOSITE_FROM, define, expand_unbatched, reduction, spread
+from wayfare.ops._define import define, expand_unbatched, reduction, spread
 from wayfare.ops.reduce import Dims, drop
 
 
@@ -145,7 +145,7 @@ def _logsumexp_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool
     return spread(m, g, dim, keepdim, shape) * share
 
 
-_logsumexp_rule = as_rule(_logsumexp_slope, name="logsumexp_backward", native_from=COMPOSITE_FROM)
+_logsumexp_rule = as_rule(_logsumexp_slope, name="logsumexp_backward")
 
 
 def _logsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
