@@ -15,7 +15,7 @@ help: ## Show this list
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter of a new environment (now: $(PYTHON))."
 
-demo: $(VENV)/.stamp-base ## Train a small network and show each stage of it
+demo: $(VENV)/.stamp-base ## Train three small networks and show each stage of it
 	@$(PY) -m wayfare demo
 
 test: lint ## Check style and types, then run every test
@@ -25,9 +25,10 @@ lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .
 	$(PY) -m mypy --strict wayfare
 
-bench: $(VENV)/.stamp-referee ## Measure eager execution and kernels beside PyTorch (installs PyTorch)
+bench: $(VENV)/.stamp-referee ## Measure eager execution, kernels and the library beside PyTorch (installs PyTorch)
 	$(PY) -m benchmarks eager
 	$(PY) -m benchmarks kernels
+	$(PY) -m benchmarks library
 
 docs: $(VENV)/.stamp-base ## Write docs/api from the docstrings, and docs/coverage.md if PyTorch is there
 	$(PY) tools/make_api_docs.py

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.agreement import check
-from benchmarks.harness import Measurement, Options, Report, Sides, Skipped, version
-from benchmarks.quiet import quiet_rounds
+from benchmarks.harness import Measurement, Options, Report, Sides, Skipped
+from benchmarks.rows import Rows, state_threads, sum_up
 from benchmarks.worker import Worker
 from benchmarks.works import adam, rowwise
 
@@ -46,11 +45,11 @@ def run(options: Options) -> Report:
     """Measure every part the options want, print each as it is done, and count what was met."""
     report = Report("kernels", options)
     report.begin()
-    _state_threads(report)
+    state_threads(report)
     for name, part in PARTS.items():
         if options.wants(name):
             part(report)
-    _sum_up(report)
+    sum_up(report)
     return report
 
 
@@ -58,7 +57,7 @@ def elementwise(report: Report) -> None:
     """Single ops, nothing recorded: in a cache and far beyond it."""
     aims = {"add": None, "mul": None, "tanh": 0.5, "exp": 0.5, "gelu": 0.5}
     for count in SIZES.elementwise:
-        rows = _Rows(report, "elementwise", *(("µs", MICRO) if count < 1_000_000 else ("ms", MILLI)))
+        rows = Rows(report, "elementwise", *(("µs", MICRO) if count < 1_000_000 else ("ms", MILLI)))
         with Sides(report.options) as sides:
             for op, aim in aims.items():
                 rows.measure(sides, op, "elementwise.forward", 1.0, aim, op=op, count=count)
@@ -68,7 +67,7 @@ def elementwise(report: Report) -> None:
 def chains(report: Report) -> None:
     """Several elementwise ops in a row; the peer runs them op by op either way."""
     works = (("(x*w+b).tanh()*y", "fusing.affine_tanh"), ("10 ops", "fusing.ten_ops"))
-    rows = _Rows(report, "fusion", "ms", MILLI)
+    rows = Rows(report, "fusion", "ms", MILLI)
     for title, work in works:
         for backward in (False, True):
             _plain_and_fused(rows, title, work, backward, (0.6, 0.3), count=SIZES.chain)
@@ -77,7 +76,7 @@ def chains(report: Report) -> None:
 
 def row_functions(report: Report) -> None:
     """Functions that need a whole row."""
-    rows = _Rows(report, "rows", "ms", MILLI)
+    rows = Rows(report, "rows", "ms", MILLI)
     size = {"rows": SIZES.rows, "columns": SIZES.columns}
     with Sides(report.options) as sides:
         for kind in rowwise.KINDS:
@@ -87,14 +86,14 @@ def row_functions(report: Report) -> None:
 
 def lstm(report: Report) -> None:
     """The elementwise part of an LSTM cell: small arrays, many ops."""
-    rows = _Rows(report, "lstm", "µs", MICRO)
+    rows = Rows(report, "lstm", "µs", MICRO)
     _plain_and_fused(rows, "gates, cell, state", "fusing.lstm_gates", True, (0.4, 0.2))
     rows.print("LSTM gates, float32[64,4·128]")
 
 
 def optimiser(report: Report) -> None:
     """Adam over many tensors, beside the plain copy: it does so little arithmetic that memory decides."""
-    rows = _Rows(report, "adam", "ms", MILLI)
+    rows = Rows(report, "adam", "ms", MILLI)
     with Sides(report.options) as sides:
         for variant in ("default", "fused"):
             title = f"update, {report.options.peer}'s {variant}"
@@ -115,7 +114,7 @@ def optimiser(report: Report) -> None:
 
 def small_ops(report: Report) -> None:
     """The eager suite's chain: native kernels must cost small ops nothing."""
-    rows = _Rows(report, "chain", "µs", MICRO / OPS_IN_CHAIN)
+    rows = Rows(report, "chain", "µs", MICRO / OPS_IN_CHAIN)
     with Sides(report.options) as sides:
         rows.measure(sides, "forward + backward", "chain.small_ops", BEFORE_KERNELS, None, ops=OPS_IN_CHAIN)
     rows.print(f"Chain of {OPS_IN_CHAIN} small ops (float32[8,8]), time per op")
@@ -167,43 +166,8 @@ PARTS = {
 }
 
 
-class _Rows:
-    """The rows of one table: each is checked for agreement, then timed, or skipped for a reason."""
-
-    def __init__(self, report: Report, part: str, unit: str, factor: float) -> None:
-        self.report, self.part, self.unit, self.factor = report, part, unit, factor
-        self.measured: list[Measurement] = []
-        self.skipped: list[tuple[str, str]] = []
-
-    def measure(
-        self,
-        sides: Sides,
-        title: str,
-        work: str,
-        must: float | None,
-        aim: float | None,
-        **parameters: Any,
-    ) -> None:
-        try:
-            check(sides, work, **parameters)
-            seconds = quiet_rounds(sides, work, self.report.options.rounds, **parameters)
-        except Skipped as reason:
-            self.skipped.append((title, str(reason)))
-            return
-        scaled = [[value * self.factor for value in side] for side in seconds]
-        self.measured.append(Measurement(self.part, title, self.unit, scaled, must, aim))
-
-    def print(self, title: str) -> None:
-        if self.measured:
-            self.report.add(title, self.measured)
-        else:
-            self.report.note(f"\n{title}")
-        for work, reason in self.skipped:
-            self.report.skip(self.part, work, reason)
-
-
 def _plain_and_fused(
-    rows: _Rows, title: str, work: str, backward: bool, limits: tuple[float, float], **size: Any
+    rows: Rows, title: str, work: str, backward: bool, limits: tuple[float, float], **size: Any
 ) -> None:
     direction = "forward + backward" if backward else "forward"
     with Sides(rows.report.options) as sides:
@@ -225,30 +189,3 @@ def _not_what_was_meant(state: str, answers: list[dict[str, float]]) -> str | No
     if any(answer["built"] for answer in answers):
         return "a kernel was built although the cache folder should hold it."
     return None if all(answer["loaded"] for answer in answers) else "no kernel was loaded."
-
-
-def _state_threads(report: Report) -> None:
-    """What the sides answer, not only what they were told: a ratio between unequal threads is worth nothing."""
-    with Sides(report.options) as sides:
-        answers = sides.call("threads.used")
-    told = [
-        f"{module} {'has no setting (NumPy loops use 1, BLAS ' + str(report.options.threads) + ')' if n is None else n}"
-        for module, n in zip(report.options.modules(), answers, strict=True)
-    ]
-    report.note(f"{'threads':9} {', '.join(told)}")
-    report.note(f"{'llvmlite':9} {version('llvmlite')}")
-
-
-def _sum_up(report: Report) -> None:
-    judged = [row for row in report.measurements if row.met is not None]
-    aimed = [row for row in report.measurements if row.aim_met is not None]
-    options = report.options
-    report.note(f"\nmust: {sum(row.met is True for row in judged)} of {len(judged)} rows met")
-    report.note(f"aim:  {sum(row.aim_met is True for row in aimed)} of {len(aimed)} rows met")
-    report.note(
-        f"Times and ratio: best of {options.rounds} interleaved rounds after warm-up, counting only rounds whose "
-        "threads always had a core; median: of the ratios within a round. Both sides' results were compared "
-        f"before timing. {options.peer} runs eagerly, uncompiled."
-    )
-    if report.skipped:
-        report.note(f"{len(report.skipped)} rows were not measured, for the reasons above.")

@@ -124,7 +124,7 @@ def test_demo_says_what_is_wrong_with_an_option(option, text, why, capsys):
 
 @pytest.mark.parametrize(
     ("command", "text"),
-    [("demo", "Train a small network"), ("doctor", "Describe this"), ("cache", "Show or clear")],
+    [("demo", "Train small networks"), ("doctor", "Describe this"), ("cache", "Show or clear")],
 )
 def test_help_of_a_command_says_what_it_does(command, text, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -133,8 +133,8 @@ def test_help_of_a_command_says_what_it_does(command, text, capsys):
     assert text in capsys.readouterr().out
 
 
-def test_demo_runs_as_a_command(capsys):
-    assert cli.main(["demo", "--epochs", "1"]) == 0
+def test_demo_runs_as_a_command(capsys, tmp_path):
+    assert cli.main(["demo", "regression", "--epochs", "1", "--out", str(tmp_path)]) == 0
     assert "Stage 5" in capsys.readouterr().out
 
 
@@ -142,13 +142,13 @@ def test_an_interrupt_ends_quietly(monkeypatch):
     def interrupted(*_args, **_named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.regression, "run", interrupted)
+    monkeypatch.setattr(cli.demo_command, "run", interrupted)
     assert cli.main(["demo"]) == 130
 
 
-def test_demo_runs_on_a_stream_that_knows_only_ascii():
+def test_demo_runs_on_a_stream_that_knows_only_ascii(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "wayfare", "demo", "--epochs", "1"],
+        [sys.executable, "-m", "wayfare", "demo", "regression", "--epochs", "1", "--out", str(tmp_path)],
         env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()

@@ -41,9 +41,55 @@ def test_dlpack_both_ways():
     assert back.tolist() == [1.0, 1.0]
 
 
-def test_tensors_are_not_pickled():
-    with pytest.raises(TypeError, match="loading a pickle runs code"):
-        pickle.dumps(wf.ones(2))
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("dtype", [wf.float32, wf.int64, wf.bool, wf.float16])
+def test_pickle_keeps_values_dtype_and_shape(protocol, dtype):
+    t = wf.arange(6).reshape(2, 3).to(dtype)
+    for original in (t, t.T, t[:, 1], t[0, 0], wf.zeros(0, 3, dtype=dtype)):
+        back = pickle.loads(pickle.dumps(original, protocol))
+        assert (back.dtype, back.shape, back.requires_grad) == (original.dtype, original.shape, False)
+        assert back.tolist() == original.tolist()
+        back.fill_(1)  # it can be written to
+
+
+def test_pickle_keeps_requires_grad_and_leaves_the_gradient_behind():
+    x = wf.ones(2, requires_grad=True)
+    (x * 2).sum().backward()
+    back = pickle.loads(pickle.dumps(x))
+    assert back.requires_grad and back.is_leaf and back.grad is None and x.grad is not None
+
+
+def test_pickle_stores_one_tensor_once():
+    x = wf.ones(2)
+    first, second = pickle.loads(pickle.dumps([x, x]))
+    assert first is second
+
+
+def test_pickle_of_a_view_stores_the_view_alone():
+    assert len(pickle.dumps(wf.zeros(10000)[:2])) < 1000
+
+
+def test_pickle_refuses_history():
+    x = wf.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="only leaves can be pickled"):
+        pickle.dumps(x * 2)
+    assert pickle.loads(pickle.dumps((x * 2).detach())).tolist() == [2.0, 2.0]
+
+
+def test_pickle_gives_large_arrays_out_of_band():
+    x, buffers = wf.arange(10000.0), []
+    data = pickle.dumps(x, 5, buffer_callback=buffers.append)
+    assert len(data) < 1000 and len(buffers) == 1
+    back = pickle.loads(data, buffers=[bytearray(buffers[0].raw())])
+    assert (back == x).all()
+
+
+def test_pickle_and_copy_of_a_generator_go_on_from_its_place():
+    g = wf.Generator().manual_seed(3)
+    wf.rand(2, generator=g)
+    others = pickle.loads(pickle.dumps(g)), copy.deepcopy(g)
+    expected = wf.rand(2, generator=g).tolist()
+    assert [wf.rand(2, generator=other).tolist() for other in others] == [expected, expected]
 
 
 def test_copy_shares_memory_and_history():

@@ -36,6 +36,7 @@ LAYERS = [
     "functions",
     "autograd",
     "fused",
+    "updates",
     "methods",
     "interop",
     "printing",
@@ -49,6 +50,13 @@ LAYERS = [
     "testing",
     "__init__",
     "testing.stubs",
+    "ragged",
+    "io",
+    "optim",
+    "data",
+    "utils.data",
+    "metrics",
+    "train",
     "doctor",
     "demo",
     "cache_report",
@@ -72,7 +80,7 @@ def layer_of(module, layers):
 
 def is_type_checking(test):
     """Whether an `if` asks for TYPE_CHECKING."""
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+    return (isinstance(test, ast.Name) and test.id.lstrip("_") == "TYPE_CHECKING") or (
         isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
     )
 

@@ -151,7 +151,7 @@ DEMO = """
 import sys
 from wayfare.backend.counters import COUNTERS
 from wayfare.cli import main
-assert not main(["demo", "--epochs", "2"])
+assert not main(["demo", "regression", "--epochs", "2"])
 print("\\n", COUNTERS.kernels_built, COUNTERS.kernels_failed, file=sys.stderr)
 """
 

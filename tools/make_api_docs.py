@@ -19,12 +19,21 @@ TARGET = ROOT / "docs" / "api"
 NAMESPACES = [
     "wayfare",
     "wayfare.autograd",
+    "wayfare.data",
     "wayfare.func",
     "wayfare.linalg",
+    "wayfare.metrics",
+    "wayfare.nn",
     "wayfare.nn.functional",
+    "wayfare.nn.init",
+    "wayfare.nn.utils",
+    "wayfare.nn.utils.rnn",
+    "wayfare.optim",
+    "wayfare.optim.lr_scheduler",
     "wayfare.signal.windows",
     "wayfare.special",
     "wayfare.testing",
+    "wayfare.train",
     "wayfare.utils.checkpoint",
 ]
 NOTE = "<!-- Written by tools/make_api_docs.py (make docs): change the docstrings, not this page. -->\n"

@@ -8,9 +8,11 @@ each subject are listed in the module that defines them.
 
 # ruff: noqa: E402 - the warnings filter comes first
 
+import importlib as _importlib
 import inspect as _inspect
 import warnings as _warnings
 from math import e, inf, nan, pi
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 # Division by zero and the like give inf or nan, as in PyTorch, without NumPy's warning about our own lines.
 _warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"wayfare\.")
@@ -59,6 +61,7 @@ from wayfare.functions import rearrange as _rearrange
 from wayfare.functions import reduce as _reduce
 from wayfare.functions import scan as _scan
 from wayfare.functions import scatter as _scatter
+from wayfare.functions import segments as _segments
 from wayfare.functions import shape as _shape
 from wayfare.functions import softmax as _softmax
 from wayfare.functions import sort as _sort
@@ -93,6 +96,7 @@ from wayfare.functions.rearrange import *  # noqa: F403
 from wayfare.functions.reduce import *  # noqa: F403
 from wayfare.functions.scan import *  # noqa: F403
 from wayfare.functions.scatter import *  # noqa: F403
+from wayfare.functions.segments import *  # noqa: F403
 from wayfare.functions.shape import *  # noqa: F403
 from wayfare.functions.softmax import *  # noqa: F403
 from wayfare.functions.sort import *  # noqa: F403
@@ -123,14 +127,25 @@ from wayfare.spec import int16 as short
 from wayfare.spec import int32 as int
 from wayfare.spec import int64 as long
 from wayfare.tensor import Tensor
+from wayfare.updates import fused_update
 from wayfare.version import __version__
 
+if _TYPE_CHECKING:
+    from wayfare import data as data
+    from wayfare import metrics as metrics
+    from wayfare import optim as optim
+    from wayfare import train as train
+    from wayfare.io import Checkpoint, load, save
+    from wayfare.ragged import Ragged
+
 __all__ = [
+    "Checkpoint", "Ragged", "data", "load", "metrics", "optim", "save", "train",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "bool", "celu", "celu_", "checkpoint", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
-    "float64", "func", "fused", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half", "hardshrink",
+    "float64", "func", "fused", "fused_update", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half",
+    "hardshrink",
     "inference_mode", "int", "int16", "int32", "int64", "int8", "is_grad_enabled", "is_inference_mode_enabled",
     "linalg", "long", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "nn", "no_grad", "prelu",
     "random", "relu", "relu_", "rrelu", "rrelu_", "selu", "selu_", "set_grad_enabled", "settings", "short", "signal",
@@ -162,6 +177,7 @@ __all__ += _rearrange.__all__
 __all__ += _reduce.__all__
 __all__ += _scan.__all__
 __all__ += _scatter.__all__
+__all__ += _segments.__all__
 __all__ += _shape.__all__
 __all__ += _softmax.__all__
 __all__ += _sort.__all__
@@ -176,19 +192,31 @@ newaxis = None
 # Names of the package answer a wrong argument with a sentence. Methods, and functions that check their operands
 # themselves, stay bare: they are the hot path.
 for _name in __all__:
-    _value = globals()[_name]
+    _value = globals().get(_name)
     if _inspect.isfunction(_value) and _value.__module__.startswith(("wayfare.functions", "wayfare.nn")):
         if getattr(_value, "checks_operands", False):
             continue
         globals()[_name] = _guarded(_value)
 
-_LATER = {
-    "optim": "optimisers", "data": "data loading", "save": "saving", "load": "loading", "compile": "compilation",
-    "map": "automatic batching", "onnx": "export",
+_LATER = {"compile": "compilation", "map": "automatic batching", "onnx": "export"}
+
+# The library above the engine is written against the names of this package, and loaded when it is first asked for.
+_LIBRARY = {
+    "data": "wayfare.data", "metrics": "wayfare.metrics", "optim": "wayfare.optim", "train": "wayfare.train",
+    "Ragged": "wayfare.ragged", "save": "wayfare.io", "load": "wayfare.io", "Checkpoint": "wayfare.io",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
+    if name in _LIBRARY:
+        module = _importlib.import_module(_LIBRARY[name])
+        value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+        globals()[name] = value
+        return value
     if name in _LATER:
         raise AttributeError(f"wayfare.{name}: {_LATER[name]} is planned and not part of version {__version__}")
     raise AttributeError(f"module 'wayfare' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LIBRARY})

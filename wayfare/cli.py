@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from wayfare import cache_report, doctor
-from wayfare.demo import regression
-from wayfare.demo.page import Page
+from wayfare.demo import command as demo_command
 from wayfare.version import __version__
 
 # What a shell reports for a program that an interrupt or a closed pipe ended.
@@ -24,9 +23,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"wayfare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    show = "train a small network and show each stage of it"
+    show = "train small networks on numbers, words and trees, and show each stage of it"
     demo = commands.add_parser("demo", help=show, description=_sentence(show))
-    regression.add_arguments(demo)
+    demo_command.add_arguments(demo)
     describe = "describe this installation, to paste into a bug report"
     examine = commands.add_parser("doctor", help=describe, description=_sentence(describe))
     examine.add_argument("--json", action="store_true", help="print JSON")
@@ -40,10 +39,11 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
+    status = 0
     match options.command:
         case "demo":
-            regression.run(Page(), epochs=options.epochs, seed=options.seed)
+            status = demo_command.run(options)
         case "doctor":
             report = doctor.examine()
             print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))
@@ -51,6 +51,7 @@ def _run(options: argparse.Namespace) -> None:
             cache_report.run(options)
     # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
     sys.stdout.flush()
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,10 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A stream that cannot write "·" or "→" shows a question mark for it; that is no reason to stop.
         sys.stdout.reconfigure(errors="replace")
     try:
-        _run(options)
+        return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-    return 0

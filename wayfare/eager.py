@@ -1,8 +1,8 @@
 """Running ops now, and recording a node when a gradient may be wanted.
 
-`apply` is the one way any op runs. `apply1` and `apply2` are the same for the two commonest shapes of call, written
-out because at this size a loop over the inputs costs as much as the op. (`forward = op.forward` before the call is not
-idle: called as `op.forward(x)` the look-up cannot be specialised by the interpreter and costs 50 ns more.)
+`apply` is the one way any op runs. `apply1`, `apply2` and `apply3` are the same for the commonest shapes of call,
+written out because at this size a loop over the inputs costs as much as the op. (`forward = op.forward` before the call
+is not idle: called as `op.forward(x)` the look-up cannot be specialised by the interpreter and costs 50 ns more.)
 """
 
 from __future__ import annotations
@@ -171,6 +171,59 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
             node.edges = (None, b._edge or b)
             keep = op.keep_second
             node.kept = keep(out, x, y)
+        node.number = tick()
+        node.shape = out.shape
+        node.dtype = out.dtype
+        node.extras = None
+        frame: Any = _getframe(2)
+        code = frame.f_code
+        while INSIDE[code.co_filename]:
+            frame = frame.f_back
+            code = frame.f_code
+        node.code = code
+        node.offset = frame.f_lasti
+    else:
+        t._requires_grad = False
+        t._edge = None
+    return t
+
+
+def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """`apply` for three inputs and no attributes (an op without a view or a native loop): a linear layer."""
+    record = True
+    if UNUSUAL:
+        mode = STATE.mode
+        if mode is not None:
+            if mode is not NO_GRAD:
+                return _apply(op, (a, b, c), _NO_ATTRS)  # type: ignore[no-any-return]
+            record = False
+    x, y, z = a._array, b._array, c._array
+    try:
+        forward = op.forward
+        out = forward(x, y, z)
+    except Exception as error:
+        raise explain_failure(op, [a.spec, b.spec, c.spec], _NO_ATTRS, error) from None
+    t = _new_tensor(Tensor)
+    t._array = out
+    t._grad = t._view = t._extras = None
+    for given in (a, b, c):
+        if given._view is not None:
+            given._renew()
+    needs = (a._requires_grad, b._requires_grad, c._requires_grad)
+    if record and True in needs and out.dtype.kind == "f":
+        if a._extras is not None or b._extras is not None or c._extras is not None:
+            refuse_inference(op, (a, b, c))
+        t._requires_grad = True
+        t._edge = node = Node()
+        node.op = op
+        node.attrs = _NO_ATTRS
+        node.edges = (
+            (a._edge or a) if needs[0] else None,
+            (b._edge or b) if needs[1] else None,
+            (c._edge or c) if needs[2] else None,
+        )
+        keep = op.packers.get(needs) or op.packer(needs)
+        node.kept = keep(out, x, y, z)
         node.number = tick()
         node.shape = out.shape
         node.dtype = out.dtype

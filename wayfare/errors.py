@@ -5,19 +5,35 @@ Each class is also the built-in exception that PyTorch raises in its place, so `
 
 from __future__ import annotations
 
+from typing import Any
+
 from wayfare.site import current_site
 
 
 class WayfareError(Exception):
-    """Base of all errors; adds the user's own line to the sentence."""
+    """Base of all errors; adds to the sentence the user's own line and, inside a model, the layer's path."""
 
     def __init__(self, sentence: str, *, fix: str = "") -> None:
         site = current_site()
-        where = f" ({site})" if site is not None else ""
         self.sentence = sentence
         self.fix = fix
-        text = sentence.rstrip(".") + where + "."
-        super().__init__(text + (" " + fix if fix else ""))
+        self.site = "" if site is None else f" ({site})"
+        # The outermost module it has passed on its way up, the way from there to the layer, and the layer's own text.
+        self.module: Any = None
+        self.path = ""
+        self.layer = ""
+        super().__init__(self._text())
+
+    def came_from(self, module: Any, layer: str, path: str) -> None:
+        """Note a module on the way up: the layer where it happened (`layer`) or a way down to the last one (`path`)."""
+        self.module = module
+        self.layer = layer or self.layer
+        self.path = f"{path}.{self.path}".strip(".")
+        self.args = (self._text(),)
+
+    def _text(self) -> str:
+        where = f", in {self.path} = {self.layer}" if self.path else f", in {self.layer}" if self.layer else ""
+        return self.sentence.rstrip(".") + where + self.site + "." + (" " + self.fix if self.fix else "")
 
 
 class ShapeError(WayfareError, RuntimeError):
@@ -58,3 +74,19 @@ class AnomalyError(WayfareError, RuntimeError):
 
 class LinAlgError(WayfareError, RuntimeError):
     """A matrix that a decomposition cannot take: singular, not positive definite, not square."""
+
+
+class FileFormatError(WayfareError, ValueError):
+    """A file that is not what it should be: of another kind, damaged, or made to do harm."""
+
+
+class FileAccessError(WayfareError, OSError):
+    """A file or folder that the system does not let be read or written; `errno` says why."""
+
+
+class MissingFileError(FileAccessError, FileNotFoundError):
+    """A file or folder that is not there."""
+
+
+class NotReadyError(WayfareError, AttributeError):
+    """A module used before its __init__ has run."""

@@ -217,7 +217,7 @@ class Fused:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
+        self.name = getattr(function, "__name__", type(function).__name__).strip("_") or "fused"
         self._structures: dict[Any, Variants[_Traced] | None] = {}
         self._ready: dict[Any, _Traced | None] = {}
         self._warned = False

@@ -1,4 +1,6 @@
-"""NumPy's functions on tensors: `np.sin(t)` and `array + t` give a Tensor with its history, or say why not."""
+"""Tensors among others: NumPy's functions on them (`np.sin(t)`, `array + t`) keep the history or say why not, and
+pickle carries leaves between processes.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ArgumentTypeError
+from wayfare.errors import ArgumentTypeError, GraphError
 from wayfare.functions._public import promoted
+from wayfare.functions.generator import Generator
 from wayfare.functions.matmul import matmul
 from wayfare.op import REGISTRY, Op
-from wayfare.tensor import Tensor
+from wayfare.tensor import Tensor, fill
 
 
 def _op_of(ufunc: Any) -> Op | None:
@@ -32,3 +35,39 @@ def array_ufunc(self: Tensor, ufunc: Any, how: str, *inputs: Any, **options: Any
 
 
 Tensor.__array_ufunc__ = array_ufunc  # type: ignore[attr-defined]
+
+
+def rebuilt(kind: type[Tensor], array: Any, requires_grad: bool, role: str | None) -> Tensor:
+    """The tensor that `reduce_tensor` took apart."""
+    # What came as bytes cannot be written to, but a tensor can.
+    out = fill(kind.__new__(kind), array if array.flags.writeable else array.copy())
+    out._requires_grad = requires_grad
+    if role is not None:
+        out._role = role
+    return out
+
+
+def reduce_tensor(self: Tensor, protocol: Any) -> tuple[Any, ...]:
+    """For pickle: the array, whether a gradient is wanted, and the mark of a parameter; no gradient and no hooks.
+
+    A view is stored alone, without the rest of the memory it looks into. From protocol 5 on the numbers can travel
+    out of band, without a copy.
+    """
+    if self.requires_grad and not self.is_leaf:
+        raise GraphError("pickle: only leaves can be pickled, this tensor was computed and its history cannot travel",
+                         fix="Use .detach() to leave the history behind.")  # fmt: skip
+    return rebuilt, (type(self), self._read("pickle"), self.requires_grad, getattr(self, "_role", None))
+
+
+def rebuilt_generator(state: Tensor) -> Generator:
+    """The generator that `reduce_generator` took apart."""
+    return Generator().set_state(state)
+
+
+def reduce_generator(self: Generator) -> tuple[Any, ...]:
+    """For pickle and copy: another generator that goes on from the same place."""
+    return rebuilt_generator, (self.get_state(),)
+
+
+Tensor.__reduce_ex__ = reduce_tensor  # type: ignore[method-assign, assignment]
+Generator.__reduce__ = reduce_generator  # type: ignore[method-assign, assignment]

@@ -131,4 +131,9 @@ def tensor_text(t: Tensor) -> str:
     return text
 
 
-Tensor.__repr__ = tensor_text  # type: ignore[method-assign, assignment]
+def _with_role(t: Tensor) -> str:
+    role = getattr(t, "_role", "")
+    return f"{role} containing:\n{tensor_text(t)}" if role else tensor_text(t)
+
+
+Tensor.__repr__ = _with_role  # type: ignore[method-assign, assignment]

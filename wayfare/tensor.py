@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Tensor(TensorMethods):
     Make one with `wf.tensor(data)`, `wf.zeros(…)`, `wf.randn(…)`, `wf.from_numpy(array)`.
     """
 
-    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_requires_grad", "_view")
+    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_requires_grad", "_role", "_view")
 
     _array: Array
     _edge: Any  # Node, (Node, output number), or None for a leaf
@@ -48,6 +48,9 @@ class Tensor(TensorMethods):
     _grad: Any  # None, a Tensor, or Rows until somebody asks for the whole
     _view: View | None
     _extras: dict[str, Any] | None  # leaf hooks and marks
+    # What a module takes it for (nn.Parameter, nn.Buffer). Nothing but those sets it, and on most tensors it is not
+    # set at all: a parameter is a plain Tensor with a mark, so that it goes the shortest way through every operator.
+    _role: str
 
     def __init__(self, data: Any = (), *, device: Any = None) -> None:
         array = np.array(data._array if isinstance(data, Tensor) else data, dtype=default_dtype().numpy)
@@ -166,10 +169,20 @@ class Tensor(TensorMethods):
     def grad(self) -> None:
         self._grad = None
 
-    @property
-    def row_grad(self) -> Rows | None:
-        """The gradient as `Rows` if only parts of the tensor were used and nobody asked for the whole yet."""
-        return self._grad if self._grad.__class__ is Rows else None
+    def row_grad(self) -> tuple[Tensor, Tensor] | None:
+        """The gradient as (rows, values), if only some rows of dimension 0 were used and nobody asked for the whole.
+
+        `rows` are int64 numbers, ascending, each once; `values` [len(rows), …] is the gradient's own memory, so
+        writing into it changes the gradient. None if there is no gradient or it is a whole tensor.
+        """
+        rows = self._grad
+        if rows.__class__ is not Rows:
+            return None
+        found = rows.by_row()
+        if found is None:
+            self._grad = wrap(rows.dense())
+            return None
+        return wrap(found[0]), wrap(found[1])
 
     @property
     def data(self) -> Tensor:
@@ -315,14 +328,10 @@ class Tensor(TensorMethods):
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ArgumentTypeError("pickle: tensors are not pickled, because loading a pickle runs code",
-                                fix="Save .numpy() arrays with numpy.save.")  # fmt: skip
-
     def __copy__(self) -> Tensor:
         out = self.detach()
         out._edge, out._requires_grad, out._grad = self._edge, self._requires_grad, self._grad
-        return out
+        return _in_the_role_of(self, out)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._edge is not None:
@@ -331,10 +340,17 @@ class Tensor(TensorMethods):
         out = self.__class__.__new__(self.__class__)
         fill(out, self._array.copy())
         out._requires_grad = self._requires_grad
-        grad = self.grad
+        grad = None if hasattr(self, "_role") else self.grad  # The copy of a model begins without gradients.
         out._grad = None if grad is None else wrap(grad._array.copy())
         memo[id(self)] = out
-        return out
+        return _in_the_role_of(self, out)
+
+
+def _in_the_role_of(original: Tensor, copy: Tensor) -> Tensor:
+    """A copy of a parameter is a parameter."""
+    if hasattr(original, "_role"):
+        copy._role = original._role
+    return copy
 
 
 def fill(tensor: Tensor, array: Array) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,7 +23,7 @@ def update(m: Any, variant: str = "default", layers: int = LAYERS) -> Prepared:
     numbers = np.random.default_rng(0)
     shapes = [(INPUTS, OUTPUTS), (OUTPUTS,)] * layers
     start, slopes = ([numbers.standard_normal(shape, dtype=np.float32) * 0.05 for shape in shapes] for _ in range(2))
-    step, state = (_torch if m.__name__ == "torch" else _kernel)(m, start, slopes, variant)
+    step, state = _prepare(m, start, slopes, variant if m.__name__ == "torch" else "default")
 
     def results() -> list[np.ndarray]:
         for _ in range(3):
@@ -34,14 +33,14 @@ def update(m: Any, variant: str = "default", layers: int = LAYERS) -> Prepared:
     return Prepared(step, results)
 
 
-def _torch(m: Any, start: list[np.ndarray], slopes: list[np.ndarray], variant: str) -> tuple[Update, State]:
+def _prepare(m: Any, start: list[np.ndarray], slopes: list[np.ndarray], variant: str) -> tuple[Update, State]:
     parameters = [constant(m, array).requires_grad_() for array in start]
     for parameter, slope in zip(parameters, slopes, strict=True):
         parameter.grad = constant(m, slope)
     how = {} if variant == "default" else {variant: True}
     try:
         optimiser = m.optim.Adam(parameters, **SETTINGS, **how)
-    except RuntimeError as error:
+    except (AttributeError, RuntimeError) as error:
         raise Unavailable(f"{m.__name__} has no {variant} Adam here: {error}") from None
 
     def state() -> list[np.ndarray]:
@@ -54,24 +53,6 @@ def _torch(m: Any, start: list[np.ndarray], slopes: list[np.ndarray], variant: s
         )
 
     return optimiser.step, state
-
-
-def _kernel(m: Any, start: list[np.ndarray], slopes: list[np.ndarray], variant: str) -> tuple[Update, State]:
-    try:
-        adam_update = importlib.import_module(f"{m.__name__}.backend.update").adam_update
-    except ImportError:
-        raise Unavailable(f"{m.__name__} has no backend.update.adam_update.") from None
-    parameters = [array.copy() for array in start]
-    gradients = [array.copy() for array in slopes]
-    averages, squares = ([np.zeros_like(array) for array in start] for _ in range(2))
-    steps = 0
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-        adam_update(parameters, gradients, averages, squares, step=steps, **SETTINGS)
-
-    return step, lambda: _joined(start, parameters, averages, squares)
 
 
 def _joined(start: list[np.ndarray], end: list[np.ndarray], *averages: list[np.ndarray]) -> list[np.ndarray]:

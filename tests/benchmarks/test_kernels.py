@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,19 +37,6 @@ def both(work, parameters):
 @pytest.mark.parametrize("work, parameters", WORKS, ids=str)
 def test_both_sides_compute_the_same(work, parameters):
     assert agreement.difference(*both(work, parameters)) is None
-
-
-def numpy_adam(parameters, gradients, averages, squares, *, step, lr, betas, eps):
-    for p, g, m, v in zip(parameters, gradients, averages, squares, strict=True):
-        m += (1 - betas[0]) * (g - m)
-        v += (1 - betas[1]) * (g * g - v)
-        p -= lr / (1 - betas[0] ** step) * m / (np.sqrt(v / (1 - betas[1] ** step)) + eps)
-
-
-def test_adam_is_called_as_the_kernel_wants_it(monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.setitem(sys.modules, "wayfare.backend.update", SimpleNamespace(adam_update=numpy_adam))
-    assert agreement.difference(*both("adam.update", {"layers": 1})) is None
 
 
 def test_adam_has_five_million_parameters_in_forty_tensors():

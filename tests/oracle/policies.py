@@ -56,6 +56,13 @@ TOLERANCES: dict[str, dict[str, tuple[Tolerance, str]]] = {
             "its gradient is a difference of large terms that cancel; PyTorch's own tests allow as much",
         )
     },
+    "nn.functional.scaled_dot_product_attention": {
+        "float32": (
+            Tolerance(1e-5, 1e-4),
+            "its samples have scores near a hundred, whose own rounding in float32 the weights show; by PyTorch's "
+            "float64 results ours are the nearer ones as a rule",
+        )
+    },
     "special.bessel_j0": {"float64": _INEXACT_BESSEL},
     "special.bessel_y1": {"float64": _INEXACT_BESSEL},
     "special.hermite_polynomial_he": {

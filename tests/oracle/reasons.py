@@ -37,7 +37,6 @@ REASONS: dict[str, str] = {
     "masked.*": "torch.masked is a prototype API; `where`, `masked_fill` and boolean indexing do its work",
     "*_lowrank": "its random projections make the result depend on the generator",
     "linalg.ldl_*": "hands LAPACK's packed factors to the user; `linalg.solve` covers the use",
-    "nn.functional.multi_head_attention_forward": "the inside of a layer; `scaled_dot_product_attention` is covered",
 }
 
 

@@ -176,6 +176,24 @@ def backward_through_vmap(m):
     return w.grad
 
 
+def ensemble(m, make):
+    """The outputs of three copies of a layer, and what became of their buffers."""
+    layers = [make().double() for _ in range(3)]
+    parameters, buffers = m.func.stack_module_state(layers)
+    x = numbers(m, 4, 3)
+
+    def call(parameters, buffers):
+        return m.func.functional_call(layers[0], (parameters, buffers), (x,))
+
+    out = m.func.vmap(call)(parameters, buffers)
+    return out, buffers, dict(layers[0].named_buffers())
+
+
+@case
+def batch_norms_as_an_ensemble(m):
+    return ensemble(m, lambda: m.nn.BatchNorm1d(3))
+
+
 @case
 def functional_jacobian(m):
     return m.autograd.functional.jacobian(lambda x: x.sin() * x.sum(), numbers(m, 3))

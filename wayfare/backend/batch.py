@@ -16,10 +16,12 @@ import numpy as np
 from wayfare.backend import crew
 from wayfare.backend import layout as layouts
 from wayfare.backend.expr import LoopError
+from wayfare.backend.interpret import interpret
 from wayfare.backend.llvm import DATA_OFFSET, RUN, SIZES, WORDS_PER_OPERAND, Layout
 from wayfare.backend.llvm_expr import Writer
 from wayfare.backend.machine import Machine
-from wayfare.backend.native import Kernel
+from wayfare.backend.mathlib import numpy_function
+from wayfare.backend.native import Kernel, available
 from wayfare.backend.routine import Routine, function, pointer, word
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,8 +35,8 @@ _ALONE = 16 * 1024
 def _write(_host: Machine) -> str:
     """Fill in the addresses of arrays, then run the blocks.
 
-    Words: array objects, the table (where to, which object, offset) and its length, the function, its blocks, their
-    count and size in bytes, and 1 if the crew is to run them.
+    Words: addresses of array objects, the table (where to, which object, offset) and its length, the function, its
+    blocks, their count and size in bytes, and 1 if the crew is to run them.
     """
     writer = Writer()
     objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
@@ -68,52 +70,67 @@ _FILL_AND_RUN = Routine("fill_and_run", _write)
 class _Group:
     """Argument blocks of one class of layouts: one machine code runs them all."""
 
-    def __init__(self, code: Any, blocks: list[list[int]], entries: list[tuple[int, int, int]]) -> None:
+    def __init__(self, code: Any, blocks: list[list[int]], entries: list[tuple[int, int, int]], objects: int) -> None:
         self.code = code  # keeps the machine code known
         self.blocks = np.array(blocks, np.int64)
         first = self.blocks.ctypes.data
         self.table = np.array([(first + 8 * at, number, offset) for at, number, offset in entries], np.int64)
         count, words = self.blocks.shape
-        self._several = count > 1
-        self._words = (self.table.ctypes.data, len(entries), code.rows, first, count, 8 * words)
-
-    def run(self, objects: int, threaded: bool) -> None:
-        _FILL_AND_RUN.run((objects, *self._words, threaded and self._several))
+        self.several = count > 1
+        # The last word says whether the crew is to run them; it is set before each run.
+        self.words = (ctypes.c_int64 * 8)(
+            objects, self.table.ctypes.data, len(entries), code.rows, first, count, 8 * words, 0
+        )
 
 
 class Batch:
-    """A kernel prepared for sets of arrays that lie as given.
+    """A kernel prepared for sets of arrays that lie as given. One thread at a time may run it.
 
     `sets` names for each set the places of its arrays in `arrays`: the kernel's inputs but for the last ones, then its
     outputs. The last inputs are the run-time `numbers`, one each, which may change from run to run. All arrays of a set
-    have one shape; those of different sets do not overlap, and an output is the same as an input or apart from it.
+    have one shape. The first `fixed` arrays are the same objects in every run.
+
+    Those of different sets do not overlap, and an output is the same as an input or apart from it; unless `alone` says
+    that each set be done by a call of its own, in order.
     """
 
-    def __init__(self, kernel: Kernel, sets: Sequence[Sequence[int]], arrays: Sequence[Array], numbers: Array) -> None:
+    def __init__(
+        self, kernel: Kernel, sets: Sequence[Sequence[int]], arrays: Sequence[Array], numbers: Array, *,
+        fixed: int = 0, alone: bool = False,
+    ) -> None:  # fmt: skip
         self.kernel = kernel
         self.numbers = numbers
         self._number_arrays = [numbers[i : i + 1].reshape(()) for i in range(len(numbers))]
         self._inputs = len(kernel.loop.inputs) - len(numbers)
-        # Sets that three axes cannot walk, or all of them where there is no native code.
+        self._fixed = fixed
+        self._alone = alone
+        # Sets that three axes cannot walk, or all of them where there is no native code or `alone` asks for it.
         self._one_by_one: list[Sequence[int]] = []
         self._elements = 0
+        # The arrays that change from run to run, as addresses of the array objects.
+        self._objects: Any = (ctypes.c_int64 * (len(arrays) - fixed))()
         found: dict[Layout, tuple[list[list[int]], list[tuple[int, int, int]]]] = {}
         for places in sets:
             self._add(places, arrays, found)
-        self._groups = [_Group(kernel.code(layout), *group) for layout, group in found.items()]
+        objects = ctypes.addressof(self._objects)
+        self._groups = [_Group(kernel.code(layout), *group, objects) for layout, group in found.items()]
 
     def run(self, arrays: Sequence[Array]) -> None:
-        """Run on arrays of the same shapes, strides and dtypes (the caller has looked)."""
+        """Run on arrays of the same shapes, strides and dtypes (the caller has looked, and keeps them alive)."""
         if self._groups:
+            self._objects[:] = [id(a) for a in arrays[self._fixed :]]
             threaded = self._elements > _ALONE and crew.threads() > 1
-            # The objects stay alive in this table while native code reads their addresses.
-            objects: Any = (ctypes.py_object * len(arrays))()
-            objects[:] = arrays
             for group in self._groups:
-                group.run(ctypes.addressof(objects), threaded)
+                group.words[7] = threaded and group.several
+                _FILL_AND_RUN.run_block(group.words)
         for places in self._one_by_one:
             given = [arrays[k] for k in places]
-            self.kernel([*given[: self._inputs], *self._number_arrays], given[self._inputs :])
+            inputs, outputs = [*given[: self._inputs], *self._number_arrays], given[self._inputs :]
+            if available():
+                self.kernel(inputs, outputs)
+            else:
+                for out, value in zip(outputs, interpret(self.kernel.loop, inputs, numpy_function), strict=True):
+                    np.copyto(out, value)
 
     def _add(self, places: Sequence[int], arrays: Sequence[Array], found: dict[Layout, Any]) -> None:
         """Work out the argument blocks of one set."""
@@ -123,6 +140,9 @@ class Batch:
             raise LoopError(f"{self.kernel.name}: arrays of one set have shapes "
                             f"{' and '.join(sorted({str(list(a.shape)) for a in given}))}")  # fmt: skip
         if 0 in shape:
+            return
+        if self._alone:
+            self._one_by_one.append(places)
             return
         outputs = len(given) - self._inputs
         itemsizes = [a.itemsize for a in given]
@@ -138,13 +158,14 @@ class Batch:
             layout = Layout("along", kinds[: self._inputs] + "b" * numbers + kinds[self._inputs :])
             if _FILL_AND_RUN.ready and self.kernel.code(layout) is not None:
                 self._elements += nest.elements
-                self._append(nest, places, *found.setdefault(layout, ([], [])))
+                self._append(nest, places, arrays, *found.setdefault(layout, ([], [])))
                 return
         self._one_by_one.append(places)
 
     def _append(
-        self, nest: layouts.Nest, places: Sequence[int], blocks: list[list[int]], entries: list[tuple[int, int, int]]
-    ) -> None:
+        self, nest: layouts.Nest, places: Sequence[int], arrays: Sequence[Array], blocks: list[list[int]],
+        entries: list[tuple[int, int, int]],
+    ) -> None:  # fmt: skip
         numbers = len(self.numbers)
         fixed = [word for a in self._number_arrays for word in (a.ctypes.data, 0, 0, 0)]
         middle = SIZES + WORDS_PER_OPERAND * self._inputs
@@ -153,5 +174,8 @@ class Batch:
             start = len(blocks) * len(whole)
             for k, number in enumerate(places):
                 at = SIZES + WORDS_PER_OPERAND * (k if k < self._inputs else k + numbers)
-                entries.append((start + at, number, whole[at]))
+                if number < self._fixed:
+                    whole[at] += arrays[number].ctypes.data
+                else:
+                    entries.append((start + at, number - self._fixed, whole[at]))
             blocks.append(whole)

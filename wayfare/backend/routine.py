@@ -53,6 +53,11 @@ class Routine:
             COUNTERS.kernels_split += 1
             crew.run(self._address, ctypes.addressof(blocks), count, 8 * len(words) // count)
 
+    def run_block(self, block: Any) -> None:
+        """Run one argument block that the caller keeps as a ctypes array."""
+        COUNTERS.kernels_run += 1
+        self._single(block)
+
     def _make(self) -> bool:
         with BUILDING:
             if self._address or self._broken:

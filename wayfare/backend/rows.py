@@ -104,12 +104,14 @@ class Part:
 class Rows:
     """A sum of parts of an otherwise zero array of known shape and dtype."""
 
-    __slots__ = ("_cost", "dtype", "parts", "shape")
+    __slots__ = ("_cost", "_ordered", "dtype", "parts", "shape")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], parts: list[Part]) -> None:
         self.shape = shape
         self.dtype = dtype
         self.parts = parts
+        # Is there one part that names whole rows, ascending, each once?
+        self._ordered = False
         self._cost = 0
         for part in parts:
             self._cost += part.values.size + _COST_OF_PART
@@ -122,6 +124,7 @@ class Rows:
     def absorb(self, other: Rows) -> Rows | Array:
         """Take over the parts of another. The answer is the whole array once the parts would cost more than it."""
         self.parts += other.parts
+        self._ordered = False
         self._cost += other._cost
         return self.dense() if self._cost > math.prod(self.shape) + _COST_OF_PART else self
 
@@ -144,7 +147,20 @@ class Rows:
         return out
 
     def by_row(self) -> tuple[Array, Array] | None:
-        """(row numbers, values), each row once, if every part names whole rows of dimension 0; else None."""
+        """(row numbers, values), ascending and each row once, if every part names whole rows of dimension 0; else None.
+
+        These become the one part that is held, so what is written into the values is written into the gradient.
+        """
+        if self._ordered:
+            (part,) = self.parts
+            return part.index[0], part.values
+        found = self._gathered()
+        if found is not None:
+            self.parts = [Part((found[0],), found[1], basic=False)]
+            self._ordered = True
+        return found
+
+    def _gathered(self) -> tuple[Array, Array] | None:
         numbers: list[Array] = []
         values: list[Array] = []
         for part in self.parts:
@@ -170,11 +186,12 @@ class Rows:
         if not index or len(whole) < len(behind) or not all(whole):
             return None
         first = index[0]
-        rows = np.arange(self.shape[0])
         if isinstance(first, np.ndarray):
             return np.where(first < 0, first + self.shape[0], first).reshape(-1)
-        if isinstance(first, (int, np.integer, slice)):
-            return np.atleast_1d(rows[first])
+        if isinstance(first, slice):
+            return np.arange(*first.indices(self.shape[0]))
+        if isinstance(first, (int, np.integer)):
+            return np.array([first + self.shape[0] if first < 0 else first])
         return None
 
     def __repr__(self) -> str:

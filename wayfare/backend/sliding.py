@@ -6,6 +6,7 @@ result of a convolution that needs no columns. Padding, strides and dilation are
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ import numpy as np
 
 from wayfare.backend import crew
 from wayfare.backend.expr import NUMPY
+from wayfare.backend.llvm import DATA_OFFSET
 from wayfare.backend.llvm_expr import Writer, memory_type, vector
 from wayfare.backend.machine import Machine
 from wayfare.backend.routine import Routine, function, pointer, word
@@ -192,8 +194,8 @@ class Steps:
 
 
 def address(array: Array) -> int:
-    """Where an array begins."""
-    return int(array.__array_interface__["data"][0])
+    """Where an array begins, read out of the array object: `native.available` has found that it is there."""
+    return ctypes.c_int64.from_address(id(array) + DATA_OFFSET).value
 
 
 def run(

@@ -1,38 +1,45 @@
-"""Optimisers' updates: one visit of memory for all parameters, gradients and states of a model.
+"""Updates: a formula of one element, run in place over many sets of arrays in one visit of memory.
 
-    adam_update(params, grads, averages, squares, step=3, lr=1e-3)
+    step = Update("sgd", lambda m, p, g, rate: (p - g * rate,), arguments=2, written=(0,), numbers=1)
+    step([p1, p2], [g1, g2], [0.1])        # the arrays to write (argument by argument), those to read, the numbers
 
-All functions here take lists of NumPy arrays (one entry for each parameter) and change parameters and states in place.
-They know nothing of tensors: the caller leaves out parameters without a gradient, makes sparse gradients dense, and
-notes the writes (`backend.writes.note_write` for each parameter), so that a graph which kept an old value notices.
-Within one call, arrays of different parameters must not overlap.
-
-Each optimiser is an `Update`: a formula of one element, written once. Its variants (with or without decay, …) are
-updates of their own, because a term that is absent must not turn an infinity into NaN by multiplying it by 0. Numbers
-such as the learning rate are read from memory when the update runs, so nothing is compiled when they change.
+Numbers such as a learning rate are read from memory when the update runs, so nothing is compiled when they change. What
+depends on the arrays is worked out when they are first met, and forgotten when one of them dies: later calls with the
+same written arrays only look whether the others lie as before.
 """
 
 from __future__ import annotations
 
-import math
+import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend import native
 from wayfare.backend.batch import Batch
-from wayfare.backend.expr import FLOATS, NUMPY, OF_NUMPY, Expr, LoopError, cast, load
+from wayfare.backend.expr import FLOATS, NUMPY, OF_NUMPY, Expr, cast, load
 from wayfare.backend.loop import elementwise
 from wayfare.backend.mathlib import loop_math
 from wayfare.backend.native import Kernel
+from wayfare.backend.writes import History, histories, note_writes
+from wayfare.errors import DTypeError, InPlaceError, ShapeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = Sequence[Array]
 
-# Layouts of whole models remembered for one update.
-_REMEMBERED = 16
+# Lists of arrays remembered for one update; a model of many parameter groups has one for each.
+_REMEMBERED = 512
+
+
+class _Bound:
+    """An update prepared for given arrays to write, and others that lie as given."""
+
+    __slots__ = ("batches", "histories", "watched")
+
+    def __init__(self, batches: list[Batch], written: list[History], watched: list[weakref.ref[Array]]) -> None:
+        self.batches = batches
+        self.histories = written
+        self.watched = watched  # a weak reference calls back only while somebody holds it
 
 
 class Update:
@@ -41,72 +48,105 @@ class Update:
     `formula(m, *arguments, *numbers)` returns the new values of the arguments `written`, in that order.
     """
 
-    def __init__(self, name: str, formula: Callable[..., tuple[Any, ...]], written: tuple[int, ...]) -> None:
+    def __init__(
+        self, name: str, formula: Callable[..., tuple[Any, ...]], arguments: int, written: tuple[int, ...], numbers: int
+    ) -> None:
         self.name = name
         self.formula = formula
         self.written = written
+        self.read = tuple(k for k in range(arguments) if k not in written)
+        self.numbers = numbers
         self._kernels: dict[tuple[str, ...], Kernel] = {}
-        self._plans: dict[Any, list[Batch]] = {}
+        self._bound: dict[Any, _Bound] = {}
 
-    def __call__(self, arguments: Sequence[Arrays], numbers: Sequence[float]) -> None:
-        """Update all sets: `arguments[k][i]` is argument k of set i."""
-        arrays = [array for column in arguments for array in column]
-        if any([array.__class__ is not np.ndarray for array in arrays]):
-            self._check_classes(arrays)
-        key = (len(arguments), tuple([(a.shape, a.strides, a.dtype) for a in arrays]))
-        # A plan in use is nobody else's: the numbers and addresses of two threads must not mix.
-        plan = self._plans.pop(key, None)
-        if plan is None:
-            plan = self._plan(arguments, arrays, len(numbers))
-        for k in self.written:
-            if not all([array.flags.writeable for array in arguments[k]]):
-                raise LoopError(f"{self.name}: an array to be updated is read-only", fix="Give a writable array.")
-        for batch in plan:
+    def __call__(self, written: list[Array], read: list[Array], numbers: Sequence[float]) -> None:
+        """Update all sets in place, and note the writes.
+
+        `written` has the arrays of the first written argument for all sets, then those of the second, and so on;
+        `read` those of the other arguments.
+        """
+        if not written:
+            return
+        key = (tuple(map(id, written)), tuple([(a.shape, a.strides, a.dtype) for a in read]))
+        # What is in use is nobody else's: the numbers and addresses of two threads must not mix.
+        bound = self._bound.pop(key, None)
+        if bound is None:
+            bound = self._bind(key, written, read)
+        else:
+            for array in written:
+                if not array.flags.writeable:
+                    raise self._read_only()
+        arrays = written + read
+        for batch in bound.batches:
             batch.numbers[:] = numbers
             batch.run(arrays)
-        if len(self._plans) >= _REMEMBERED:
-            self._plans.clear()
-        self._plans[key] = plan
+        note_writes(bound.histories)
+        if len(self._bound) >= _REMEMBERED:
+            self._bound.pop(next(iter(self._bound)), None)
+        self._bound[key] = bound
 
-    def _check_classes(self, arrays: Arrays) -> None:
-        for array in arrays:
-            if not isinstance(array, np.ndarray):
-                raise LoopError(f"{self.name}: takes NumPy arrays, not {type(array).__name__}",
-                                fix="Give the arrays of the tensors.")  # fmt: skip
+    def one(self, arguments: Sequence[Array], outputs: list[Array], numbers: Sequence[float]) -> None:
+        """The new values of one set, in the order of `written`, into arrays that may be the arguments themselves.
 
-    def _plan(self, arguments: Sequence[Arrays], arrays: Arrays, numbers: int) -> list[Batch]:
-        count = len(arguments[0])
-        if any(len(column) != count for column in arguments):
-            raise LoopError(f"{self.name}: got lists of {' and '.join(str(len(c)) for c in arguments)} arrays",
-                            fix="Give one array of each kind for each parameter.")  # fmt: skip
+        Nothing is remembered and no write noted: for arrays that are met once.
+        """
+        self._check(arguments, [arguments[k] for k in self.written], 1)
+        dtypes = tuple(OF_NUMPY[a.dtype] for a in arguments)
+        given = np.array(numbers, NUMPY[_computed_in(dtypes)])
+        arrays = [*arguments, *outputs]
+        Batch(self.kernel(dtypes), [range(len(arrays))], arrays, given, alone=True).run(arrays)
+
+    def _bind(self, key: Any, written: list[Array], read: list[Array]) -> _Bound:
+        arrays = written + read
+        count = len(written) // len(self.written)
+        self._check(arrays, written, count)
         by_dtypes: dict[tuple[str, ...], list[list[int]]] = {}
+        order = sorted((k, place) for place, k in enumerate((*self.written, *self.read)))
         for i in range(count):
-            dtypes = tuple(self._dtype(column[i]) for column in arguments)
-            places = [k * count + i for k in range(len(arguments))]
+            places = [place * count + i for _, place in order]
+            dtypes = tuple(OF_NUMPY[arrays[p].dtype] for p in places)
             by_dtypes.setdefault(dtypes, []).append([*places, *(places[k] for k in self.written)])
-        plan = []
+        # Sets that reach into each other are updated one after the other.
+        alone = _overlap(arrays, len(written))
+        batches = []
         for dtypes, sets in by_dtypes.items():
-            room = np.zeros(numbers, NUMPY[_computed_in(dtypes)])
-            plan.append(Batch(self.kernel(dtypes, numbers), sets, arrays, room))
-        return plan
+            room = np.zeros(self.numbers, NUMPY[_computed_in(dtypes)])
+            batches.append(Batch(self.kernel(dtypes), sets, arrays, room, fixed=len(written), alone=alone))
+        bound = self._bound
 
-    def _dtype(self, array: Array) -> str:
-        found = OF_NUMPY.get(array.dtype)
-        if found not in FLOATS:
-            raise LoopError(f"{self.name}: cannot update with an array of {array.dtype}",
-                            fix="Use float32 or float64.")  # fmt: skip
-        return found
+        def forget(_dead: Any) -> None:
+            bound.pop(key, None)
 
-    def kernel(self, dtypes: tuple[str, ...], numbers: int) -> Kernel:
+        return _Bound(batches, histories(written), [weakref.ref(array, forget) for array in written])
+
+    def _check(self, arrays: Sequence[Array], written: Sequence[Array], count: int) -> None:
+        for array in arrays:
+            if OF_NUMPY.get(array.dtype) not in FLOATS:
+                raise DTypeError(f"{self.name}: cannot update with a tensor of {array.dtype}",
+                                 fix="Use float16, float32 or float64.")  # fmt: skip
+        for i in range(count):
+            shapes = {array.shape for array in arrays[i::count]}
+            if len(shapes) > 1:
+                raise ShapeError(f"{self.name}: the tensors of one set have shapes "
+                                 f"{' and '.join(sorted(str(list(s)) for s in shapes))}",
+                                 fix="All tensors at one place of the lists must have one shape.")  # fmt: skip
+        if not all(array.flags.writeable for array in written):
+            raise self._read_only()
+
+    def _read_only(self) -> InPlaceError:
+        return InPlaceError(f"{self.name}: the memory of a tensor to be updated is read-only or shared by broadcasting",
+                            fix="Give a .clone() of it.")  # fmt: skip
+
+    def kernel(self, dtypes: tuple[str, ...]) -> Kernel:
         """The kernel for arguments of these dtypes."""
         found = self._kernels.get(dtypes)
         if found is None:
             wide = _computed_in(dtypes)
             given = [cast(load(k, dtype), wide) for k, dtype in enumerate(dtypes)]
-            given += [load(len(dtypes) + k, wide) for k in range(numbers)]
+            given += [load(len(dtypes) + k, wide) for k in range(self.numbers)]
             made: tuple[Expr, ...] = self.formula(loop_math, *given)
             kept = [cast(value, dtypes[k]) for value, k in zip(made, self.written, strict=True)]
-            found = native.build(elementwise(self.name, [*dtypes, *[wide] * numbers], *kept))
+            found = native.build(elementwise(self.name, [*dtypes, *[wide] * self.numbers], *kept))
             self._kernels[dtypes] = found
         return found
 
@@ -115,136 +155,14 @@ def _computed_in(dtypes: Sequence[str]) -> str:
     return "f64" if "f64" in dtypes else "f32"
 
 
-# -- stochastic gradient descent ---------------------------------------------------------------------------------------
-
-
-@cache
-def _sgd(decay: bool, momentum: bool, nesterov: bool) -> Update:
-    def slope(g: Any, p: Any, sign: Any, weight_decay: Any) -> Any:
-        return g * sign + p * weight_decay if decay else g * sign
-
-    def plain(m: Any, p: Any, g: Any, lr: Any, sign: Any, weight_decay: Any) -> tuple[Any, ...]:
-        return (p - slope(g, p, sign, weight_decay) * lr,)
-
-    def with_momentum(
-        m: Any, p: Any, g: Any, v: Any, lr: Any, sign: Any, weight_decay: Any, keep: Any, take: Any, momentum: Any
-    ) -> tuple[Any, ...]:
-        d = slope(g, p, sign, weight_decay)
-        v = v * keep + d * take
-        return p - (d + v * momentum if nesterov else v) * lr, v
-
-    name = "sgd" + "_nesterov" * nesterov + "_momentum" * (momentum and not nesterov) + "_decay" * decay
-    return Update(name, with_momentum, (0, 2)) if momentum else Update(name, plain, (0,))
-
-
-def sgd_update(
-    params: Arrays,
-    grads: Arrays,
-    velocities: Arrays | None = None,
-    *,
-    lr: float,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    maximize: bool = False,
-    first: bool = False,
-) -> None:
-    """One step of SGD, in place. With momentum, `velocities` are its states; `first` says that they are zeros still.
-
-    The first step takes the gradient whole, whatever the dampening. The caller notes the writes.
-    """
-    sign = -1.0 if maximize else 1.0
-    if momentum == 0.0:
-        _sgd(weight_decay != 0, False, False)((params, grads), (lr, sign, weight_decay))
-        return
-    if velocities is None:
-        raise LoopError("sgd: momentum needs velocities", fix="Give a list of zeros like the parameters at first.")
-    if nesterov and dampening:
-        raise LoopError("sgd: nesterov works without dampening only", fix="Leave dampening at 0.")
-    keep, take = (0.0, 1.0) if first else (momentum, 1.0 - dampening)
-    update = _sgd(weight_decay != 0, True, nesterov)
-    update((params, grads, velocities), (lr, sign, weight_decay, keep, take, momentum))
-
-
-# -- Adam --------------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _adam(decay: str, amsgrad: bool) -> Update:
-    """`decay` is "none", "slope" (added to the gradient: Adam) or "weight" (taken from the parameter: AdamW)."""
-
-    def formula(m: Any, p: Any, g: Any, average: Any, square: Any, *rest: Any) -> tuple[Any, ...]:
-        largest, numbers = (rest[0], rest[1:]) if amsgrad else (None, rest)
-        rate, sign, weight_decay, fresh, keep_square, fresh_square, root, eps = numbers
-        g = g * sign
-        if decay == "slope":
-            g = m.fma(p, weight_decay, g)
-        elif decay == "weight":
-            p = p * weight_decay
-        average = m.fma(g - average, fresh, average)
-        square = m.fma(g * fresh_square, g, square * keep_square)
-        if amsgrad:
-            largest = m.maximum(largest, square)
-        p = p - average * rate / m.fma(m.sqrt(largest if amsgrad else square), root, eps)
-        return (p, average, square, largest) if amsgrad else (p, average, square)
-
-    name = ("adamw" if decay == "weight" else "adam") + "_decay" * (decay == "slope") + "_amsgrad" * amsgrad
-    return Update(name, formula, (0, 2, 3, 4) if amsgrad else (0, 2, 3))
-
-
-def _adam_step(
-    decay: str, weight_decay: float, lists: Sequence[Arrays | None], step: int, lr: float, betas: tuple[float, float],
-    eps: float, maximize: bool,
-) -> None:  # fmt: skip
-    if step < 1:
-        raise LoopError(f"adam: step is {step}, it counts from 1", fix="Count the step before the update.")
-    first, second = betas
-    rate = lr / (1.0 - first**step)
-    # The average of squares is corrected under the root.
-    root = 1.0 / math.sqrt(1.0 - second**step)
-    numbers = (rate, -1.0 if maximize else 1.0, weight_decay, 1.0 - first, second, 1.0 - second, root, eps)
-    given = [arrays for arrays in lists if arrays is not None]
-    _adam(decay, len(given) == 5)(given, numbers)
-
-
-def adam_update(
-    params: Arrays,
-    grads: Arrays,
-    averages: Arrays,
-    squares: Arrays,
-    largest: Arrays | None = None,
-    *,
-    step: int,
-    lr: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    maximize: bool = False,
-) -> None:
-    """One step of Adam, in place; with `largest` (the largest averages of squares so far) it is AMSGrad.
-
-    States are zeros before the first step, which has the number 1. The caller notes the writes.
-    """
-    lists = (params, grads, averages, squares, largest)
-    _adam_step("slope" if weight_decay else "none", weight_decay, lists, step, lr, betas, eps, maximize)
-
-
-def adamw_update(
-    params: Arrays,
-    grads: Arrays,
-    averages: Arrays,
-    squares: Arrays,
-    largest: Arrays | None = None,
-    *,
-    step: int,
-    lr: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 1e-2,
-    maximize: bool = False,
-) -> None:
-    """One step of AdamW, in place: as `adam_update`, but the decay shrinks the parameters themselves."""
-    lists = (params, grads, averages, squares, largest)
-    shrink = 1.0 - lr * weight_decay
-    _adam_step("weight" if weight_decay else "none", shrink, lists, step, lr, betas, eps, maximize)
+def _overlap(arrays: Sequence[Array], written: int) -> bool:
+    """Do the bytes of one of the first `written` arrays lie among those of any other?"""
+    extents = sorted((*np.lib.array_utils.byte_bounds(a), k < written) for k, a in enumerate(arrays) if a.size)
+    seen = seen_written = 0
+    for low, high, is_written in extents:
+        if low < seen_written or (is_written and low < seen):
+            return True
+        seen = max(seen, high)
+        if is_written:
+            seen_written = max(seen_written, high)
+    return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from numpy import ndarray
@@ -24,7 +25,9 @@ latest_write = [0]
 _REMEMBERED = 64
 
 
-class _History:
+class History:
+    """When one memory was written."""
+
     __slots__ = ("count", "owner", "times")
 
     def __init__(self, owner: Any) -> None:
@@ -33,7 +36,7 @@ class _History:
         self.times: deque[int] = deque(maxlen=_REMEMBERED)
 
 
-_histories: dict[int, _History] = {}
+_histories: dict[int, History] = {}
 
 
 def _owner(array: Any) -> Any:
@@ -42,16 +45,35 @@ def _owner(array: Any) -> Any:
     return array
 
 
-def note_write(array: Any) -> None:
-    """The memory of this array was written just now."""
+def _history(array: Any) -> History:
     owner = _owner(array)
     key = id(owner)
     history = _histories.get(key)
     if history is None:
-        history = _histories[key] = _History(weakref.ref(owner, lambda _dead: _histories.pop(key, None)))
+        history = _histories[key] = History(weakref.ref(owner, lambda _dead: _histories.pop(key, None)))
+    return history
+
+
+def note_write(array: Any) -> None:
+    """The memory of this array was written just now."""
+    history = _history(array)
     history.count += 1
     now = tick()
     history.times.append(now)
+    latest_write[0] = now
+
+
+def histories(arrays: Sequence[Any]) -> list[History]:
+    """The records of these arrays' memories, for `note_writes`; they are good as long as the arrays live."""
+    return list({id(h): h for h in map(_history, arrays)}.values())
+
+
+def note_writes(records: Sequence[History]) -> None:
+    """All these memories were written just now."""
+    now = tick()
+    for history in records:
+        history.count += 1
+        history.times.append(now)
     latest_write[0] = now
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from rich.box import ASCII2, SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+import wayfare as wf
 
 WIDTH = 80
 
@@ -17,12 +22,14 @@ class Page:
     """A stream to print a demo on. On anything but a terminal the text has no colours and no drawing."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._console = Console(file=stream, width=WIDTH, markup=False, highlight=False)
+        self._stream = stream or sys.stdout
+        self._console = Console(file=self._stream, width=WIDTH, markup=False, highlight=False)
         self._box = SIMPLE_HEAD if self._console.is_terminal else ASCII2
 
     def title(self, text: str) -> None:
-        """Print the name of the demo."""
+        """Print the name of the demo, underlined."""
         self._console.print(text, style="bold")
+        self._console.print("=" * len(text), style="bold")
 
     def heading(self, text: str) -> None:
         """Start a section."""
@@ -31,14 +38,26 @@ class Page:
 
     def say(self, sentence: str) -> None:
         """Explain in a sentence, wrapped and set off from what the program computed."""
-        self._console.print(sentence, style="italic")
+        self._console.print("\n".join(textwrap.wrap(sentence, WIDTH)), style="italic")
 
     def show(self, **values: str) -> None:
         """List names and what they are, one to a line and aligned; an underscore reads as a space."""
+        self.entries({name.replace("_", " "): value for name, value in values.items()})
+
+    def entries(self, values: Mapping[str, str]) -> None:
+        """The same for names that are no words of Python."""
         width = max(map(len, values))
         for name, value in values.items():
-            label = name.replace("_", " ").ljust(width)
-            self._console.print(Text.assemble("  ", (label, "green"), "  ", value))
+            self._console.print(
+                Text.assemble("  ", (name.ljust(width), "green"), "  ", value), no_wrap=True, overflow="ellipsis"
+            )
+
+    def chances(self, chances: Mapping[str, float], truth: str) -> None:
+        """Print probabilities by name, the likeliest first, with a mark at the truth."""
+        names = max(map(len, chances))
+        for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
+            mark = "  <- the truth" if name == truth else ""
+            self.listing(f"  {name:<{names}} {chance:7.1%}  {'#' * round(30 * chance)}{mark}".rstrip())
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print rows under their columns, words to the left and numbers to the right."""
@@ -50,6 +69,40 @@ class Page:
             table.add_row(*row)
         self._console.print(table)
 
+    def bars(self, counts: Mapping[str, int], width: int = 44) -> None:
+        """Print counts by name as bars, the largest so many characters wide."""
+        names, largest = max(map(len, counts)), max(counts.values())
+        for name, count in counts.items():
+            bar = "#" * max(round(width * count / largest), count > 0)
+            self._console.print(Text.assemble("  ", (name.rjust(names), "green"), f"  {bar} {count}"))
+
     def listing(self, text: str) -> None:
         """Print lines as they stand; one that runs over the page is cut, with a mark, and not wrapped."""
         self._console.print(text, no_wrap=True, overflow="ellipsis")
+
+    def place(self, path: str) -> None:
+        """Print a path on a line of its own, whole however long it is."""
+        self._console.print(f"  {path}", soft_wrap=True)
+
+    @contextlib.contextmanager
+    def taking_prints(self) -> Iterator[None]:
+        """What the block prints goes to this page."""
+        with contextlib.redirect_stdout(self._stream):
+            yield
+
+
+def numbers(t: wf.Tensor, count: int = 5) -> str:
+    """The first values of a tensor, to read."""
+    flat = t.detach().flatten()
+    shown = " ".join(f"{value:+.3f}" for value in flat[:count].tolist())
+    return shown if flat.numel() <= count else f"{shown} …"
+
+
+def described(t: wf.Tensor, count: int = 5) -> str:
+    """The shape of a tensor and its first values."""
+    return f"{list(t.shape)!s:<10} {numbers(t, count)}"
+
+
+def shortened(text: str, width: int) -> str:
+    """A text cut to a width, with a mark where it is cut."""
+    return text if len(text) <= width else text[: width - 2].rstrip() + " …"

@@ -104,6 +104,15 @@ default_generator = Generator()
 default_generator.seed()
 
 
+def _renew_lock() -> None:
+    default_generator._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    # Another thread of the parent may have been drawing, and does not exist in the child to let the lock go.
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def key_for(generator: Generator | None) -> tuple[int, int]:
     """The next key of a generator, or of the default one."""
     if generator is None:

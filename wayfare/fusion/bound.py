@@ -21,7 +21,7 @@ from wayfare.fusion.sizes import formula_of, settled, value_of
 from wayfare.fusion.trace import Step, Value
 
 # Ops whose result is memory of its own: a kernel that is the only one to read it may write over it.
-_FRESH = frozenset({"matmul", "linear_plain", "conv"})
+_FRESH = frozenset({"matmul", "linear_plain", "conv", "conv_bias"})
 
 Slots = list[Any]
 Run = Callable[[Slots], None]

@@ -47,6 +47,16 @@ def check_bounds(
                 fix=f"It can be from {-size if wrap else 0} to {size - 1}." if size else "")  # fmt: skip
 
 
+def check_rows(op: str, index: Array, rows: int, error: type[Exception] = IndexRangeError) -> None:
+    """`check_bounds` for the rows of a table."""
+    try:
+        check_bounds(op, index, rows, 0)
+    except IndexRangeError:
+        worst = f"the largest index is {index.max()}" if index.max() >= rows else f"the smallest index is {index.min()}"
+        raise error(f"{op}: {worst}, but the table has {rows} rows",  # type: ignore[call-arg]
+                    fix=f"An index can be from 0 to {rows - 1}." if rows else "") from None  # fmt: skip
+
+
 def index_dtype_error(op: str, index: Any) -> DTypeError:
     """What to say of an index that does not consist of integers."""
     return DTypeError(f"{op}: an index must have an integer dtype, not {index.dtype}", fix="Convert it with .long().")
@@ -341,7 +351,7 @@ index_select = define(
 
 
 def _embedding(weight: Array, index: Array, *, padding_idx: int | None, by_frequency: bool) -> Array:
-    check_bounds("embedding", index, weight.shape[0], 0)
+    check_rows("embedding", index, weight.shape[0])
     return take(weight, index, 0)
 
 

@@ -20,10 +20,12 @@ def _checked_classes(target: Array, *, op: str, classes: int, ignore_index: int)
     # Seen as unsigned, a negative number is a very large one: one look finds both ends.
     if target.dtype == np.int64 and (not target.size or np.maximum.reduce(target.view(np.uint64), None) < classes):
         return target
-    wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
-    if wrong.size:
-        first = wrong.max() if wrong.max() >= classes else wrong.min()
-        raise IndexRangeError(f"{op}: class {first} is out of range for {classes} classes",
+    wrong = np.argwhere((target != ignore_index) & ((target < 0) | (target >= classes)))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        at = f" at {list(place)} of the target" if place else ""
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise IndexRangeError(f"{op}: class {target[place]} is out of range for {classes} classes{at}{more}",
                               fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
     return target
 

@@ -1,8 +1,9 @@
-"""Convolution in any number of dimensions, as products of matrices over columns of windows.
+"""Convolution in any number of dimensions, natively or as products of matrices over columns of windows.
 
 Three records that are each other's gradients: `conv` (input, weight → output), `conv_input` (output, weight → input;
 a transposed convolution) and `conv_weight` (input, output → weight). Every one is linear in both arguments, so
-gradients of any order stay among the three. The input is (N, C, *sizes), the weight (C out, C in / groups, *kernel).
+gradients of any order stay among the three. `conv_bias` is `conv` and a number for each output channel. The input is
+(N, C, *sizes), the weight (C out, C in / groups, *kernel).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import depthwise, pool
+from wayfare.backend import depthwise, direct, pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops._windows import Windows, columns_of, image_of
+from wayfare.ops.matmul import dtypes_differ
 from wayfare.spec import Shape, Spec
 
 # Columns are made for so many numbers at a time: large enough for fast products, small enough for memory.
@@ -49,15 +51,33 @@ def _one_by_one(windows: Windows, made: int, rows: int, count: int) -> bool:
 # -- the three products ------------------------------------------------------------------------------------------
 
 
-def _conv(x: Array, weight: Array, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Array:
+def _conv_bias(x: Array, weight: Array, bias: Array, **how: Any) -> Array:
+    if bias.shape != weight.shape[:1] or bias.dtype != x.dtype:
+        raise ValueError("the bias does not fit")
+    return _conv(x, weight, bias, **how)
+
+
+def _conv(
+    x: Array, weight: Array, bias: Array | None = None, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     counts = windows.counts(x.shape[2:])
     if x.shape[1] != weight.shape[1] * groups or min(counts) < 1 or x.dtype != weight.dtype:
         raise ValueError("shapes or dtypes do not fit")
     if groups == x.shape[1] == weight.shape[0]:
-        found = depthwise.forward(x, weight, windows.slide(counts))
-        if found is not None:
-            return found
+        out = depthwise.forward(x, weight, windows.slide(counts))
+    else:
+        out = direct.forward(x, weight, bias, windows.slide(counts), groups)
+        if out is not None:
+            return out
+    if out is None:
+        out = _conv_by_columns(x, weight, windows, counts, groups)
+    if bias is not None:
+        out += bias.reshape(-1, *(1,) * len(counts))
+    return out
+
+
+def _conv_by_columns(x: Array, weight: Array, windows: Windows, counts: Sizes, groups: int) -> Array:
     rows, made, count = weight.shape[1] * math.prod(windows.kernel), weight.shape[0] // groups, math.prod(counts)
     matrix, wide = _wide(weight).reshape(groups, made, rows), _wide(x)
     out = pool.empty((x.shape[0], weight.shape[0], *counts), wide.dtype)
@@ -81,8 +101,11 @@ def _conv_input(
         raise ValueError("shapes or dtypes do not fit")
     if groups == g.shape[1] and weight.shape[1] == 1:
         found = depthwise.by_input(g, weight, (*g.shape[:2], *sizes), windows.slide(counts))
-        if found is not None:
-            return found
+    else:
+        shape = (g.shape[0], weight.shape[1] * groups, *sizes)
+        found = direct.by_input(g, weight, shape, windows.slide(counts), groups)
+    if found is not None:
+        return found
     channels, rows, made = weight.shape[1] * groups, weight.shape[1] * math.prod(windows.kernel), g.shape[1] // groups
     matrix, wide = _wide(weight).reshape(groups, made, rows).swapaxes(1, 2), _wide(g)
     count = math.prod(counts)
@@ -108,8 +131,10 @@ def _conv_weight(
     counts = g.shape[2:]
     if groups == x.shape[1] == g.shape[1]:
         found = depthwise.by_weight(x, g, windows.slide(counts))
-        if found is not None:
-            return found
+    else:
+        found = direct.by_weight(x, g, windows.slide(counts), groups)
+    if found is not None:
+        return found
     own, rows = x.shape[1] // groups, x.shape[1] // groups * math.prod(kernel)
     made, count = g.shape[1] // groups, math.prod(counts)
     wide, wide_g = _wide(x), _wide(g)
@@ -118,40 +143,49 @@ def _conv_weight(
         size = piece.stop - piece.start
         if made * rows <= count:
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
-            total += np.matmul(wide_g[piece].reshape(size, groups, made, count), each.swapaxes(2, 3)).sum(axis=0)
+            slopes = wide_g[piece].reshape(size, groups, made, count)
+            # The larger matrix first: BLAS is quicker so.
+            total += np.matmul(each, slopes.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
-            slopes = wide_g[piece].swapaxes(0, 1).reshape(groups, made, size * count)
-            total += np.matmul(slopes, every.swapaxes(1, 2))
+            whole = wide_g[piece].swapaxes(0, 1).reshape(groups, made, size * count)
+            total += np.matmul(whole, every.swapaxes(1, 2))
     return total.reshape(g.shape[1], own, *kernel).astype(x.dtype, copy=False)
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------
 
 
-def _conv_infer(x: Spec, weight: Spec, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Spec:
+def _conv_infer(
+    x: Spec, weight: Spec, bias: Spec | None = None, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Spec:
+    op = f"conv{x.ndim - 2}d"
     if x.dtype is not weight.dtype:
-        raise DTypeError(f"conv: input and weight must have one dtype, not {x} and {weight}",
-                         fix=f"Convert one with .to({x.dtype!r}).")  # fmt: skip
+        raise dtypes_differ(op, x, weight)
     if x.shape[1] != weight.shape[1] * groups:
-        raise ShapeError(f"conv: an input {x} with {x.shape[1]} channels does not fit a weight {weight} for "
-                         f"{weight.shape[1] * groups} channels in {groups} groups")  # fmt: skip
+        split = f" in {groups} groups" if groups > 1 else ""
+        raise ShapeError(f"{op}: the input {x} has {x.shape[1]} channels (dimension 1), the weight {weight} takes "
+                         f"{weight.shape[1] * groups}{split}")  # fmt: skip
     if weight.shape[0] % groups:
-        raise ShapeError(f"conv: {weight.shape[0]} output channels cannot be split into {groups} groups")
+        raise ShapeError(f"{op}: {weight.shape[0]} output channels cannot be split into {groups} groups")
     counts = Windows(weight.shape[2:], stride, padding, dilation).counts(x.shape[2:])
     if min(counts) < 1:
-        raise ShapeError(f"conv: a kernel of {list(weight.shape[2:])} (dilation {list(dilation)}) is larger than the "
+        raise ShapeError(f"{op}: a kernel of {list(weight.shape[2:])} (dilation {list(dilation)}) is larger than the "
                          f"padded input {x} (padding {list(padding)})")  # fmt: skip
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"{op}: the bias {bias} must have one number for each of {weight.shape[0]} channels")
+    if bias is not None and bias.dtype is not x.dtype:
+        raise DTypeError(f"{op}: the bias must have the dtype of the input, {x.dtype}, not {bias.dtype}")
     return Spec((x.shape[0], weight.shape[0], *counts), x.dtype)
 
 
 def _conv_input_infer(g: Spec, weight: Spec, *, sizes: Sizes, groups: int, **_rest: Any) -> Spec:
+    op = f"conv_transpose{g.ndim - 2}d"
     if g.dtype is not weight.dtype:
-        raise DTypeError(f"conv_transpose: input and weight must have one dtype, not {g} and {weight}",
-                         fix=f"Convert one with .to({g.dtype!r}).")  # fmt: skip
+        raise dtypes_differ(op, g, weight)
     if g.shape[1] != weight.shape[0]:
-        raise ShapeError(f"conv_transpose: an input {g} with {g.shape[1]} channels does not fit a weight {weight} for "
-                         f"{weight.shape[0]} channels")  # fmt: skip
+        raise ShapeError(f"{op}: the input {g} has {g.shape[1]} channels (dimension 1), the weight {weight} takes "
+                         f"{weight.shape[0]}")  # fmt: skip
     return Spec((g.shape[0], weight.shape[1] * groups, *sizes), g.dtype)
 
 
@@ -163,12 +197,16 @@ def _cut(m: Any, y: Any, shape: Shape) -> Any:
     return y if tuple(y.shape) == tuple(shape) else m.basic_index(y, index=tuple((0, n, 1) for n in shape))
 
 
-def _conv_by_x(m: Any, g: Any, _y: Any, x_spec: Spec, weight: Any, **how: Any) -> Any:
+def _conv_by_x(m: Any, g: Any, _y: Any, x_spec: Spec, weight: Any, *_bias: Any, **how: Any) -> Any:
     return m.conv_input(g, weight, sizes=x_spec.shape[2:], **how)
 
 
-def _conv_by_weight(m: Any, g: Any, _y: Any, x: Any, weight_spec: Spec, **how: Any) -> Any:
+def _conv_by_weight(m: Any, g: Any, _y: Any, x: Any, weight_spec: Spec, *_bias: Any, **how: Any) -> Any:
     return m.conv_weight(x, g, kernel=weight_spec.shape[2:], **how)
+
+
+def _conv_by_bias(m: Any, g: Any, *_rest: Any, **_how: Any) -> Any:
+    return m.sum(g, dim=(0, *range(2, len(g.shape))), keepdim=False)
 
 
 def _input_by_g(m: Any, h: Any, _y: Any, g_spec: Spec, weight: Any, *, sizes: Sizes, **how: Any) -> Any:
@@ -219,6 +257,16 @@ def _product_batch(name: str) -> Any:
         return _from_groups(m, out, size)
 
     return batch
+
+
+def _bias_batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+    *given, bias = inputs
+    if any(batched[:2]):
+        out = _product_batch("conv")(m, size, given, batched[:2], attrs)
+    else:
+        out = m.conv(*given, **attrs)
+    lead, last = ((size, 1), (1,) * len(attrs["stride"])) if batched[2] else ((), (1,) * len(attrs["stride"]))
+    return m.add(out, m.reshape(bias, shape=(*lead, -1, *last)))
 
 
 def _weight_batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
@@ -296,6 +344,11 @@ def _conv_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(0, 1, 3)), rng.normal(size=(2, 1, 2))), _how((1,), (0,), (1,)))
 
 
+def _conv_bias_samples(rng: Any) -> Iterable[Sample]:
+    for sample in _conv_samples(rng):
+        yield Sample((*sample.inputs, rng.normal(size=sample.inputs[1].shape[:1])), sample.attrs)
+
+
 def _conv_input_samples(rng: Any) -> Iterable[Sample]:
     g, weight = rng.normal(size=(2, 3, 3)), rng.normal(size=(3, 2, 3))
     yield Sample((g, weight), {"sizes": (6,), **_how((2,), (1,), (1,))})
@@ -320,6 +373,20 @@ conv = define(
     batch=_product_batch("conv"),
     reference=_conv_reference,
     samples=_conv_samples,
+    grad_name="ConvolutionBackward0",
+)
+
+conv_bias = define(
+    "conv_bias",
+    family="contraction",
+    forward=_conv_bias,
+    infer=_conv_infer,
+    vjp=(_conv_by_x, _conv_by_weight, _conv_by_bias),
+    batch=_bias_batch,
+    reference=lambda x, weight, bias, **how: (
+        _conv_reference(x, weight, **how) + bias.reshape(-1, *(1,) * len(how["stride"]))
+    ),
+    samples=_conv_bias_samples,
     grad_name="ConvolutionBackward0",
 )
 

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.keep import Key, dropped_out, keep_mask
 from wayfare.op import Sample
 from wayfare.ops._define import define
-from wayfare.ops.random import Key, stream
 from wayfare.spec import Shape, Spec, bool_
 
 
-def keep_mask(key: Key, shape: Shape, p: float) -> Array:
-    """True where an element stays: each is dropped with probability exactly p.
-
-    For many elements one random byte each decides nearly always; only where it falls on the threshold itself is a
-    finer draw needed. That takes a third of the time of drawing fractions.
-    """
-    if p <= 0 or p >= 1:
-        return np.full(shape, p <= 0)
-    rng = stream(key)
-    count = math.prod(shape)
-    if count < 4096:
-        return np.asarray(rng.random(shape) >= p)
-    threshold = int(p * 256)
-    draws = np.frombuffer(rng.bytes(count), np.uint8)
-    keep = draws > threshold
-    undecided = np.flatnonzero(draws == threshold)
-    keep[undecided] = rng.random(undecided.size) >= p * 256 - threshold
-    return keep.reshape(shape)
-
-
 def _dropout(x: Array, *, p: float, key: Key, shape: Shape) -> Array:
+    if 0 < p < 1 and shape == x.shape and x.size:
+        return dropped_out(x, key, p)
     factor = keep_mask(key, shape, p).astype(x.dtype)
     if p < 1:
         factor *= x.dtype.type(1 / (1 - p))

@@ -27,6 +27,12 @@ def check_one_dtype(op: str, sign: str, *specs: Spec) -> None:
         raise DTypeError(f"{op}: bool tensors cannot be multiplied as matrices", fix="Convert them with .float().")
 
 
+def dtypes_differ(op: str, x: Spec, weight: Spec) -> DTypeError:
+    """What to say of an input that is not of the dtype of a layer's weight."""
+    return DTypeError(f"{op}: the input {x} and the weight {weight} must have one dtype",
+                      fix=f"Convert the input with .to({weight.dtype!r}).".replace("wayfare.", "wf."))  # fmt: skip
+
+
 # -- matmul -------------------------------------------------------------------------------------------------
 
 
@@ -205,13 +211,15 @@ matmul = define(
 
 def _linear_infer(x: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
     given = (x, weight) if bias is None else (x, weight, bias)
+    if x.dtype is not weight.dtype:
+        raise dtypes_differ("linear", x, weight)
     check_one_dtype("linear", "and", *given)
     if x.ndim == 0 or weight.ndim != 2:
         raise ShapeError(f"linear: needs an input of at least 1 dimension and a weight of 2, not {x} and {weight}")
     if x.shape[-1] != weight.shape[1]:
-        hint = "Its weight is (out, in), so did you mean w.T?" if x.shape[-1] == weight.shape[0] else (
-            f"The weight takes {weight.shape[1]} features and the input has {x.shape[-1]}.")  # fmt: skip
-        raise ShapeError(f"linear: inner sizes differ, input {x} and weight {weight}", fix=hint)
+        hint = "A weight is (out, in): did you mean w.T?" if x.shape[-1] == weight.shape[0] else ""
+        raise ShapeError(f"linear: the input {x} has {x.shape[-1]} features (its last dimension), the weight {weight} "
+                         f"takes {weight.shape[1]}", fix=hint)  # fmt: skip
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"linear: a bias of {bias} does not fit a weight of {weight}",
                          fix=f"It needs shape [{weight.shape[0]}].")  # fmt: skip
@@ -225,7 +233,10 @@ def _linear_plain(x: Any, weight: Any) -> Any:
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
     if bias.dtype != weight.dtype or bias.shape != weight.shape[:1]:
         raise TypeError("the bias does not fit")
-    y = raw_matmul(x, weight.T)
+    if x.ndim == 2 and x.dtype is bias.dtype and x.size + weight.size <= _WORTH_A_LOOK and x.dtype.char in "fd":
+        y = x.dot(weight.T)  # what raw_matmul would come to
+    else:
+        y = raw_matmul(x, weight.T)
     y += bias
     return y
 

@@ -5,12 +5,14 @@ Both give (values, places); a place is the number of the element in the flattene
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.largest import largest
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
 from wayfare.op import Sample
@@ -24,10 +26,37 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
+# Places that are listed for the windows of one plane at most.
+_LONGEST_TABLE = 1 << 22
+
+
+@functools.lru_cache(maxsize=64)
+def _window_table(sizes: Sizes, windows: Windows, counts: Sizes) -> Array:
+    """The flat places of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
+    rank = len(sizes)
+    places: Any = 0
+    inside: Any = True
+    for axis, (n, k, s, p, d, o) in enumerate(
+        zip(sizes, windows.kernel, windows.stride, windows.padding, windows.dilation, counts, strict=True)
+    ):
+        at = np.arange(k)[:, None] * d + np.arange(o) * s - p
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = k, o
+        at = at.reshape(shape)
+        inside = inside & (at >= 0) & (at < n)
+        places = places * n + at
+    table = np.where(inside, places, -1).astype(np.int32)
+    return table.reshape(math.prod(windows.kernel), math.prod(counts))
+
+
 def _max_pool(
     x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes
 ) -> tuple[Array, Array]:
     windows = Windows(kernel, stride, padding, dilation)
+    if math.prod(kernel) * math.prod(counts) <= _LONGEST_TABLE:
+        found = largest(x, _window_table(x.shape[2:], windows, counts), counts)
+        if found is not None:
+            return found
     padded = pad_sizes(x, windows, counts, _lowest(x.dtype))
     values: Any = None
     for number, offset in enumerate(np.ndindex(*kernel)):
@@ -127,15 +156,32 @@ def adaptive_bounds(size: int, count: int) -> list[tuple[int, int]]:
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
+@functools.lru_cache(maxsize=64)
+def _cell_table(sizes: Sizes, counts: Sizes) -> Array:
+    """The same for cells: those that are smaller than the largest have -1 behind their places."""
+    numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
+    bounds = [adaptive_bounds(n, o) for n, o in zip(sizes, counts, strict=True)]
+    cells = [numbers[tuple(slice(*bounds[axis][i]) for axis, i in enumerate(c))].ravel() for c in np.ndindex(*counts)]
+    table = np.full((max((cell.size for cell in cells), default=0), len(cells)), -1, np.int32)
+    for column, cell in enumerate(cells):
+        table[: cell.size, column] = cell
+    return table
+
+
 def _adaptive_max_pool(x: Array, *, counts: Sizes) -> tuple[Array, Array]:
     sizes = x.shape[2:]
+    if math.prod(sizes) <= _LONGEST_TABLE:
+        found = largest(x, _cell_table(sizes, counts), counts)
+        if found is not None:
+            return found
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     values = np.empty((*x.shape[:2], *counts), x.dtype)
     places = np.empty(values.shape, np.int64)
     bounds = [adaptive_bounds(n, o) for n, o in zip(sizes, counts, strict=True)]
     for cell in np.ndindex(*counts):
         box = tuple(slice(*bounds[axis][i]) for axis, i in enumerate(cell))
-        part = x[(slice(None), slice(None), *box)].reshape(*x.shape[:2], -1)
+        part = x[(slice(None), slice(None), *box)]
+        part = part.reshape(*x.shape[:2], math.prod(part.shape[2:]))
         at = part.argmax(-1)
         values[(..., *cell)] = np.take_along_axis(part, at[..., None], -1)[..., 0]
         places[(..., *cell)] = numbers[box].reshape(-1)[at]

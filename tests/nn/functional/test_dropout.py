@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare.backend.keep import keep_mask
 from wayfare.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.nn import functional as F
-from wayfare.ops.dropout import keep_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 1 / 256, 0.999])

@@ -11,6 +11,7 @@ from wayfare.functions._public import add_method, in_place_form, unary
 from wayfare.functions.elementwise import sigmoid, tanh
 from wayfare.functions.random import rand
 from wayfare.functions.split import chunk
+from wayfare.fused import fused
 from wayfare.op import REGISTRY
 from wayfare.spec import normal_dim, uint8
 from wayfare.tensor import Tensor
@@ -221,11 +222,22 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 def softsign(input: Tensor) -> Tensor:
     """`x / (1 + |x|)`."""
     check_tensor("softsign", input)
+    return _softsign(input)  # type: ignore[no-any-return]
+
+
+@fused
+def _softsign(input: Tensor) -> Tensor:
     return input / (input.abs() + 1)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
     """`x - tanh(x)`."""
+    check_tensor("tanhshrink", input)
+    return _tanhshrink(input)  # type: ignore[no-any-return]
+
+
+@fused
+def _tanhshrink(input: Tensor) -> Tensor:
     return input - tanh(input)
 
 
@@ -237,6 +249,11 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     axis = normal_dim("glu", dim, input.ndim)
     if input.shape[axis] % 2:
         raise ShapeError(f"glu: dimension {axis} of {input.spec} must be even to be halved")
+    return _glu(input, axis)  # type: ignore[no-any-return]
+
+
+@fused
+def _glu(input: Tensor, axis: int) -> Tensor:
     first, second = chunk(input, 2, axis)
     return first * sigmoid(second)
 

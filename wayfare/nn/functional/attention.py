@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ShapeError
+from wayfare.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._linalg import reshaped, stretched, turned
-from wayfare.functions._public import promoted
-from wayfare.functions.matmul import matmul
-from wayfare.functions.softmax import softmax
-from wayfare.nn.functional.dropout import dropout
+from wayfare.functions._linalg import reshaped, stretched
+from wayfare.functions._public import as_dtype_of
+from wayfare.functions.generator import key_for
+from wayfare.nn.functional.ragged_attention import by_length, check_ragged, is_ragged
 from wayfare.op import REGISTRY
-from wayfare.spec import bool_
+from wayfare.spec import bool_, broadcast, float16, float32, float64
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["scaled_dot_product_attention"]
@@ -36,8 +36,14 @@ def scaled_dot_product_attention(
     A bool `attn_mask` says which keys a query may look at, a floating one is added to the scores. `is_causal` lets
     each query look at the keys up to its own position. `enable_gqa` shares one head of keys and values among several
     heads of queries. A query that may look at nothing gets zeros.
+
+    Ragged queries, keys and values, [rows, length, heads, features] or [rows, length, features], give ragged rows:
+    each looks at its own keys only.
     """
     op = "scaled_dot_product_attention"
+    if is_ragged(query):
+        rows = (query, key, value)
+        return _within_rows(op, *rows, attn_mask, dropout_p, is_causal, scale, enable_gqa)  # type: ignore[no-any-return]
     for name, t in (("query", query), ("key", key), ("value", value)):
         check_tensor(op, t)
         check_floating(op, t)
@@ -51,14 +57,78 @@ def scaled_dot_product_attention(
                          fix="Query and key share their features, key and value their positions.")  # fmt: skip
     if enable_gqa:
         key, value = _shared_heads(op, query, key), _shared_heads(op, query, value)
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None and query.shape[-1] else (scale or 1.0)
-    scores = matmul(query * factor, turned(key))
-    if is_causal:
-        attn_mask = wrap(np.tri(query.shape[-2], key.shape[-2], dtype=np.bool_))
-    weights = softmax(scores, -1) if attn_mask is None else _masked_softmax(scores, attn_mask)
-    if dropout_p > 0:
-        weights = dropout(weights, dropout_p)
-    return matmul(weights, value)
+    lead = broadcast(op, *(tuple(t.shape[:-2]) for t in (query, key, value)))
+    query, key, value = (_led(t, lead) for t in (query, key, value))
+    mask = _mask(op, attn_mask, (*lead, query.shape[-2], key.shape[-2]), query)
+    attrs = attention_settings(query.shape[-1], scale, is_causal, dropout_p)
+    return apply(REGISTRY["attention"], (query, key, value, mask), attrs)[0]  # type: ignore[no-any-return]
+
+
+def _within_rows(
+    op: str, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float | None,
+    enable_gqa: bool,
+) -> Any:  # fmt: skip
+    check_ragged(op, query, key, value, attn_mask=attn_mask)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = q.ndim > 3
+        if heads:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out = scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal, scale, enable_gqa)
+        return out.transpose(1, 2) if heads else out
+
+    packed = by_length(attend, *((x.values, x.offsets) for x in (query, key, value)))
+    return query.map_values(lambda _: packed)
+
+
+def self_attention(packed: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool) -> Tensor:
+    """Attention of queries, keys and values side by side, [N, L, 3, heads, features] to [N, L, heads, features].
+
+    The result lies in memory as they do.
+    """
+    attrs = attention_settings(packed.shape[-1], None, is_causal, dropout_p)
+    given = no_mask(packed) if mask is None else mask
+    return apply(REGISTRY["self_attention"], (packed, given), attrs)[0]  # type: ignore[no-any-return]
+
+
+def attention_settings(features: int, scale: float | None, is_causal: bool, dropout_p: float) -> dict[str, Any]:
+    """The attributes of the record: the scale is 1 / √features unless given, a mask of dropout has a key."""
+    attrs: dict[str, Any] = {
+        "scale": float(scale if scale is not None else 1 / math.sqrt(features) if features else 1.0),
+        "causal": bool(is_causal),
+    }
+    if dropout_p:
+        if not 0 <= dropout_p <= 1:
+            raise ArgumentError(f"dropout: p is a probability from 0 to 1, but is {dropout_p!r}")
+        attrs |= {"p": float(dropout_p), "key": key_for(None)}
+    return attrs
+
+
+def _led(t: Tensor, lead: tuple[int, ...]) -> Tensor:
+    return t if t.shape[:-2] == lead else stretched(t, *lead, *t.shape[-2:])
+
+
+def _mask(op: str, mask: Tensor | None, scores: tuple[int, ...], query: Tensor) -> Tensor:
+    """The mask as the record takes it; one number that is added everywhere where there is none."""
+    if mask is None:
+        return no_mask(query)
+    check_tensor(op, mask)
+    if mask.dtype is not bool_ and mask.dtype is not query.dtype:
+        if not mask.dtype.is_floating_point:
+            raise DTypeError(f"{op}: attn_mask must be of bool or of a floating-point dtype, not {mask.spec}")
+        mask = as_dtype_of(mask, query.dtype)
+    if mask.ndim > len(scores) or any(m not in (1, s) for m, s in zip(mask.shape[::-1], scores[::-1], strict=False)):
+        raise ShapeError(f"{op}: attn_mask {mask.spec} does not fit scores of shape {list(scores)}",
+                         fix="It is broadcast to (…, queries, keys).")  # fmt: skip
+    return mask if mask.ndim else stretched(mask, 1)
+
+
+_NO_MASK = {dtype.numpy: wrap(np.zeros((), dtype.numpy)) for dtype in (float16, float32, float64)}
+
+
+def no_mask(query: Tensor) -> Tensor:
+    """What the record takes for "no mask"."""
+    return _NO_MASK[query.dtype.numpy]
 
 
 def _shared_heads(op: str, query: Tensor, shared: Tensor) -> Tensor:
@@ -70,20 +140,3 @@ def _shared_heads(op: str, query: Tensor, shared: Tensor) -> Tensor:
     group = query.shape[-3] // heads
     spread = stretched(reshaped(shared, *lead, heads, 1, positions, features), *lead, heads, group, positions, features)
     return reshaped(spread, *lead, heads * group, positions, features)
-
-
-def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    where = REGISTRY["where"]
-    if mask.dtype is bool_:
-        lowest = wrap(np.full((), -math.inf, scores.dtype.numpy))
-        scores = apply(where, (mask, scores, lowest))
-    else:
-        scores = promoted(REGISTRY["add"], (scores, mask))
-    if scores.shape[-1] == 0:
-        return softmax(scores, -1)
-    # A softmax of nothing but -inf is NaN, and so would its gradient be: such rows go around it.
-    attrs = {"dim": (scores.ndim - 1,), "keepdim": True}
-    nothing = apply(REGISTRY["amax"], (scores.detach(),), attrs) == -math.inf
-    zero = wrap(np.zeros((), scores.dtype.numpy))
-    weights = softmax(apply(where, (nothing, zero, scores)), -1)
-    return apply(where, (nothing, zero, weights))  # type: ignore[no-any-return]

@@ -89,9 +89,9 @@ def _convolve(
     else:
         around = per_dim(op, "padding", padding, rank)
     attrs = {"stride": steps, "padding": around, "dilation": gaps, "groups": groups}
-    _OPS["conv"].infer(x.spec, weight.spec, **attrs)
-    out = apply(_OPS["conv"], (x, weight), attrs)
-    return without_batch(_with_bias(op, out, bias, rank), added)
+    if bias is None:
+        return without_batch(apply(_OPS["conv"], (x, weight), attrs), added)
+    return without_batch(apply(_OPS["conv_bias"], (x, weight, bias), attrs), added)
 
 
 def _named_padding(

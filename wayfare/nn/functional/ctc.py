@@ -84,8 +84,12 @@ def _with_blanks(targets: Array, sizes: Array, blank: int, classes: int) -> Arra
         if len(own) != size:
             raise ShapeError(f"ctc_loss: target {n} has fewer than its {size} labels")
         rows[n, 1 : 2 * size : 2] = own
-    if rows.size and (rows.min() < 0 or rows.max() >= classes):
-        raise OperationError(f"ctc_loss: the labels must lie between 0 and {classes - 1}")
+    wrong = np.argwhere((rows < 0) | (rows >= classes))
+    if len(wrong):
+        sequence, place = wrong[0]
+        raise OperationError(f"ctc_loss: label {rows[sequence, place]}, number {place // 2} of target {sequence}, is "
+                             f"out of range for {classes} classes",
+                             fix=f"They are numbered from 0 to {classes - 1}.")  # fmt: skip
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wayfare.eager import apply, apply2
+from wayfare.eager import apply, apply2, apply3
 from wayfare.errors import ShapeError
 from wayfare.functions._along import check_tensor
 from wayfare.functions.einsum import einsum
@@ -17,6 +17,8 @@ _LINEAR, _PLAIN = REGISTRY["linear"], REGISTRY["linear_plain"]
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`input @ weight.T + bias`, in one step. The weight is (out, in), as PyTorch lays it out."""
+    if input.__class__ is weight.__class__ is bias.__class__ is Tensor and bias.ndim and weight.ndim > 1:
+        return apply3(_LINEAR, input, weight, bias)
     for t in (input, weight) if bias is None else (input, weight, bias):
         check_tensor("linear", t)
     if weight.ndim == 1:

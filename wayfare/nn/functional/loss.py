@@ -1,199 +1,38 @@
-"""Losses of regression and of classification."""
+"""Losses of classification: one class of many, and yes or no."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._public import as_dtype_of, common_dtype
+from wayfare.functions._public import as_dtype_of
 from wayfare.functions.elementwise import where
 from wayfare.functions.softmax import log_softmax
-from wayfare.nn.functional._reduction import read_reduction, reduced, warn_of_broadcasting
+from wayfare.fused import fused
+from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.op import REGISTRY
-from wayfare.spec import broadcast, int64
+from wayfare.spec import int64
 from wayfare.state import STATE
 from wayfare.tensor import Tensor
 
 __all__ = [
-    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss",
     "cross_entropy", "linear_cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
 ]  # fmt: skip
-
-
-# -- regression ---------------------------------------------------------------------------------------------------
-
-
-def _errors(name: str, input: Tensor, target: Tensor) -> Tensor:
-    check_tensor(name, input)
-    check_tensor(name, target)
-    warn_of_broadcasting(name, input, target)
-    return input - target
-
-
-def mse_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-) -> Tensor:
-    """The squared error, averaged by default."""
-    reduction = read_reduction("mse_loss", reduction, size_average, reduce)
-    check_tensor("mse_loss", input)
-    check_tensor("mse_loss", target)
-    warn_of_broadcasting("mse_loss", input, target)
-    dtype = common_dtype("mse_loss", (input, target))
-    input, target = as_dtype_of(input, dtype), as_dtype_of(target, dtype)
-    check_floating("mse_loss", input)
-    if input.shape != target.shape:
-        shape = broadcast("mse_loss", tuple(input.shape), tuple(target.shape))
-        input, target = input.expand(shape), target.expand(shape)
-    if weight is None:
-        return apply(REGISTRY["mse_loss"], (input, target), {"reduction": reduction})  # type: ignore[no-any-return]
-    losses = apply(REGISTRY["mse_loss"], (input, target), {"reduction": "none"}) * weight
-    return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
-
-
-def l1_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-) -> Tensor:
-    """The absolute error, averaged by default."""
-    reduction = read_reduction("l1_loss", reduction, size_average, reduce)
-    losses = _errors("l1_loss", input, target).abs()
-    if weight is None:
-        return reduced(losses, reduction)
-    losses = losses * weight
-    return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
-
-
-def smooth_l1_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    beta: float = 1.0,
-) -> Tensor:
-    """The error, squared over `2 beta` where it is below `beta`, else absolute less `beta / 2`."""
-    reduction = read_reduction("smooth_l1_loss", reduction, size_average, reduce)
-    if beta < 0:
-        raise OperationError(f"smooth_l1_loss: beta must not be negative, it is {beta}")
-    error = _errors("smooth_l1_loss", input, target)
-    size = error.abs()
-    if beta == 0:
-        return reduced(size, reduction)
-    return reduced(where(size < beta, error * error * (0.5 / beta), size - 0.5 * beta), reduction)
-
-
-def huber_loss(
-    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
-) -> Tensor:
-    """Half the squared error where it is below `delta`, else `delta` times the absolute less `delta / 2`."""
-    reduction = read_reduction("huber_loss", reduction)
-    if delta <= 0:
-        raise OperationError(f"huber_loss: delta must be positive, it is {delta}")
-    error = _errors("huber_loss", input, target)
-    size = error.abs()
-    losses = where(size <= delta, error * error * 0.5, (size - 0.5 * delta) * delta)
-    if weight is None:
-        return reduced(losses, reduction)
-    losses = losses * weight
-    return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
-
-
-# -- distributions ------------------------------------------------------------------------------------------------
-
-
-def kl_div(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    log_target: bool = False,
-) -> Tensor:
-    """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
-    by_batch = reduction == "batchmean"
-    reduction = "sum" if by_batch else read_reduction("kl_div", reduction, size_average, reduce)
-    losses = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
-    out = reduced(losses, reduction)
-    return out / input.shape[0] if by_batch and input.ndim else out
-
-
-def poisson_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: Any = None,
-    eps: float = 1e-8,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """The negative log likelihood of counts under Poisson distributions with (log) means `input`."""
-    reduction = read_reduction("poisson_nll_loss", reduction, size_average, reduce)
-    losses = input.exp() - target * input if log_input else input - target * (input + eps).log()
-    if full:
-        # Stirling's formula for log(target!)
-        stirling = target * target.log() - target + (target * (2 * math.pi)).log() * 0.5
-        losses = losses + where(target > 1, stirling, 0.0)
-    return reduced(losses, reduction)
-
-
-def gaussian_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    var: Tensor | float,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
-) -> Tensor:
-    """The negative log likelihood of `target` under normal distributions of mean `input` and variance `var`."""
-    reduction = read_reduction("gaussian_nll_loss", reduction)
-    if isinstance(var, Tensor):
-        _check_variance_shape(input, var)
-        if var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):
-            var = var.unsqueeze(-1)
-        if bool((var < 0).any()):
-            raise ArgumentError("gaussian_nll_loss: var has a negative entry")
-    else:
-        if var < 0:
-            raise ArgumentError(f"gaussian_nll_loss: var must not be negative, it is {var}")
-        var = input.detach() * 0 + var
-    # The floor under the variance is not differentiated.
-    floored = where(var.detach() < eps, (eps - var.detach()), 0.0) + var
-    losses = (floored.log() + (input - target) ** 2 / floored) * 0.5
-    if full:
-        losses = losses + 0.5 * math.log(2 * math.pi)
-    return reduced(losses, reduction)
-
-
-def _check_variance_shape(input: Tensor, var: Tensor) -> None:
-    shape, own = tuple(input.shape), tuple(var.shape)
-    if own != shape and own != shape[:-1] and own != (*shape[:-1], 1):
-        broadcasts = len(own) == len(shape) and all(v in (1, s) for v, s in zip(own, shape, strict=True))
-        if not broadcasts:
-            raise ArgumentError(f"gaussian_nll_loss: var of {var.spec} does not fit an input of {input.spec}")
 
 
 # -- classes ------------------------------------------------------------------------------------------------------
 
 
-def _rows(name: str, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+def _rows(name: str, input: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Scores as a matrix with a column for each class, targets as a vector; and the shape of the losses."""
     shape = tuple(input.shape)
     if not shape:
         raise ShapeError(f"{name}: needs scores of classes, [C] or [N, C, ...], this is {input.spec}")
     wanted = () if len(shape) == 1 else (shape[0], *shape[2:])
+    if len(shape) > 1 and target.ndim and target.shape[0] != shape[0]:
+        raise ArgumentError(f"{name}: scores {input.spec} and target {target.spec} have different batches")
     if tuple(target.shape) != wanted:
         fix = "A target of classes has no class dimension." if target.ndim == len(shape) else ""
         raise ShapeError(f"{name}: scores of {input.spec} need a target of shape {list(wanted)}, not {target.spec}",
@@ -204,6 +43,9 @@ def _rows(name: str, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tup
     target = as_dtype_of(target, int64)
     if len(shape) == 2:
         return input, target, wanted
+    # While the target has its own shape, an error can name the place in it.
+    attrs = {"op": name, "classes": shape[len(shape) > 1], "ignore_index": int(ignore_index)}
+    target = apply(REGISTRY["checked_classes"], (target,), attrs)
     rows = input.reshape(1, shape[0]) if len(shape) == 1 else input.movedim(1, -1).reshape(-1, shape[1])
     return rows, target.reshape(-1), wanted
 
@@ -214,9 +56,18 @@ def _check_weight(name: str, weight: Tensor | None, classes: int) -> None:
 
 
 def _weighted(
-    rows: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
+    name: str, rows: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
 ) -> Tensor:
     """The losses of log-probabilities with class weights and label smoothing, reduced."""
+    check = {"op": name, "classes": rows.shape[1], "ignore_index": ignore_index}
+    target = apply(REGISTRY["checked_classes"], (target,), check)
+    return _weighted_nll_loss(rows, target, weight, ignore_index, reduction, float(smoothing))  # type: ignore[no-any-return]
+
+
+@fused
+def _weighted_nll_loss(
+    rows: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
+) -> Tensor:
     classes = rows.shape[1]
     counted = as_dtype_of(target != ignore_index, rows.dtype)
     share = counted
@@ -247,13 +98,13 @@ def nll_loss(
     reduction = read_reduction("nll_loss", reduction, size_average, reduce)
     check_tensor("nll_loss", input)
     check_tensor("nll_loss", target)
-    rows, classes, shape = _rows("nll_loss", input, target)
+    rows, classes, shape = _rows("nll_loss", input, target, ignore_index)
     _check_weight("nll_loss", weight, rows.shape[1])
     if weight is None:
         attrs = {"ignore_index": int(ignore_index), "reduction": reduction}
         out: Tensor = apply(REGISTRY["nll_loss"], (rows, classes), attrs)
     else:
-        out = _weighted(rows, classes, weight, int(ignore_index), reduction, 0.0)
+        out = _weighted("nll_loss", rows, classes, weight, int(ignore_index), reduction, 0.0)
     return out.reshape(shape) if reduction == "none" and len(shape) != 1 else out
 
 
@@ -271,20 +122,24 @@ def cross_entropy(
     check_tensor("cross_entropy", input)
     check_tensor("cross_entropy", target)
     reduction = read_reduction("cross_entropy", reduction, size_average, reduce)
-    if weight is None and not label_smoothing and input.ndim == 2 and target.ndim == 1 and target.dtype is int64:
+    if (weight is None and not label_smoothing and input.ndim == 2 and target.dtype is int64
+            and target.shape == input.shape[:1]):  # fmt: skip
         attrs = {"ignore_index": int(ignore_index), "reduction": reduction}
         return apply(REGISTRY["cross_entropy"], (input, target), attrs)[0]  # type: ignore[no-any-return]
     if not 0.0 <= label_smoothing <= 1.0:
         raise OperationError(f"cross_entropy: label_smoothing must lie between 0 and 1, it is {label_smoothing}")
     if target.shape == input.shape and target.dtype.is_floating_point:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    rows, classes, shape = _rows("cross_entropy", input, target)
+    rows, classes, shape = _rows("cross_entropy", input, target, ignore_index)
     check_floating("cross_entropy", rows)
     _check_weight("cross_entropy", weight, rows.shape[1])
     if weight is None and not label_smoothing:
         out = cross_entropy(rows, classes, None, None, ignore_index, None, reduction)
     else:
-        out = _weighted(log_softmax(rows, 1), classes, weight, int(ignore_index), reduction, label_smoothing)
+        scores = log_softmax(rows, 1)
+        out = _weighted(
+            "cross_entropy", scores, classes, weight, int(ignore_index), reduction, label_smoothing
+        )
     return out.reshape(shape) if reduction == "none" and len(shape) != 1 else out
 
 
@@ -292,9 +147,16 @@ def _soft_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float
 ) -> Tensor:
     """Against probabilities: minus the sum over the classes of target times log-probability."""
+    _check_weight("cross_entropy", weight, input.shape[0 if input.ndim == 1 else 1])
+    return _cross_entropy_of_chances(input, target, weight, reduction, float(smoothing))  # type: ignore[no-any-return]
+
+
+@fused
+def _cross_entropy_of_chances(
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float
+) -> Tensor:
     dim = 0 if input.ndim == 1 else 1
     classes = input.shape[dim]
-    _check_weight("cross_entropy", weight, classes)
     if smoothing:
         target = target * (1 - smoothing) + smoothing / classes
     scores = log_softmax(input, dim) * target
@@ -348,8 +210,20 @@ def binary_cross_entropy(
     reduction = read_reduction("binary_cross_entropy", reduction, size_average, reduce)
     _check_same("binary_cross_entropy", input, target)
     _check_probabilities("binary_cross_entropy", input)
-    losses = apply(REGISTRY["binary_loss"], (input, as_dtype_of(target, input.dtype)))
-    return reduced(losses if weight is None else losses * weight, reduction)
+    target = as_dtype_of(target, input.dtype)
+    if weight is None:
+        return _binary_cross_entropy(input, target, reduction)  # type: ignore[no-any-return]
+    return _weighted_binary_cross_entropy(input, target, weight, reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _binary_cross_entropy(input: Tensor, target: Tensor, reduction: str) -> Tensor:
+    return reduced(apply(REGISTRY["binary_loss"], (input, target)), reduction)
+
+
+@fused
+def _weighted_binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor, reduction: str) -> Tensor:
+    return reduced(apply(REGISTRY["binary_loss"], (input, target)) * weight, reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -366,6 +240,20 @@ def binary_cross_entropy_with_logits(
     reduction = read_reduction(name, reduction, size_average, reduce)
     _check_same(name, input, target)
     target = as_dtype_of(target, input.dtype)
+    if weight is None and pos_weight is None:
+        return _logistic_loss(input, target, reduction)  # type: ignore[no-any-return]
+    return _weighted_logistic_loss(input, target, weight, pos_weight, reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _logistic_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
+    return reduced(apply(REGISTRY["logistic_loss"], (input, target)), reduction)
+
+
+@fused
+def _weighted_logistic_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, reduction: str
+) -> Tensor:
     op = REGISTRY["logistic_loss"]
     if pos_weight is None:
         losses = apply(op, (input, target))

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, IndexRangeError, OperationError, ShapeError
 from wayfare.functions._along import check_tensor
 from wayfare.functions._public import as_dtype_of
 from wayfare.functions.elementwise import where
 from wayfare.functions.reduce import mean, sum
+from wayfare.fused import fused
 from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.nn.functional.distance import pairwise_distance
 from wayfare.op import REGISTRY
@@ -29,6 +30,13 @@ def soft_margin_loss(
 ) -> Tensor:
     """`log(1 + exp(-target * input))` for targets 1 and -1."""
     reduction = read_reduction("soft_margin_loss", reduction, size_average, reduce)
+    check_tensor("soft_margin_loss", input)
+    check_tensor("soft_margin_loss", target)
+    return _soft_margin_loss(input, target, reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _soft_margin_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     agreement = target * input
     return reduced(apply(REGISTRY["logistic_loss"], (agreement, as_dtype_of(1, agreement.dtype))), reduction)
 
@@ -43,6 +51,13 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """A distance where the target is 1, what it lacks of `margin` where it is -1."""
     reduction = read_reduction("hinge_embedding_loss", reduction, size_average, reduce)
+    check_tensor("hinge_embedding_loss", input)
+    check_tensor("hinge_embedding_loss", target)
+    return _hinge_embedding_loss(input, target, float(margin), reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _hinge_embedding_loss(input: Tensor, target: Tensor, margin: float, reduction: str) -> Tensor:
     near = where(target == 1, input, 0.0)
     far = where(target == -1, (margin - input).clamp(min=0), 0.0)
     return reduced(where((target == 1) | (target == -1), near + far, input + (margin - input).clamp(min=0)), reduction)
@@ -63,6 +78,11 @@ def margin_ranking_loss(
         raise OperationError(
             f"margin_ranking_loss: {input1.spec}, {input2.spec} and {target.spec} must have as many dimensions each"
         )
+    return _margin_ranking_loss(input1, input2, target, float(margin), reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float, reduction: str) -> Tensor:
     return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
@@ -82,6 +102,11 @@ def cosine_embedding_loss(
                              fix="Inputs are [N, D] with a target [N], or [D] with a single number.")  # fmt: skip
     if input1.shape != input2.shape:
         raise OperationError(f"cosine_embedding_loss: {input1.spec} and {input2.spec} differ in shape")
+    return _cosine_embedding_loss(input1, input2, target, float(margin), reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float, reduction: str) -> Tensor:
     dim = target.ndim
     # The floor is added, not taken as a maximum: both lengths stay differentiable.
     product = sum(input1 * input2, dim)
@@ -122,7 +147,7 @@ def multi_margin_loss(
     classes = rows.shape[1]
     if weight is not None and tuple(weight.shape) != (classes,):
         raise ShapeError(f"multi_margin_loss: {classes} classes need {classes} weights, not {weight.spec}")
-    index = as_dtype_of(target.reshape(-1, 1), int64)
+    index = _checked("multi_margin_loss", as_dtype_of(target, int64), classes).reshape(-1, 1)
     lack = (margin - rows.gather(1, index) + rows).clamp(min=0)
     if p == 2:
         lack = lack * lack
@@ -132,6 +157,15 @@ def multi_margin_loss(
     losses = sum(where(own, 0.0, lack), 1) / classes
     out = reduced(losses, reduction)
     return out.reshape(()) if reduction == "none" and input.ndim < 2 else out
+
+
+def _checked(name: str, target: Tensor, classes: int) -> Tensor:
+    """The target, once it is sure that all of it are classes."""
+    attrs = {"op": name, "classes": classes, "ignore_index": 0}
+    try:
+        return apply(REGISTRY["checked_classes"], (target,), attrs)  # type: ignore[no-any-return]
+    except IndexRangeError as error:  # PyTorch's is a RuntimeError here
+        raise OperationError(error.sentence, fix=error.fix) from None
 
 
 def _one_hot(index: Tensor, rows: Tensor) -> Tensor:
@@ -151,7 +185,7 @@ def multilabel_margin_loss(
                          f"not {target.spec}")  # fmt: skip
     index = target.reshape(rows.shape)
     listed = (index < 0).cumsum(1) == 0
-    safe = where(listed, index, 0)
+    safe = _checked("multilabel_margin_loss", where(listed, index, 0), rows.shape[1])
     zero = rows.detach() * 0
     is_set = zero.scatter_add(1, safe, as_dtype_of(listed, rows.dtype)) > 0
     scores = rows.gather(1, safe)
@@ -173,7 +207,14 @@ def multilabel_soft_margin_loss(
 ) -> Tensor:
     """The mean over classes of the cross entropy of sigmoid scores against targets 0 and 1."""
     reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
-    losses = apply(REGISTRY["logistic_loss"], (input, as_dtype_of(target, input.dtype)))
+    check_tensor("multilabel_soft_margin_loss", input)
+    check_tensor("multilabel_soft_margin_loss", target)
+    return _multilabel_soft_margin_loss(input, as_dtype_of(target, input.dtype), weight, reduction)  # type: ignore[no-any-return]
+
+
+@fused
+def _multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    losses = apply(REGISTRY["logistic_loss"], (input, target))
     if weight is not None:
         losses = losses * weight
     return reduced(mean(losses, -1), reduction)

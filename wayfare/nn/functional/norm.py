@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from wayfare.autograd.modes import no_grad
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.backend.writes import note_write
+from wayfare.eager import apply, apply1
+from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of
+from wayfare.functions.creation import ones_like, zeros_like
+from wayfare.functions.shape import expanded, reshaped
 from wayfare.op import REGISTRY
+from wayfare.spec import float16, float32, float64
+from wayfare.state import STATE
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"]
+
+_RESHAPE = REGISTRY["reshape"]
 
 
 def _check_last(name: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
@@ -29,7 +37,7 @@ def _check_last(name: str, input: Tensor, normalized_shape: Sequence[int]) -> tu
     if not shape:
         raise OperationError(f"{name}: normalized_shape must name at least one size")
     if tuple(input.shape[-len(shape) :]) != shape:
-        raise ShapeError(f"{name}: the last sizes of {input.spec} are not {list(shape)}")
+        raise ShapeError(f"{name}: the input must end in the sizes {list(shape)}, this is {input.spec}")
     return tuple(range(input.ndim - len(shape), input.ndim))
 
 
@@ -43,13 +51,19 @@ def layer_norm(
     """Mean 0 and variance 1 over the last dimensions, then `* weight + bias`."""
     dim = _check_last("layer_norm", input, normalized_shape)
     for name, given in (("weight", weight), ("bias", bias)):
-        if given is not None and tuple(given.shape) != tuple(normalized_shape):
+        if given is None:
+            continue
+        if tuple(given.shape) != tuple(normalized_shape):
             raise ShapeError(f"layer_norm: a {name} of {given.spec} is not of shape {list(normalized_shape)}")
-    if weight is not None and bias is not None and weight.dtype is input.dtype is bias.dtype:
+        if given.dtype is not input.dtype:
+            _check_dtype("layer_norm", input, name, given)
+            wide = layer_norm(as_dtype_of(input, given.dtype), normalized_shape, weight, bias, eps)
+            return as_dtype_of(wide, input.dtype)
+    if weight is not None and bias is not None:
         return apply(REGISTRY["layer_norm"], (input, weight, bias), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
     out: Tensor = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})[0]
     if weight is None and bias is None:
-        return _own(out)
+        return out.clone() if out.requires_grad else out  # It is kept for the gradient, and may be written in place.
     if weight is not None:
         out = out * weight
     return out if bias is None else out + bias
@@ -71,36 +85,81 @@ def rms_norm(
 
 def _per_channel(input: Tensor, value: Tensor) -> Tensor:
     """A vector with one entry for each channel, shaped to multiply `input`."""
-    return value.reshape((1, value.shape.numel()) + (1,) * (input.ndim - 2))
+    return apply1(_RESHAPE, value, {"shape": (1, math.prod(value.shape)) + (1,) * (input.ndim - 2)})
 
 
-def _scaled(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    if weight is not None:
-        out = out * _per_channel(out, weight)
-    if bias is not None:
-        out = out + _per_channel(out, bias)
-    return _own(out) if weight is None and bias is None else out
-
-
-def _own(out: Tensor) -> Tensor:
-    """The standardized numbers are kept for the gradient: a result that may be written in place must be a copy."""
-    return out.clone() if out.requires_grad else out
+def _normalized(
+    input: Tensor, dim: tuple[int, ...], eps: float, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean 0 and variance 1 over `dim`, scaled and shifted; and the mean and the variance."""
+    if weight is None and bias is None:
+        out, mean, variance = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})
+        # The standardized numbers are kept for the gradient: a result that may be written in place must be a copy.
+        return out.clone() if out.requires_grad else out, mean, variance
+    if weight is None:
+        weight = ones_like(bias)  # type: ignore[arg-type]
+    elif bias is None:
+        bias = zeros_like(weight)
+    scales: tuple[Any, ...] = (weight, bias)
+    return apply(REGISTRY["scaled_norm"], (input, *scales), {"dim": dim, "eps": float(eps)})  # type: ignore[no-any-return]
 
 
 def _check_channels(name: str, input: Tensor, **vectors: Tensor | None) -> None:
     check_tensor(name, input)
+    check_floating(name, input)
     if input.ndim < 2:
         raise ShapeError(f"{name}: needs a batch of channels, [N, C, ...], this is {input.spec}")
+    shape, dtype = input.shape[1:2], input.dtype
     for what, given in vectors.items():
-        if given is not None and given.shape.numel() != input.shape[1]:
-            channels = input.shape[1]
-            raise ShapeError(f"{name}: {what} of {given.spec} does not fit the {channels} channels of {input.spec}")
+        if given is None or (given.shape == shape and given.dtype is dtype):
+            continue
+        if given.shape.numel() != input.shape[1]:
+            raise ShapeError(f"{name}: the input {input.spec} has {input.shape[1]} channels (dimension 1), but {what} "
+                             f"is for {given.shape.numel()}")  # fmt: skip
+        _check_dtype(name, input, what, given)
 
 
-def _track(running: Tensor, new: Tensor, momentum: float) -> None:
+def _check_dtype(name: str, input: Tensor, what: str, given: Tensor) -> None:
+    """One dtype for all; only half precision may be normalised in single precision."""
+    if given.dtype is not input.dtype and (input.dtype, given.dtype) != (float16, float32):
+        raise DTypeError(f"{name}: the input {input.spec} and the {what} {given.spec} must have one dtype",
+                         fix=f"Convert the input with .to(wf.{given.dtype.name}).")  # fmt: skip
+
+
+def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
+    """The input in the dtype of what it is scaled by."""
+    for given in vectors:
+        if given is not None and given.dtype is not input.dtype:
+            return as_dtype_of(input, given.dtype)
+    return input
+
+
+def _traced() -> bool:
+    """Does something other than this process's memory stand behind the tensors (a whole batch under vmap)?"""
+    return STATE.mode is not None and STATE.mode.executor is not None
+
+
+def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float = 1.0) -> None:
     """A running statistic moves towards the new value, outside the graph."""
-    with no_grad():
-        running.mul_(1 - momentum).add_(as_dtype_of(new.detach().reshape(-1), running.dtype), alpha=momentum)
+    if _traced():
+        with no_grad():
+            moved = as_dtype_of(new.detach().reshape(-1), running.dtype)
+            running.mul_(1 - momentum).add_(moved * (momentum * factor))
+        return
+    array = running._array
+    array *= 1 - momentum
+    array += new._array.reshape(-1) * (momentum * factor)
+    note_write(array)
+
+
+def count_batch(batches: Tensor) -> int | Tensor:
+    """One batch more was seen; how many that makes (under vmap, for each example)."""
+    if _traced():
+        return as_dtype_of(batches.add_(1), float64)
+    array = batches._array
+    array += 1
+    note_write(array)
+    return int(array)
 
 
 def batch_norm(
@@ -110,14 +169,16 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Mean 0 and variance 1 for each channel over the batch, then `* weight + bias`.
 
     In training the running statistics are updated in place; otherwise they are used.
     """
-    if 0 in input.shape:
+    check_tensor("batch_norm", input)
+    shape = input.shape
+    if 0 in shape:
         return _of_nothing(input, weight, bias)
     _check_channels("batch_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     if not training:
@@ -125,16 +186,19 @@ def batch_norm(
             raise OperationError("batch_norm: without training it needs running_mean and running_var",
                                  fix="Pass them, or training=True.")  # fmt: skip
         return _by_statistics(input, running_mean, running_var, weight, bias, eps)
-    count = input.shape.numel() // max(input.shape[1], 1)
+    count = math.prod(shape) // shape[1]
     if count == 1:
-        raise ArgumentError(f"batch_norm: more than one value per channel is needed in training, this is {input.spec}")
+        raise ArgumentError(f"batch_norm: more than one value per channel is needed in training, this is {input.spec}",
+                            fix="Give a larger batch, or use .eval().")  # fmt: skip
+    x = _wide(input, weight, bias, running_mean, running_var)
     dim = (0, *range(2, input.ndim))
-    out, mean, variance = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})
+    scales = (None if t is None else _per_channel(x, t) for t in (weight, bias))
+    out, mean, variance = _normalized(x, dim, eps, *scales)
     if running_mean is not None:
         _track(running_mean, mean, momentum)
     if running_var is not None:
-        _track(running_var, variance * (count / max(count - 1, 1)), momentum)
-    return _scaled(out, weight, bias)
+        _track(running_var, variance, momentum, count / max(count - 1, 1))
+    return as_dtype_of(out, input.dtype)
 
 
 def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -153,7 +217,7 @@ def _by_statistics(
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    return input * _per_channel(input, scale) + _per_channel(input, shift)
+    return as_dtype_of(input * _per_channel(input, scale) + _per_channel(input, shift), input.dtype)
 
 
 def instance_norm(
@@ -168,6 +232,7 @@ def instance_norm(
 ) -> Tensor:
     """Mean 0 and variance 1 for each channel of each example, then `* weight + bias`."""
     _check_channels("instance_norm", input, weight=weight, bias=bias)
+    x = _wide(input, weight, bias)
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise OperationError("instance_norm: without use_input_stats it needs running_mean and running_var")
@@ -176,12 +241,13 @@ def instance_norm(
     if count == 1:
         raise ArgumentError(f"instance_norm: more than one value per channel is needed, this is {input.spec}")
     dim = tuple(range(2, input.ndim))
-    out, mean, variance = apply(REGISTRY["standardize"], (input,), {"dim": dim, "eps": float(eps)})
+    scales = (None if t is None else _per_channel(x, t) for t in (weight, bias))
+    out, mean, variance = _normalized(x, dim, eps, *scales)
     if running_mean is not None:
         _track(running_mean, mean.mean(0), momentum)
     if running_var is not None:
-        _track(running_var, variance.mean(0) * (count / max(count - 1, 1)), momentum)
-    return _scaled(out, weight, bias)
+        _track(running_var, variance.mean(0), momentum, count / max(count - 1, 1))
+    return as_dtype_of(out, input.dtype)
 
 
 def group_norm(
@@ -192,9 +258,17 @@ def group_norm(
     if num_groups <= 0 or input.shape[1] % num_groups:
         raise OperationError(f"group_norm: {input.shape[1]} channels cannot be split into {num_groups} groups")
     shape = tuple(input.shape)
-    grouped = input.reshape(shape[0], num_groups, math.prod(shape[1:]) // num_groups)
-    out = apply(REGISTRY["standardize"], (grouped,), {"dim": (2,), "eps": float(eps)})[0]
-    return _scaled(out.reshape(shape), weight, bias)
+    if input.shape.numel() == 0:
+        return _of_nothing(input, weight, bias)
+    x = _wide(input, weight, bias)
+    inside = shape[1] // num_groups
+    rows = shape[0] * num_groups
+    grouped = reshaped(x, (rows, inside, math.prod(shape[2:])))
+    # Each example has its own copy of the few scales: then all groups lie in one dimension, which is much quicker.
+    flat = (t if t is None or t.ndim == 1 else reshaped(t, shape[1:2]) for t in (weight, bias))
+    scales = (None if t is None else reshaped(expanded(t, shape[:2]), (rows, inside, 1)) for t in flat)
+    out = _normalized(grouped, (1, 2), eps, *scales)[0]
+    return as_dtype_of(reshaped(out, shape), input.dtype)
 
 
 def local_response_norm(

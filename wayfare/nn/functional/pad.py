@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.functions._new import flat_ints
 from wayfare.functions.join import cat
 from wayfare.functions.rearrange import flip
@@ -21,6 +22,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
     Modes: "constant" (`value`, 0 by default), "reflect", "replicate", "circular".
     """
+    check_tensor("pad", input)
     amounts = flat_ints("pad", "an amount", (pad,))
     if len(amounts) % 2 or len(amounts) // 2 > input.ndim:
         raise OperationError(f"pad: {list(amounts)} must hold a left and a right amount for each padded "

@@ -125,9 +125,9 @@ def _lp_pool(
 ) -> Tensor:
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
     mean = _avg_pool(op, rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
-    # A negative sum (of odd powers) counts as none.
-    positive = tensor_ops.where(mean > 0, mean, tensor_ops.zeros_like(mean))
-    return (positive * math.prod(kernel)) ** (1.0 / norm_type)  # type: ignore[no-any-return]
+    # A sum of nothing has a gradient of 0, though the root's slope there is infinite.
+    sums = tensor_ops.where(mean != 0, mean, tensor_ops.zeros_like(mean)) * math.prod(kernel)
+    return sums ** (1.0 / norm_type)  # type: ignore[no-any-return]
 
 
 def lp_pool1d(
@@ -255,6 +255,8 @@ def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
 
 def _adaptive_avg(op: str, rank: int, input: Tensor, output_size: Any) -> Tensor:
     x, added, counts = _cells(op, rank, input, output_size)
+    if set(counts) == {1}:
+        return without_batch(tensor_ops.mean(x, dim=tuple(range(2, 2 + rank)), keepdim=True), added)
     for axis, count in enumerate(counts):
         x = mean_of_cells(x, 2 + axis, count)
     return without_batch(x, added)

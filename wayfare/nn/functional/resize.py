@@ -11,6 +11,7 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.functions._along import check_tensor
 from wayfare.nn.functional.pool import mean_of_cells
 from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor, wrap
@@ -33,6 +34,7 @@ def interpolate(
 ) -> Tensor:
     """`input` (N, C, *sizes) resized to `size`, or by `scale_factor`, by the nearest element ("nearest",
     "nearest-exact"), linearly ("linear", "bilinear", "trilinear"), by cubics ("bicubic") or by averages ("area")."""
+    check_tensor("interpolate", input)
     rank = _check_mode(input, mode, align_corners, antialias)
     sizes, factors = _target(input, rank, size, scale_factor)
     if recompute_scale_factor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wayfare.errors import OperationError
+from wayfare.functions._along import check_tensor
 from wayfare.functions.rearrange import clone
 from wayfare.functions.shape import permuted, reshaped
 from wayfare.tensor import Tensor
@@ -11,6 +12,7 @@ __all__ = ["channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
 
 
 def _check(op: str, input: Tensor, factor: int) -> tuple[tuple[int, ...], int, int, int]:
+    check_tensor(op, input)
     if input.ndim < 3:
         raise OperationError(f"{op}: expects (…, C, H, W), at least 3 dimensions, not {input.spec}")
     if factor <= 0:
@@ -50,6 +52,7 @@ def _own(out: Tensor) -> Tensor:
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """(N, C, …) with the channels of `groups` groups dealt out in turn."""
+    check_tensor("channel_shuffle", input)
     if input.ndim < 3:
         raise OperationError(f"channel_shuffle: expects (N, C, …), at least 3 dimensions, not {input.spec}")
     batch, channels, *rest = input.shape

@@ -6,11 +6,11 @@ import numpy as np
 
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
 from wayfare.functions.index import as_index
 from wayfare.functions.scatter import scatter_reduce
 from wayfare.op import REGISTRY
-from wayfare.ops.advanced import check_bounds
+from wayfare.ops.advanced import check_rows
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
@@ -57,7 +57,7 @@ def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_t
     """Scale the rows that are looked up to at most `max_norm`: a change of the table itself, never recorded."""
     table = weight._read("max_norm")
     places = np.unique(index._read("max_norm"))
-    check_bounds(op, places, table.shape[0], 0)
+    check_rows(op, places, table.shape[0], OperationError if op == "embedding_bag" else IndexRangeError)
     norms = np.linalg.norm(table[places], norm_type, axis=1)
     long = norms > max_norm
     if long.any():
@@ -93,7 +93,7 @@ def embedding_bag(
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
     flat = places.reshape(-1)
-    check_bounds("embedding_bag", flat, weight.shape[0], 0, error=OperationError)
+    check_rows("embedding_bag", flat, weight.shape[0], OperationError)
     weights = None
     if per_sample_weights is not None:
         weights = apply(_OPS["reshape"], (per_sample_weights,), {"shape": (flat.size, 1)})

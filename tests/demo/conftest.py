@@ -1,0 +1,45 @@
+"""What the tests of the demos share: running one, and the library read once for all of them."""
+
+import io
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from wayfare.demo import sequences, trees
+from wayfare.demo.page import Page
+from wayfare.demo.results import Results
+from wayfare.settings import settings
+
+
+@pytest.fixture(scope="session")
+def environment():
+    """What a process that runs a demo needs. BLAS keeps to one thread, for tests run side by side."""
+    return {
+        **os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "utf-8",
+        "OPENBLAS_NUM_THREADS": "1", "WAYFARE_CACHE": str(settings.cache_folder),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def run_demo(tmp_path_factory):
+    """Run a demo in a folder of its own; gives its text, its outcome and the folder."""
+
+    def run(demo, **options):
+        folder = tmp_path_factory.mktemp(demo.__name__.rpartition(".")[2])
+        stream = io.StringIO()
+        outcome = demo.run(Page(stream), Results(folder), **options)
+        return SimpleNamespace(text=stream.getvalue(), outcome=outcome, folder=folder)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def all_sentences():
+    return sequences.read_sentences()
+
+
+@pytest.fixture(scope="session")
+def all_trees():
+    return trees.read_trees()

@@ -1,0 +1,102 @@
+"""Embedding and EmbeddingBag: look-ups, padding, norms, frequencies and gradients against NumPy."""
+
+import numpy as np
+import pytest
+
+import wayfare as wf
+from wayfare import nn
+from wayfare.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError
+
+
+def table(layer):
+    return layer.weight.detach().numpy().copy()
+
+
+def test_rows_and_their_gradient():
+    layer = nn.Embedding(5, 3)
+    index = np.array([[0, 4], [4, 4]])
+    out = layer(wf.from_numpy(index))
+    np.testing.assert_array_equal(out.detach().numpy(), table(layer)[index])
+    out.sum().backward()
+    np.testing.assert_array_equal(layer.weight.grad.numpy()[:, 0], [1, 0, 0, 0, 3])
+
+
+def test_the_padding_row_is_zero_and_stays():
+    layer = nn.Embedding(5, 3, padding_idx=-2)
+    assert layer.padding_idx == 3
+    assert layer.weight[3].tolist() == [0, 0, 0]
+    layer(wf.tensor([3, 3, 1])).sum().backward()
+    assert layer.weight.grad.numpy()[:, 0].tolist() == [0, 1, 0, 0, 0]
+    nn.init.ones_(layer.weight)
+    layer.reset_parameters()
+    assert layer.weight[3].tolist() == [0, 0, 0]
+
+
+def test_long_rows_are_shortened_in_the_table_when_they_are_used():
+    layer = nn.Embedding(4, 3, max_norm=1.0, norm_type=1.0)
+    nn.init.ones_(layer.weight)
+    layer(wf.tensor([2]))
+    norms = np.abs(table(layer)).sum(1)
+    np.testing.assert_allclose(norms, [3, 3, 1, 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_gradients_divided_by_how_often_a_row_was_used(kind):
+    layer = kind(5, 2, scale_grad_by_freq=True, **({"mode": "sum"} if kind is nn.EmbeddingBag else {}))
+    layer(wf.tensor([[0, 2, 2], [1, 2, 1]])).sum().backward()
+    assert layer.weight.grad.numpy()[:, 0].tolist() == [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("mode", "fold"), [("sum", np.sum), ("mean", np.mean), ("max", np.max)])
+def test_bags(mode, fold):
+    layer = nn.EmbeddingBag(6, 3, mode=mode)
+    numbers = np.array([0, 5, 2, 2, 1])
+    out = layer(wf.from_numpy(numbers), wf.tensor([0, 2, 2])).detach().numpy()
+    rows = table(layer)
+    np.testing.assert_allclose(out[0], fold(rows[[0, 5]], axis=0), rtol=1e-6)
+    np.testing.assert_array_equal(out[1], 0)
+    np.testing.assert_allclose(out[2], fold(rows[[2, 2, 1]], axis=0), rtol=1e-6)
+
+
+def test_bags_with_weights():
+    layer = nn.EmbeddingBag(6, 3, mode="sum")
+    weights = wf.tensor([[1.0, 2.0]], requires_grad=True)
+    out = layer(wf.tensor([[4, 1]]), per_sample_weights=weights)
+    rows = table(layer)
+    np.testing.assert_allclose(out.detach().numpy()[0], rows[4] + 2 * rows[1], rtol=1e-6)
+    out.sum().backward()
+    np.testing.assert_allclose(weights.grad.numpy()[0], rows[[4, 1]].sum(1), rtol=1e-6)
+
+
+def test_a_given_table_is_taken_as_it_is():
+    rows = wf.arange(6.0).reshape(3, 2)
+    layer = nn.Embedding.from_pretrained(rows)
+    assert not layer.weight.requires_grad
+    assert (layer.num_embeddings, layer.embedding_dim) == (3, 2)
+    rows[0, 0] = 9.0
+    assert layer(wf.tensor([0])).tolist() == [[9, 1]]
+    assert nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=2).weight.requires_grad
+    assert nn.EmbeddingBag.from_pretrained(rows, mode="sum")(wf.tensor([[1, 2]])).tolist() == [[6, 8]]
+
+
+def test_an_empty_look_up():
+    assert nn.Embedding(5, 3)(wf.zeros(2, 0, dtype=wf.int64)).shape == (2, 0, 3)
+
+
+REFUSED = {
+    "too large": (lambda: nn.Embedding(5, 3)(wf.tensor([1, 7, 5])), IndexRangeError,
+                  r"largest index is 7, but the table has 5 rows, in Embedding\(5, 3\).*from 0 to 4"),
+    "negative": (lambda: nn.Embedding(5, 3)(wf.tensor([-1])), IndexRangeError, "smallest index is -1.*5 rows"),
+    "floats": (lambda: nn.Embedding(5, 3)(wf.ones(2)), DTypeError, "integer dtype"),
+    "bag too large": (lambda: nn.EmbeddingBag(5, 3)(wf.tensor([[6]])), RuntimeError, "largest index is 6"),
+    "max_norm": (lambda: nn.Embedding(5, 3, max_norm=1.0)(wf.tensor([9])), IndexRangeError, "largest index is 9"),
+    "padding": (lambda: nn.Embedding(5, 3, padding_idx=5), ArgumentError, "padding_idx 5 is out of range"),
+    "table": (lambda: nn.Embedding(5, 3, _weight=wf.ones(3, 5)), ShapeError, r"f32\[3,5\] is not of shape \[5, 3\]"),
+    "vector": (lambda: nn.Embedding.from_pretrained(wf.ones(3)), ShapeError, r"two dimensions, this is f32\[3\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "text"), REFUSED.values(), ids=REFUSED)
+def test_refusals(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

@@ -1,0 +1,299 @@
+"""Sequences of different lengths end to end, without padding: which package do these words come from?
+
+Six stages: raw sequences, preparation, embedding, a dynamic RNN over true lengths, metrics per epoch, and the
+prediction for a sequence longer than any that was trained on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import wayfare as wf
+from wayfare import nn
+from wayfare.demo.corpus import library_folder, split_by_file
+from wayfare.demo.page import Page, described, numbers, shortened
+from wayfare.demo.results import Outcome, Results
+from wayfare.demo.trace import traced
+from wayfare.demo.words import Sentence, Vocabulary, read_sentences
+from wayfare.nn.functional import cross_entropy
+
+EPOCHS = 12
+LONGEST = 60  # words; longer functions wait for the last stage
+RARE = 3  # words of fewer occurrences are unknown
+EMBEDDING, HIDDEN = 48, 64
+BATCH = 32
+LEARNING_RATE = 0.003
+HIDDEN_WORDS = 0.5  # the share of words that training makes unknown, so that it does not cling to single ones
+SHOWN = 5  # sequences of the batch that is looked at
+
+Pair = tuple[wf.Tensor, int]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentences to train on, held out, and too long for both; words and classes by number."""
+
+    train: list[Sentence]
+    held_out: list[Sentence]
+    long: list[Sentence]
+    vocabulary: Vocabulary
+    classes: list[str]
+
+    def encoded(self, sentences: Sequence[Sentence]) -> list[Pair]:
+        """Each sentence as the numbers of its words, int64 [length], and the number of its class."""
+        return [(self.vocabulary.encode(s.words), self.classes.index(s.label)) for s in sentences]
+
+
+def prepare(sentences: Sequence[Sentence], seed: int) -> Corpus:
+    """Part the sentences by file; the vocabulary is that of the training files alone."""
+    train, held_out = split_by_file(sentences, seed)
+    short = [s for s in train if len(s.words) <= LONGEST]
+    return Corpus(
+        short,
+        [s for s in held_out if len(s.words) <= LONGEST],
+        [s for s in held_out if len(s.words) > LONGEST],
+        Vocabulary.of([s.words for s in short], at_least=RARE),
+        sorted({s.label for s in short}),
+    )
+
+
+class Reader(nn.Module):
+    """Reads words both ways with an LSTM, and tells the package by the largest value of each feature on the way."""
+
+    def __init__(self, words: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, EMBEDDING)
+        self.lstm = nn.LSTM(EMBEDDING, HIDDEN, bidirectional=True)
+        self.dropout = nn.Dropout(0.6)
+        self.output = nn.Linear(2 * HIDDEN, classes)
+        # Words seen a few times only should not shout: they begin near zero.
+        nn.init.normal_(self.embedding.weight, std=0.05)
+
+    def forward(self, sequences: list[wf.Tensor]) -> wf.Tensor:
+        """Numbers of words, a tensor [length] for each sequence, to scores [sequences, classes]."""
+        words = wf.Ragged(sequences).map_values(self.look_up)
+        features, _ = self.lstm(words)
+        scores: wf.Tensor = self.output(self.dropout(features.max(dim=1)))
+        return scores
+
+    def look_up(self, words: wf.Tensor) -> wf.Tensor:
+        """Numbers of words [words] to their rows [words, embedding]."""
+        if self.training:
+            words = words * (wf.rand(len(words)) >= HIDDEN_WORDS)
+        rows: wf.Tensor = self.dropout(self.embedding(words))
+        return rows
+
+
+# -- the stages ------------------------------------------------------------------------------------------------------
+
+
+def show_raw(page: Page, sentences: Sequence[Sentence], corpus: Corpus) -> None:
+    """Stage 1: what there is."""
+    page.heading("Stage 1 · Raw sequences")
+    page.say("The identifiers of functions in the largest packages of Python's own library, in the order of the "
+             "source and split into words; a package's own name is taken out. Which package is it?")  # fmt: skip
+    page.show(read_from=shortened(str(library_folder()), 60))
+    trained, kept = Counter(s.label for s in corpus.train), Counter(s.label for s in corpus.held_out)
+    files = Counter(label for label, _ in {(s.label, s.file) for s in sentences})
+    rows = [(name, str(files[name]), str(trained[name]), str(kept[name])) for name in corpus.classes]
+    page.table(("package", "files", "train", "held out"), rows)
+    page.say("Held out are whole files, and nothing is in both. Three of the sequences:")
+    for sentence in _spread(corpus.train, 3):
+        page.listing(f"  {sentence.label}: {sentence.name}(), {len(sentence.words)} words")
+        page.listing("    " + shortened(" ".join(sentence.words), 74))
+    page.say("How many words they have:")
+    lengths = [len(sentence.words) for sentence in sentences]
+    bounds = [4, 8, 16, 32, LONGEST + 1, max(lengths) + 1]
+    page.bars({
+        f"{low} to {high - 1}": sum(low <= length < high for length in lengths)
+        for low, high in itertools.pairwise(bounds) if low < high
+    })  # fmt: skip
+    page.say(f"Those of more than {LONGEST} words are not trained on: stage 6 reads one of them.")
+
+
+def _spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
+    """A few of different classes and lengths."""
+    by_length = sorted(sentences, key=lambda s: (len(s.words), s.words))
+    chosen: list[Sentence] = []
+    for part in range(count):
+        at = (2 * part + 1) * len(by_length) // (2 * count)
+        seen = {s.label for s in chosen}
+        chosen.append(next((s for s in by_length[at:] if s.label not in seen), by_length[at]))
+    return chosen
+
+
+def padding_of(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """(cells, how many of them are padding) when each batch of indices is padded to its longest."""
+    cells = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    return cells, cells - sum(lengths[i] for batch in batches for i in batch)
+
+
+def show_preparation(page: Page, corpus: Corpus, sampler: wf.data.BucketSampler, pairs: Sequence[Pair]) -> None:
+    """Stage 2: words as numbers; what padding would cost."""
+    page.heading("Stage 2 · Preparation")
+    known = sum(int((numbers_ > 0).sum().item()) for numbers_, _ in corpus.encoded(corpus.held_out))
+    total = sum(len(s.words) for s in corpus.held_out)
+    page.show(
+        vocabulary=f"{len(corpus.vocabulary):,} words that occur {RARE} times or more",
+        held_out=f"{1 - known / total:.1%} of the words are unknown there: number 0",
+    )
+    shown = [(corpus.vocabulary.encode(s.words), 0) for s in _spread(corpus.train, SHOWN)]
+    padded = wf.data.pad_collate([numbers_ for numbers_, _ in shown])
+    cells, filled = padded.data.numel(), int(padded.lengths.sum().item())
+    page.say(f"{SHOWN} sequences, padded to one tensor (· is padding) …")
+    for row, length in zip(padded.data.tolist(), padded.lengths.tolist(), strict=True):
+        cells_of_row = [f"{number:>5}" if i < length else "    ·" for i, number in enumerate(row[:14])]
+        page.listing(f"  {''.join(cells_of_row)}{'  …' if len(row) > 14 else ''}")
+    page.show(
+        padded=f"{list(padded.data.shape)}, {cells} cells, {cells - filled} of them padding ({1 - filled / cells:.0%})",
+        unpadded=f"tensors of {', '.join(map(str, padded.lengths.tolist()))} numbers: {filled} cells, no padding",
+    )
+    page.say("… and all training sequences. What an epoch would compute for nothing:")
+    lengths = [len(numbers_) for numbers_, _ in pairs]
+    order = wf.randperm(len(pairs)).tolist()
+    ways = {
+        "all padded to the longest": [order],
+        f"random batches of {BATCH}, padded": [order[at : at + BATCH] for at in range(0, len(order), BATCH)],
+        "batches of similar length, padded": list(sampler),
+    }
+    rows = []
+    for way, batches in ways.items():
+        cells, waste = padding_of(lengths, batches)
+        rows.append((way, f"{cells:,}", f"{waste:,}", f"{waste / cells:.1%}"))
+    rows.append(("lists, not padded (this demo)", f"{sum(lengths):,}", "0", "0.0%"))
+    page.table(("batches", "cells", "padding", "waste"), rows)
+
+
+def show_embedding(page: Page, corpus: Corpus, model: Reader, batch: Sequence[wf.Tensor]) -> None:
+    """Stage 3: numbers of words to rows of a table that is learnt."""
+    page.heading("Stage 3 · Embedding")
+    page.say("Each word is a row of a table that is learnt with the rest; now it is random.")
+    with wf.no_grad():
+        rows = model.embedding(wf.cat(list(batch)))
+        page.show(
+            table=described(model.embedding.weight, 4),
+            words_in=f"{len(batch)} sequences, {len(rows)} words, one behind the other",
+            rows_out=described(rows, 4),
+        )
+        words = corpus.vocabulary.words[1:4]
+        page.entries({
+            f"{word!r}": f"row {number}: {numbers(model.embedding.weight[number], 4)}"
+            for number, word in enumerate(words, start=1)
+        })  # fmt: skip
+
+
+def show_rnn(page: Page, model: Reader, batch: Sequence[wf.Tensor]) -> None:
+    """Stage 4: a recurrent layer over each sequence as long as it is."""
+    page.heading("Stage 4 · A dynamic RNN over true lengths")
+    page.say("An LSTM takes a list of sequences, or one wf.Ragged as in the model below, and runs each for as many "
+             "steps as it has, in both directions.")  # fmt: skip
+    with wf.no_grad():
+        given = [model.embedding(sequence) for sequence in batch]
+        together, (last, _) = model.lstm(given)
+        alone = [model.lstm(sequence)[0] for sequence in given]
+    difference = max(float((a - b).abs().max().item()) for a, b in zip(together, alone, strict=True))
+    page.show(
+        into=", ".join(str(list(sequence.shape)) for sequence in given),
+        out_of=", ".join(str(list(sequence.shape)) for sequence in together),
+        last_states=described(last, 4),
+        one_by_one=f"the same to {difference:.0e}" if difference else "the very same",
+    )
+    page.listing("")
+    page.listing(str(model.summary(list(batch))))
+
+
+def show_training(
+    page: Page, results: Results, corpus: Corpus, model: Reader, data: wf.data.DataLoader, epochs: int
+) -> float:
+    """Stage 5: training, with metrics. Returns the accuracy on the held-out files."""
+    page.heading("Stage 5 · Training and metrics")
+    page.say("Scores of the training batches, and (val.) of the files held out.")
+    held_out = corpus.encoded(corpus.held_out)
+    validation = wf.data.DataLoader(
+        held_out, batch_sampler=wf.data.BucketSampler([len(n) for n, _ in held_out], BATCH, shuffle=False),
+        collate_fn=wf.data.list_collate,
+    )  # fmt: skip
+    optimizer = wf.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
+    history = results.train(
+        page, model, data, optimizer,
+        loss=cross_entropy, epochs=epochs, validation=validation, clip=1.0,
+        scheduler=wf.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
+        metrics={"acc": wf.metrics.Accuracy(), "F1": wf.metrics.F1(average="macro")},
+    )  # fmt: skip
+    accuracy = float(history[-1]["validation acc"])
+    page.show(
+        held_out=f"{accuracy:.1%} of the functions in files it never saw",
+        commonest=f"{majority(corpus):.1%}, always answering the commonest package",
+        counting=f"{counting(corpus):.1%}, counting words without their order (naive Bayes)",
+    )
+    return accuracy
+
+
+def majority(corpus: Corpus) -> float:
+    """The accuracy on the held-out files of always answering the class that is commonest in training."""
+    (commonest, _), = Counter(s.label for s in corpus.train).most_common(1)
+    return sum(s.label == commonest for s in corpus.held_out) / len(corpus.held_out)
+
+
+def counting(corpus: Corpus) -> float:
+    """The accuracy of naive Bayes on the held-out files: each word votes by how often each class uses it."""
+    known = set(corpus.vocabulary.words)
+    counts = {name: Counter(w for s in corpus.train if s.label == name for w in s.words) for name in corpus.classes}
+    totals = {name: counts[name].total() + len(known) for name in corpus.classes}
+    prior = Counter(s.label for s in corpus.train)
+
+    def score(sentence: Sentence, name: str) -> float:
+        votes = (math.log((counts[name][word] + 1) / totals[name]) for word in sentence.words if word in known)
+        return math.log(prior[name]) + sum(votes)
+
+    answers = (max(corpus.classes, key=lambda name: score(s, name)) for s in corpus.held_out)
+    return sum(a == s.label for a, s in zip(answers, corpus.held_out, strict=True)) / len(corpus.held_out)
+
+
+def show_prediction(page: Page, corpus: Corpus, model: Reader) -> None:
+    """Stage 6: a sequence longer than all that were trained on, layer by layer."""
+    page.heading("Stage 6 · A new sequence of a length never seen")
+    longest = max(len(s.words) for s in corpus.train)
+    if not corpus.long:
+        page.say(f"No held-out function has more than {LONGEST} words here, so there is none to read.")
+        return
+    sentence = min(corpus.long, key=lambda s: (abs(len(s.words) - 2 * LONGEST), s.file, s.name))
+    page.say(f"{sentence.name}() in {sentence.file.as_posix()}, held out. It has {len(sentence.words)} words; the "
+             f"longest in training had {longest}.")  # fmt: skip
+    page.listing("  " + shortened(" ".join(sentence.words), 76))
+    page.say("Layer by layer, what every layer gave (seen through forward hooks):")
+    scores, calls = traced(model, [corpus.vocabulary.encode(sentence.words)])
+    page.entries({
+        **{f"{call.layer} {call.kind}": described(call.output, 4) for call in calls if call.kind != "Dropout"},
+        "probabilities": described(scores.softmax(1), 4),
+    })  # fmt: skip
+    page.listing("")
+    page.chances(dict(zip(corpus.classes, scores.softmax(1).flatten().tolist(), strict=True)), sentence.label)
+
+
+def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Outcome:
+    """Run the demo on a page."""
+    wf.manual_seed(seed)
+    page.title("Wayfare demo, sequences: which package do a function's words come from?")
+    sentences = read_sentences()
+    corpus = prepare(sentences, seed)
+    pairs = corpus.encoded(corpus.train)
+    sampler = wf.data.BucketSampler([len(numbers_) for numbers_, _ in pairs], BATCH)
+    data = wf.data.DataLoader(pairs, batch_sampler=sampler, collate_fn=wf.data.list_collate)
+    model = Reader(len(corpus.vocabulary), len(corpus.classes))
+    batch = [corpus.vocabulary.encode(s.words) for s in _spread(corpus.train, SHOWN)]
+
+    show_raw(page, sentences, corpus)
+    show_preparation(page, corpus, sampler, pairs)
+    show_embedding(page, corpus, model, batch)
+    show_rnn(page, model, batch)
+    accuracy = show_training(page, results, corpus, model, data, epochs)
+    show_prediction(page, corpus, model)
+    results.keep("words.json", "the words and classes by number",
+                 {"words": corpus.vocabulary.words, "classes": corpus.classes})  # fmt: skip
+    results.finish(page)
+    return Outcome(accuracy, majority(corpus))

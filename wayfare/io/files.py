@@ -1,0 +1,201 @@
+"""`wf.save` and `wf.load`: any nesting of tensors and plain values in one safetensors file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from typing import Any, BinaryIO
+
+import numpy as np
+
+import wayfare as wf
+from wayfare.errors import ArgumentError, ArgumentTypeError, FileAccessError, FileFormatError, MissingFileError
+from wayfare.io.header import BFLOAT16, Header, Stored, header_bytes, read_header, strict_json
+from wayfare.io.kinds import kind_of_file
+from wayfare.io.replace import replace_file, write_all
+from wayfare.io.structure import Plan, decode, plan
+
+__all__ = ["load", "save"]
+
+FORMAT = "1"
+# The names of our texts in a file's metadata.
+FORMAT_KEY, WRITER_KEY, STRUCTURE_KEY = "wayfare.format", "wayfare.version", "wayfare.structure"
+_PIECE = 1 << 20
+
+
+def save(obj: Any, path: str | os.PathLike[str]) -> None:
+    """Write `obj` to the file `path`, as safetensors; the file that was there is replaced in one step, or kept.
+
+    `obj` is a state dict, or any nesting of dict (keys str or int), list and tuple with tensors, numbers, str, bytes,
+    bool, None, dtypes and sizes. A flat dict of tensors becomes a plain safetensors file with those names.
+    """
+    name = path_text("save", path, obj)
+    write(plan(obj), name, {})
+
+
+def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only: bool = True) -> Any:
+    """Read a file of `wf.save`, or any safetensors file, which gives a dict of tensors.
+
+    Tensors come back without `requires_grad`, each with memory of its own; bfloat16 becomes float32, which holds it
+    exactly. Pickles are refused: `weights_only` exists for scripts that pass True.
+    """
+    name = path_text("load", path)
+    if map_location is not None:
+        wf.device(map_location)
+    if weights_only is not True:
+        raise ArgumentError(f"load: weights_only is {weights_only!r}, but files hold data only and no code is run",
+                            fix="Leave it out.")  # fmt: skip
+    with open_for_reading(name) as file:
+        return read(file, os.fstat(file.fileno()).st_size, repr(name))[0]
+
+
+def write(planned: Plan, path: str, texts: dict[str, str]) -> None:
+    """Write what was planned, with these texts in the metadata."""
+    metadata = dict(texts)
+    if planned.structure is not None:
+        metadata |= {FORMAT_KEY: FORMAT, WRITER_KEY: wf.__version__, STRUCTURE_KEY: planned.structure}
+    else:
+        metadata |= {"format": "pt"}  # what libraries built on PyTorch look for
+    header, order = header_bytes(planned.arrays, metadata)
+
+    def contents(descriptor: int) -> None:
+        write_all(descriptor, memoryview(header))
+        for name in order:
+            array = planned.arrays[name]
+            # One tensor at a time, so that at most one copy is alive.
+            dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            write_all(descriptor, _bytes_of(dense))
+
+    replace_file(path, contents)
+
+
+def open_for_reading(path: str) -> BinaryIO:
+    """The file, opened; a sentence if it is not there or no file."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            kind = "a folder" if os.path.isdir(path) else "a device or pipe"
+            refused = FileAccessError(f"load: {path!r} is {kind}, not a file", fix="Give the path of a file.")
+            refused.errno = errno.EISDIR if os.path.isdir(path) else errno.EINVAL
+            raise refused
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        missing = MissingFileError(f"load: there is no file {path!r}",
+                                   fix=f"The working directory is {os.getcwd()!r}.")  # fmt: skip
+        missing.errno = errno.ENOENT
+        raise missing from None
+    except FileAccessError:
+        raise
+    except OSError as error:
+        refused = FileAccessError(f"load: cannot open {path!r}: {error.strerror}")
+        refused.errno = error.errno
+        raise refused from None
+
+
+def read(file: BinaryIO, size: int, where: str) -> tuple[Any, dict[str, str]]:
+    """The value in a file of `size` bytes, and its metadata. All is checked before any tensor is read."""
+    header = checked_header(file, size, where)
+    arrays = {name: np.empty(stored.shape, stored.dtype.name) for name, stored in header.tensors.items()}
+    tensors = {name: wf.from_numpy(array) for name, array in arrays.items()}
+    value = _structured(header, tensors, where) if _has_structure(header, where) else tensors
+    for name, stored in sorted(header.tensors.items(), key=lambda item: item[1].begin):
+        file.seek(header.start + stored.begin)
+        _fill(file, arrays[name], stored, name, where)
+    return value, header.metadata
+
+
+def checked_header(file: BinaryIO, size: int, where: str) -> Header:
+    """The header of a file; a file of another kind is refused by its name."""
+    try:
+        return read_header(file, size, where)
+    except FileFormatError:
+        file.seek(0)
+        start = file.read(64)
+        file.seek(max(size - 1, 0))
+        known = None if start[8:9] == b"{" else kind_of_file(start, file.read(1), where.strip("'\""))
+        if known is None:
+            raise
+        kind, fix = known
+        raise FileFormatError(f"load: {where} is {kind}; Wayfare reads safetensors only", fix=fix) from None
+
+
+def _has_structure(header: Header, where: str) -> bool:
+    version = header.metadata.get(FORMAT_KEY)
+    if version is None and STRUCTURE_KEY not in header.metadata:
+        return False
+    if version is None or STRUCTURE_KEY not in header.metadata:
+        missing = FORMAT_KEY if version is None else STRUCTURE_KEY
+        raise FileFormatError(f"load: {where} has no {missing!r} in its metadata, so it cannot be understood",
+                              fix="Save it again with wf.save.")  # fmt: skip
+    if version != FORMAT:
+        writer = header.metadata.get(WRITER_KEY, "an unknown version")
+        raise FileFormatError(f"load: {where} has format {version!r:.30}, and this version reads {FORMAT!r}",
+                              fix=f"It was written by Wayfare {writer:.30}: use that or a newer one.")  # fmt: skip
+    return True
+
+
+def _structured(header: Header, tensors: dict[str, wf.Tensor], where: str) -> Any:
+    """The value of a file with a structure. Each tensor has one place in it: a small file cannot take much memory."""
+    left = dict(tensors)
+
+    def take(name: str) -> wf.Tensor:
+        if name not in left:
+            fault = "has no" if name not in tensors else "uses twice the"
+            raise FileFormatError(f"load: the structure of {where} {fault} tensor {name!r:.60}")
+        return left.pop(name)
+
+    value = decode(strict_json(header.metadata[STRUCTURE_KEY], f"the structure of {where}"), take)
+    if left:
+        raise FileFormatError(f"load: tensor {next(iter(left))!r:.60} of {where} has no place in its structure")
+    return value
+
+
+def _fill(file: BinaryIO, array: np.ndarray[Any, Any], stored: Stored, name: str, where: str) -> None:
+    """Read the bytes of one tensor into its array."""
+    if stored.code == BFLOAT16:
+        _fill_bfloat16(file, array.reshape(-1), where)
+        return
+    _read_into(file, _bytes_of(array), where)
+    if sys.byteorder == "big":
+        array.byteswap(inplace=True)
+    if stored.code == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+        raise FileFormatError(f"load: tensor {name!r:.60} of {where} has bytes that are neither True nor False")
+
+
+def _fill_bfloat16(file: BinaryIO, flat: np.ndarray[Any, Any], where: str) -> None:
+    """A bfloat16 is the upper half of a float32."""
+    words = flat.view(np.uint32)
+    for begin in range(0, len(words), _PIECE):
+        half = np.empty(len(words[begin : begin + _PIECE]), "<u2")
+        _read_into(file, _bytes_of(half), where)
+        np.left_shift(half, 16, out=words[begin : begin + _PIECE], dtype=np.uint32)
+
+
+def _read_into(file: BinaryIO, target: memoryview, where: str) -> None:
+    while len(target):
+        count = file.readinto(target)  # type: ignore[attr-defined]
+        if not count:
+            raise FileFormatError(f"load: {where} became shorter while it was read")
+        target = target[count:]
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """The memory of a contiguous array as bytes."""
+    flat: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+def path_text(op: str, path: Any, obj: Any = None) -> str:
+    """The path as text; a sentence for what is no path."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        swapped = op == "save" and isinstance(obj, (str, os.PathLike))
+        raise ArgumentTypeError(f"{op}: the path must be a str or a pathlib.Path, not {type(path).__name__}",
+                                fix="The value comes first: wf.save(value, path)." if swapped else "") from None
+    if not isinstance(text, str):
+        raise ArgumentTypeError(f"{op}: the path must be a str or a pathlib.Path, not {type(text).__name__}")
+    if not text or "\0" in text:
+        raise ArgumentError(f"{op}: {text!r} is no path")
+    return text

@@ -1,0 +1,185 @@
+"""Tables of vectors: Embedding looks rows up, EmbeddingBag folds the rows of each bag into one.
+
+A table's gradient is kept as the rows that were used, whatever `sparse` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from wayfare.autograd.modes import no_grad
+from wayfare.errors import ArgumentError, ShapeError
+from wayfare.functions.creation import empty
+from wayfare.nn.functional.sparse import embedding, embedding_bag
+from wayfare.nn.init import normal_
+from wayfare.nn.module import Module
+from wayfare.nn.parameter import Parameter
+from wayfare.tensor import Tensor
+
+__all__ = ["Embedding", "EmbeddingBag"]
+
+
+class _Table(Module):
+    """What both have: a table (num_embeddings, embedding_dim), and how its rows are treated."""
+
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+    max_norm: float | None
+    norm_type: float
+    scale_grad_by_freq: bool
+    sparse: bool
+    weight: Parameter
+
+    def _set_padding(self, padding_idx: int | None) -> None:
+        """A row from the end is counted from the front."""
+        rows = self.num_embeddings
+        if padding_idx is not None and not -rows <= padding_idx < rows:
+            raise ArgumentError(f"{type(self).__name__}: padding_idx {padding_idx} is out of range for a table of "
+                                f"{rows} rows")  # fmt: skip
+        self.padding_idx = padding_idx + rows if padding_idx is not None and padding_idx < 0 else padding_idx
+
+    def _set_weight(self, given: Tensor | None, trained: bool, device: Any, dtype: Any) -> None:
+        """A new table, or the memory of one that is given."""
+        if given is None:
+            new = empty(self.num_embeddings, self.embedding_dim, device=device, dtype=dtype)
+            self.weight = Parameter(new, requires_grad=trained)
+            self.reset_parameters()
+            return
+        if tuple(given.shape) != (self.num_embeddings, self.embedding_dim):
+            raise ShapeError(f"{type(self).__name__}: a table of {given.spec} is not of shape "
+                             f"{[self.num_embeddings, self.embedding_dim]}")  # fmt: skip
+        self.weight = Parameter(given, requires_grad=trained)
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew: normal numbers, zeros in the row of padding."""
+        normal_(self.weight)
+        if self.padding_idx is not None:
+            with no_grad():
+                self.weight[self.padding_idx].fill_(0)
+
+
+def _check_table(name: str, embeddings: Tensor) -> tuple[int, int]:
+    """The sizes of a table that is given."""
+    if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
+        shown = embeddings.spec if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise ShapeError(f"{name}.from_pretrained: takes a table of two dimensions, this is {shown}")
+    rows, columns = embeddings.shape
+    return rows, columns
+
+
+class Embedding(_Table):
+    """Row numbers (…) to rows (…, embedding_dim) of a table that is learnt.
+
+    The row `padding_idx` starts as zeros and gets no gradient. With `max_norm` the rows that are looked up are scaled,
+    in the table itself, to that norm at most. With `scale_grad_by_freq` the gradient of a row is divided by how often
+    it was looked up.
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Tensor | None = None,
+        _freeze: bool = False, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self._set_padding(padding_idx)
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self._set_weight(_weight, not _freeze, device, dtype)
+        self.sparse = sparse
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Integers (…) to (…, embedding_dim)."""
+        how = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+        return embedding(input, self.weight, *how)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what differs from the usual."""
+        parts = [f"{self.num_embeddings}, {self.embedding_dim}"]
+        if self.padding_idx is not None:
+            parts.append(f"padding_idx={self.padding_idx}")
+        if self.max_norm is not None:
+            parts.append(f"max_norm={self.max_norm}")
+        if self.norm_type != 2:
+            parts.append(f"norm_type={self.norm_type}")
+        if self.scale_grad_by_freq:
+            parts.append(f"scale_grad_by_freq={self.scale_grad_by_freq}")
+        if self.sparse:
+            parts.append("sparse=True")
+        return ", ".join(parts)
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, max_norm: float | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+    ) -> Self:  # fmt: skip
+        """A layer with this table (rows, columns), whose memory it shares; frozen unless told otherwise."""
+        rows, columns = _check_table(cls.__name__, embeddings)
+        return cls(
+            rows, columns, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, _weight=embeddings, _freeze=freeze,
+        )  # fmt: skip
+
+
+class EmbeddingBag(_Table):
+    """The sum, mean or max of the rows of each bag: (bags, numbers in each), or (numbers) with the `offsets` at which
+    bags begin, to (bags, embedding_dim)."""
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Tensor | None = None,
+        include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self._set_padding(padding_idx)
+        self._set_weight(_weight, True, device, dtype)
+        self.mode = mode
+        self.sparse = sparse
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """Row numbers in bags to (bags, embedding_dim); `per_sample_weights` (shaped like `input`) go with "sum"."""
+        return embedding_bag(
+            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode,
+            self.sparse, per_sample_weights, self.include_last_offset, self.padding_idx,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """Sizes, the mode, and what differs from the usual."""
+        parts = [f"{self.num_embeddings}, {self.embedding_dim}"]
+        if self.max_norm is not None:
+            parts.append(f"max_norm={self.max_norm!r}")
+        if self.norm_type != 2:
+            parts.append(f"norm_type={self.norm_type!r}")
+        if self.scale_grad_by_freq:
+            parts.append(f"scale_grad_by_freq={self.scale_grad_by_freq!r}")
+        parts.append(f"mode={self.mode!r}")
+        if self.padding_idx is not None:
+            parts.append(f"padding_idx={self.padding_idx!r}")
+        return ", ".join(parts)
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, max_norm: float | None = None, norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> Self:  # fmt: skip
+        """A layer with this table (rows, columns), whose memory it shares; frozen unless told otherwise."""
+        rows, columns = _check_table(cls.__name__, embeddings)
+        bag = cls(
+            rows, columns, _weight=embeddings, max_norm=max_norm, norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq, mode=mode, sparse=sparse, include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+        )  # fmt: skip
+        bag.weight.requires_grad_(not freeze)
+        return bag

@@ -1,0 +1,171 @@
+"""What runs around a module's forward and backward: hooks, and how a call with hooks goes.
+
+A module without hooks has none of this: it calls `forward` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from wayfare.autograd.function import Function
+from wayfare.errors import ArgumentTypeError
+from wayfare.graph.node import Handle
+from wayfare.tensor import Tensor
+
+if TYPE_CHECKING:
+    from wayfare.nn.module import Module
+
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """The hooks of one module, each kind in the order in which they run."""
+
+    __slots__ = ("backward", "backward_pre", "forward", "forward_pre")
+
+    def __init__(self) -> None:
+        # A forward hook is kept with how it is to be called: with the keyword arguments, after an error too.
+        self.forward_pre: dict[int, tuple[Hook, bool]] = {}
+        self.forward: dict[int, tuple[Hook, bool, bool]] = {}
+        self.backward_pre: dict[int, Hook] = {}
+        self.backward: dict[int, Hook] = {}
+
+
+def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
+    """Enter a hook as the last or the first of its kind. The handle takes it out again."""
+    hook = entry[0] if isinstance(entry, tuple) else entry
+    if not callable(hook):
+        raise ArgumentTypeError(f"a hook must be a function, not {type(hook).__name__}")
+    before = list(hooks.items())
+    handle = Handle(hooks, entry)
+    if prepend:
+        for key, kept in before:
+            del hooks[key]
+            hooks[key] = kept
+    return handle
+
+
+def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module.forward(*args, **kwargs)` with its hooks around it."""
+    if not (hooks.forward_pre or hooks.forward or hooks.backward or hooks.backward_pre):
+        return module.forward(*args, **kwargs)
+    for hook, with_kwargs in list(hooks.forward_pre.values()):
+        args, kwargs = _before(module, hook, with_kwargs, args, kwargs)
+    watch = _BackwardWatch(module, hooks) if hooks.backward or hooks.backward_pre else None
+    if watch is not None:
+        args = watch.inputs(args)
+    done: set[Hook] = set()
+    try:
+        result = module.forward(*args, **kwargs)
+        for hook, with_kwargs, _ in list(hooks.forward.values()):
+            done.add(hook)
+            given = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
+            result = result if given is None else given
+    except Exception:
+        for hook, with_kwargs, always in list(hooks.forward.values()):
+            if always and hook not in done:
+                _ = hook(module, args, kwargs, None) if with_kwargs else hook(module, args, None)
+        raise
+    return result if watch is None else watch.outputs(result)
+
+
+def _before(
+    module: Module, hook: Hook, with_kwargs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments after a pre-hook has seen them, and maybe given others."""
+    if not with_kwargs:
+        given = hook(module, args)
+        if given is None:
+            return args, kwargs
+        return given if isinstance(given, tuple) else (given,), kwargs
+    given = hook(module, args, kwargs)
+    if given is None:
+        return args, kwargs
+    if not (isinstance(given, tuple) and len(given) == 2):
+        raise ArgumentTypeError("a forward pre-hook with kwargs must return None or (args, kwargs), "
+                                f"not {type(given).__name__}")  # fmt: skip
+    return given
+
+
+class _Crossing(Function):
+    """Tensors pass through unchanged; their gradients are shown on the way back, all at once."""
+
+    @staticmethod
+    def forward(ctx: Any, seen: Callable[[tuple[Any, ...]], Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The same values."""
+        ctx.seen = seen
+        ctx.set_materialize_grads(False)
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        """The gradients, or what a hook put in their place."""
+        replaced = ctx.seen(grads)
+        return (None, *(grads if replaced is None else replaced))
+
+
+class _BackwardWatch:
+    """One call of a module whose gradients are watched: hooks see those of its outputs and of its inputs."""
+
+    def __init__(self, module: Module, hooks: Hooks) -> None:
+        self._module = module
+        self._hooks = hooks
+        self._grad_output: tuple[Any, ...] = ()
+        self._places: list[int] = []
+        self._count = 0
+
+    def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, their tensors led through a crossing."""
+        self._count = len(args)
+        crossed, self._places = _cross(args, self._leave)
+        return crossed
+
+    def outputs(self, result: Any) -> Any:
+        """The result, its tensors led through a crossing."""
+        if isinstance(result, Tensor):
+            return _cross((result,), self._enter)[0][0]
+        if isinstance(result, (tuple, list)):
+            crossed, _ = _cross(tuple(result), self._enter)
+            if hasattr(result, "_fields"):
+                return type(result)(*crossed)
+            return type(result)(crossed)
+        return result
+
+    def _enter(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients of the outputs are there."""
+        for hook in list(self._hooks.backward_pre.values()):
+            given = hook(self._module, grads)
+            if given is not None:
+                grads = given if isinstance(given, tuple) else (given,)
+        self._grad_output = grads
+        if not self._places:  # No input wants a gradient, so this is all there will be to see.
+            self._run_hooks((None,) * self._count)
+        return grads
+
+    def _leave(self, grads: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The gradients of the inputs are there."""
+        by_place: list[Any] = [None] * self._count
+        for place, grad in zip(self._places, grads, strict=True):
+            by_place[place] = grad
+        replaced = self._run_hooks(tuple(by_place))
+        return None if replaced is None else tuple(replaced[place] for place in self._places)
+
+    def _run_hooks(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        replaced = None
+        for hook in list(self._hooks.backward.values()):
+            given = hook(self._module, grad_input, self._grad_output)
+            if given is not None:
+                replaced = grad_input = given if isinstance(given, tuple) else (given,)
+        return replaced
+
+
+def _cross(values: tuple[Any, ...], seen: Callable[[tuple[Any, ...]], Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """The values with those tensors that require a gradient led through one crossing, and which those were."""
+    places = [i for i, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+    if not places:
+        return values, places
+    crossed = list(values)
+    for place, tensor in zip(places, _Crossing.apply(seen, *(values[i] for i in places)), strict=True):
+        crossed[place] = tensor
+    return tuple(crossed), places

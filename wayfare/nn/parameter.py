@@ -1,0 +1,51 @@
+"""Parameter and Buffer: tensors that a module takes in when they are assigned to it.
+
+Both are plain tensors with a mark. `isinstance(t, Parameter)` reads the mark, and a parameter goes through every
+operator as quickly as any other tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wayfare.errors import ArgumentTypeError
+from wayfare.tensor import Tensor, wrap
+
+__all__ = ["Parameter", "Buffer"]
+
+
+class _Marked(type):
+    """A class whose instances are the tensors that carry its name as their mark."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and getattr(instance, "_role", None) == cls.__name__
+
+
+def _marked(role: str, data: Any) -> Tensor:
+    """The memory of `data` as a leaf of its own with a mark; without data, an empty tensor."""
+    if data is None:
+        data = Tensor()
+    if not isinstance(data, Tensor):
+        raise ArgumentTypeError(f"{role}: takes a Tensor, not {type(data).__name__}",
+                                fix=f"Write nn.{role}(wf.tensor(...)).")  # fmt: skip
+    out = wrap(data.detach()._array)
+    out._role = role
+    return out
+
+
+class Parameter(Tensor, metaclass=_Marked):
+    """A tensor to be learnt. Assigned to a module it is listed in `parameters()` and saved in its state."""
+
+    __slots__ = ()
+
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
+        return _marked("Parameter", data).requires_grad_(requires_grad)  # type: ignore[return-value]
+
+
+class Buffer(Tensor, metaclass=_Marked):
+    """A tensor of a module's state that is not learnt. `register_buffer(…, persistent=False)` makes one not saved."""
+
+    __slots__ = ()
+
+    def __new__(cls, data: Tensor | None = None) -> Buffer:
+        return _marked("Buffer", data)  # type: ignore[return-value]

@@ -1,0 +1,117 @@
+"""Sequences as recurrent layers run them: rows packed in order of time, and the way back to the form they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.functions.creation import from_numpy
+from wayfare.functions.join import cat
+from wayfare.nn.utils.rnn import PackedSequence
+from wayfare.tensor import Tensor
+
+
+class Packing:
+    """`rows` [all steps, features] in order of time, `sizes` of the steps, and how many sequences there are."""
+
+    def __init__(
+        self, rows: Tensor, sizes: tuple[int, ...], count: int, as_given: Callable[[Tensor], Any],
+        order: Tensor | None = None, back: Tensor | None = None, batched: bool = True,
+    ) -> None:  # fmt: skip
+        self.rows, self.sizes, self.count, self.batched = rows, sizes, count, batched
+        # Rows [all steps, …] in this order, in the form of the input.
+        self.as_given = as_given
+        self._order, self._back = order, back
+
+    def longest_first(self, states: Tensor, dim: int) -> Tensor:
+        """States given in the order of the input in that of the rows."""
+        return states if self._order is None else states.index_select(dim, self._order)
+
+    def in_given_order(self, states: Tensor, dim: int) -> Tensor:
+        """The way back."""
+        return states if self._back is None else states.index_select(dim, self._back)
+
+
+def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packing:
+    """Any form of sequences, packed; `name` is the layer that is given them and takes so many features."""
+    if isinstance(given, PackedSequence):
+        _check_features(name, given.data, features)
+        sizes = tuple(given.batch_sizes.tolist())
+        return Packing(
+            given.data, sizes, sizes[0] if sizes else 0, lambda rows: given._replace(data=rows), given.sorted_indices,
+            given.unsorted_indices,
+        )  # fmt: skip
+    if isinstance(given, Tensor):
+        return _of_padded(name, given, features, batch_first)
+    if isinstance(given, (list, tuple)):
+        return _of_list(name, given, features)
+    if isinstance(getattr(given, "values", None), Tensor) and isinstance(getattr(given, "offsets", None), Tensor):
+        # A ragged tensor: rows one behind the other, and where each begins.
+        _check_features(name, given.values, features)
+        lengths = np.diff(given.offsets.numpy())
+        return _of_parts(given.values, lengths, lambda rows: type(given).from_parts(rows, given.offsets))
+    raise ArgumentTypeError(f"{name}: takes a Tensor, a PackedSequence, a Ragged or a list of sequences, not "
+                            f"{type(given).__name__}")  # fmt: skip
+
+
+def _check_features(name: str, x: Tensor, features: int, what: str = "the packed rows") -> None:
+    if x.ndim != 2 or x.shape[1] != features:
+        raise ShapeError(f"{name}: {what} must be [steps, {features}], they are {x.spec}")
+
+
+def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packing:
+    if x.ndim not in (2, 3):
+        raise ArgumentError(f"{name}: expects an input of 3 dimensions, or of 2 for one sequence, not {x.spec}")
+    if x.shape[-1] != features:
+        layout = "steps" if x.ndim == 2 else "batch, steps" if batch_first else "steps, batch"
+        raise ShapeError(f"{name}: expects an input of [{layout}, {features}], not {x.spec}")
+    if x.ndim == 2:
+        steps, count = x.shape[0], 1
+    else:
+        steps, count = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    if steps == 0:
+        raise OperationError(f"{name}: sequences of no steps need a list of sequences, this is a tensor {x.spec}",
+                             fix="Give a list of tensors [steps, features].")  # fmt: skip
+    if x.ndim == 2:
+        return Packing(x, (1,) * steps, 1, lambda rows: rows, batched=False)
+    turned = x.transpose(0, 1) if batch_first else x
+
+    def as_given(rows: Tensor) -> Tensor:
+        out = rows.reshape(steps, count, rows.shape[1])
+        return out.transpose(0, 1) if batch_first else out
+
+    sizes = (count,) * steps if count else ()
+    return Packing(turned.reshape(steps * count, features), sizes, count, as_given)
+
+
+def _of_list(name: str, given: Sequence[Any], features: int) -> Packing:
+    if not given:
+        raise OperationError(f"{name}: the list of sequences is empty", fix="Give at least one, if of no steps.")
+    for number, x in enumerate(given):
+        if not isinstance(x, Tensor):
+            raise ArgumentTypeError(f"{name}: sequence {number} of the list must be a Tensor, not {type(x).__name__}")
+        _check_features(name, x, features, f"the steps of sequence {number}")
+    lengths = [x.shape[0] for x in given]
+    return _of_parts(cat(list(given)), np.array(lengths), lambda rows: list(rows.split(lengths)))
+
+
+def _of_parts(values: Tensor, lengths: Any, as_given: Callable[[Tensor], Any]) -> Packing:
+    """Sequences one behind the other, in any order of lengths."""
+    order = np.argsort(-lengths, kind="stable")
+    longest = int(lengths.max(initial=0))
+    # How many sequences are longer than 0, 1, …: the rows of each step.
+    sizes = lengths.size - np.cumsum(np.bincount(lengths, minlength=longest + 1))[:longest]
+    steps = np.repeat(np.arange(longest), sizes)
+    places = np.arange(steps.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    source = (np.cumsum(lengths) - lengths)[order][places] + steps
+    back_rows, back = np.empty_like(source), np.empty_like(order)
+    back_rows[source] = np.arange(source.size)
+    back[order] = np.arange(order.size)
+    to_given = from_numpy(back_rows)
+    return Packing(
+        values.index_select(0, from_numpy(source)), tuple(sizes.tolist()), lengths.size,
+        lambda rows: as_given(rows.index_select(0, to_given)), from_numpy(order), from_numpy(back),
+    )  # fmt: skip

@@ -1,0 +1,27 @@
+"""Optimisers: they change parameters by their gradients, all parameters of a group in one native call.
+
+    optimizer = wf.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    optimizer.step()
+
+Names, options, states and files are PyTorch's; so is what a step computes.
+"""
+
+from wayfare.optim import lr_scheduler
+from wayfare.optim.adadelta import Adadelta
+from wayfare.optim.adagrad import Adagrad
+from wayfare.optim.adam import Adam, AdamW
+from wayfare.optim.adamax import Adamax
+from wayfare.optim.lbfgs import LBFGS
+from wayfare.optim.nadam import NAdam
+from wayfare.optim.optimizer import Optimizer
+from wayfare.optim.radam import RAdam
+from wayfare.optim.rmsprop import RMSprop
+from wayfare.optim.sgd import SGD
+from wayfare.optim.sparse_adam import SparseAdam
+
+__all__ = [
+    "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "Optimizer", "RAdam", "RMSprop",
+    "SparseAdam", "lr_scheduler",
+]  # fmt: skip

@@ -1,0 +1,86 @@
+"""Adagrad: steps scaled by the sum of all squares of the gradient so far."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import wayfare as wf
+from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_flags, check_range, number
+from wayfare.optim.optimizer import Group, Params
+from wayfare.updates import FusedUpdate
+
+__all__ = ["Adagrad"]
+
+
+@cache
+def _adagrad(decay: bool) -> FusedUpdate:
+    @wf.fused_update(writes=("p", "total"))
+    def adagrad(m: Any, p: Any, g: Any, total: Any, *, rate: Any, sign: Any, weight_decay: Any, eps: Any) -> Any:
+        g = m.fma(p, weight_decay, g * sign) if decay else g * sign
+        total = m.fma(g, g, total)
+        return p - g * rate / (m.sqrt(total) + eps), total
+
+    return adagrad
+
+
+class Adagrad(ElementwiseOptimizer):
+    """Adagrad: `p -= rate · g / (√sum + eps)`, where sum is that of all squares of g so far.
+
+    The rate is `lr / (1 + (step - 1) · lr_decay)`. Without weight decay a gradient of rows (of an embedding) changes
+    these rows only. `foreach` and `fused` change nothing: every step is one native call.
+    """
+
+    def __init__(
+        self, params: Params, lr: float | wf.Tensor = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
+        initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
+        maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(params, {
+            "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value, "foreach": foreach, "maximize": maximize,
+            "differentiable": differentiable, "fused": fused,
+        })  # fmt: skip
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise if an option's value makes no sense."""
+        check_range("Adagrad", options, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        check_flags("Adagrad", options)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Take over another group; its sums begin now."""
+        super().add_param_group(param_group)
+        for p in param_group["params"]:
+            self._begin(param_group, p, self.state[p])
+
+    def state_names(self, group: Group) -> tuple[str, ...]:
+        """The sum of squares."""
+        return ("sum",)
+
+    def new_state(self, name: str, p: wf.Tensor, group: Group) -> Any:
+        """Sums begin at a given value."""
+        if name == "sum":
+            return wf.full_like(p, number(group["initial_accumulator_value"]))
+        return super().new_state(name, p, group)
+
+    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+        """One step."""
+        _adagrad(group["weight_decay"] != 0)(*lists, **self._numbers(group, counts[0]))
+        return {"step": counts[0] + 1}
+
+    def takes_rows(self, group: Group) -> bool:
+        """Weight decay moves every row, whatever its gradient."""
+        return bool(group["weight_decay"] == 0)
+
+    def update_rows(self, group: Group, rows: wf.Tensor, tensors: list[Any], *counts: Any) -> State:
+        """One step of some rows."""
+        _adagrad(False).at_rows(rows, *tensors, **self._numbers(group, counts[0]))
+        return {"step": counts[0] + 1}
+
+    def _numbers(self, group: Group, before: int) -> dict[str, float]:
+        return {
+            "rate": number(group["lr"]) / (1.0 + before * number(group["lr_decay"])),
+            "sign": -1.0 if group["maximize"] else 1.0,
+            "weight_decay": number(group["weight_decay"]),
+            "eps": number(group["eps"]),
+        }

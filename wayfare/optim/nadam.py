@@ -1,0 +1,89 @@
+"""NAdam: Adam with Nesterov's momentum, which warms up."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import wayfare as wf
+from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_flags, check_range, number
+from wayfare.optim.optimizer import Group, Params
+from wayfare.updates import FusedUpdate
+
+__all__ = ["NAdam"]
+
+
+@cache
+def _nadam(decay: str) -> FusedUpdate:
+    """`decay` is "none", "slope" (added to the gradient) or "weight" (taken from the parameter)."""
+
+    @wf.fused_update(writes=("p", "average", "square"))
+    def nadam(
+        m: Any, p: Any, g: Any, average: Any, square: Any, *, rate: Any, rate_of_average: Any, sign: Any,
+        weight_decay: Any, fresh: Any, keep_square: Any, fresh_square: Any, correction: Any, eps: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        g = g * sign
+        if decay == "slope":
+            g = m.fma(p, weight_decay, g)
+        elif decay == "weight":
+            p = p * weight_decay
+        average = m.fma(g - average, fresh, average)
+        square = m.fma(g * fresh_square, g, square * keep_square)
+        scale = m.sqrt(square / correction) + eps
+        return p - g * rate / scale - average * rate_of_average / scale, average, square
+
+    return nadam
+
+
+class NAdam(ElementwiseOptimizer):
+    """Adam whose step looks ahead by Nesterov's momentum; `momentum_decay` says how fast that warms up.
+
+    `foreach` and `capturable` change nothing: every step is one native call.
+    """
+
+    counters = ("step", "mu_product")
+
+    def __init__(
+        self, params: Params, lr: float | wf.Tensor = 2e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0, momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False, *, foreach: bool | None = None, maximize: bool = False,
+        capturable: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay, "maximize": maximize, "foreach": foreach,
+            "capturable": capturable, "differentiable": differentiable,
+        })  # fmt: skip
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise if an option's value makes no sense."""
+        check_range("NAdam", options, "lr", "eps", "weight_decay", "momentum_decay")
+        check_betas("NAdam", options)
+        check_flags("NAdam", options)
+
+    def state_names(self, group: Group) -> tuple[str, ...]:
+        """The running averages."""
+        return ("exp_avg", "exp_avg_sq")
+
+    def new_state(self, name: str, p: wf.Tensor, group: Group) -> Any:
+        """The product of all momentums so far begins at 1."""
+        return 1.0 if name == "mu_product" else super().new_state(name, p, group)
+
+    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+        """One step."""
+        step = counts[0] + 1
+        rate, decay, kind = number(group["lr"]), number(group["weight_decay"]), "none"
+        first, second = map(number, group["betas"])
+        if decay != 0:
+            kind = "slope"
+            if group["decoupled_weight_decay"]:
+                kind, decay = "weight", 1.0 - rate * decay
+        # The momentum grows from half of its final size.
+        now, later = (first * (1.0 - 0.5 * 0.96 ** (s * number(group["momentum_decay"]))) for s in (step, step + 1))
+        product = counts[1] * now
+        _nadam(kind)(
+            *lists, rate=rate * (1.0 - now) / (1.0 - product), rate_of_average=rate * later / (1.0 - product * later),
+            sign=-1.0 if group["maximize"] else 1.0, weight_decay=decay, fresh=1.0 - first, keep_square=second,
+            fresh_square=1.0 - second, correction=1.0 - second**step, eps=number(group["eps"]),
+        )  # fmt: skip
+        return {"step": step, "mu_product": product}

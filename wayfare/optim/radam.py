@@ -1,0 +1,88 @@
+"""RAdam: Adam that scales by the average of squares only when that average is good enough."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import wayfare as wf
+from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_flags, check_range, number
+from wayfare.optim.optimizer import Group, Params
+from wayfare.updates import FusedUpdate
+
+__all__ = ["RAdam"]
+
+
+@cache
+def _radam(decay: str, adaptive: bool) -> FusedUpdate:
+    """`decay` is "none", "slope" (added to the gradient) or "weight" (taken from the parameter)."""
+
+    @wf.fused_update(writes=("p", "average", "square"))
+    def radam(
+        m: Any, p: Any, g: Any, average: Any, square: Any, *, rate: Any, sign: Any, weight_decay: Any, fresh: Any,
+        keep_square: Any, fresh_square: Any, eps: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        g = g * sign
+        if decay == "slope":
+            g = m.fma(p, weight_decay, g)
+        elif decay == "weight":
+            p = p * weight_decay
+        average = m.fma(g - average, fresh, average)
+        square = m.fma(g * fresh_square, g, square * keep_square)
+        move = average * rate
+        return p - (move / (m.sqrt(square) + eps) if adaptive else move), average, square
+
+    return radam
+
+
+class RAdam(ElementwiseOptimizer):
+    """Adam whose first steps are those of momentum, until the average of squares rests on enough gradients.
+
+    From then on the rate is rectified by how much that average still varies. `foreach` and `capturable` change nothing:
+    every step is one native call.
+    """
+
+    def __init__(
+        self, params: Params, lr: float | wf.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0, decoupled_weight_decay: bool = False, *,
+        foreach: bool | None = None, maximize: bool = False, capturable: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
+            "foreach": foreach, "capturable": capturable, "decoupled_weight_decay": decoupled_weight_decay,
+            "differentiable": differentiable,
+        })  # fmt: skip
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise if an option's value makes no sense."""
+        check_range("RAdam", options, "lr", "eps", "weight_decay")
+        check_betas("RAdam", options)
+        check_flags("RAdam", options)
+
+    def state_names(self, group: Group) -> tuple[str, ...]:
+        """The running averages."""
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+        """One step."""
+        step = counts[0] + 1
+        rate, decay, kind = number(group["lr"]), number(group["weight_decay"]), "none"
+        first, second = map(number, group["betas"])
+        if decay != 0:
+            kind = "slope"
+            if group["decoupled_weight_decay"]:
+                kind, decay = "weight", 1.0 - rate * decay
+        rate /= 1.0 - first**step
+        # How many gradients the average of squares rests on, at last and now.
+        last = 2.0 / (1.0 - second) - 1.0
+        correction = 1.0 - second**step
+        now = last - 2.0 * step * second**step / correction
+        if now > 5.0:
+            rectified = (now - 4.0) * (now - 2.0) * last / ((last - 4.0) * (last - 2.0) * now)
+            rate *= math.sqrt(correction * rectified)
+        _radam(kind, now > 5.0)(
+            *lists, rate=rate, sign=-1.0 if group["maximize"] else 1.0, weight_decay=decay, fresh=1.0 - first,
+            keep_square=second, fresh_square=1.0 - second, eps=number(group["eps"]),
+        )  # fmt: skip
+        return {"step": step}

@@ -1,0 +1,76 @@
+"""SparseAdam: Adam for embeddings, which changes only the rows that were looked up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import wayfare as wf
+from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_range, number
+from wayfare.optim.optimizer import Group, Params
+
+__all__ = ["SparseAdam"]
+
+
+@wf.fused_update(writes=("p", "average", "square"))
+def _sparse_adam(
+    m: Any, p: Any, g: Any, average: Any, square: Any, *, rate: Any, sign: Any, fresh: Any, fresh_square: Any, eps: Any
+) -> tuple[Any, ...]:
+    g = g * sign
+    average = m.fma(g - average, fresh, average)
+    square = m.fma(g * g - square, fresh_square, square)
+    return p - average * rate / (m.sqrt(square) + eps), average, square
+
+
+class SparseAdam(ElementwiseOptimizer):
+    """Adam that changes only those rows of a parameter, and of its states, that have a gradient.
+
+    A step costs what these rows cost, however large the table is. Where the gradient is a whole tensor (because
+    somebody looked at `.grad`, say), the rows that are not all zeros count; PyTorch refuses such gradients.
+    """
+
+    def __init__(
+        self, params: Params, lr: float | wf.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize})
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise if an option's value makes no sense."""
+        check_range("SparseAdam", options, "lr", "eps", strict=True)
+        check_betas("SparseAdam", options)
+
+    def state_names(self, group: Group) -> tuple[str, ...]:
+        """The running averages."""
+        return ("exp_avg", "exp_avg_sq")
+
+    def takes_rows(self, group: Group) -> bool:
+        """That is what it is for."""
+        return True
+
+    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+        """One step of parameters whose gradient is a whole tensor."""
+        numbers = self._numbers(group, counts[0] + 1)
+        for p, grad, average, square in zip(*lists, strict=True):
+            if p.ndim == 0:
+                _sparse_adam([p], [grad], [average], [square], **numbers)
+                continue
+            rows = (grad.flatten(1) != 0).any(1) if grad.ndim > 1 else grad != 0
+            places = rows.nonzero().flatten()
+            _sparse_adam.at_rows(places, p, grad.detach()[places], average, square, **numbers)
+        return {"step": counts[0] + 1}
+
+    def update_rows(self, group: Group, rows: wf.Tensor, tensors: list[Any], *counts: Any) -> State:
+        """One step of some rows."""
+        _sparse_adam.at_rows(rows, *tensors, **self._numbers(group, counts[0] + 1))
+        return {"step": counts[0] + 1}
+
+    def _numbers(self, group: Group, step: int) -> dict[str, float]:
+        first, second = map(number, group["betas"])
+        return {
+            "rate": number(group["lr"]) * math.sqrt(1.0 - second**step) / (1.0 - first**step),
+            "sign": -1.0 if group["maximize"] else 1.0,
+            "fresh": 1.0 - first,
+            "fresh_square": 1.0 - second,
+            "eps": number(group["eps"]),
+        }

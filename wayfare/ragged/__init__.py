@@ -1,0 +1,5 @@
+"""Ragged tensors: rows of different lengths without padding."""
+
+from wayfare.ragged.ragged import Ragged
+
+__all__ = ["Ragged"]
