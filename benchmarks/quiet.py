@@ -17,10 +17,13 @@ from benchmarks.worker import Worker
 WAITING_SHARE = 0.1  # of a round, all threads together; an idle machine shows 0.02 to 0.08
 PATIENCE_SECONDS = 20.0  # for one row, once it has had as many rounds as it wants
 PAUSE_SECONDS = 0.1  # a neighbour may be gone by then
-SETTLE_SECONDS = 0.03  # OpenMP's threads spin for some 13 ms after their last work: the other side's must be asleep
+# OpenMP's threads spin for some 13 ms after their last work, OpenBLAS's for 100: the other side's must be asleep.
+SETTLE_SECONDS = 0.12
 
 
-def quiet_rounds(sides: Sides, work: str, rounds: int, **parameters: Any) -> list[list[float]]:
+def quiet_rounds(
+    sides: Sides, work: str, rounds: int, waiting: float = WAITING_SHARE, **parameters: Any
+) -> list[list[float]]:
     """Seconds per step of each side in `rounds` undisturbed rounds; Skipped if the machine does not allow half of them.
 
     Each side runs for about as long as the other, not for as many steps: a side many times faster would otherwise get
@@ -36,7 +39,7 @@ def quiet_rounds(sides: Sides, work: str, rounds: int, **parameters: Any) -> lis
         quiet = True
         # Whoever goes first finds the caches cold and the clock speed low, so they take turns.
         for side in range(len(numbers)) if turns % 2 == 0 else reversed(range(len(numbers))):
-            seconds[side], undisturbed = _round(sides.workers[side], numbers[side])
+            seconds[side], undisturbed = _round(sides.workers[side], numbers[side], waiting)
             quiet = quiet and undisturbed
         turns += 1
         short = [n * s < harness.ROUND_SECONDS / 2 for n, s in zip(numbers, seconds, strict=True)]
@@ -52,9 +55,9 @@ def quiet_rounds(sides: Sides, work: str, rounds: int, **parameters: Any) -> lis
     return [list(side) for side in zip(*kept, strict=True)]
 
 
-def _round(worker: Worker, number: int) -> tuple[float, bool]:
+def _round(worker: Worker, number: int, waiting: float) -> tuple[float, bool]:
     sleep(SETTLE_SECONDS)
     before = worker.call("threads.waited")
     seconds = worker.time(number)
     after = worker.call("threads.waited")
-    return seconds, before is None or after - before <= WAITING_SHARE * seconds * number
+    return seconds, before is None or after - before <= waiting * seconds * number

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.agreement import check
 from benchmarks.harness import Measurement, Report, Sides, Skipped, version
-from benchmarks.quiet import quiet_rounds
+from benchmarks.quiet import WAITING_SHARE, quiet_rounds
 
 
 class Rows:
@@ -24,11 +24,13 @@ class Rows:
         work: str,
         must: float | None,
         aim: float | None,
+        waiting: float = WAITING_SHARE,
         **parameters: Any,
     ) -> None:
+        """One row; `waiting` is how much of a round its threads may have had to wait for a core."""
         try:
             check(sides, work, **parameters)
-            seconds = quiet_rounds(sides, work, self.report.options.rounds, **parameters)
+            seconds = quiet_rounds(sides, work, self.report.options.rounds, waiting, **parameters)
         except Skipped as reason:
             self.skipped.append((title, str(reason)))
             return

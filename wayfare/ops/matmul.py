@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend import pool, products
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define
@@ -139,6 +140,8 @@ def raw_matmul(a: Any, b: Any) -> Any:
         return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
         return np.matmul(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
+    if a.ndim > 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype.kind == "f":
+        return products.stack_product(a, b, pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
     return np.matmul(a, b)
 
 
