@@ -115,7 +115,7 @@ def slug(title):
 
 def by_home(module):
     """The public names of a module by the module that defines them: [(home, [(name, thing), …]), …]."""
-    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    names = getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
     homes = {}
     for name in sorted(names, key=str.lower):
         thing = getattr(module, name)

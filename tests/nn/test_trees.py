@@ -26,7 +26,8 @@ def close(state, expected):
 def weights(cell, gates):
     """Weights and biases of each gate: of the input, of the state, and the bias."""
     bias = np.zeros(gates * cell.hidden_size) if cell.bias is None else array(cell.bias)
-    return np.split(array(cell.weight_ih), 4), np.split(array(cell.weight_hh), gates), np.split(bias, gates)
+    of_state = [array(cell.weight_hh)] + ([array(cell.weight_fh)] if hasattr(cell, "weight_fh") else [])
+    return np.split(array(cell.weight_ih), 4), np.split(np.concatenate(of_state), gates), np.split(bias, gates)
 
 
 def binary(cell, left, right, x=None):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import stat
 import struct
 import time
@@ -103,7 +102,7 @@ class Store:
         content = _pack(key, data, {"time": f"{time.time():.0f}", **about})
         if len(content) > self.limit_bytes or not self._ready():
             return
-        unfinished = path.with_name(f"{key[:16]}-{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}")
+        unfinished = path.with_name(f"{key[:16]}-{os.getpid()}-{os.urandom(4).hex()}{_UNFINISHED}")
         try:
             _write(unfinished, content)
             os.replace(unfinished, path)

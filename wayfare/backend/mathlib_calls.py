@@ -7,7 +7,6 @@ Cython skips a look-up; for functions of a module it is never read, so callers l
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import importlib
 from collections.abc import Callable
 from functools import cache
@@ -45,7 +44,9 @@ def symbol_address(symbol: str) -> int:
     if symbol.startswith(_PREFIX) and name in _SCIPY:
         return _in_scipy(_SCIPY[name])
     if symbol in _C_LIBRARY:
-        library = ctypes.CDLL(ctypes.util.find_library("m") or ctypes.util.find_library("msvcrt"))
+        # Its import is a tenth of the whole package's, and few programs call these.
+        find: Callable[[str], str | None] = importlib.import_module("ctypes.util").find_library
+        library = ctypes.CDLL(find("m") or find("msvcrt"))
         return int(ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0)
     raise LoopError(f"there is no library function {symbol!r}")
 

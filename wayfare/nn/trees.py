@@ -34,7 +34,7 @@ State = tuple[Tensor, Tensor]
 
 @fused
 def _leaf_gates(x: Tensor) -> State:
-    i, o, u = x.chunk(3, -1)
+    i, o, u, _ = x.chunk(4, -1)  # there is nothing to forget
     c = i.sigmoid() * u.tanh()
     return o.sigmoid() * c.tanh(), c
 
@@ -138,8 +138,8 @@ class BinaryTreeLSTMCell(_TreeCell):
     def leaf(self, x: Tensor) -> State:
         """The state of a leaf with the input x."""
         self._check_input(x)
-        used = 3 * self.hidden_size  # there is nothing to forget
-        return _leaf_gates(linear(x, self.weight_ih[:used], None if self.bias is None else self.bias[:used]))  # type: ignore[no-any-return]
+        bias = None if self.bias is None else self.bias[: 4 * self.hidden_size]
+        return _leaf_gates(linear(x, self.weight_ih, bias))  # type: ignore[no-any-return]
 
     def forward(self, left: State, right: State, x: Tensor | None = None) -> State:
         """The state of a node from those of its two children, and its own input if it has one."""
@@ -159,15 +159,18 @@ class ChildSumTreeLSTMCell(_TreeCell):
     """A Tree-LSTM for nodes of any number of children, in no order: their h are added, each has a forget gate.
 
     `cell(x, children)` gives (h, c), each [hidden_size] or [batch, hidden_size], from the node's input and a list of
-    its children's states; a leaf has none. Gates stand as input, output, update, forget in `weight_ih`
-    [4·hidden, input], `weight_hh` [4·hidden, hidden] and `bias`.
+    its children's states; a leaf has none. Gates stand as input, output, update, forget in `weight_ih` [4·hidden, input]
+    and `bias`, the first three also in `weight_hh` [3·hidden, hidden] for the sum of the children's h; `weight_fh`
+    [hidden, hidden] makes the forget gate of each child from its own h.
     """
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
     ) -> None:
-        super().__init__(input_size, hidden_size, bias and 4 * hidden_size, (4 * hidden_size, hidden_size), device,
+        super().__init__(input_size, hidden_size, bias and 4 * hidden_size, (3 * hidden_size, hidden_size), device,
                          dtype)  # fmt: skip
+        self.weight_fh = Parameter(empty(hidden_size, hidden_size, device=device, dtype=dtype))
+        self.reset_parameters()
 
     def forward(self, x: Tensor, children: Sequence[State] = ()) -> State:
         """The state of a node from its input and its children's states."""
@@ -176,15 +179,14 @@ class ChildSumTreeLSTMCell(_TreeCell):
             given = "one state" if isinstance(children, (list, tuple)) else type(children).__name__
             raise ArgumentTypeError(f"{type(self).__name__}: children must be a list of states (h, c), not {given}",
                                     fix="For one child write cell(x, [child]).")  # fmt: skip
-        used = 3 * self.hidden_size
+        of_x = linear(x, self.weight_ih, self.bias)
         if not children:
-            return _leaf_gates(linear(x, self.weight_ih[:used], None if self.bias is None else self.bias[:used]))  # type: ignore[no-any-return]
+            return _leaf_gates(of_x)  # type: ignore[no-any-return]
         batch = tuple(x.shape[:-1])
         for number, child in enumerate(children):
             self._checked_state(child, f"child {number}", batch)
         h = stack([child[0] for child in children], -2)
-        of_sum = linear(h.sum(-2), self.weight_hh[:used])
-        of_each = linear(h, self.weight_hh[used:])
+        of_sum = linear(h.sum(-2), self.weight_hh)
+        of_each = linear(h, self.weight_fh)
         c = stack([child[1] for child in children], -2)
-        of_x = linear(x, self.weight_ih, self.bias)
         return _child_sum_gates(of_x, of_sum, of_each, c)  # type: ignore[no-any-return]
