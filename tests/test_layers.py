@@ -40,6 +40,7 @@ LAYERS = [
     "methods",
     "interop",
     "printing",
+    "backends",
     "cuda",
     "linalg",
     "signal",

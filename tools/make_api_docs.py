@@ -5,10 +5,12 @@
 """
 
 import argparse
+import functools
 import importlib
 import inspect
 import re
 import sys
+import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +21,7 @@ TARGET = ROOT / "docs" / "api"
 NAMESPACES = [
     "wayfare",
     "wayfare.autograd",
+    "wayfare.cuda",
     "wayfare.data",
     "wayfare.func",
     "wayfare.linalg",
@@ -66,10 +69,12 @@ def signature_of(name, thing):
     except (TypeError, ValueError):
         return name
     parameters = [p.replace(annotation=bare(p.annotation)) for p in signature.parameters.values()]
-    result = bare(signature.return_annotation)
+    # The result of a class is said by its name.
+    result = inspect.Signature.empty if inspect.isclass(thing) else bare(signature.return_annotation)
     signature = signature.replace(parameters=parameters, return_annotation=result)
-    # Objects as defaults print an address, which differs from run to run.
-    return name + re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"<\1>", str(signature))
+    # Functions as defaults have a name; other objects print an address, which differs from run to run.
+    text = re.sub(r"<function ([\w.]+) at 0x[0-9a-f]+>", r"\1", str(signature))
+    return name + re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"<\1>", text)
 
 
 def text_of(thing):
@@ -77,12 +82,47 @@ def text_of(thing):
     return (inspect.getdoc(thing) or "").strip()
 
 
-def public_members(cls):
-    """The public methods and properties of a class that have something to say, by name."""
-    for name, member in inspect.getmembers(cls):
-        inherited = any(name in vars(base) for base in (object, Exception, tuple, BaseException))
-        documented = bool((getattr(member, "__doc__", None) or "").strip())
-        if not name.startswith("_") and not inherited and documented:
+@functools.cache
+def public_classes():
+    """Class → its public name, for every class that has a place in these pages."""
+    found = {}
+    for namespace in NAMESPACES:
+        module = importlib.import_module(namespace)
+        for name, thing in public_names(module):
+            if inspect.isclass(thing):
+                found.setdefault(thing, f"{namespace}.{name}")
+    return found
+
+
+def own_and_public_bases(cls):
+    """(the class and what it is made of that has no place of its own, the nearest public classes it extends)."""
+    own, public, covered = [cls], [], set()
+    for base in cls.__mro__[1:]:
+        if base in covered:
+            continue
+        if base in public_classes():
+            public.append(base)
+            covered.update(base.__mro__)
+        elif base.__module__.split(".")[0] == cls.__module__.split(".")[0]:
+            own.append(base)
+    return own, public
+
+
+def says_something(member):
+    """Whether a member has words of its own: not those of Python's types, such as int's for a number."""
+    text = (getattr(member, "__doc__", None) or "").strip()
+    if not text or isinstance(member, (types.BuiltinFunctionType, types.MethodDescriptorType)):
+        return False
+    return isinstance(member, type) or member.__doc__ != type(member).__doc__
+
+
+def public_members(classes):
+    """The public methods and properties that these classes define and that have something to say, by name."""
+    names = sorted({name for cls in classes for name in vars(cls) if not name.startswith("_")})
+    for name in names:
+        member = getattr(classes[0], name)
+        # The getters of a named tuple's fields are Python's.
+        if says_something(member) and not text_of(member).startswith("Alias for field number"):
             yield name, member
 
 
@@ -95,10 +135,13 @@ def summary(text):
 def entry(name, thing):
     """The Markdown of one public name."""
     if inspect.isclass(thing):
-        lines = [f"### class `{name}`", "", text_of(thing), ""]
-        rows = [f"| `{member}` | {summary(text_of(what))} |" for member, what in public_members(thing)]
+        lines = [f"### class `{signature_of(name, thing)}`", "", text_of(thing), ""]
+        own, bases = own_and_public_bases(thing)
+        rows = [f"| `{member}` | {summary(text_of(what))} |" for member, what in public_members(own)]
         if rows:
             lines += ["| member | |", "|---|---|", *rows, ""]
+        if bases:
+            lines += ["and all of " + ", ".join(f"`{public_classes()[base]}`" for base in bases), ""]
         return "\n".join(lines)
     if callable(thing):
         return f"### `{signature_of(name, thing)}`\n\n{text_of(thing)}\n"
@@ -113,14 +156,18 @@ def slug(title):
     return re.sub(r"[._ ]", "-", title) + ".md"
 
 
+def public_names(module):
+    """(name, thing) for what a module offers, modules aside."""
+    names = getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
+    things = ((name, getattr(module, name)) for name in sorted(names, key=str.lower))
+    return [(name, thing) for name, thing in things if not inspect.ismodule(thing)]
+
+
 def by_home(module):
     """The public names of a module by the module that defines them: [(home, [(name, thing), …]), …]."""
-    names = getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
     homes = {}
-    for name in sorted(names, key=str.lower):
-        thing = getattr(module, name)
-        if not inspect.ismodule(thing):
-            homes.setdefault(home_of(thing, module.__name__), []).append((name, thing))
+    for name, thing in public_names(module):
+        homes.setdefault(home_of(thing, module.__name__), []).append((name, thing))
     return sorted(homes.items())
 
 

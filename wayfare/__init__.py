@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 _warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"wayfare\.")
 
 from wayfare import ops as _ops  # noqa: F401, I001 - fills the registry before anything reads it
-from wayfare import autograd, cuda, errors, func, linalg, nn, signal, special, testing, utils
+from wayfare import autograd, backends, cuda, errors, func, linalg, nn, signal, special, testing, utils
 from wayfare import interop as _interop  # noqa: F401 - these three install methods of Tensor
 from wayfare import methods as _methods  # noqa: F401
 from wayfare import printing as _printing  # noqa: F401
@@ -55,6 +55,7 @@ from wayfare.functions import matmul as _matmul
 from wayfare.functions import matrix_norms as _matrix_norms
 from wayfare.functions import norms as _norms
 from wayfare.functions import parts as _parts
+from wayfare.functions import promises as _promises
 from wayfare.functions import random as _random
 from wayfare.functions import random_fill as _random_fill
 from wayfare.functions import rearrange as _rearrange
@@ -90,6 +91,7 @@ from wayfare.functions.matmul import *  # noqa: F403
 from wayfare.functions.matrix_norms import *  # noqa: F403
 from wayfare.functions.norms import *  # noqa: F403
 from wayfare.functions.parts import *  # noqa: F403
+from wayfare.functions.promises import *  # noqa: F403
 from wayfare.functions.random import *  # noqa: F403
 from wayfare.functions.random_fill import *  # noqa: F403
 from wayfare.functions.rearrange import *  # noqa: F403
@@ -142,6 +144,7 @@ __all__ = [
     "Checkpoint", "Ragged", "data", "load", "metrics", "optim", "save", "train",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
+    "backends",
     "bool", "celu", "celu_", "checkpoint", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
     "float64", "func", "fused", "fused_update", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half",
@@ -171,6 +174,7 @@ __all__ += _matmul.__all__
 __all__ += _matrix_norms.__all__
 __all__ += _norms.__all__
 __all__ += _parts.__all__
+__all__ += _promises.__all__
 __all__ += _random.__all__
 __all__ += _random_fill.__all__
 __all__ += _rearrange.__all__
@@ -200,6 +204,15 @@ for _name in __all__:
 
 _LATER = {"compile": "compilation", "map": "automatic batching", "onnx": "export"}
 
+# Names of PyTorch that are left out for good, and what to write.
+_INSTEAD = {
+    name: f"use wf.tensor(data, dtype=wf.{kind}), or wf.empty(size, dtype=wf.{kind}) if a size was given"
+    for name, kind in {
+        "BoolTensor": "bool", "ByteTensor": "uint8", "CharTensor": "int8", "ShortTensor": "int16", "IntTensor": "int32",
+        "LongTensor": "int64", "HalfTensor": "float16", "FloatTensor": "float32", "DoubleTensor": "float64",
+    }.items()
+} | dict.fromkeys(("amp", "autocast"), "there is no mixed precision; leave autocast and GradScaler out")  # fmt: skip
+
 # The library above the engine is written against the names of this package, and loaded when it is first asked for.
 _LIBRARY = {
     "data": "wayfare.data", "metrics": "wayfare.metrics", "optim": "wayfare.optim", "train": "wayfare.train",
@@ -215,6 +228,8 @@ def __getattr__(name: str) -> object:
         return value
     if name in _LATER:
         raise AttributeError(f"wayfare.{name}: {_LATER[name]} is planned and not part of version {__version__}")
+    if name in _INSTEAD:
+        raise AttributeError(f"wayfare.{name}: {_INSTEAD[name]}")
     raise AttributeError(f"module 'wayfare' has no attribute {name!r}")
 
 

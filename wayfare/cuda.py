@@ -1,8 +1,18 @@
-"""`wf.cuda`: there is no CUDA device in this version, and code that asks first is told so."""
+"""`wf.cuda`: this version has no CUDA device; code that asks first is told so, and seeding or freeing does nothing.
+
+What PyTorch without a GPU lets pass does nothing here, and what it refuses is refused with a sentence.
+"""
 
 from __future__ import annotations
 
-__all__ = ["device_count", "is_available"]
+from typing import Any, NoReturn
+
+from wayfare.errors import OperationError
+
+__all__ = [
+    "device_count", "empty_cache", "is_available", "is_initialized", "manual_seed", "manual_seed_all",
+    "max_memory_allocated", "memory_allocated", "synchronize",
+]  # fmt: skip
 
 
 def is_available() -> bool:
@@ -10,6 +20,45 @@ def is_available() -> bool:
     return False
 
 
+def is_initialized() -> bool:
+    """False: this version computes on the CPU."""
+    return False
+
+
 def device_count() -> int:
     """0: this version computes on the CPU."""
     return 0
+
+
+def manual_seed(seed: int) -> None:
+    """Nothing: there is no generator of a GPU to seed. `wf.manual_seed` seeds the CPU's."""
+
+
+def manual_seed_all(seed: int) -> None:
+    """Nothing: there are no generators of GPUs to seed. `wf.manual_seed` seeds the CPU's."""
+
+
+def empty_cache() -> None:
+    """Nothing: there is no memory of a GPU to give back."""
+
+
+def memory_allocated(device: Any = None) -> int:
+    """0: nothing lies in the memory of a GPU."""
+    return 0
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """0: nothing ever lay in the memory of a GPU."""
+    return 0
+
+
+def synchronize(device: Any = None) -> NoReturn:
+    """An error, as in PyTorch without a GPU."""
+    raise OperationError("cuda.synchronize: there is no GPU support yet",
+                         fix="Leave it out: on the CPU every result is there when its function returns.")  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name == "amp":
+        raise AttributeError("wayfare.cuda.amp: there is no mixed precision; leave autocast and GradScaler out")
+    raise AttributeError(f"wayfare.cuda.{name}: there is no GPU support yet; ask wf.cuda.is_available() first")

@@ -60,6 +60,12 @@ class IndexRangeError(WayfareError, IndexError):
     """An index or a dimension outside its range."""
 
 
+class MissingKeyError(WayfareError, KeyError):
+    """A name that a dictionary of modules or parameters does not have."""
+
+    __str__ = Exception.__str__  # a KeyError shows its text as a literal
+
+
 class GraphError(WayfareError, RuntimeError):
     """Something asked of the graph that it cannot give: a second backward, a missing gradient, a stale value."""
 

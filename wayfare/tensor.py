@@ -84,6 +84,11 @@ class Tensor(TensorMethods):
         return CPU
 
     @property
+    def is_cuda(self) -> bool:
+        """False: this version computes on the CPU."""
+        return False
+
+    @property
     def ndim(self) -> int:
         """Number of dimensions."""
         return self._array.ndim

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.data import Padded, Stacked, default_collate, default_convert, list_collate, pad_collate
+from wayfare.data import DataLoader, Padded, Stacked, default_collate, default_convert, list_collate, pad_collate
 
 Point = namedtuple("Point", "x y")
 
@@ -61,7 +61,11 @@ def test_stacked_is_taken_as_it_is():
         ([{"words": [wf.zeros(3)]}, {"words": [wf.zeros(4)]}], RuntimeError, ["field ['words'][0]"]),
         ([Sentence(wf.zeros(3), 1), Sentence(wf.zeros(2), 2)], RuntimeError, ["field .words", "[2], [3]"]),
         ([wf.zeros(3), wf.zeros(3, 1)], RuntimeError, ["a sample has different shapes", "[3], [3, 1]"]),
-        ([[1, 2], [1]], RuntimeError, ["hold 1 or 2 values"]),
+        ([[1, 2], [1]], RuntimeError,
+         ["hold 1 or 2 values", "collate_fn=wf.data.pad_collate", "collate_fn=wf.data.list_collate"]),
+        ([((1, 2), 0), ((1, 2, 3), 1)], RuntimeError,
+         ["hold 2 or 3 values in field [0]", "for trees give collate_fn=list"]),
+        ([((1, (2, 3)), 0), (((1, 2), 3), 1)], TypeError, ["different kinds", "for trees give collate_fn=list"]),
         ([{"a": 1}, {"b": 1}], KeyError, ["no key 'a'"]),
         ([{"a": 1}, 2], TypeError, ["different kinds", "dict, int"]),
         ([(1,), 2], TypeError, ["different kinds", "int, tuple"]),
@@ -130,3 +134,32 @@ def test_lists():
 
 def test_samples_of_stacked_go_through_any_collate():
     assert [len(t) for t in list_collate(Stacked(wf.zeros(3, 2)))[0]] == [2, 2, 2]
+
+
+def test_lists_of_numbers_are_sequences():
+    samples = [([1, 2, 3], 0), ([4], 1), ([], 0)]
+    words, label = list_collate(samples)
+    assert [w.tolist() for w in words] == [[1, 2, 3], [4], []] and {w.dtype for w in words} == {wf.int64}
+    assert label.tolist() == [0, 1, 0]
+    words, label = pad_collate(samples)
+    assert words.data.tolist() == [[1, 2, 3], [4, 0, 0], [0, 0, 0]] and words.lengths.tolist() == [3, 1, 0]
+    assert words.data.dtype is wf.int64 and label.tolist() == [0, 1, 0]
+    # Of equal lengths too, so that the form of a batch does not depend on what is in it.
+    assert [w.tolist() for w in list_collate([{"ids": [1, 2]}, {"ids": [3, 4]}])["ids"]] == [[1, 2], [3, 4]]
+    assert {w.dtype for w in list_collate([[1, 2], [0.5], [np.float32(1)]])} == {wf.float32}
+
+
+def test_lists_of_other_fields_stack_as_ever():
+    words, pair = pad_collate([([1], [1, 2]), ([2, 3], [3, 4])], fields=[0])
+    assert isinstance(words, Padded) and [t.tolist() for t in pair] == [[1, 3], [2, 4]]
+    tuples = list_collate([(1, 2), (3, 4)])
+    assert [t.tolist() for t in tuples] == [[1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize("collate", [list_collate, pad_collate])
+def test_trees_are_sent_to_the_plain_list(collate):
+    samples = [((1, (2, 3)), 0), (((1, 2), 3), 1), ((4, 5, 6), 0)]
+    for some in (samples[:2], samples[1:]):
+        with pytest.raises((TypeError, RuntimeError), match="for trees give collate_fn=list"):
+            collate(some)
+    assert next(iter(DataLoader(samples, batch_size=2, collate_fn=list))) == samples[:2]

@@ -222,6 +222,12 @@ def test_confusion_matrix_normalised():
     [
         (lambda m: m.Accuracy().compute(), OperationError, "nothing was counted yet"),
         (lambda m: m.Accuracy()([2.0, -1.0], [0, 1]), ArgumentError, "from -1 to 2, .*logits=True"),
+        (lambda m: m.Accuracy()([[2.0, -1.0]], [[1, 1]]), ArgumentError, "from -1 to 2, .*logits=True"),
+        (lambda m: m.Accuracy()([[2.0, -1.0], [0.0, 1.0]], [[0, 1], [1, 0]]), ArgumentError,
+         r"look one-hot: give target.argmax\(1\)"),
+        (lambda m: m.F1()([[2.0, -1.0]], [[0.0, 1.0]]), ArgumentError, r"look one-hot: give target.argmax\(1\)"),
+        (lambda m: m.ConfusionMatrix(class_dim=-1)([[2.0, -1.0]], [[0, 1]]), ArgumentError, r"target.argmax\(-1\)"),
+        (lambda m: m.Accuracy()([1, 1], [[0, 1], [1, 0]]), ShapeError, r"look one-hot: give target.argmax\(1\)"),
         (lambda m: m.Accuracy()([0.2, 0.1], [0, 2]), ArgumentError, "labels are 0 and 1, but there is 2"),
         (lambda m: m.Accuracy()(wf.ones(3, 4), [0, 1, 4]), ArgumentError, "label 4, but labels are 0 to 3"),
         (lambda m: m.Accuracy()(wf.ones(3, 4), [0, 1, -1]), ArgumentError, "say ignore_index=-1"),

@@ -160,3 +160,42 @@ def test_ctc_of_one_step_is_the_chance_of_its_label():
     two = wf.tensor([[1, 1]])
     assert nn.CTCLoss()(log, two, [1], [2]).item() == math.inf
     assert nn.CTCLoss(zero_infinity=True)(log, two, [1], [2]).item() == 0
+
+
+LOSSES = [kind for kind in vars(nn).values() if isinstance(kind, type) and kind.__name__.endswith("Loss")]
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_made_of_an_output_and_a_target_says_how(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for target in (wf.tensor(CLASSES), wf.tensor(1)):
+            with pytest.raises(TypeError, match=rf"Make the loss first: nn\.{kind.__name__}\(\)\(\w+, \w+"):
+                kind(wf.tensor(X), target)
+        kind()
+
+
+@pytest.mark.parametrize("make", [nn.L1Loss, nn.CrossEntropyLoss, nn.HingeEmbeddingLoss])
+def test_an_old_option_is_warned_of_at_the_line_that_gives_it(make):
+    with pytest.warns(UserWarning, match="deprecated, use reduction=") as caught:
+        make(size_average=False)
+    assert caught[0].filename == __file__
+
+
+def test_tensors_that_are_options_are_taken():
+    assert len(LOSSES) == 21
+    weight = wf.ones(4)
+    assert nn.CrossEntropyLoss(weight).weight is weight and nn.MultiMarginLoss(1, 1.0, weight).weight is weight
+    assert nn.BCEWithLogitsLoss(weight, None, None, "mean", weight).pos_weight is weight
+    assert nn.HingeEmbeddingLoss(wf.tensor(2.0)).margin.item() == 2
+    with pytest.raises(TypeError, match=r"nn\.CrossEntropyLoss\(\)\(output, target\)"):
+        nn.CrossEntropyLoss(wf.tensor(X), wf.tensor(CLASSES))
+    with pytest.raises(TypeError, match=r"nn\.TripletMarginLoss\(\)\(anchor, positive, negative\)"):
+        nn.TripletMarginLoss(weight, weight, weight)
+
+    class Mine(nn.MSELoss):
+        def __init__(self, low, high):
+            super().__init__()
+            self.low, self.high = low, high
+
+    assert Mine(weight, wf.zeros(4)).low is weight

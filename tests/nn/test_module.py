@@ -369,3 +369,34 @@ def test_keys_with_a_prefix_in_common_are_recognised():
     state = {f"module.{key}": value for key, value in layer.state_dict().items()}
     with pytest.raises(wf.errors.OperationError, match="All its keys begin with 'module.'"):
         layer.load_state_dict(state)
+
+
+def test_a_whole_checkpoint_is_recognised():
+    layer = Affine(2, 2)
+    optimizer = {"state": {}, "param_groups": []}
+    for state in (layer.state_dict(), {"weight": wf.ones(2, 2)}):
+        with pytest.raises(wf.errors.OperationError, match=r"give state\['net'\]"):
+            layer.load_state_dict({"optimizer": optimizer, "net": state, "epoch": 3})
+    with pytest.raises(wf.errors.OperationError, match="a model of the same structure"):
+        layer.load_state_dict({"optimizer": optimizer, "epoch": 3, "nothing": {}})
+
+
+def test_what_a_dictionary_does_not_have_is_said_with_what_it_has():
+    layers = nn.ModuleDict({f"layer{n}": Affine(1, 1) for n in range(12)})
+    weights = nn.ParameterDict({"left": wf.ones(1), "right": wf.ones(1)})
+    with pytest.raises(KeyError) as raised:
+        layers["layer12"]
+    assert str(raised.value).startswith("ModuleDict: there is no 'layer12', it has 'layer0', 'layer1', ")
+    assert "'layer9', … (12 in all)" in str(raised.value) and "layer10" not in str(raised.value)
+    for use in (lambda: weights["middle"], lambda: weights.pop("middle"), lambda: weights.__delitem__("middle")):
+        with pytest.raises(KeyError) as raised:
+            use()
+        assert "ParameterDict: there is no 'middle', it has 'left', 'right'" in str(raised.value)
+    with pytest.raises(KeyError, match="it is empty"):
+        nn.ModuleDict()["a"]
+    assert "middle" not in weights and "left" in weights and weights.get("middle", 3) == 3
+
+
+def test_keys_on_one_side_are_shown_by_name():
+    found = Affine(2, 2).load_state_dict({"weight": wf.ones(2, 2), "scale": wf.ones(2)}, strict=False)
+    assert repr(found) == "_IncompatibleKeys(missing_keys=['bias'], unexpected_keys=['scale'])"

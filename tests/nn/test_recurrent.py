@@ -340,6 +340,30 @@ def test_proj_size_maps_h_at_each_step():
     close(c_n[0, 0], c)
 
 
+@each_kind
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_padded_batches_run_as_the_sequences_they_are(kind, batch_first):
+    make, _, options = KINDS[kind]
+    layer = make(4, 6, bidirectional=True, batch_first=batch_first, dtype=wf.float64, **options)
+    sequences = [wf.randn(length, 4, dtype=wf.float64, requires_grad=True) for length in (2, 5, 0, 3)]
+    expected, expected_end = layer(sequences)
+    sum((out * out).sum() for out in expected).backward()
+    gradients = [x.grad for x in sequences]
+
+    padded = wf.data.pad_collate([x.detach() for x in sequences], padding_value=7)
+    padded.data.requires_grad_()
+    out, end = layer(padded)
+    assert type(out) is wf.data.Padded and out.data.shape == (4, 5, 12) and out.lengths.tolist() == [2, 5, 0, 3]
+    (out.data * out.data).sum().backward()
+    for row, (one, gradient) in enumerate(zip(expected, gradients, strict=True)):
+        close(out.data[row, : len(one)], one.detach().numpy())
+        assert (out.data[row, len(one) :] == 0).all() and (padded.data.grad[row, len(one) :] == 0).all()
+        close(padded.data.grad[row, : len(one)], gradient.numpy())
+    ends = [(end, expected_end)] if isinstance(end, wf.Tensor) else zip(end, expected_end, strict=True)
+    for one, other in ends:
+        close(one, other.detach().numpy())
+
+
 @pytest.mark.parametrize(
     "error, pattern, call",
     [
@@ -355,6 +379,13 @@ def test_proj_size_maps_h_at_each_step():
         (ShapeError, r"sequence 1 must be \[steps, 4\]", lambda m: m([wf.zeros(2, 4), wf.zeros(2, 5)])),
         (ArgumentTypeError, "sequence 0 .* not int", lambda m: m([1])),
         (ArgumentTypeError, "not str", lambda m: m("abc")),
+        (ShapeError, r"\[batch, steps, 4\], they are f32\[2,3,5\]",
+         lambda m: m(wf.data.Padded(wf.ones(2, 3, 5), wf.tensor([3, 1])))),
+        (ShapeError, r"Embed .*_replace", lambda m: m(wf.data.pad_collate([wf.tensor([1, 2]), wf.tensor([3])]))),
+        (ArgumentError, "2 whole numbers from 0 to 3",
+         lambda m: m(wf.data.Padded(wf.ones(2, 3, 4), wf.tensor([4, 1])))),
+        (ArgumentError, "2 whole numbers from 0 to 3",
+         lambda m: m(wf.data.Padded(wf.ones(2, 3, 4), wf.tensor([1])))),
         (ArgumentError, "hidden_size", lambda m: nn.GRU(3, 0)),
         (ArgumentTypeError, "hidden_size", lambda m: nn.GRU(3, 2.0)),
         (ArgumentError, "num_layers", lambda m: nn.GRU(3, 2, 0)),

@@ -177,6 +177,10 @@ def test_kernels_of_a_node():
         (ArgumentTypeError, "list of states", lambda b, s: s(wf.zeros(3), (wf.zeros(4), wf.zeros(4)))),
         (ArgumentTypeError, "list of states", lambda b, s: s(wf.zeros(3), wf.zeros(4))),
         (ArgumentTypeError, "not one state", lambda b, s: s(wf.zeros(3), [wf.zeros(4), wf.zeros(4)])),
+        (ArgumentTypeError, r"child 0 must be a state \(h, c\), not Tensor",
+         lambda b, s: s(wf.zeros(3), [wf.zeros(4)])),
+        (ArgumentTypeError, "child 1 must be a state.* not Tensor",
+         lambda b, s: s(wf.zeros(3), [(wf.zeros(4),) * 2, wf.zeros(4)])),
         (ShapeError, r"child 1 must be \[4\]", lambda b, s: s(wf.zeros(3), [(wf.zeros(4),) * 2, (wf.zeros(3),) * 2])),
     ],
 )  # fmt: skip

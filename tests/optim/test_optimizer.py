@@ -76,7 +76,8 @@ P = leaves(2)[0]
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: SGD([]), ValueError, "empty list of parameters"),
+        (lambda: SGD([]), ValueError, "empty list of parameters.*the model has none: .* use nn.ModuleList"),
+        (lambda: SGD({"weight": P}), TypeError, r"list of parameters, not one dict.*Give model.parameters\(\)"),
         (lambda: SGD(USED), ValueError, "can be used once only"),
         (lambda: SGD(Model()), TypeError, r"takes parameters, not a Model.*model.parameters\(\)"),
         (lambda: SGD(P), TypeError, "not a tensor"),

@@ -274,3 +274,30 @@ def test_history():
 def test_what_makes_no_sense_is_said_in_a_sentence(make, error, words):
     with pytest.raises(error, match=words):
         make(made([3, 0, 2], (2,)).detach().float())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda r: wf.nn.Linear(2, 4)(r), lambda r: wf.nn.Embedding(5, 3)(r), lambda r: wf.nn.functional.relu(r),
+        lambda r: wf.tanh(r), lambda r: wf.sum(r), lambda r: wf.matmul(r, r), lambda r: wf.stack([r, r]),
+        lambda r: wf.nn.functional.cross_entropy(r, wf.tensor([0, 1])), lambda r: wf.floor_divide(r, 2),
+        lambda r: wf.zeros(3).__setitem__(0, r),
+    ],
+)  # fmt: skip
+def test_functions_of_tensors_say_what_to_do_with_a_ragged_one(call):
+    with pytest.raises(TypeError, match=r"use r.map_values\(f\), or give r.values") as raised:
+        call(made([3, 2], (2,)))
+    assert "wf.tensor(" not in str(raised.value)
+
+
+def test_cat_and_tensor_name_what_makes_a_ragged_one():
+    r = made([3, 2], (2,))
+    with pytest.raises(TypeError, match=r"cat: item 0 is Ragged.*Use wf.Ragged.cat"):
+        wf.cat([r, r])
+    with pytest.raises(TypeError, match=r"cat: item 0 is int, not a tensor \(test_functions.py:\d+\)\.?$"):
+        wf.cat([1, 2])
+    with pytest.raises(TypeError, match=r"not str.*Make a tensor of it with wf.tensor"):
+        wf.tanh("a")
+    with pytest.raises(ShapeError, match=r"by padding, or keep their lengths with wf.Ragged\(rows\)"):
+        wf.tensor([[1, 2], [3]])

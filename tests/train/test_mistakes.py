@@ -4,7 +4,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.train import ClipGradients, EarlyStopping, Schedule, evaluate, fit
+from wayfare.train import Callback, ClipGradients, EarlyStopping, KeepBest, Schedule, evaluate, fit
 
 F = nn.functional
 
@@ -113,3 +113,72 @@ def test_callbacks_check_their_arguments():
     ]:  # fmt: skip
         with pytest.raises(wf.errors.ArgumentError, match=words):
             make()
+
+
+class Squares(wf.data.Dataset):
+    """Examples by number, and no number is refused."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return wf.ones(4), wf.tensor(0)
+
+
+class ByNumber:
+    def __getitem__(self, index):
+        return wf.ones(2, 4), wf.tensor([0, 1])
+
+
+def test_a_dataset_in_the_place_of_batches_is_refused():
+    x, y = make_batches(1)[0]
+    for data in (Squares(), wf.data.TensorDataset(x, y), ByNumber()):
+        with pytest.raises(wf.errors.ArgumentTypeError, match="data must be batches.*DataLoader"):
+            quiet_fit(make_model(), data)
+        with pytest.raises(wf.errors.ArgumentTypeError, match="validation must be batches"):
+            quiet_fit(make_model(), make_batches(1), validation=data)
+        with pytest.raises(wf.errors.ArgumentTypeError, match="must be batches"):
+            evaluate(make_model(), data, loss=F.cross_entropy)
+
+
+def test_a_second_run_does_not_push_out_the_first_one(tmp_path):
+    quiet_fit(make_model(), make_batches(1), epochs=2, checkpoint=tmp_path / "run")
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(wf.errors.ArgumentError, match="holds the checkpoints of a run.*resume=True"):
+        quiet_fit(make_model(), make_batches(1), epochs=1, checkpoint=tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
+def test_a_schedule_of_another_optimizer_is_noticed():
+    other = wf.optim.lr_scheduler.StepLR(wf.optim.SGD(make_model().parameters()), 1)
+    for options in ({"scheduler": other}, {"callbacks": [Schedule(other)]}):
+        with pytest.raises(wf.errors.ArgumentError, match="the StepLR is for another optimizer"):
+            quiet_fit(make_model(), make_batches(1), **options)
+
+
+def test_metrics_alone_are_enough_to_evaluate():
+    scores = evaluate(make_model(), make_batches(2), metrics=[wf.metrics.Accuracy()])
+    assert list(scores) == ["accuracy"]
+    with pytest.raises(wf.errors.ArgumentError, match="evaluate: needs a loss, metrics, or a step"):
+        evaluate(make_model(), make_batches(2))
+
+
+def test_what_a_run_says_when_it_ends_early(tmp_path, capsys):
+    class Interrupt(Callback):
+        def after_step(self, run):
+            if run.steps == 3:
+                raise KeyboardInterrupt
+
+    model = make_model()
+    options = {"optimizer": wf.optim.SGD(model.parameters()), "loss": F.cross_entropy, "checkpoint": tmp_path / "run"}
+    fit(model, make_batches(2), **options, epochs=3, callbacks=[Interrupt()])
+    assert "Interrupted in epoch 2, which is left out of the history; resume=True goes on after epoch 1." in (
+        capsys.readouterr().out
+    )
+    fit(model, make_batches(2), **options, epochs=1, resume=True)
+    assert "Resumed after epoch 1: nothing is left to do of 1." in capsys.readouterr().out
+
+
+def test_the_folder_of_the_best_is_made_before_the_run(tmp_path):
+    quiet_fit(make_model(), make_batches(1), callbacks=[KeepBest(tmp_path / "new" / "best.safetensors")])
+    assert (tmp_path / "new" / "best.safetensors").exists()

@@ -17,6 +17,10 @@ __all__ = ["default_collate", "default_convert"]
 # Makes one field of a batch of the tensors of its samples; the text is the field's place in a sample.
 Leaf = Callable[[list[wf.Tensor], str], Any]
 
+_LENGTHS = ("Give collate_fn=wf.data.pad_collate for one padded tensor and the lengths, or "
+            "collate_fn=wf.data.list_collate for a list of tensors.")  # fmt: skip
+_PLAIN = "give collate_fn=list: a batch is then the plain list of examples."
+
 
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stack the samples of a batch: a tensor [batch, …] for each tensor, array or number in a sample.
@@ -57,6 +61,10 @@ def collate(batch: Sequence[Any], leaf: Leaf, name: str, where: str = "") -> Any
         return _numbers(batch, name, where)
     if isinstance(first, str | bytes):
         return batch
+    if leaf is not stack_field and _are_lists_of_numbers(batch):
+        # Not `wf.tensor` of each list: one with whole numbers only would get another dtype than its neighbours.
+        dtype = wf.tensor([number for sample in batch for number in sample]).dtype
+        return leaf([wf.tensor(sample, dtype=dtype) for sample in batch], where)
     if is_dataclass(first) or isinstance(first, Mapping | Sequence):
         return collate_fields(batch, lambda _key: leaf, name, where)
     shown = f"{type(first).__module__}.{type(first).__qualname__}".removeprefix("builtins.")
@@ -135,15 +143,25 @@ def _columns(batch: Sequence[Any], name: str, where: str) -> tuple[list[Any], li
         raise _kinds_differ(batch, name, where) from None
     except ValueError:
         sizes = sorted({len(sample) for sample in batch})
+        fix = (_LENGTHS if _are_lists_of_numbers(batch) else
+               f"For sequences return tensors or lists of numbers and use wf.data.pad_collate or "
+               f"wf.data.list_collate; for trees {_PLAIN}")  # fmt: skip
         raise OperationError(f"{name}: the samples hold {' or '.join(map(str, sizes))} values{_at(where)}, so they do "
-                             "not stack", fix="Make them tensors and use wf.data.pad_collate or wf.data.list_collate "
-                             "as collate_fn, or give every sample equally many.") from None  # fmt: skip
+                             "not stack", fix=fix) from None  # fmt: skip
+
+
+def _are_lists_of_numbers(batch: Sequence[Any]) -> bool:
+    """Is each a list, as Python programs write a sequence? A tuple is taken for the parts of a sample."""
+    return all(type(sample) is list for sample in batch) and all(
+        isinstance(number, int | float) or (isinstance(number, np.generic) and number.dtype.kind in "biuf")
+        for sample in batch for number in sample
+    )  # fmt: skip
 
 
 def _kinds_differ(batch: Sequence[Any], name: str, where: str) -> ArgumentTypeError:
     kinds = sorted({type(sample).__name__ for sample in batch})
     return ArgumentTypeError(f"{name}: {_field(where)} is of different kinds in different samples: {', '.join(kinds)}",
-                             fix="Return the same kind from every example.")  # fmt: skip
+                             fix=f"Return the same kind from every example; for trees {_PLAIN}")  # fmt: skip
 
 
 class MissingKey(OperationError, KeyError):
@@ -160,8 +178,7 @@ def stack_field(tensors: list[wf.Tensor], where: str) -> wf.Tensor:
         shapes = sorted({tuple(tensor.shape) for tensor in tensors}, key=lambda shape: (len(shape), shape))
         shown = ", ".join(str(list(shape)) for shape in shapes[:4]) + (", …" if len(shapes) > 4 else "")
         raise ShapeError(f"default_collate: {_field(where)} has different shapes in the samples: {shown}",
-                         fix="Give collate_fn=wf.data.pad_collate for one padded tensor and the lengths, or "
-                         "collate_fn=wf.data.list_collate for a list of tensors.") from None  # fmt: skip
+                         fix=_LENGTHS) from None  # fmt: skip
 
 
 def _as_tensor(value: Any, name: str, where: str) -> wf.Tensor:

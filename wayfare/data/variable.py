@@ -26,9 +26,9 @@ class Padded(NamedTuple):
 def pad_collate(batch: Sequence[Any], padding_value: float = 0, fields: Sequence[Any] | None = None) -> Any:
     """Stack samples as `default_collate` does, but pad sequences to the longest: each becomes a `Padded`.
 
-    A sequence is any tensor or array of at least one dimension, and dimension 0 is its length; the other sizes must
-    agree. `fields` names the keys or positions of a sample that are sequences; the others are then stacked. Give
-    options by `functools.partial(pad_collate, padding_value=-1)`.
+    A sequence is any tensor or array of at least one dimension, or a list of numbers, and dimension 0 is its length;
+    the other sizes must agree. `fields` names the keys or positions of a sample that are sequences; the others are
+    then stacked. Give options by `functools.partial(pad_collate, padding_value=-1)`.
     """
 
     def padded(tensors: list[wf.Tensor], where: str) -> Any:
@@ -40,10 +40,10 @@ def pad_collate(batch: Sequence[Any], padding_value: float = 0, fields: Sequence
 
 
 def list_collate(batch: Sequence[Any], fields: Sequence[Any] | None = None) -> Any:
-    """Stack numbers as `default_collate` does, but keep tensors and arrays as lists, one tensor for each sample.
+    """Stack numbers as `default_collate` does, but keep tensors, arrays and lists of numbers as lists of tensors.
 
-    Nothing is padded: recurrent networks and `wf.map` take such lists as they are. `fields` names the keys or positions
-    of a sample that stay lists; the others are then stacked.
+    There is one tensor for each sample, and nothing is padded: recurrent networks and `wf.map` take such lists as
+    they are. `fields` names the keys or positions of a sample that stay lists; the others are then stacked.
     """
 
     def listed(tensors: list[wf.Tensor], where: str) -> Any:

@@ -35,6 +35,8 @@ class Results:
         self.folder.mkdir(parents=True, exist_ok=True)
         log, run = self.folder / "history.jsonl", self.folder / "checkpoint"
         checkpoint = wf.Checkpoint(run, keep=1, model=model, optimizer=optimizer)
+        for saved in checkpoint.saved:  # of the demo's last run
+            saved.path.unlink()
         with page.taking_prints():
             history = wf.train.fit(model, data, optimizer=optimizer, log=log, checkpoint=checkpoint, **options)
         if history.interrupted:

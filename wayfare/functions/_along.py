@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError
+from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import as_dtype_of
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import as_dtype, normal_dim, normal_dims
@@ -33,7 +34,7 @@ def check_tensor(op: str, input: Any) -> None:
     """The first argument must be a tensor."""
     if not isinstance(input, Tensor):
         raise ArgumentTypeError(f"{op}: expected a tensor, not {type(input).__name__}",
-                                fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
+                                fix=tensor_advice(input))  # fmt: skip
 
 
 def cast_first(op: str, input: Tensor, dtype: Any) -> Tensor:

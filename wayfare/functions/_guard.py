@@ -1,6 +1,7 @@
 """What stands between a user's mistake and Python's own words for it: public functions that name a wrong argument.
 
-Only the names of the package (`wf.floor`) are guarded; methods always have their tensor.
+Only the names of the package (`wf.floor`) are guarded. Methods always have their tensor, and a guard around them would
+make every small call some 5 % slower, so a wrong keyword (`x.sum(axis=1)`) gets Python's own sentence there.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def tensor_advice(value: Any, usual: str = "Make a tensor of it with wf.tensor(...).") -> str:
+    """How to go on from something that should have been a tensor. Rows of different lengths never make one."""
+    if isinstance(getattr(value, "values", None), Tensor) and isinstance(getattr(value, "offsets", None), Tensor):
+        return "It has rows of different lengths: use r.map_values(f), or give r.values."
+    return usual
+
+
 def _explained(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> WayfareError | None:
     """The sentence for a call that Python could not make, or that was given something else than a tensor."""
     signature = inspect.signature(function)
@@ -51,5 +59,5 @@ def _explained(function: Callable[..., Any], args: tuple[Any, ...], options: dic
     for key, value in given.items():
         if signature.parameters[key].annotation in ("Tensor", Tensor) and not isinstance(value, Tensor):
             return ArgumentTypeError(f"{name}: {key} must be a Tensor, not {type(value).__name__}",
-                                     fix="Make one with wf.tensor(...).")  # fmt: skip
+                                     fix=tensor_advice(value, "Make one with wf.tensor(...)."))  # fmt: skip
     return None

@@ -15,6 +15,7 @@ import numpy as np
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply, apply1, apply2
 from wayfare.errors import ArgumentTypeError, DTypeError
+from wayfare.functions._guard import tensor_advice
 from wayfare.inplace import write_in_place
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, bool_, default_dtype, promote_operands, scalar_dtype
@@ -119,7 +120,7 @@ def operand(value: Any, op: str) -> Any:
     if isinstance(value, complex):
         scalar_dtype(value)
     raise ArgumentTypeError(f"{op}: expected a tensor or a number, not {type(value).__name__}",
-                            fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
+                            fix=tensor_advice(value))  # fmt: skip
 
 
 def need_tensors(op: str, rule: str, *values: Any) -> None:
@@ -129,7 +130,7 @@ def need_tensors(op: str, rule: str, *values: Any) -> None:
         which = {"all": "every operand", "first": "the first operand", "any": "at least one operand"}[rule]
         shown = ", ".join(type(v).__name__ for v in values)
         raise ArgumentTypeError(f"{op}: {which} must be a tensor, not ({shown})",
-                                fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
+                                fix=tensor_advice(values[given.index(False)]))  # fmt: skip
 
 
 def common_dtype(op: str, values: Sequence[Any], *, to_float: bool = False) -> DType:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from wayfare.eager import apply
-from wayfare.errors import DTypeError
+from wayfare.errors import DTypeError, OperationError
 from wayfare.functions._public import method, unary
 from wayfare.functions.rearrange import clone
 from wayfare.op import REGISTRY
@@ -108,6 +108,24 @@ for _name, _dtype in {
 def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor on the CPU, where it is already."""
     return input
+
+
+@method
+def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> NoReturn:
+    """An error: this version computes on the CPU."""
+    raise OperationError("cuda: there is no GPU support yet", fix="Leave .cuda() out.")
+
+
+@method
+def pin_memory(input: Tensor, device: Any = None) -> Tensor:
+    """The tensor itself: without a GPU there is nothing to pin its memory for."""
+    return input
+
+
+@method
+def is_pinned(input: Tensor, device: Any = None) -> bool:
+    """False: without a GPU there is nothing to pin memory for."""
+    return False
 
 
 @method

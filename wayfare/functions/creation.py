@@ -163,7 +163,8 @@ def _stacked(data: Any, op: str, place: tuple[int, ...]) -> Array:
             at = "".join(f"[{p}]" for p in place)
             raise ShapeError(f"{op}: the nested list is ragged: data{at}[0] has shape {list(parts[0].shape)} "
                              f"and data{at}[{i}] has shape {list(part.shape)}",
-                             fix="Make all rows equally long, for instance by padding.")  # fmt: skip
+                             fix="Make all rows equally long, for instance by padding, or keep their lengths with "
+                             "wf.Ragged(rows).")  # fmt: skip
     return np.array(parts) if not parts else np.stack(parts)
 
 

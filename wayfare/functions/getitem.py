@@ -15,6 +15,7 @@ import numpy as np
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
+from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.inplace import check_writable, move_into
 from wayfare.op import REGISTRY
@@ -243,7 +244,7 @@ def _as_value(x: Tensor, value: Any, exact: bool) -> Tensor:
     if not isinstance(value, Tensor):
         given = type(value).__name__
         raise ArgumentTypeError(f"x[...] = value: the value must be a tensor or a number, not {given}",
-                                fix="Make a tensor of it with wf.tensor(...).")  # fmt: skip
+                                fix=tensor_advice(value))  # fmt: skip
     if exact and value.dtype is not x.dtype:
         raise DTypeError(f"x[...] = value: a value of {value.dtype} cannot be written at index tensors of a "
                          f"{x.dtype} tensor", fix=f"Convert it with .to(wf.{x.dtype.name}).")  # fmt: skip

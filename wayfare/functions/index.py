@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
+from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import as_dtype_of, method, operand
 from wayfare.functions.getitem import fitted, take_apart
 from wayfare.op import REGISTRY
@@ -34,7 +35,7 @@ def as_index(op: str, index: Any) -> Tensor:
     if not isinstance(index, Tensor):
         if not isinstance(index, np.ndarray):
             raise ArgumentTypeError(f"{op}: the index must be a tensor, not {type(index).__name__}",
-                                    fix="Make one with wf.tensor(...).")  # fmt: skip
+                                    fix=tensor_advice(index, "Make one with wf.tensor(...)."))  # fmt: skip
         index = to_tensor(index, op=op)
     if index.dtype.rank != 1:
         raise index_dtype_error(op, index)

@@ -7,6 +7,7 @@ from typing import Any
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
+from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import as_dtype_of, common_dtype
 from wayfare.functions.shape import atleast_1d, atleast_2d, atleast_3d, reshaped
 from wayfare.op import REGISTRY
@@ -21,6 +22,11 @@ __all__ = [
 _OPS = REGISTRY
 
 
+def _advice(op: str, x: Any) -> str:
+    advice = tensor_advice(x, "")
+    return "Use wf.Ragged.cat for ragged tensors, or give r.values." if advice and op == "cat" else advice
+
+
 def read_tensors(op: str, tensors: Any) -> tuple[Tensor, ...]:
     """A sequence of tensors, brought to one dtype."""
     if isinstance(tensors, Tensor) or not isinstance(tensors, (tuple, list)):
@@ -30,7 +36,7 @@ def read_tensors(op: str, tensors: Any) -> tuple[Tensor, ...]:
         raise ArgumentError(f"{op}: expects at least one tensor, got an empty list")
     for number, x in enumerate(tensors):
         if not isinstance(x, Tensor):
-            raise ArgumentTypeError(f"{op}: item {number} is {type(x).__name__}, not a tensor")
+            raise ArgumentTypeError(f"{op}: item {number} is {type(x).__name__}, not a tensor", fix=_advice(op, x))
     kind = tensors[0].dtype
     if all(x.dtype is kind for x in tensors):
         return tuple(tensors)

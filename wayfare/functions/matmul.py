@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.eager import apply, apply2
 from wayfare.errors import ArgumentTypeError, ShapeError
+from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import add_method, method, promoted
 from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor, to_tensor
@@ -27,7 +28,7 @@ def _checked(op: str, *values: Any) -> tuple[Tensor, ...]:
     """The operands as tensors; anything that is not an array is named in the error."""
     for value in values:
         if not isinstance(value, _ARRAYS):
-            raise ArgumentTypeError(f"{op}: expected tensors, not {type(value).__name__}")
+            raise ArgumentTypeError(f"{op}: expected tensors, not {type(value).__name__}", fix=tensor_advice(value, ""))
     return tuple(to_tensor(value, op=op) for value in values)
 
 

@@ -52,8 +52,9 @@ class Reading:
         if self.binary_shape(scores, labels):
             one, actual = self.binary(scores, labels)
             if not self.logits and one.size and not (one.min() >= 0 and one.max() <= 1):
+                fix = self._one_hot_advice(scores, labels) or "For logits say logits=True."
                 raise ArgumentError(f"{self.op}: the scores go from {one.min():.4g} to {one.max():.4g}, so they are no "
-                                    "probabilities", fix="For logits say logits=True.")  # fmt: skip
+                                    "probabilities", fix=fix)  # fmt: skip
             cut = _logit(self.threshold) if self.logits else self.threshold
             return (one >= cut).astype(np.int64), actual, 2
         table, actual = self.table(scores, labels)
@@ -109,7 +110,18 @@ class Reading:
         fix = "Give scores [N, classes, …] or class numbers [N, …] for targets [N, …]."
         if scores.ndim > 2 and scores.shape[:-1] == labels.shape:
             fix = "If the classes are in the last dimension, say class_dim=-1."
+        fix = self._one_hot_advice(scores, labels) or fix
         return ShapeError(f"{self.op}: preds {shape_of(scores)} do not go with targets {shape_of(labels)}", fix=fix)
+
+    def _one_hot_advice(self, scores: Array, labels: Array) -> str:
+        """What to do about targets with a 0 or 1 for each class and a single 1 in each row; nothing for others."""
+        dim = self.class_dim
+        if not -labels.ndim <= dim < labels.ndim or labels.ndim < 2 or labels.shape[dim] < 2:
+            return ""
+        beside = scores.shape in (labels.shape, labels.sum(axis=dim).shape)
+        if not beside or not ((labels == 0) | (labels == 1)).all() or not (labels.sum(axis=dim) == 1).all():
+            return ""
+        return f"The targets look one-hot: give target.argmax({dim})."
 
     def _check_nan(self, scores: Array) -> None:
         bad = int(np.isnan(scores).sum())

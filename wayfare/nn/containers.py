@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self, overload
 
-from wayfare.errors import ArgumentTypeError, IndexRangeError
+from wayfare.errors import ArgumentTypeError, IndexRangeError, MissingKeyError
 from wayfare.nn.module import MODULE, PARAMETER, Module
 from wayfare.nn.parameter import Parameter
 from wayfare.tensor import Tensor
@@ -173,13 +173,22 @@ class _ByName(Module, MutableMapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._order:
-            raise KeyError(key)
+            raise self._missing(key)
         return self.__dict__[key]
 
     def __delitem__(self, key: str) -> None:
         if key not in self._order:
-            raise KeyError(key)
+            raise self._missing(key)
         delattr(self, key)
+
+    def _missing(self, key: Any) -> MissingKeyError:
+        known = list(self._order)
+        shown = ", ".join(map(repr, known[:10])) + (f", … ({len(known)} in all)" if len(known) > 10 else "")
+        return MissingKeyError(f"{type(self).__name__}: there is no {key!r}, "
+                               + (f"it has {shown}" if known else "it is empty"))  # fmt: skip
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._order
 
     def __len__(self) -> int:
         return len(self._order)

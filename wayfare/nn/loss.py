@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import wayfare.nn.functional as F
-from wayfare.errors import ArgumentError
+from wayfare.errors import ArgumentError, ArgumentTypeError
 from wayfare.nn.functional._reduction import read_reduction
 from wayfare.nn.module import Module
 from wayfare.tensor import Tensor
@@ -15,9 +18,40 @@ __all__ = [
 ]  # fmt: skip
 
 
+_TENSOR_OPTIONS = ("weight", "pos_weight")
+
+
+def _without_inputs(init: Callable[..., None]) -> Callable[..., None]:
+    """`init`, refusing an output and a target: a loss is made first and called on them then."""
+    names = list(inspect.signature(init).parameters.values())[1:]
+    allowed = [n for n, p in enumerate(names) if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in _TENSOR_OPTIONS]
+
+    @functools.wraps(init)
+    def checked(self: Loss, *args: Any, **options: Any) -> None:
+        ranks = [arg.ndim if isinstance(arg, Tensor) else -1 for arg in args]
+        misplaced = [rank for place, rank in enumerate(ranks) if rank >= 0 and place not in allowed]
+        # One number, such as a margin, may well be a tensor.
+        if misplaced and (max(misplaced) > 0 or sum(rank >= 0 for rank in ranks) > 1):
+            kind = type(self).__name__
+            inputs = list(inspect.signature(self.forward).parameters)
+            call = ", ".join(inputs if len(inputs) > 2 else ["output", "target"])
+            raise ArgumentTypeError(f"{kind}: tensors were given to the loss as its options",
+                                    fix=f"Make the loss first: nn.{kind}()({call}).")  # fmt: skip
+        init(self, *args, **options)
+
+    return checked
+
+
 class Loss(Module):
     """What all losses share: `reduction` "mean", "sum", or "none" for the losses one by one."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A loss of one's own may be made of tensors.
+        if "__init__" in cls.__dict__ and cls.__module__.startswith("wayfare.nn."):
+            cls.__init__ = _without_inputs(cls.__dict__["__init__"])  # type: ignore[method-assign]
+
+    @_without_inputs
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__()
         self.reduction = read_reduction(type(self).__name__, reduction, size_average, reduce)

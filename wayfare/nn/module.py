@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, NotReadyError, WayfareError
+from wayfare.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
 from wayfare.graph.node import Handle
 from wayfare.nn import hooks as around
 from wayfare.nn.parameter import Buffer, Parameter
@@ -33,7 +33,9 @@ class KeyChanges(NamedTuple):
     unexpected_keys: list[str]
 
     def __repr__(self) -> str:
-        return "<All keys matched successfully>" if not any(self) else tuple.__repr__(self)
+        if not any(self):
+            return "<All keys matched successfully>"
+        return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
 class Module:
@@ -364,6 +366,10 @@ class Module:
     def cpu(self) -> Self:
         """Where it is already."""
         return self
+
+    def cuda(self, device: Any = None) -> Self:
+        """An error: this version computes on the CPU."""
+        raise OperationError("cuda: there is no GPU support yet", fix="Leave .cuda() out.")
 
     # -- hooks ----------------------------------------------------------------------------------------------------
 

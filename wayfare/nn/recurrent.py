@@ -202,7 +202,8 @@ class RNN(RNNBase):
     """`h = tanh(W_ih x + b_ih + W_hh h + b_hh)` (or relu) for each step of each sequence, in layers.
 
     Input: a tensor [steps, batch, input_size] ([batch, steps, …] with `batch_first`, [steps, input_size] for one
-    sequence), a `PackedSequence`, a `wf.Ragged`, or a list of sequences [steps, input_size] of any lengths, also 0.
+    sequence), a `PackedSequence`, a `wf.data.Padded`, a `wf.Ragged`, or a list of sequences [steps, input_size] of any
+    lengths, also 0.
     Gives (output, h_n): the output has the form of the input and the size directions·hidden_size, h_n is
     [layers·directions, batch, hidden_size] in the order of the input. `hx` is like h_n; zeros if not given.
     """
@@ -228,7 +229,8 @@ class LSTM(RNNBase):
     """A long short-term memory over each sequence, in layers.
 
     Input: a tensor [steps, batch, input_size] ([batch, steps, …] with `batch_first`, [steps, input_size] for one
-    sequence), a `PackedSequence`, a `wf.Ragged`, or a list of sequences [steps, input_size] of any lengths, also 0.
+    sequence), a `PackedSequence`, a `wf.data.Padded`, a `wf.Ragged`, or a list of sequences [steps, input_size] of any
+    lengths, also 0.
     Gives (output, (h_n, c_n)): the output has the form of the input and the size directions·hidden_size, the states are
     [layers·directions, batch, hidden_size] in the order of the input. `hx` is like (h_n, c_n); zeros if not given.
     With `proj_size`, h is mapped to that size at each step.
@@ -253,7 +255,8 @@ class GRU(RNNBase):
     """A gated recurrent unit over each sequence, in layers.
 
     Input: a tensor [steps, batch, input_size] ([batch, steps, …] with `batch_first`, [steps, input_size] for one
-    sequence), a `PackedSequence`, a `wf.Ragged`, or a list of sequences [steps, input_size] of any lengths, also 0.
+    sequence), a `PackedSequence`, a `wf.data.Padded`, a `wf.Ragged`, or a list of sequences [steps, input_size] of any
+    lengths, also 0.
     Gives (output, h_n): the output has the form of the input and the size directions·hidden_size, h_n is
     [layers·directions, batch, hidden_size] in the order of the input. `hx` is like h_n; zeros if not given.
     """

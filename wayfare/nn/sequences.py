@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
-from wayfare.functions.creation import from_numpy
+from wayfare.functions.creation import from_numpy, zeros
 from wayfare.functions.join import cat
 from wayfare.nn.utils.rnn import PackedSequence
 from wayfare.tensor import Tensor
@@ -46,6 +46,8 @@ def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packi
         )  # fmt: skip
     if isinstance(given, Tensor):
         return _of_padded(name, given, features, batch_first)
+    if isinstance(given, tuple) and all(isinstance(getattr(given, part, None), Tensor) for part in ("data", "lengths")):
+        return _of_padded_with_lengths(name, given, features)
     if isinstance(given, (list, tuple)):
         return _of_list(name, given, features)
     if isinstance(getattr(given, "values", None), Tensor) and isinstance(getattr(given, "offsets", None), Tensor):
@@ -53,7 +55,7 @@ def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packi
         _check_features(name, given.values, features)
         lengths = np.diff(given.offsets.numpy())
         return _of_parts(given.values, lengths, lambda rows: type(given).from_parts(rows, given.offsets))
-    raise ArgumentTypeError(f"{name}: takes a Tensor, a PackedSequence, a Ragged or a list of sequences, not "
+    raise ArgumentTypeError(f"{name}: takes a Tensor, a PackedSequence, a Padded, a Ragged or a list of sequences, not "
                             f"{type(given).__name__}")  # fmt: skip
 
 
@@ -85,6 +87,25 @@ def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packin
 
     sizes = (count,) * steps if count else ()
     return Packing(turned.reshape(steps * count, features), sizes, count, as_given)
+
+
+def _of_padded_with_lengths(name: str, given: Any, features: int) -> Packing:
+    """A named tuple of `data` [batch, longest, features] and `lengths` [batch]: only what is no padding is run."""
+    data, lengths = given.data, given.lengths.numpy()
+    if data.ndim != 3 or data.shape[2] != features:
+        fix = "Embed the numbers first: p._replace(data=embedding(p.data))." if data.ndim == 2 else ""
+        raise ShapeError(f"{name}: the padded data must be [batch, steps, {features}], they are {data.spec}", fix=fix)
+    count, steps = data.shape[0], data.shape[1]
+    if lengths.shape != (count,) or lengths.dtype.kind not in "iu" or not ((lengths >= 0) & (lengths <= steps)).all():
+        raise ArgumentError(f"{name}: the lengths of padded data {data.spec} must be {count} whole numbers from 0 to "
+                            f"{steps}, they are {given.lengths.spec}")  # fmt: skip
+    places = from_numpy(np.flatnonzero(np.arange(steps) < lengths[:, None]))
+
+    def as_given(rows: Tensor) -> Any:
+        padding = zeros(count * steps, rows.shape[1], dtype=rows.dtype)
+        return given._replace(data=padding.index_copy(0, places, rows).reshape(count, steps, rows.shape[1]))
+
+    return _of_parts(data.reshape(count * steps, features).index_select(0, places), lengths, as_given)
 
 
 def _of_list(name: str, given: Sequence[Any], features: int) -> Packing:

@@ -69,7 +69,7 @@ def load_state(
     if problems:
         raise OperationError(
             f"load_state_dict: the state does not fit {type(module).__name__}, which stays as it was",
-            fix=_remedy(known, unexpected)
+            fix=_remedy(known, unexpected, state)
             + "".join(f"\n  {problem}" for problem in problems),
         )
     for key, inside, name in entries:
@@ -85,8 +85,13 @@ def load_state(
     return missing, unexpected
 
 
-def _remedy(known: set[str], unexpected: list[Any]) -> str:
-    """What may help; a state of a wrapped model is recognised by what all its keys begin with."""
+def _remedy(known: set[str], unexpected: list[Any], state: Mapping[str, Any]) -> str:
+    """What may help; a state of a wrapped model is recognised by what all its keys begin with, a whole checkpoint by
+    an entry that is a state itself."""
+    for name in unexpected:
+        inside = state[name]
+        if isinstance(inside, Mapping) and inside and (inside.keys() <= known or inside.keys() >= known):
+            return f"It is a checkpoint with more than the model: give state[{name!r}]."
     prefix = str(unexpected[0]).split(".")[0] + "." if unexpected else ""
     if prefix and all(str(key).startswith(prefix) and str(key)[len(prefix):] in known for key in unexpected):
         return f"All its keys begin with {prefix!r}: give {{key.removeprefix({prefix!r}): value …}}."

@@ -159,9 +159,9 @@ class ChildSumTreeLSTMCell(_TreeCell):
     """A Tree-LSTM for nodes of any number of children, in no order: their h are added, each has a forget gate.
 
     `cell(x, children)` gives (h, c), each [hidden_size] or [batch, hidden_size], from the node's input and a list of
-    its children's states; a leaf has none. Gates stand as input, output, update, forget in `weight_ih` [4·hidden, input]
-    and `bias`, the first three also in `weight_hh` [3·hidden, hidden] for the sum of the children's h; `weight_fh`
-    [hidden, hidden] makes the forget gate of each child from its own h.
+    its children's states; a leaf has none. Gates stand as input, output, update, forget in `weight_ih`
+    [4·hidden, input] and `bias`, the first three also in `weight_hh` [3·hidden, hidden] for the sum of the children's
+    h; `weight_fh` [hidden, hidden] makes the forget gate of each child from its own h.
     """
 
     def __init__(
@@ -175,8 +175,9 @@ class ChildSumTreeLSTMCell(_TreeCell):
     def forward(self, x: Tensor, children: Sequence[State] = ()) -> State:
         """The state of a node from its input and its children's states."""
         self._check_input(x)
-        if not isinstance(children, (list, tuple)) or any(isinstance(child, Tensor) for child in children):
-            given = "one state" if isinstance(children, (list, tuple)) else type(children).__name__
+        listed = isinstance(children, (list, tuple))
+        if not listed or (len(children) == 2 and all(isinstance(child, Tensor) for child in children)):
+            given = "one state" if listed else type(children).__name__
             raise ArgumentTypeError(f"{type(self).__name__}: children must be a list of states (h, c), not {given}",
                                     fix="For one child write cell(x, [child]).")  # fmt: skip
         of_x = linear(x, self.weight_ih, self.bias)

@@ -96,15 +96,19 @@ class Optimizer:
             raise ArgumentTypeError(f"{self._name}: takes parameters, not a {type(params).__name__}",
                                     fix="Give model.parameters().")  # fmt: skip
         if isinstance(params, dict):
-            raise ArgumentTypeError(f"{self._name}: takes a list of groups, not one dict", fix="Give [group].")
+            group = "params" in params  # otherwise it is likely what state_dict() gave, or tensors by name
+            wanted = "groups" if group else "parameters"
+            raise ArgumentTypeError(f"{self._name}: takes a list of {wanted}, not one dict",
+                                    fix="Give [group]." if group else "Give model.parameters().")  # fmt: skip
         if not isinstance(params, Iterable):
             raise ArgumentTypeError(f"{self._name}: takes an iterable of parameters, not a {type(params).__name__}",
                                     fix="Give model.parameters().")  # fmt: skip
         given = params if isinstance(params, set) else list(params)
         if not given:
             raise ArgumentError(f"{self._name}: got an empty list of parameters",
-                                fix="A generator such as model.parameters() can be used once only; call it again or "
-                                    "make a list of it.")  # fmt: skip
+                                fix="A generator such as model.parameters() can be used once only, call it again or "
+                                    "make a list of it; or the model has none: layers in a plain list are not seen, "
+                                    "use nn.ModuleList.")  # fmt: skip
         if isinstance(given, list) and isinstance(given[0], dict):
             return given
         return [{"params": given}]

@@ -22,6 +22,28 @@ __all__ = ["COUNTERS", "load_state", "saved_state"]
 # Numbers of a state that are tensors in a state_dict: how to read them, and what they are saved as.
 COUNTERS: dict[str, Any] = {"step": (int, wf.float32), "mu_product": (float, wf.float64)}
 
+# By what a state shows whose it is: the options that not every class has, and the values that every state has. The
+# last four are PyTorch's only.
+MARKS: dict[str, tuple[set[str], set[str]]] = {
+    "Adadelta": ({"rho", "eps", "weight_decay"}, {"square_avg", "acc_delta"}),
+    "Adagrad": ({"lr_decay", "eps", "weight_decay", "initial_accumulator_value"}, {"step", "sum"}),
+    "Adam": ({"betas", "eps", "weight_decay", "amsgrad"}, {"step", "exp_avg", "exp_avg_sq"}),
+    "AdamW": ({"betas", "eps", "weight_decay", "amsgrad"}, {"step", "exp_avg", "exp_avg_sq"}),
+    "Adamax": ({"betas", "eps", "weight_decay"}, {"step", "exp_avg", "exp_inf"}),
+    "LBFGS": ({"max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn"},
+              {"func_evals", "n_iter"}),
+    "NAdam": ({"betas", "eps", "weight_decay", "momentum_decay"}, {"step", "exp_avg", "exp_avg_sq", "mu_product"}),
+    "RAdam": ({"betas", "eps", "weight_decay"}, {"step", "exp_avg", "exp_avg_sq"}),
+    "RMSprop": ({"momentum", "alpha", "eps", "centered", "weight_decay"}, {"step", "square_avg"}),
+    "SGD": ({"momentum", "dampening", "weight_decay", "nesterov"}, {"momentum_buffer"}),
+    "SparseAdam": ({"betas", "eps"}, {"step", "exp_avg", "exp_avg_sq"}),
+    "ASGD": ({"lambd", "alpha", "t0", "weight_decay"}, {"step", "eta", "mu", "ax"}),
+    "Adafactor": ({"beta2_decay", "eps", "d", "weight_decay"}, {"step", "row_var", "col_var"}),
+    "Muon": ({"weight_decay", "momentum", "nesterov", "ns_coefficients", "eps"}, {"momentum_buffer"}),
+    "Rprop": ({"etas", "step_sizes"}, {"step", "prev", "step_size"}),
+}  # fmt: skip
+_OPTIONS = {name for options, _ in MARKS.values() for name in options}
+
 
 def saved_state(optimizer: Optimizer) -> dict[str, Any]:
     """What `Optimizer.state_dict` returns."""
@@ -53,17 +75,44 @@ def load_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         raise ArgumentTypeError(f'{name}.load_state_dict: takes a dict with "state" and "param_groups"',
                                 fix="Give what state_dict() returned.")  # fmt: skip
     groups, problems = _loaded_groups(optimizer, state_dict["param_groups"])
+    foreign = _foreign_names(optimizer, state_dict)
+    if foreign:
+        problems.insert(0, f"this is the state of another optimiser (it has {', '.join(foreign)})")
     state: dict[Any, dict[str, Any]] = {}
     if not problems:
         state = _loaded_states(optimizer, groups, state_dict, problems)
     if problems:
         raise ArgumentError(f"{name}.load_state_dict: it does not fit this optimiser, nothing was loaded: "
                             + "; ".join(problems),
-                            fix="Build the optimiser from the same model and groups as when it was saved.")  # fmt: skip
+                            fix="Build the optimiser of the same class, model and groups as when it was saved."
+                            )  # fmt: skip
     optimizer.state.clear()
     optimizer.state.update(state)
     for group, loaded in zip(optimizer.param_groups, groups, strict=True):
         group.update(loaded)
+
+
+def _foreign_names(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[str]:
+    """Names that show that an optimiser of another class was saved; none if it may have been this one.
+
+    A strange name alone shows nothing: schedulers, users and other versions add options of theirs. But then all of
+    the class's own are there too, and together they are not what another class has.
+    """
+    found: dict[str, None] = {}
+    own = _OPTIONS & optimizer.defaults.keys()
+    given = {name for group in optimizer.param_groups for name in group}
+    for group in state_dict["param_groups"]:
+        named = _OPTIONS & group.keys()
+        strange = named - own - given
+        if strange and (own - named or any(named == options for options, _ in MARKS.values())):
+            found.update(dict.fromkeys(name for name in group if name in strange))
+    kind = next((c.__name__ for c in type(optimizer).__mro__ if c.__module__.startswith("wayfare.optim.")), "")
+    _, own = MARKS.get(kind, (set(), set()))
+    for state in state_dict["state"].values() if own else ():
+        kept = {name for name, value in state.items() if value is not None} if isinstance(state, dict) else set()
+        if not (own - {"step"}) & kept and any(values <= kept for _, values in MARKS.values()):
+            found.update(dict.fromkeys(name for name in state if name in kept - own))
+    return list(found)
 
 
 def _loaded_groups(optimizer: Optimizer, saved: Any) -> tuple[list[dict[str, Any]], list[str]]:

@@ -158,6 +158,10 @@ class KeepBest(_Best):
         self.path = Path(path)
         self.restore = restore
 
+    def on_start(self, run: Run) -> None:
+        """Make the folder: better now than after an epoch."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
     def after_epoch(self, run: Run) -> None:
         """Save, if it is the best."""
         if self._improved(run):

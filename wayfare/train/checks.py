@@ -11,6 +11,7 @@ from wayfare.train.callbacks import Callback
 
 __all__ = [
     "check_belonging", "check_callbacks", "check_data", "check_loss", "check_made", "check_model", "check_run",
+    "check_schedules",
 ]  # fmt: skip
 
 
@@ -31,7 +32,12 @@ def check_model(model: Any) -> None:
 def check_data(what: str, data: Any) -> None:
     """Batches come from something to go through."""
     check_made(what, data)
-    if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+    by_number = isinstance(data, wf.data.Dataset) and not isinstance(data, wf.data.IterableDataset)
+    if by_number or (hasattr(data, "__getitem__") and not isinstance(data, Iterable)):
+        # Going through it would give examples, not batches, and never end where no index is refused.
+        raise ArgumentTypeError(f"fit: the {what} must be batches, and a {type(data).__name__} has examples by number",
+                                fix="Give wf.data.DataLoader(dataset, batch_size=32).")  # fmt: skip
+    if not isinstance(data, Iterable):
         raise ArgumentTypeError(f"fit: the {what} must be something to go through, not {type(data).__name__}",
                                 fix="Give a wf.data.DataLoader, or a list of batches.")  # fmt: skip
 
@@ -62,6 +68,15 @@ def check_run(optimizer: Any, epochs: Any, scheduler: Any) -> None:
         raise ArgumentTypeError(f"fit: the scheduler must have step(), as those of wf.optim.lr_scheduler, not "
                                 f"{type(scheduler).__name__}",
                                 fix="For several give callbacks=[Schedule(first), Schedule(second)].")  # fmt: skip
+
+
+def check_schedules(optimizer: Any, callbacks: Iterable[Any]) -> None:
+    """A schedule of another optimiser would change that one's rate."""
+    for callback in callbacks:
+        scheduler = getattr(callback, "scheduler", None)
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            raise ArgumentError(f"fit: the {type(scheduler).__name__} is for another optimizer than the one given",
+                                fix="Make it of the optimizer that fit is given.")  # fmt: skip
 
 
 def check_belonging(model: Any, optimizer: Any) -> None:

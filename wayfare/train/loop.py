@@ -19,6 +19,7 @@ from wayfare.train.checks import (
     check_loss,
     check_model,
     check_run,
+    check_schedules,
 )
 from wayfare.train.history import History, as_line
 from wayfare.train.memory import peak_memory
@@ -120,6 +121,7 @@ def fit(
     around = [*([ClipGradients(norm=clip)] if clip is not None else []), *callbacks]
     if scheduler is not None:
         around.append(scheduler if isinstance(scheduler, Schedule) else Schedule(scheduler))
+    check_schedules(optimizer, around)
     saver = _Saver(checkpoint, run, data, around) if checkpoint is not None else None
     if resume:
         if saver is None:
@@ -127,8 +129,11 @@ def fit(
         saver.restore(screen)
         if log is not None:
             history.save(log)
-    elif log is not None:
-        Path(log).write_text("", encoding="utf-8")
+    else:
+        if saver is not None:
+            saver.check_free()
+        if log is not None:
+            Path(log).write_text("", encoding="utf-8")
     for callback in around:
         callback.on_start(run)
     try:
@@ -155,7 +160,8 @@ def fit(
     except KeyboardInterrupt:
         history.interrupted = True
         optimizer.zero_grad()
-        screen.say(f"Interrupted in epoch {run.epoch}; the history of {len(history)} whole epochs is kept.")
+        onward = f"; resume=True goes on after epoch {len(history)}" if saver is not None and history else ""
+        screen.say(f"Interrupted in epoch {run.epoch}, which is left out of the history{onward}.")
     for callback in around:
         callback.on_end(run)
     return history
@@ -222,12 +228,22 @@ def evaluate(
     metrics: Mapping[str, Any] | Sequence[Any] = (),
     step: Step | None = None,
 ) -> dict[str, float]:
-    """The loss and metrics of a model on batches, in eval mode and without recording; its mode is put back after."""
+    """The loss (if one is given) and metrics of a model on batches, in eval mode and without recording.
+
+    The model's mode is put back after.
+    """
     check_model(model)
     check_data("data", data)
     check_loss(loss)
-    take_step = step if step is not None else plain_step(loss)
-    return _scores(model, data, take_step, named_metrics(metrics), "evaluate: the data gave no batch")
+    meters = named_metrics(metrics)
+    if step is None and loss is None and not meters:
+        raise ArgumentError("evaluate: needs a loss, metrics, or a step of your own",
+                            fix="Give loss=wf.nn.functional.cross_entropy, for instance.")  # fmt: skip
+    take_step = step or plain_step(loss or (lambda output, target: wf.zeros(())))
+    scores = _scores(model, data, take_step, meters, "evaluate: the data gave no batch")
+    if step is None and loss is None:
+        del scores["loss"]
+    return scores
 
 
 def _scores(model: Any, data: Iterable[Any], take_step: Step, metrics: dict[str, Any], nothing: str) -> dict[str, Any]:
@@ -328,6 +344,12 @@ class _Saver:
         scores = {name: value for name, value in self._run.history[-1].items() if name != "epoch"}
         self._checkpoint.save(epoch=self._run.epoch, history=self._run.history.state_dict(), callbacks=states, **scores)
 
+    def check_free(self) -> None:
+        """Refuse to mix two runs in one folder, where the new one would push out the files of the old."""
+        if self._checkpoint.latest is not None:
+            raise ArgumentError(f"fit: the folder {str(self._checkpoint.folder)!r} holds the checkpoints of a run",
+                                fix="resume=True goes on with it; for a new run name another folder.")  # fmt: skip
+
     def restore(self, screen: Screen) -> None:
         """Go on from the last file, if there is one."""
         if self._checkpoint.latest is None:
@@ -341,4 +363,5 @@ class _Saver:
         for name, callback in self._callbacks().items():
             if name in extra["callbacks"]:
                 callback.load_state_dict(extra["callbacks"][name])
-        screen.say(f"Resumed after epoch {len(self._run.history)}.")
+        done, wanted = len(self._run.history), self._run.epochs
+        screen.say(f"Resumed after epoch {done}" + (f": nothing is left to do of {wanted}." if done >= wanted else "."))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
 from wayfare.errors import ArgumentError
+from wayfare.site import INSIDE
 from wayfare.spec import broadcast
 from wayfare.tensor import Tensor
 
@@ -13,7 +15,10 @@ from wayfare.tensor import Tensor
 def read_reduction(name: str, reduction: str, size_average: Any = None, reduce: Any = None) -> str:
     """"none", "mean" or "sum"; the two older arguments still say it their way."""
     if size_average is not None or reduce is not None:
-        warnings.warn(f"{name}: size_average and reduce are deprecated, use reduction=", stacklevel=3)
+        line, level = sys._getframe(1), 2
+        while INSIDE[line.f_code.co_filename] and line.f_back is not None:  # modules call it from various depths
+            line, level = line.f_back, level + 1
+        warnings.warn(f"{name}: size_average and reduce are deprecated, use reduction=", stacklevel=level)
         if reduce is not None and not reduce:
             return "none"
         return "mean" if size_average is None or size_average else "sum"
