@@ -117,7 +117,7 @@ def test_nothing_to_restore_is_a_missing_file(tmp_path):
 def test_extras_come_back_as_they_were(tmp_path):
     extra = {"epoch": 3, "history": [{"loss": 0.5}, {"loss": wf.nan}], "best": (1, None), "mask": wf.ones(2).bool()}
     Checkpoint(tmp_path).save(**extra)
-    back = Checkpoint(tmp_path).load()
+    back = Checkpoint(tmp_path).restore()
     assert back.keys() == extra.keys() and back["best"] == (1, None) and np.isnan(back["history"][1]["loss"])
 
 

@@ -32,7 +32,7 @@ def test_round_trips(r):
     rows = [row.detach() for row in rows_of(r)]
     if rows:
         assert wf.Ragged(rows).equal(r)
-        assert wf.Ragged.from_list(r.detach().to_list()).equal(r)
+        assert wf.Ragged(r.detach().to_list()).equal(r)
         assert wf.Ragged(list(r.detach())).equal(r)
         assert wf.Ragged(r.detach().unbind()).equal(r)
     assert wf.Ragged.from_parts(r.values, r.offsets).equal(r)

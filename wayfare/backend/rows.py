@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import indexed
+from wayfare.backend import indexed, pool
 from wayfare.backend.cpu import Array
 
 
@@ -170,12 +170,14 @@ class Rows:
             numbers.append(found)
             values.append(part.values.reshape((found.size, *self.shape[1:])))
         unique, place = np.unique(np.concatenate(numbers), return_inverse=True)
-        stacked = np.concatenate(values)
+        stacked = values[0] if len(values) == 1 else np.concatenate(values)
+        # From the pool: new memory of this size would cost several times what is done in it.
+        rows = pool.empty((unique.size, *self.shape[1:]), self.dtype)
         if unique.size == stacked.shape[0]:
-            return unique, stacked[np.argsort(place)]
-        summed = np.zeros((unique.size, *self.shape[1:]), self.dtype)
-        add_at(summed, (place.reshape(-1),), stacked)
-        return unique, summed
+            return unique, stacked.take(np.argsort(place), axis=0, out=rows, mode="clip")
+        rows.fill(0)
+        add_at(rows, (place.reshape(-1),), stacked)
+        return unique, rows
 
     def _row_numbers(self, part: Part) -> Array | None:
         index = part.index if isinstance(part.index, tuple) else (part.index,)

@@ -126,10 +126,6 @@ class Checkpoint:
                                    fix=f"There are {[entry.number for entry in self.saved]}.")  # fmt: skip
         return self._put_back(path, self._read(path))
 
-    def load(self, which: str | os.PathLike[str] | int = "latest") -> dict[str, Any]:
-        """The same as `restore`."""
-        return self.restore(which)
-
     def __repr__(self) -> str:
         parts = ", ".join(name for name in self._parts if name != _RANDOM)
         return f"Checkpoint({str(self._folder)!r}, parts: {parts or 'none'}, saved: {len(self.saved)})"

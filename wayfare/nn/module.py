@@ -400,9 +400,8 @@ class Module:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def summary(self, *inputs: Any, **options: Any) -> Any:
-        """A table of the layers; given inputs, also what each puts out and how often it runs (`nn.summary`)."""
-        raise NotImplementedError("installed by wayfare.nn.summary")
+    # Set by `wayfare.nn.summary`: a table of the layers, given inputs with what each puts out and how often it runs.
+    summary: Callable[..., Any]
 
     def extra_repr(self) -> str:
         """What a layer shows of itself inside the brackets."""

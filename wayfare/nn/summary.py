@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from wayfare.autograd.modes import no_grad
 from wayfare.functions.generator import fork_rng
+from wayfare.nn.modes import in_mode
 from wayfare.nn.module import Module
 from wayfare.tensor import Tensor
 
@@ -93,19 +92,6 @@ def _shown(output: Any) -> str:
     return f"{type(output).__name__} {values.spec}" if isinstance(values, Tensor) else type(output).__name__
 
 
-@contextmanager
-def _quietly(model: Module) -> Iterator[None]:
-    """A run that leaves no trace: nothing is recorded, learnt, drawn or counted in the model's statistics."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with no_grad(), fork_rng():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def summary(model: Module, *inputs: Any, **options: Any) -> Summary:
     """Describe a model; given inputs, it is called with them once, without leaving a trace in it.
 
@@ -131,7 +117,8 @@ def summary(model: Module, *inputs: Any, **options: Any) -> Summary:
 
         handles = [module.register_forward_hook(note) for module in entries]
         try:
-            with _quietly(model):
+            # A run that leaves no trace: nothing is recorded, learnt, drawn or counted in the model's statistics.
+            with in_mode(model, False), no_grad(), fork_rng():
                 model(*inputs, **options)
         finally:
             for handle in handles:
@@ -139,4 +126,4 @@ def summary(model: Module, *inputs: Any, **options: Any) -> Summary:
     return found
 
 
-Module.summary = summary  # type: ignore[method-assign, assignment]
+Module.summary = summary

@@ -52,7 +52,33 @@ class _Layer(Module):
     """What layers of both kinds share: attention of a sequence to itself, and the feed-forward part."""
 
     self_attn: MultiheadAttention
+    multihead_attn: MultiheadAttention
+    norm1: LayerNorm
+    norm2: LayerNorm
+    norm3: LayerNorm
+    dropout1: Dropout
+    dropout2: Dropout
+    dropout3: Dropout
     activation: Callable[[Tensor], Tensor]
+
+    def _make(
+        self, attentions: tuple[str, ...], d_model: int, nhead: int, dim_feedforward: int, dropout: float,
+        activation: Activation, layer_norm_eps: float, batch_first: bool, norm_first: bool, **new: Any,
+    ) -> None:  # fmt: skip
+        """Take in the parts in PyTorch's order; each attention, and the feed-forward part, has its norm and dropout."""
+        for name in attentions:
+            attention = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **new)
+            self.add_module(name, attention)
+        self.linear1 = Linear(d_model, dim_feedforward, **new)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, **new)
+        self.norm_first = norm_first
+        parts = range(1, len(attentions) + 2)
+        for part in parts:
+            self.add_module(f"norm{part}", LayerNorm(d_model, eps=layer_norm_eps, **new))
+        for part in parts:
+            self.add_module(f"dropout{part}", Dropout(dropout))
+        self.activation = _as_function(activation)
 
     def _attend(
         self, attention: MultiheadAttention, x: Tensor, others: Tensor, attn_mask: Tensor | None,
@@ -65,8 +91,7 @@ class _Layer(Module):
         return found  # type: ignore[no-any-return]
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        layers: Any = self
-        return layers.linear2(layers.dropout(self.activation(layers.linear1(x))))  # type: ignore[no-any-return]
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))  # type: ignore[no-any-return]
 
 
 class TransformerEncoderLayer(_Layer):
@@ -91,17 +116,8 @@ class TransformerEncoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        new: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **new)
-        self.linear1 = Linear(d_model, dim_feedforward, **new)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **new)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **new)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **new)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.activation = _as_function(activation)
+        self._make(("self_attn",), d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+                   norm_first, bias=bias, device=device, dtype=dtype)  # fmt: skip
 
     def forward(
         self,
@@ -155,20 +171,8 @@ class TransformerDecoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        new: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **new)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **new)
-        self.linear1 = Linear(d_model, dim_feedforward, **new)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **new)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **new)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **new)
-        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, **new)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation = _as_function(activation)
+        self._make(("self_attn", "multihead_attn"), d_model, nhead, dim_feedforward, dropout, activation,
+                   layer_norm_eps, batch_first, norm_first, bias=bias, device=device, dtype=dtype)  # fmt: skip
 
     def forward(
         self,

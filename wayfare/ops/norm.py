@@ -60,7 +60,7 @@ def _standardize_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(4, 3)).T,), {"dim": (1,), "eps": 0.1})
 
 
-def _standardize_reference(x: Array, dim: Dims, eps: float) -> Any:
+def standardize_reference(x: Array, dim: Dims, eps: float) -> Any:
     mean, variance = np.mean(x, axis=dim, keepdims=True), np.var(x, axis=dim, keepdims=True)
     return (x - mean) / np.sqrt(variance + eps), mean, variance
 
@@ -74,7 +74,7 @@ standardize = define(
     vjp=(_standardize_vjp,),
     batch=_standardize_batch,
     samples=_standardize_samples,
-    reference=_standardize_reference,
+    reference=standardize_reference,
     outputs=3,
     takes_none=True,
     kinds="f",
@@ -211,7 +211,7 @@ def _layer_norm_samples(rng: Any) -> Iterable[Sample]:
 
 
 def _layer_norm_reference(x: Array, weight: Array, bias: Array, eps: float) -> Any:
-    hat, mean, variance = _standardize_reference(x, _layer_dims(x.ndim, weight.ndim), eps)
+    hat, mean, variance = standardize_reference(x, _layer_dims(x.ndim, weight.ndim), eps)
     return hat * weight + bias, mean, 1 / np.sqrt(variance + eps)
 
 

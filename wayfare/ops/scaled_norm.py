@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from wayfare.backend.cpu import Array
 from wayfare.errors import ShapeError
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
+from wayfare.ops.norm import standardize_reference
 from wayfare.ops.reduce import Dims, count_of, moments
 from wayfare.spec import Spec
 
@@ -109,8 +108,8 @@ def _samples(rng: Any) -> Iterable[Sample]:
 
 
 def _reference(x: Array, weight: Array, bias: Array, dim: Dims, eps: float) -> Any:
-    mean, variance = np.mean(x, axis=dim, keepdims=True), np.var(x, axis=dim, keepdims=True)
-    return (x - mean) / np.sqrt(variance + eps) * weight + bias, mean, variance
+    hat, mean, variance = standardize_reference(x, dim, eps)
+    return hat * weight + bias, mean, variance
 
 
 # Standardized over some dimensions, then scaled and shifted; the mean and the variance are also what is tracked.

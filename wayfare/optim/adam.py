@@ -7,7 +7,17 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_flags, check_range, number
+from wayfare.optim.elementwise import (
+    ElementwiseOptimizer,
+    Lists,
+    State,
+    check_betas,
+    check_flags,
+    check_range,
+    decay_of,
+    decayed,
+    number,
+)
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -16,17 +26,10 @@ __all__ = ["Adam", "AdamW"]
 
 @cache
 def _adam(decay: str, amsgrad: bool) -> FusedUpdate:
-    """`decay` is "none", "slope" (added to the gradient) or "weight" (taken from the parameter, for AdamW).
-
-    A term that is absent is left out, not multiplied by 0, which would turn an infinity into NaN.
-    """
+    """The formula with weight decay of this kind (`decay_of`)."""
 
     def formula(m: Any, p: Any, g: Any, average: Any, square: Any, largest: Any, n: dict[str, Any]) -> tuple[Any, ...]:
-        g = g * n["sign"]
-        if decay == "slope":
-            g = m.fma(p, n["weight_decay"], g)
-        elif decay == "weight":
-            p = p * n["weight_decay"]
+        p, g = decayed(m, p, g * n["sign"], decay, n["weight_decay"])
         average = m.fma(g - average, n["fresh"], average)
         square = m.fma(g * n["fresh_square"], g, square * n["keep_square"])
         if largest is not None:
@@ -88,13 +91,9 @@ class Adam(ElementwiseOptimizer):
     def update(self, group: Group, lists: Lists, *counts: Any) -> State:
         """One step."""
         step = counts[0] + 1
-        rate, decay, kind = number(group["lr"]), number(group["weight_decay"]), "none"
-        first, second = group["betas"]
-        first, second = number(first), number(second)
-        if decay != 0:
-            kind = "slope"
-            if group["decoupled_weight_decay"]:
-                kind, decay = "weight", 1.0 - rate * decay
+        rate = number(group["lr"])
+        kind, decay = decay_of(group, rate)
+        first, second = map(number, group["betas"])
         _adam(kind, bool(group["amsgrad"]))(
             *lists,
             rate=rate / (1.0 - first**step),

@@ -10,7 +10,8 @@ from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.optim.optimizer import Group, Optimizer
 
 __all__ = [
-    "ElementwiseOptimizer", "check_betas", "check_closure", "check_flags", "check_number", "check_range", "number",
+    "ElementwiseOptimizer", "check_betas", "check_flags", "check_number", "check_range", "decay_of", "decayed",
+    "number",
 ]  # fmt: skip
 
 State = dict[str, Any]
@@ -140,6 +141,27 @@ def check_closure(optimizer: str, closure: Any) -> None:
         raise ArgumentTypeError(f"{optimizer}.step: closure must be a function, not {type(closure).__name__}",
                                 fix="Give a function that computes the loss and calls backward, or nothing."
                                 )  # fmt: skip
+
+
+def decay_of(group: Group, rate: float) -> tuple[str, float]:
+    """How the weight decay of a group goes into a step, and the number for it.
+
+    "none"; "slope": so much of the parameter is added to the gradient; "weight": the parameter is multiplied by it.
+    """
+    decay = number(group["weight_decay"])
+    if decay == 0:
+        return "none", 0.0
+    return ("weight", 1.0 - rate * decay) if group["decoupled_weight_decay"] else ("slope", decay)
+
+
+def decayed(m: Any, p: Any, g: Any, decay: str, weight_decay: Any) -> tuple[Any, Any]:
+    """Parameter and gradient of one element after weight decay of a kind of `decay_of`.
+
+    A term that is absent is left out, not multiplied by 0, which would turn an infinity into NaN.
+    """
+    if decay == "slope":
+        return p, m.fma(p, weight_decay, g)
+    return (p * weight_decay if decay == "weight" else p), g
 
 
 def number(value: Any) -> float:

@@ -6,7 +6,17 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_flags, check_range, number
+from wayfare.optim.elementwise import (
+    ElementwiseOptimizer,
+    Lists,
+    State,
+    check_betas,
+    check_flags,
+    check_range,
+    decay_of,
+    decayed,
+    number,
+)
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -15,18 +25,14 @@ __all__ = ["NAdam"]
 
 @cache
 def _nadam(decay: str) -> FusedUpdate:
-    """`decay` is "none", "slope" (added to the gradient) or "weight" (taken from the parameter)."""
+    """The formula with weight decay of this kind (`decay_of`)."""
 
     @wf.fused_update(writes=("p", "average", "square"))
     def nadam(
         m: Any, p: Any, g: Any, average: Any, square: Any, *, rate: Any, rate_of_average: Any, sign: Any,
         weight_decay: Any, fresh: Any, keep_square: Any, fresh_square: Any, correction: Any, eps: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        g = g * sign
-        if decay == "slope":
-            g = m.fma(p, weight_decay, g)
-        elif decay == "weight":
-            p = p * weight_decay
+        p, g = decayed(m, p, g * sign, decay, weight_decay)
         average = m.fma(g - average, fresh, average)
         square = m.fma(g * fresh_square, g, square * keep_square)
         scale = m.sqrt(square / correction) + eps
@@ -72,12 +78,9 @@ class NAdam(ElementwiseOptimizer):
     def update(self, group: Group, lists: Lists, *counts: Any) -> State:
         """One step."""
         step = counts[0] + 1
-        rate, decay, kind = number(group["lr"]), number(group["weight_decay"]), "none"
+        rate = number(group["lr"])
+        kind, decay = decay_of(group, rate)
         first, second = map(number, group["betas"])
-        if decay != 0:
-            kind = "slope"
-            if group["decoupled_weight_decay"]:
-                kind, decay = "weight", 1.0 - rate * decay
         # The momentum grows from half of its final size.
         now, later = (first * (1.0 - 0.5 * 0.96 ** (s * number(group["momentum_decay"]))) for s in (step, step + 1))
         product = counts[1] * now

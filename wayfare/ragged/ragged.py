@@ -43,11 +43,6 @@ class Ragged(Elementwise, Reductions):
         return made
 
     @classmethod
-    def from_list(cls, rows: Any, dtype: wf.dtype | None = None) -> Ragged:
-        """From a list of rows, each [length, *features]."""
-        return cls(rows, dtype)
-
-    @classmethod
     def from_parts(cls, values: Any, offsets: Any) -> Ragged:
         """From packed values [total, *features] and offsets [rows + 1], which go from 0 to total. Nothing is copied."""
         return cls._of(*parts.from_offsets(values, offsets))

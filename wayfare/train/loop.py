@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import wayfare as wf
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.nn.modes import in_mode
 from wayfare.train.callbacks import Callback, ClipGradients, Schedule
 from wayfare.train.checks import (
     check_belonging,
@@ -21,7 +21,7 @@ from wayfare.train.checks import (
     check_run,
     check_schedules,
 )
-from wayfare.train.history import History, as_line
+from wayfare.train.history import FACTS, History, as_line
 from wayfare.train.memory import peak_memory
 from wayfare.train.screen import Screen
 from wayfare.train.step import Meter, Result, Step, first_batches, named_metrics, number_of_batches, plain_step
@@ -169,9 +169,9 @@ def fit(
 
 def _in_order(record: dict[str, Any]) -> dict[str, Any]:
     """Scores before facts, so that a record reads from left to right."""
-    facts = ("iterations", "seconds", "seconds per iteration", "learning rate", "peak memory")
-    scores = [name for name in record if name != "epoch" and name not in facts]
-    return {name: record[name] for name in ("epoch", *scores, *facts)}
+    epoch, *facts = FACTS
+    scores = [name for name in record if name not in FACTS]
+    return {name: record[name] for name in (epoch, *scores, *facts)}
 
 
 def _train_epoch(
@@ -249,23 +249,12 @@ def evaluate(
 def _scores(model: Any, data: Iterable[Any], take_step: Step, metrics: dict[str, Any], nothing: str) -> dict[str, Any]:
     """What `evaluate` measures; `nothing` says that there was no batch."""
     meter = Meter(metrics)
-    with _evaluating(model), wf.no_grad():
+    with in_mode(model, False), wf.no_grad():
         for batch in data:
             meter.add(Result.of(take_step(model, batch), batch))
     if not meter.batches:
         raise OperationError(nothing, fix=_USED_UP)
     return meter.scores()
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _try_out(
@@ -275,13 +264,11 @@ def _try_out(
     """One batch forward and backward, one batch of validation; then everything is as it was."""
     model = run.model
     state = {key: value.clone() for key, value in model.state_dict().items() if isinstance(value, wf.Tensor)}
-    modes = [(module, module.training) for module in model.modules()]
     gradients = [(p, p.grad) for p in model.parameters()]
     loader_state = data.state_dict() if hasattr(data, "state_dict") else None
     record: dict[str, Any] = {"epoch": 0}
     try:
-        with wf.random.fork_rng():
-            model.train()
+        with in_mode(model, True), wf.random.fork_rng():
             for p, _ in gradients:
                 p.grad = None
             (batch,) = first_batches(data, 1)
@@ -297,8 +284,6 @@ def _try_out(
                 record |= {f"validation {name}": value for name, value in scores.items()}
     finally:
         model.load_state_dict(state, strict=False)
-        for module, mode in modes:
-            module.training = mode
         for p, grad in gradients:
             p.grad = grad
         if loader_state is not None:
