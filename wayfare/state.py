@@ -87,6 +87,11 @@ def current() -> Mode:
     return STATE.mode or _ORDINARY
 
 
+def runs_here() -> bool:
+    """Do ops run now, so that the arrays of tensors are there to be looked at?"""
+    return STATE.mode is None or STATE.mode.executor is None
+
+
 class changed_mode:
     """`with changed_mode(grad=False):` — the base of every context manager that changes the state."""
 

@@ -36,9 +36,14 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def is_ragged(value: Any) -> bool:
+    """Is it rows of different lengths, packed? `wf.Ragged` lies above, so it is known by its parts."""
+    return isinstance(getattr(value, "values", None), Tensor) and isinstance(getattr(value, "offsets", None), Tensor)
+
+
 def tensor_advice(value: Any, usual: str = "Make a tensor of it with wf.tensor(...).") -> str:
     """How to go on from something that should have been a tensor. Rows of different lengths never make one."""
-    if isinstance(getattr(value, "values", None), Tensor) and isinstance(getattr(value, "offsets", None), Tensor):
+    if is_ragged(value):
         return "It has rows of different lengths: use r.map_values(f), or give r.values."
     return usual
 

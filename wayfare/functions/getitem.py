@@ -22,7 +22,7 @@ from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, full_index
 from wayfare.ops.index import Entry, Index, numpy_index
 from wayfare.spec import Shape, bool_, int32, int64
-from wayfare.state import STATE, current
+from wayfare.state import current, runs_here
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 _SELECT, _SLICE, _BASIC = REGISTRY["select"], REGISTRY["slice"], REGISTRY["basic_index"]
@@ -174,8 +174,7 @@ def _as_item(entry: Any) -> Any:
     if entry.dtype.name == "uint8":
         warnings.warn("a uint8 index is read as a mask; use .bool(), or .long() for numbers", stacklevel=5)
         entry = as_dtype_of(entry, bool_)
-    mode = STATE.mode
-    if entry.ndim == 0 and (mode is None or mode.executor is None):
+    if entry.ndim == 0 and runs_here():
         return entry._read("an index").item()
     return entry
 

@@ -12,7 +12,7 @@ _PRECISIONS = ("highest", "high", "medium")
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Nothing to switch: the algorithms are always deterministic."""
+    """Nothing to switch: equal inputs give equal results, on one machine with as many threads."""
     if not isinstance(mode, bool):
         raise ArgumentTypeError(f"use_deterministic_algorithms: mode must be a bool, not {type(mode).__name__}")
 

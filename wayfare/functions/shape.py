@@ -13,7 +13,7 @@ from wayfare.functions._public import add_method, add_property, method
 from wayfare.op import REGISTRY
 from wayfare.ops.windows import memory_of
 from wayfare.spec import DType, Shape, Size, broadcast, normal_dim, normal_dims
-from wayfare.state import STATE
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -65,16 +65,11 @@ def fitting_shape(op: str, input: Tensor, shape: Sequence[int]) -> Shape:
                      fix=f"The sizes must multiply to {total}; one of them can be -1.")  # fmt: skip
 
 
-def _eager() -> bool:
-    """Do ops run now, so that their results have memory to ask about?"""
-    return STATE.mode is None or STATE.mode.executor is None
-
-
 @method
 def reshape(input: Tensor, *shape: Any, **named: Any) -> Tensor:
     """The same elements in another shape; a view where the memory allows, else a copy. One size can be -1."""
     out = reshaped(input, fitting_shape("reshape", input, either("reshape", "shape", shape, named)))
-    if _eager() and out._edge is not None and out._view is None:
+    if runs_here() and out._edge is not None and out._view is None:
         out._edge.op = _OPS["unsafe_view"]  # it had to copy, which PyTorch shows by another name
     return out
 
@@ -86,7 +81,7 @@ def _view(self: Tensor, *size: Any, **named: Any) -> Tensor:
             return apply(_OPS["view_bits"], (self,), {"dtype": size[0]})  # type: ignore[no-any-return]
         size = tuple(self.shape)
     out = reshaped(self, fitting_shape("view", self, either("view", "size", size, named)))
-    if _eager() and out._view is None:
+    if runs_here() and out._view is None:
         raise OperationError(f"view: {self.spec} cannot become {list(out.shape)} without a copy",
                              fix="Use .reshape(...), which copies where it must.")  # fmt: skip
     return out

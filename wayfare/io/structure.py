@@ -216,7 +216,7 @@ def _kind(value: Any) -> str:
 
 
 def _way_out(value: Any) -> str:
-    if isinstance(getattr(value, "values", None), wf.Tensor) and isinstance(getattr(value, "offsets", None), wf.Tensor):
+    if isinstance(value, wf.Ragged):
         return "Save r.values and r.offsets; wf.Ragged.from_parts(values, offsets) makes it again."
     if hasattr(value, "state_dict") and not isinstance(value, type):
         return "Save its state_dict()."

@@ -10,6 +10,7 @@ import numpy as np
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.functions.creation import from_numpy, zeros
 from wayfare.functions.join import cat
+from wayfare.nn.functional.ragged_attention import is_ragged
 from wayfare.nn.utils.rnn import PackedSequence
 from wayfare.tensor import Tensor
 
@@ -50,7 +51,7 @@ def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packi
         return _of_padded_with_lengths(name, given, features)
     if isinstance(given, (list, tuple)):
         return _of_list(name, given, features)
-    if isinstance(getattr(given, "values", None), Tensor) and isinstance(getattr(given, "offsets", None), Tensor):
+    if is_ragged(given):
         # A ragged tensor: rows one behind the other, and where each begins.
         _check_features(name, given.values, features)
         lengths = np.diff(given.offsets.numpy())

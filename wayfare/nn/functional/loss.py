@@ -14,7 +14,7 @@ from wayfare.fused import fused
 from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.op import REGISTRY
 from wayfare.spec import int64
-from wayfare.state import STATE
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -266,7 +266,7 @@ def _weighted_logistic_loss(
 
 def _check_probabilities(name: str, input: Tensor) -> None:
     """A score outside [0, 1] has no logarithm here; where another executor runs ops there is nothing to look at."""
-    if STATE.mode is not None and STATE.mode.executor is not None:
+    if not runs_here():
         return
     array = input._array
     if array.size and not (array.min() >= 0 and array.max() <= 1):

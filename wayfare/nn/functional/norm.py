@@ -18,7 +18,7 @@ from wayfare.functions.creation import ones_like, zeros_like
 from wayfare.functions.shape import expanded, reshaped
 from wayfare.op import REGISTRY
 from wayfare.spec import float16, float32, float64
-from wayfare.state import STATE
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"]
@@ -134,14 +134,9 @@ def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
     return input
 
 
-def _traced() -> bool:
-    """Does something other than this process's memory stand behind the tensors (a whole batch under vmap)?"""
-    return STATE.mode is not None and STATE.mode.executor is not None
-
-
 def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float = 1.0) -> None:
     """A running statistic moves towards the new value, outside the graph."""
-    if _traced():
+    if not runs_here():
         with no_grad():
             moved = as_dtype_of(new.detach().reshape(-1), running.dtype)
             running.mul_(1 - momentum).add_(moved * (momentum * factor))
@@ -154,7 +149,7 @@ def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float
 
 def count_batch(batches: Tensor) -> int | Tensor:
     """One batch more was seen; how many that makes (under vmap, for each example)."""
-    if _traced():
+    if not runs_here():
         return as_dtype_of(batches.add_(1), float64)
     array = batches._array
     array += 1

@@ -13,14 +13,10 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
+from wayfare.functions._guard import is_ragged as is_ragged
 from wayfare.functions.creation import from_numpy
 from wayfare.functions.join import cat
 from wayfare.tensor import Tensor
-
-
-def is_ragged(x: Any) -> bool:
-    """Are these rows of different lengths?"""
-    return not isinstance(x, Tensor) and all(hasattr(x, name) for name in ("values", "offsets", "map_values"))
 
 
 def check_ragged(op: str, query: Any, key: Any, value: Any, **masks: Any) -> None:
