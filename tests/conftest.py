@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -16,12 +17,19 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+def hear_ctrl_c():
+    """A process started in the background of a script ignores Ctrl-C, and so do its children: tests press it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config):
     """Kernels built by tests go to pytest's own cache folder, never to the user's; all workers share it."""
     folder = config.rootpath / ".pytest_cache" / "kernels"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     settings.cache_folder = folder
+    hear_ctrl_c()
 
 
 @pytest.fixture(autouse=True)
