@@ -39,7 +39,7 @@ def quiet_rounds(
         quiet = True
         # Whoever goes first finds the caches cold and the clock speed low, so they take turns.
         for side in range(len(numbers)) if turns % 2 == 0 else reversed(range(len(numbers))):
-            seconds[side], undisturbed = _round(sides.workers[side], numbers[side], waiting)
+            seconds[side], undisturbed = timed_round(sides.workers[side], numbers[side], waiting)
             quiet = quiet and undisturbed
         turns += 1
         short = [n * s < harness.ROUND_SECONDS / 2 for n, s in zip(numbers, seconds, strict=True)]
@@ -55,7 +55,8 @@ def quiet_rounds(
     return [list(side) for side in zip(*kept, strict=True)]
 
 
-def _round(worker: Worker, number: int, waiting: float) -> tuple[float, bool]:
+def timed_round(worker: Worker, number: int, waiting: float) -> tuple[float, bool]:
+    """Seconds per step of a round of `number` steps, and whether its threads waited less than that share of it."""
     sleep(SETTLE_SECONDS)
     before = worker.call("threads.waited")
     seconds = worker.time(number)

@@ -17,10 +17,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.works import Unavailable
+from benchmarks.works import Prepared, Unavailable
 
 ROOT = Path(__file__).resolve().parent.parent
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "WAYFARE_NUM_THREADS")
+# XLA, which JAX runs on, makes as many threads as NPROC says.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "WAYFARE_NUM_THREADS", "NPROC")
 
 
 class BenchmarkError(RuntimeError):
@@ -117,7 +118,7 @@ def serve(name: str, threads: int) -> None:
     # What a work prints must not be taken for an answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     module: Any = None
-    step: Callable[[], object] | None = None
+    prepared: Prepared | None = None
     for line in sys.stdin:
         request = json.loads(line)
         value: Any = None
@@ -126,12 +127,13 @@ def serve(name: str, threads: int) -> None:
                 module = load(name, threads)
             match request["command"]:
                 case "prepare":
-                    step = resolve(request["work"])(module, **request["parameters"]).step
-                    step()
-                    step()
+                    prepared = None  # an old work's memory and threads are not to be there while the new one is made
+                    prepared = resolve(request["work"])(module, **request["parameters"])
+                    prepared.step()
+                    prepared.step()
                 case "time":
-                    assert step is not None
-                    value = time_steps(step, request["number"])
+                    assert prepared is not None
+                    value = time_steps(prepared, request["number"])
                 case "call":
                     value = resolve(request["work"])(module, **request["parameters"])
             answer = {"value": value}
@@ -143,11 +145,13 @@ def serve(name: str, threads: int) -> None:
         answers.flush()
 
 
-def time_steps(step: Callable[[], object], number: int) -> float:
-    """Mean seconds of `number` steps, with the garbage collector running as in real use."""
+def time_steps(prepared: Prepared, number: int) -> float:
+    """Mean seconds of `number` steps until the last is done, with the garbage collector running as in real use."""
+    step = prepared.step
     started = perf_counter()
     for _ in range(number):
         step()
+    prepared.finish()
     return (perf_counter() - started) / number
 
 

@@ -33,6 +33,7 @@ NAMESPACES = [
     "wayfare.nn.utils.rnn",
     "wayfare.optim",
     "wayfare.optim.lr_scheduler",
+    "wayfare.profile",
     "wayfare.signal.windows",
     "wayfare.special",
     "wayfare.testing",

@@ -136,12 +136,14 @@ if _TYPE_CHECKING:
     from wayfare import data as data
     from wayfare import metrics as metrics
     from wayfare import optim as optim
+    from wayfare import profile as profile
     from wayfare import train as train
+    from wayfare.compiled.decorator import compile
     from wayfare.io import Checkpoint, load, save
     from wayfare.ragged import Ragged
 
 __all__ = [
-    "Checkpoint", "Ragged", "data", "load", "metrics", "optim", "save", "train",
+    "Checkpoint", "Ragged", "compile", "data", "load", "metrics", "optim", "profile", "save", "train",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
@@ -202,7 +204,7 @@ for _name in __all__:
             continue
         globals()[_name] = _guarded(_value)
 
-_LATER = {"compile": "compilation", "map": "automatic batching", "onnx": "export"}
+_LATER = {"map": "automatic batching", "onnx": "export"}
 
 # Names of PyTorch that are left out for good, and what to write.
 _INSTEAD = {
@@ -216,7 +218,8 @@ _INSTEAD = {
 # The library above the engine is written against the names of this package, and loaded when it is first asked for.
 _LIBRARY = {
     "data": "wayfare.data", "metrics": "wayfare.metrics", "optim": "wayfare.optim", "train": "wayfare.train",
-    "Ragged": "wayfare.ragged", "save": "wayfare.io", "load": "wayfare.io", "Checkpoint": "wayfare.io",
+    "profile": "wayfare.profile", "Ragged": "wayfare.ragged", "compile": "wayfare.compiled.decorator",
+    "save": "wayfare.io", "load": "wayfare.io", "Checkpoint": "wayfare.io",
 }  # fmt: skip
 
 

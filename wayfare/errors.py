@@ -78,6 +78,10 @@ class AnomalyError(WayfareError, RuntimeError):
     """A NaN or infinity found by anomaly mode."""
 
 
+class CheckError(WayfareError, RuntimeError):
+    """A compiled call that did something else than its Python does."""
+
+
 class LinAlgError(WayfareError, RuntimeError):
     """A matrix that a decomposition cannot take: singular, not positive definite, not square."""
 

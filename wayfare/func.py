@@ -8,6 +8,7 @@ from typing import Any
 from wayfare.autograd.transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from wayfare.errors import ArgumentTypeError, OperationError
 from wayfare.functions.join import stack
+from wayfare.graph.epoch import structure_changed
 from wayfare.nn.module import Module
 from wayfare.tensor import Tensor
 
@@ -60,6 +61,7 @@ def functional_call(
         for key, value in new.items():
             held, name = places[key]
             held[name] = value
+        structure_changed()
         return module(*(() if args is None else args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
     finally:
         for key, value in old.items():
@@ -67,6 +69,7 @@ def functional_call(
             if held.get(name) is not new[key]:
                 _hand_back(parts, key, held.get(name))
             held[name] = value
+        structure_changed()
 
 
 def _parts(given: Any) -> list[Mapping[str, Tensor]]:

@@ -29,7 +29,10 @@ def check_writable(t: Tensor, name: str) -> None:
     """Refuse a write that would lose a gradient."""
     mode = STATE.mode
     if mode is not None and mode.executor is not None:
-        t = mode.executor.behind(t)
+        stands: Tensor | None = mode.executor.behind(t)
+        if stands is None:
+            return
+        t = stands
     check_history(t, name)
     if t._extras is not None and "inference" in t._extras and not current().inference:
         raise InPlaceError(f"{name}: a tensor made under inference_mode cannot be written outside it",
@@ -136,9 +139,16 @@ def _keep_old_values(t: Tensor, result: Tensor, since: int | None) -> None:
             continue
         if since is None or node.number > since:
             seen.add(node)
-            node.kept = tuple([k.copy() if _is_memory_of(k, t) else k for k in node.kept])
+            node.kept = tuple([_set_aside(k) if _is_memory_of(k, t) else k for k in node.kept])
             if since is not None:
                 waiting.extend(node.edges)
+
+
+def _set_aside(kept: Any) -> Any:
+    copy = kept.copy()
+    if STATE.copies is not None:
+        STATE.copies.append((kept, copy))
+    return copy
 
 
 def _keep_in_place(t: Tensor, result: Tensor, since: int) -> None:

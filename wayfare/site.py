@@ -6,6 +6,7 @@ kept alive); file and line are worked out when somebody asks.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import linecache
 import os
@@ -16,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# NumPy and copy call back into tensors; the line that called them is the user's.
-_THROUGH = (os.path.dirname(np.__file__) + os.sep, copy.__file__)
+# NumPy, copy and with-blocks call back into the engine; the line that called them is the user's.
+_THROUGH = (os.path.dirname(np.__file__) + os.sep, copy.__file__, contextlib.__file__)
 # The demo is written as a user would write it, so its lines count as the user's.
 _USER_PARTS = (_PACKAGE + "demo" + os.sep,)
 

@@ -7,8 +7,9 @@ is a Mode, installed by a `with` block and restored when it ends.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, Protocol
 
 
 class Executor(Protocol):
@@ -21,10 +22,57 @@ class Executor(Protocol):
         """Python looks at a value (`bool()`, `.item()`, …): give the array, or refuse with the reason."""
 
     def behind(self, tensor: Any) -> Any:
-        """The tensor whose memory this one shows."""
+        """The tensor whose memory this one shows; None where a write to it was found lawful before."""
 
     def write(self, tensor: Any, result: Any, move: Callable[[Any, Any], Any]) -> None:
         """Write in place: call `move(tensor, values)` for what stands behind the two."""
+
+
+class CallOut(Protocol):
+    """Python that runs again whenever a recorded call is replayed: counters go up, numbers are worked out anew.
+
+    The call-outs of a recording run in its order. `run` looks for itself whether it may; `ready` only asks.
+    """
+
+    # Why the last `ready` said no: a clause for "recorded again because …".
+    reason: str
+
+    def ready(self) -> bool:
+        """Would the call still do what was recorded? Changes nothing."""
+
+    def run(self) -> list[tuple[float, ...]]:
+        """Advance the Python state by one call, and give the numbers of each fused update it makes, in order.
+
+        Raises `StaleCall`, having changed nothing, where `ready` would have said no.
+        """
+
+    def undo(self) -> None:
+        """Put the Python state back as it was before the last `run`."""
+
+
+class StaleCall(Exception):
+    """A call-out would no longer do what was recorded."""
+
+
+class Recorder(Executor, Protocol):
+    """An executor that runs ops for real and writes down what happened, to do it again later without Python."""
+
+    # What tells a recorder from other executors.
+    records: bool
+    # Is Python only followed along what was recorded before?
+    follows: bool
+
+    def calling(self, call: CallOut) -> AbstractContextManager[None]:
+        """What happens inside belongs to this call-out; entered around the real call."""
+
+    def update(self, update: Any, written: list[Any], read: list[Any], numbers: Sequence[float]) -> None:
+        """Run a fused update (a `backend.update.Update`) on tensors, and write it down."""
+
+    def draw(self, generator: Any, key: tuple[int, int]) -> None:
+        """A random key was taken from a generator; one that was put back gives the same key again."""
+
+    def give_up(self, reason: str) -> NoReturn:
+        """What happens here cannot be done again without Python."""
 
 
 class Mode:
@@ -61,6 +109,8 @@ class Mode:
 
 class _State(threading.local):
     mode: Mode | None = None
+    # (array, copy) of what was set aside before a write in place, where somebody wants to know.
+    copies: list[tuple[Any, Any]] | None = None
 
 
 STATE = _State()
@@ -88,8 +138,25 @@ def current() -> Mode:
 
 
 def runs_here() -> bool:
-    """Do ops run now, so that the arrays of tensors are there to be looked at?"""
+    """Do ops run now, and nobody but us takes notice?"""
     return STATE.mode is None or STATE.mode.executor is None
+
+
+def recorder() -> Any | None:
+    """The executor in force in this thread if it is a `Recorder`, else None."""
+    mode = STATE.mode if UNUSUAL else None
+    executor = mode.executor if mode is not None else None
+    return executor if getattr(executor, "records", False) else None
+
+
+def recorder_around() -> Any | None:
+    """The recorder in force, be it outside other executors (a vmap inside a recorded function)."""
+    mode = STATE.mode if UNUSUAL else None
+    while mode is not None and mode.executor is not None:
+        if getattr(mode.executor, "records", False):
+            return mode.executor
+        mode = getattr(mode.executor, "outer", None)
+    return None
 
 
 class changed_mode:

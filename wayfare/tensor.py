@@ -16,9 +16,9 @@ from wayfare.backend.rows import Rows
 from wayfare.backend.writes import version
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError
 from wayfare.fusion.sizes import Dim, Number, plain
-from wayfare.graph.node import Handle, Node
+from wayfare.graph.node import Handle, Node, StructureHandle
 from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
-from wayfare.state import STATE
+from wayfare.state import STATE, UNUSUAL, recorder
 from wayfare.tensor_methods import TensorMethods
 
 
@@ -156,6 +156,12 @@ class Tensor(TensorMethods):
     @property
     def grad(self) -> Tensor | None:
         """The gradient summed up so far; None before the first backward."""
+        if UNUSUAL:
+            watching = recorder()
+            if watching is not None:
+                if self._grad.__class__ is Rows:
+                    self._grad = wrap(self._grad.dense())
+                watching.grad_read(self)
         grad = self._grad
         if grad.__class__ is Rows:
             grad = self._grad = wrap(grad.dense())
@@ -168,11 +174,15 @@ class Tensor(TensorMethods):
                 raise ArgumentTypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
             if value.shape != self.shape or value.dtype is not self.dtype:
                 raise OperationError(f"grad: a gradient of {value.spec} does not fit a tensor of {self.spec}")
+        if UNUSUAL:
+            watching = recorder()
+            if watching is not None:
+                watching.grad_written(self, value)
         self._grad = value
 
     @grad.deleter
     def grad(self) -> None:
-        self._grad = None
+        self.grad = None
 
     def row_grad(self) -> tuple[Tensor, Tensor] | None:
         """The gradient as (rows, values), if only some rows of dimension 0 were used and nobody asked for the whole.
@@ -181,7 +191,7 @@ class Tensor(TensorMethods):
         writing into it changes the gradient. None if there is no gradient or it is a whole tensor.
         """
         rows = self._grad
-        if rows.__class__ is not Rows:
+        if rows.__class__ is not Rows or recorder() is not None:
             return None
         found = rows.by_row()
         if found is None:
@@ -192,7 +202,7 @@ class Tensor(TensorMethods):
     @property
     def data(self) -> Tensor:
         """The same memory without history."""
-        return wrap(self._array)
+        return self.detach()
 
     @data.setter
     def data(self, value: Tensor) -> None:
@@ -202,7 +212,12 @@ class Tensor(TensorMethods):
 
     def detach(self) -> Tensor:
         """The same memory, cut from the history; writes in place are still noticed."""
-        return wrap(self._array)
+        out = wrap(self._array)
+        if UNUSUAL:
+            watching = recorder()
+            if watching is not None:
+                watching.detached(self, out)
+        return out
 
     @property
     def _version(self) -> int:
@@ -220,7 +235,7 @@ class Tensor(TensorMethods):
             raise GraphError("register_hook: this tensor requires no gradient, so the hook would never run",
                              fix="Set requires_grad=True first.")  # fmt: skip
         if self._edge is None:
-            return Handle(self._more().setdefault("hooks", {}), hook)
+            return StructureHandle(self._more().setdefault("hooks", {}), hook)
         node, number = self.grad_fn, self.output_nr
         assert node is not None
         return Handle(node.more().tensor_hooks.setdefault(number, {}), hook)
@@ -229,7 +244,7 @@ class Tensor(TensorMethods):
         """Call `hook(tensor)` after a gradient was summed into this leaf."""
         if self._edge is not None or not self._requires_grad:
             raise GraphError("register_post_accumulate_grad_hook: only a leaf that requires a gradient can have one")
-        return Handle(self._more().setdefault("post_hooks", {}), hook)
+        return StructureHandle(self._more().setdefault("post_hooks", {}), hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient of this computed tensor in `.grad`, as leaves do."""

@@ -20,10 +20,11 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from wayfare.autograd.modes import no_grad
 from wayfare.backend.update import Update
 from wayfare.backend.writes import note_write
 from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, InPlaceError, OperationError, ShapeError
-from wayfare.state import STATE, UNUSUAL
+from wayfare.state import STATE, UNUSUAL, recorder
 from wayfare.tensor import Tensor
 
 __all__ = ["FusedUpdate", "fused_update"]
@@ -41,7 +42,8 @@ class FusedUpdate:
             raise ArgumentError(f"fused_update: {self.name} cannot write {tuple(writes)}, it takes {self.tensors}",
                                 fix="Name some of them, each once.")  # fmt: skip
         self.writes = tuple(writes)
-        self._in_order = _getter(self.numbers)
+        # Numbers given by name, as the formula takes them.
+        self.in_order = _getter(self.numbers)
 
         def positional(m: Any, *values: Any) -> tuple[Any, ...]:
             count = len(self.tensors)
@@ -63,7 +65,7 @@ class FusedUpdate:
         notices. Each list has one tensor for each set; the tensors of a set have one shape."""
         update = self._update
         try:
-            values = self._in_order(numbers)
+            values = self.in_order(numbers)
             if [value for value in values if value is None]:  # NumPy would read it as NaN
                 self._explain(lists, numbers)
             count = len(lists[0])
@@ -78,10 +80,14 @@ class FusedUpdate:
             read: list[Tensor] = []
             for k in update.read:
                 read += lists[k]
-            if UNUSUAL:
-                self._check_mode()
             if [t._extras for t in written].count(None) != len(written):
                 _check_marks(self.name, written)
+            if UNUSUAL:
+                watching = recorder()
+                if watching is not None:
+                    watching.update(update, written, read, tuple(map(float, values)))
+                    return
+                self._check_mode()
             update([t._array for t in written], [t._array for t in read], values)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
             self._explain(lists, numbers)
@@ -95,6 +101,9 @@ class FusedUpdate:
         """
         self._explain([[t] for t in tensors], numbers)
         _check_rows(self.name, rows, tensors)
+        if recorder() is not None:
+            self._at_rows_by_ops(rows, tensors, numbers)
+            return
         if UNUSUAL:
             self._check_mode()
         update = self._update
@@ -113,10 +122,19 @@ class FusedUpdate:
             raise IndexRangeError(f"{self.name}: a row number is outside the {len(written[0])} rows of the tensor"
                                   ) from None  # fmt: skip
         blocks = [arrays[k] for k in update.written]
-        update.one(arrays, blocks, self._in_order(numbers))
+        update.one(arrays, blocks, self.in_order(numbers))
         for t, block in zip(written, blocks, strict=True):
             t._array[places] = block
             note_write(t._array)
+
+    def _at_rows_by_ops(self, rows: Tensor, tensors: Sequence[Tensor], numbers: dict[str, Any]) -> None:
+        """The rows are taken out, updated and put back, each by an op that a recorder can see."""
+        places = self._update.written
+        with no_grad():
+            blocks = [t.index_select(0, rows) if k in places else t for k, t in enumerate(tensors)]
+            self(*[[block] for block in blocks], **numbers)
+            for k in places:
+                tensors[k].index_copy_(0, rows, blocks[k])
 
     def _check_mode(self) -> None:
         mode = STATE.mode
@@ -155,17 +173,17 @@ class FusedUpdate:
                             fix="Give one tensor of each kind for each set.")  # fmt: skip
 
 
-def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """The values of these names, in order; a name that is missing is a KeyError."""
     if len(names) < 2:
-        return lambda numbers: [numbers[name] for name in names]
+        return lambda numbers: tuple([numbers[name] for name in names])
     return operator.itemgetter(*names)
 
 
 def _check_rows(name: str, rows: Any, tensors: Sequence[Tensor]) -> None:
     if not isinstance(rows, Tensor):
         raise ArgumentTypeError(f"{name}: rows must be a Tensor of row numbers, not {type(rows).__name__}")
-    if rows.ndim != 1 or rows._array.dtype.kind not in "iu":
+    if rows.ndim != 1 or rows.dtype.numpy.kind not in "iu":
         raise ArgumentTypeError(f"{name}: rows must be one dimension of whole numbers, it is {rows.spec}")
     for t in tensors:
         if not t.ndim:

@@ -16,12 +16,21 @@ class Unavailable(RuntimeError):
     """A side has no such feature: its row is left out, and the message is the reason shown for it."""
 
 
+def nothing() -> None:
+    """What a side has left to do when its last step has returned, unless it works on behind Python's back."""
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A work ready to run: `step` is what is timed, `results` are the arrays that all sides must agree on."""
+    """A work ready to run: `step` is what is timed, `results` are the arrays that all sides must agree on.
+
+    `finish` waits for steps that returned before they were done; `kept` is what outlives the steps (a model, say).
+    """
 
     step: Callable[[], object]
     results: Callable[[], list[np.ndarray]]
+    finish: Callable[[], object] = nothing
+    kept: object = None
 
 
 def constant(m: Any, array: np.ndarray) -> Any:

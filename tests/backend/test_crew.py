@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend import crew, native
+from wayfare.backend import crew, native, shares
 from wayfare.backend.counters import counted
 from wayfare.backend.expr import apply, fold, load
 from wayfare.backend.loop import Fold, Loop, Operand, Stage, elementwise
@@ -65,14 +65,14 @@ def test_small_loops_are_not_split():
 
 def test_more_threads_than_elements():
     wf.set_num_threads(64)
-    before, native._SPLIT = native._SPLIT, -1
+    before, shares._SPLIT = shares._SPLIT, -1
     try:
         kernel = native.Kernel(TANH)
         for size in (1, 2, 17, 63, 65):
             x = numbers(size)
             np.testing.assert_allclose(kernel([x])[0], np.tanh(x) * x, 1e-5)
     finally:
-        native._SPLIT = before
+        shares._SPLIT = before
 
 
 def test_many_threads_call_kernels_at_once():

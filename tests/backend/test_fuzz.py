@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies
 
 from tests.backend.loops import laid, meaning, random_elementwise, random_rows, random_shape, same, stretched, values
-from wayfare.backend import native
+from wayfare.backend import native, shares
 from wayfare.backend.counters import counted
 from wayfare.settings import settings
 
@@ -28,10 +28,10 @@ def fuzz(test):
 @pytest.fixture(autouse=True, scope="module")
 def every_loop_is_split():
     """However short a loop is, threads share it; and nothing but the native code may answer."""
-    before = native._SPLIT, settings.num_threads, settings.cache_folder
-    native._SPLIT, settings.cache_folder = -1, None
+    before = shares._SPLIT, settings.num_threads, settings.cache_folder
+    shares._SPLIT, settings.cache_folder = -1, None
     yield
-    native._SPLIT, settings.num_threads, settings.cache_folder = before
+    shares._SPLIT, settings.num_threads, settings.cache_folder = before
 
 
 pytestmark = pytest.mark.filterwarnings("error")

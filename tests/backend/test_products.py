@@ -7,9 +7,9 @@ import pytest
 
 import wayfare as wf
 from wayfare.backend import native, products
-from wayfare.backend.products import _blas, _shared_out, stack_product
+from wayfare.backend.products import _shared_out, openblas, stack_product
 
-needs_native = pytest.mark.skipif(not native.available() or _blas() is None, reason="no OpenBLAS or no llvmlite here")
+needs_native = pytest.mark.skipif(not native.available() or openblas() is None, reason="no OpenBLAS or no llvmlite")
 RNG = np.random.default_rng(1)
 
 
@@ -55,13 +55,13 @@ def test_what_does_not_suit_is_left_to_numpy(monkeypatch):
         assert not _shared_out(a, b, out)
         np.testing.assert_allclose(stack_product(a, b, out), np.matmul(a, b))
     a, b = some(3, 4, 40, 48), some(3, 4, 48, 36)
-    monkeypatch.setattr(products, "_blas", lambda: None)
+    monkeypatch.setattr(products, "openblas", lambda: None)
     np.testing.assert_allclose(stack_product(a, b, np.empty((3, 4, 40, 36), np.float32)), np.matmul(a, b))
 
 
 @needs_native
 def test_blas_has_its_threads_again():
-    blas = _blas()
+    blas = openblas()
     before = blas._get()
     a, b = some(3, 4, 40, 48), some(3, 4, 48, 36)
     wanted = np.matmul(a, b)

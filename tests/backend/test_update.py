@@ -202,7 +202,7 @@ def test_without_native_code_the_result_is_the_same(monkeypatch, dtype):
         return params
 
     wanted = run(SGD)
-    monkeypatch.setattr(batch._FILL_AND_RUN, "_address", 0)
+    monkeypatch.setattr(batch._FILL_AND_RUN, "address", 0)
     monkeypatch.setattr(batch._FILL_AND_RUN, "_broken", True)
     half_way = run(Update("test_no_routine", SGD.formula, 2, (0,), 1))
     monkeypatch.setattr(native, "_usable", [False])

@@ -12,7 +12,7 @@ from wayfare.autograd.engine import run
 from wayfare.backend.rows import Rows
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentTypeError, GraphError, ShapeError
-from wayfare.state import STATE, changed_mode
+from wayfare.state import STATE, changed_mode, recorder
 from wayfare.tensor import Tensor, wrap
 
 
@@ -30,6 +30,14 @@ def backward(
     `retain_graph`; with `create_graph` the derivative can itself be differentiated. `inputs` limits the leaves.
     """
     seeds = grad_tensors if grad_tensors is not None else grad_variables
+    watching = recorder()
+    if watching is not None:
+        watching.autograd("backward", _backward, tensors, seeds, retain_graph, create_graph, inputs)
+    else:
+        _backward(tensors, seeds, retain_graph, create_graph, inputs)
+
+
+def _backward(tensors: Any, seeds: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None:
     roots = _roots("backward", _sequence(tensors), seeds, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     capture = None
@@ -59,6 +67,18 @@ def grad(
 
     An input that played no part is an error unless `allow_unused` (then None) or `materialize_grads` (then zeros).
     """
+    watching = recorder()
+    if watching is not None:
+        return watching.autograd(  # type: ignore[no-any-return]
+            "grad", _grad, outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads
+        )
+    return _grad(outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads)
+
+
+def _grad(
+    outputs: Any, grad_outputs: Any, retain_graph: bool | None, create_graph: bool, inputs: Any,
+    allow_unused: bool | None, materialize_grads: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
     wanted = _sequence(inputs)
     roots = _roots("grad", _sequence(outputs), grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
@@ -68,7 +88,9 @@ def grad(
     for position, t in enumerate(wanted):
         found = _captured(capture, t)
         if found is None and materialize_grads:
-            found = wrap(np.zeros(t._array.shape, t._array.dtype))
+            watching = recorder()
+            make = np.zeros if watching is None else watching.zeros
+            found = wrap(make(t._array.shape, t._array.dtype))
         if found is None and not allow_unused:
             raise GraphError(f"grad: input {position} ({t.spec}) was not used to compute the outputs",
                              fix="Pass allow_unused=True to get None for it.")  # fmt: skip
@@ -99,6 +121,9 @@ def _captured(capture: Capture, t: Tensor) -> Any:
         # The gradient of a mean is one number stretched; what is given back can be written.
         stretched = found.__class__ is Tensor and not found._array.flags.writeable
         return tensor_ops.clone(found) if stretched else found
+    watching = recorder()
+    if watching is not None:
+        return watching.copied(found)
     return wrap(found.dense() if found.__class__ is Rows else np.array(found))
 
 
@@ -147,4 +172,6 @@ def _seed(name: str, t: Tensor, seed: Any, create: bool) -> Any:
         raise ShapeError(f"{name}: a gradient of {seed.spec} was given for a tensor of {t.spec}")
     if create:
         return seed if seed.dtype is t.dtype else tensor_ops.cast(seed, dtype=t.dtype)
+    if recorder() is not None and seed.dtype is not t.dtype:
+        seed = tensor_ops.cast(seed, dtype=t.dtype)
     return seed._array if seed._array.dtype == array.dtype else seed._array.astype(array.dtype)

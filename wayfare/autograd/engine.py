@@ -27,7 +27,7 @@ from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
 from wayfare.op import DROP, SPEC, VALUE, joint, raw_ops
 from wayfare.spec import Spec
-from wayfare.state import STATE, changed_mode
+from wayfare.state import STATE, changed_mode, recorder
 from wayfare.tensor import Tensor, wrap
 
 _ndarray = np.ndarray
@@ -42,6 +42,10 @@ def run(
     roots: list[tuple[Any, Any]], *, retain: bool, create: bool, capture: Capture | None, accumulate: bool = True
 ) -> None:
     """Send gradients from the roots (edge, gradient) down to the leaves, or to what `capture` asks for."""
+    watching = recorder()
+    if watching is not None and not create:
+        watching.backward(roots, retain=retain, capture=capture, accumulate=accumulate)
+        return
     with _TURN:
         _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate)).run(roots)
 
@@ -116,8 +120,8 @@ class _Pass:
                         continue
                     edges = capture.towards(edges)
                 if node.extras is not None and node.extras.pre_hooks:
-                    g = _call_pre_hooks(node, g, create)
-                kept = _unpack(node, create)
+                    g = call_pre_hooks(node, g, create)
+                kept = unpack(node, create)
                 grads = _all_gradients(node, m, g, kept, edges, anomaly)
             if not retain:
                 node.kept = None
@@ -259,7 +263,7 @@ def _prepare(node: Node, g: Any, create: bool) -> Any:
     return grads[0] if outs is None else tuple(grads)
 
 
-def _call_pre_hooks(node: Node, g: Any, create: bool) -> Any:
+def call_pre_hooks(node: Node, g: Any, create: bool) -> Any:
     """The hooks of the node itself: they see what its rule will be given, not what is captured for its outputs."""
     assert node.extras is not None
     grads = [g] if node.outs is None else list(g)
@@ -292,19 +296,7 @@ def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, 
 
 def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any, anomaly: bool) -> list[Any]:
     """The gradient of every input at once: joint rules, anomaly mode and node hooks need them together."""
-    vjp, attrs = node.op.vjp, node.attrs
-    needs = tuple(edge is not None for edge in edges)
-    at_once: list[Any] | None = None
-    if not m.differentiable and node.outs is None and g.size >= node.op.slopes_from:
-        at_once = _at_once(node, g, kept)
-    if at_once is not None:
-        grads = at_once
-    elif isinstance(vjp, joint):
-        grads = list(vjp.rule(m, needs, g, *kept, **attrs))
-    else:
-        assert vjp is not None
-        pairs = zip(needs, vjp, strict=True)
-        grads = [rule(m, g, *kept, **attrs) if wanted and rule is not None else None for wanted, rule in pairs]
+    grads = by_rule(node, m, g, kept, edges)
     if anomaly:
         for i, gi in enumerate(grads):
             array = gi._array if isinstance(gi, Tensor) else _dense(gi)
@@ -312,27 +304,48 @@ def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any
                 kind = "NaN" if np.isnan(array).any() else "infinity"
                 raise AnomalyError(f"{node.name()} returned a {kind} for input {i}; the forward op was {node.op.name} "
                                    f"on line {node.site}")  # fmt: skip
+    return call_post_hooks(node, g, grads, m.differentiable)
+
+
+def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
+    """The gradient of every input, as the node's record computes it."""
+    vjp, attrs = node.op.vjp, node.attrs
+    needs = tuple(edge is not None for edge in edges)
+    at_once: list[Any] | None = None
+    if not m.differentiable and node.outs is None and g.size >= node.op.slopes_from:
+        at_once = _at_once(node, g, kept)
+    if at_once is not None:
+        return at_once
+    if isinstance(vjp, joint):
+        return list(vjp.rule(m, needs, g, *kept, **attrs))
+    assert vjp is not None
+    pairs = zip(needs, vjp, strict=True)
+    return [rule(m, g, *kept, **attrs) if wanted and rule is not None else None for wanted, rule in pairs]
+
+
+def call_post_hooks(node: Node, g: Any, grads: list[Any], create: bool) -> list[Any]:
+    """The hooks of the node that see what its rule was given and what it made of it."""
     if node.extras is not None and node.extras.post_hooks:
         outputs = tuple(_as_tensor(x) for x in (g if node.outs is not None else (g,)))
         for hook in list(node.extras.post_hooks.values()):
-            grads = _several_from(hook, grads, m.differentiable, tuple(_as_tensor(x) for x in grads), outputs)
+            grads = _several_from(hook, grads, create, tuple(_as_tensor(x) for x in grads), outputs)
     return grads
 
 
-def _unpack(node: Node, create: bool) -> tuple[Any, ...]:
+def unpack(node: Node, create: bool) -> tuple[Any, ...]:
     """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
     if node.kept is None:
         return _made_again(node)
     if latest_write[0] > node.number:
         _check_versions(node)
-    unpack = None if node.extras is None else node.extras.unpack
-    if not create and unpack is None:
+    through = None if node.extras is None else node.extras.unpack
+    if not create and through is None:
         return node.kept
     values: list[Any] = []
     for position, value in enumerate(node.kept):
         if value.__class__ is Packed:
-            assert unpack is not None
-            value = unpack(value.value)._array
+            assert through is not None
+            value = through(value.value)._array
         if create and value.__class__ is _ndarray:
             edge = node if position == 0 else node.edges[position - 1]
             value = with_history(value, edge)

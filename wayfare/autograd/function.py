@@ -15,7 +15,7 @@ from wayfare.errors import ArgumentTypeError, GraphError, InPlaceError, Operatio
 from wayfare.graph.walk import split_edge
 from wayfare.inplace import check_history, rewrite
 from wayfare.op import Op, joint
-from wayfare.state import changed_mode, current
+from wayfare.state import changed_mode, current, recorder
 from wayfare.tensor import Tensor, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,7 +125,8 @@ class Function:
 
 
 def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
-    if current().executor is not None:
+    watching = recorder()
+    if watching is None and current().executor is not None:
         raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart here",
                              fix="Write it in tensor ops to use it under vmap.")  # fmt: skip
     ctx = FunctionCtx(cls.__name__)
@@ -144,6 +145,8 @@ def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
         ctx._saved = ()
         return tuple(outputs) if several else outputs[0]
     _record(cls, ctx, tensors, outputs)
+    if watching is not None:
+        watching.custom(cls.__name__)
     return tuple(outputs) if several else outputs[0]
 
 
@@ -162,13 +165,20 @@ def _check_dirty(ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[An
         if _is_in(t, inputs):
             check_history(t, ctx._name)
         note_write(t._array)
+        watching = recorder()
+        if watching is not None:
+            watching.mark_writes()
 
 
 def _shut_shared(out: Tensor, inputs: list[Tensor | None]) -> None:
     """An output that shows an input's memory cannot be written: the input would change without a word to the graph."""
     if any(t is not None and np.may_share_memory(out._array, t._array) for t in inputs):
-        out._array = out._array.view()
+        shown = out._array
+        out._array = shown.view()
         out._array.flags.writeable = False
+        watching = recorder()
+        if watching is not None:
+            watching.shown_again(shown, out._array)
 
 
 def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[Any]) -> None:
@@ -278,7 +288,7 @@ def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool
     if g.dtype is not spec.dtype:
         g = g.to(spec.dtype)
     # The array may be one the user still holds, so nobody may add to it in place.
-    return g if create else np.array(g._array)
+    return g if create or recorder() is not None else np.array(g._array)
 
 
 def once_differentiable(function: F) -> F:

@@ -46,10 +46,19 @@ class Leaves:
         if self._uses is None:
             self._uses = _count_uses(self._roots)
         old = self._waiting.get(leaf)
-        self._waiting[leaf] = g if old is None else _plus(old, g, self._create)
+        self._waiting[leaf] = g if old is None else self.plus(old, g)
         self._uses[leaf] = left = self._uses.get(leaf, 1) - 1
         if left == 0:
             self._complete(leaf, self._waiting.pop(leaf))
+
+    def plus(self, old: Any, new: Any) -> Any:
+        """The sum of two contributions."""
+        if self._create:
+            return old + new
+        if old.__class__ is Rows and new.__class__ is Rows:
+            return old.absorb(new)
+        first, second = (x.dense() if x.__class__ is Rows else x for x in (old, new))
+        return first + second
 
     def finish(self) -> None:
         """What still waits is final now: some ways to it gave no gradient."""
@@ -75,7 +84,7 @@ class Leaves:
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
         old = leaf._grad
         if self._create:
-            leaf._grad = own_tensor(g) if old is None else leaf.grad + g
+            leaf.grad = own_tensor(g) if old is None else leaf.grad + g
         elif old is None:
             leaf._grad = own = _own(g, fresh)
             if own.__class__ is Tensor:
@@ -138,15 +147,6 @@ def _own(g: Any, fresh: bool) -> Any:
     if g.__class__ is Rows:
         return Rows(g.shape, g.dtype, [Part(p.index, np.array(p.values), p.basic) for p in g.parts])
     return wrap(g if fresh else np.array(g))
-
-
-def _plus(old: Any, new: Any, create: bool) -> Any:
-    if create:
-        return old + new
-    if old.__class__ is Rows and new.__class__ is Rows:
-        return old.absorb(new)
-    first, second = (x.dense() if x.__class__ is Rows else x for x in (old, new))
-    return first + second
 
 
 def _count_uses(roots: list[Any]) -> dict[Tensor, int]:

@@ -30,6 +30,7 @@ from wayfare.backend.llvm import Layout
 from wayfare.backend.loop import Loop, exact, source, validate
 from wayfare.backend.machine import BUILDING, machine
 from wayfare.backend.mathlib import KNOWN, numpy_function
+from wayfare.backend.shares import BlockPlan, shares_of
 from wayfare.backend.whole import Pieces, WholePlan, can_be_cut, pays
 from wayfare.settings import settings
 from wayfare.site import user_frame
@@ -40,35 +41,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _KERNELS = 4096
 # Layouts remembered for one kernel; a program with more changes its shapes all the time.
 _PLANS = 512
-# Nanoseconds of work that are worth handing to another thread, and that a part should have at least.
-_SPLIT, _PART = 10_000, 5_000
-# Below so many nanoseconds of work other Python threads can wait.
-_QUICK = 50_000
-
-
-class _Plan:
-    """How to run a kernel on arrays of given shapes and strides: which code, which argument blocks."""
-
-    __slots__ = ("_call", "blocks", "count", "given", "made", "threads")
-
-    def __init__(self, code: Code, blocks: list[list[int]], threads: int, work: float) -> None:
-        self._call = code.quick_call if work < _QUICK else code.call
-        # Shapes of fresh outputs, where those are C-contiguous.
-        self.made: tuple[tuple[int, ...], ...] = ()
-        words = [word for block in blocks for word in block]
-        # Kept alive here; the kernel is given the address.
-        self.blocks = (ctypes.c_int64 * len(words))(*words)
-        self.given = ctypes.addressof(self.blocks)
-        # As a negative number: too little work to wake a thread for, unless it comes often.
-        self.count = -len(blocks) if len(blocks) > 1 and work < _QUICK else len(blocks)
-        self.threads = threads
-
-    def run(self, *arrays: Array) -> None:
-        """Run on inputs and outputs that lie as planned."""
-        COUNTERS.kernels_run += 1
-        if self.count != 1:
-            COUNTERS.kernels_split += 1
-        self._call(*arrays, self.given, self.count)
 
 
 class Kernel:
@@ -88,8 +60,8 @@ class Kernel:
         self._codes: dict[Layout, Code] = {}
         self._can_be_cut = can_be_cut(loop)
         self._pieces: Pieces | None = None
-        self._plans: dict[Any, _Plan | WholePlan] = {}
-        self._fresh_plans: dict[Any, _Plan | WholePlan] = {}
+        self._plans: dict[Any, BlockPlan | WholePlan] = {}
+        self._fresh_plans: dict[Any, BlockPlan | WholePlan] = {}
         self._broken = False
 
     def __repr__(self) -> str:
@@ -146,7 +118,7 @@ class Kernel:
                 self._remember(key, None, inputs, outs)
         return self._hand_over(outs, outputs)
 
-    def _again(self, plan: _Plan | WholePlan, inputs: Sequence[Array]) -> list[Array] | None:
+    def _again(self, plan: BlockPlan | WholePlan, inputs: Sequence[Array]) -> list[Array] | None:
         """Run a plan met before on arrays of the same layout; None where something else has changed."""
         if plan.threads != settings.num_threads:
             return None
@@ -325,27 +297,37 @@ class Kernel:
         code = self.code(nest.layout)
         if code is None:
             return None
-        count = crew.threads()
-        blocks = [nest.words()]
-        work = nest.elements * self._cost
-        if count > 1 and work > _SPLIT and axes is not None and self._can_be_cut and pays(nest, count):
-            if self._pieces is None:
-                self._pieces = Pieces(self.loop, build)
+        count, work = crew.threads(), self.work(nest)
+        shares = shares_of(work, count)
+        pieces = self.in_pieces(nest, axes, count) if shares > 1 else None
+        if pieces is not None:
             with suppress(layouts.Scattered):
-                shares = count * min(4, max(1, int(work / (_PART * count))))
-                return WholePlan(self._pieces, arrays, shape, axes, shares, count), arrays, copied
-        if count > 1 and work > _SPLIT:
-            # More parts than threads: one that comes late finds something left, and nobody waits long for the last.
-            shares = count * min(4, max(1, int(work / (_PART * count))))
-            cut = layouts.elementwise_parts if self._elementwise else layouts.parts
-            blocks = cut(nest, shares)
-        return _Plan(code, blocks, count, work), arrays, copied
+                return WholePlan(pieces, arrays, shape, axes, shares, count), arrays, copied
+        return BlockPlan(code, self.parts(nest, shares), count, work), arrays, copied
+
+    def work(self, nest: layouts.Nest) -> float:
+        """About how many nanoseconds one thread needs."""
+        return nest.elements * self._cost
+
+    def parts(self, nest: layouts.Nest, shares: int) -> list[list[int]]:
+        """The argument blocks of a nest cut into about so many parts."""
+        if shares < 2:
+            return [nest.words()]
+        return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, shares)
+
+    def in_pieces(self, nest: layouts.Nest, axes: tuple[int, ...] | None, threads: int) -> Pieces | None:
+        """The loop taken apart, where its rows are long and too few for so many threads."""
+        if axes is None or not self._can_be_cut or not pays(nest, threads):
+            return None
+        if self._pieces is None:
+            self._pieces = Pieces(self.loop, build)
+        return self._pieces
 
     def _per_row(self, k: int) -> bool:
         return self.loop.inputs[k].per_row
 
-    def nest(self, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: Any) -> layouts.Nest:
-        """The axes to walk for arrays of these shapes and strides."""
+    def nest(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: Any) -> layouts.Nest:
+        """The axes to walk for arrays (or whatever has such a shape and strides)."""
         sizes, strides = [a.shape for a in arrays], [a.strides for a in arrays]
         if axes is None:
             return layouts.elementwise_nest(shape, sizes, strides, self._itemsizes, len(self.loop.outputs))

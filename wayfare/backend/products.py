@@ -25,40 +25,42 @@ from wayfare.backend.routine import Routine, function, pointer, word
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Multiplications in all from which on it pays, and those of one product beyond which BLAS splits it well by itself.
-_WORTH, _LARGE = 500_000, 1 << 26
+WORTH, LARGE = 500_000, 1 << 26
 # Multiplications below which one product is not worth a second thread.
-_SMALL = 1 << 21
+SMALL = 1 << 21
 # Shares for each thread: one that comes late takes fewer.
-_SHARES = 4
+SHARES = 4
 # CBLAS's names for how a matrix lies.
-_ROWS, _AS_IS, _TURNED = 101, 111, 112
+ROWS, AS_IS, TURNED = 101, 111, 112
 _LETTER = {np.dtype("float32"): "s", np.dtype("float64"): "d"}
 
 
 # -- BLAS ---------------------------------------------------------------------------------------------------------
 
 
-class _Blas:
+class Blas:
     """NumPy's own OpenBLAS: its functions, and how many threads it uses."""
 
     def __init__(self, library: Any, prefix: str, suffix: str) -> None:
         self.whole = "i64" if suffix else "i32"  # its integers
         self.addresses = {
-            dtype: ctypes.cast(getattr(library, f"{prefix}cblas_{letter}gemm{suffix}"), ctypes.c_void_p).value
+            dtype: ctypes.cast(getattr(library, f"{prefix}cblas_{letter}gemm{suffix}"), ctypes.c_void_p).value or 0
             for dtype, letter in _LETTER.items()
         }
         self._set = getattr(library, f"{prefix}openblas_set_num_threads{suffix}")
+        self.set_address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
         self._get = getattr(library, f"{prefix}openblas_get_num_threads{suffix}")
         self._lock = lock()
         self._users = 0
-        self._before = 1
+        # The number of threads to go back to, where native code can read it.
+        self.before = ctypes.c_int64(1)
 
     def keep_to_one(self) -> None:
         """Until `release`, a product is done by the thread that asks for it."""
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._before = self._get()
+                self.before.value = self._get()
                 self._set(1)
 
     def release(self) -> None:
@@ -66,11 +68,12 @@ class _Blas:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._set(self._before)
+                self._set(self.before.value)
 
 
 @cache
-def _blas() -> _Blas | None:
+def openblas() -> Blas | None:
+    """The OpenBLAS that NumPy uses; None where it uses another."""
     try:
         # Through the module that calls it: its symbols are found there, whatever file they came in.
         library = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
@@ -79,7 +82,7 @@ def _blas() -> _Blas | None:
     for prefix in ("scipy_", ""):
         for suffix in ("64_", ""):
             try:
-                return _Blas(library, prefix, suffix)
+                return Blas(library, prefix, suffix)
             except AttributeError:
                 continue
     return None
@@ -92,7 +95,7 @@ def by_one_thread(multiplications: int) -> Iterator[None]:
     BLAS splits a product from about a quarter of a million multiplications on. Such a half takes some microseconds, and
     where other programs run beside this one, waiting for the second half to begin may take a thousand times that.
     """
-    blas = _blas() if multiplications < _SMALL else None
+    blas = openblas() if multiplications < SMALL else None
     if blas is None:
         yield
         return
@@ -125,7 +128,7 @@ def _write(dtype: str, whole: str) -> Callable[[Machine], str]:
             places = [writer.let(f"getelementptr ptr, ptr {table}, i64 {i}") for table in tables]
             a, b, out = (writer.let(f"load ptr, ptr {place}") for place in places)
             writer.do(
-                f"call void {gemm}(i32 {_ROWS}, i32 {ways[0]}, i32 {ways[1]}, {whole} {m}, {whole} {n}, {whole} {k}, "
+                f"call void {gemm}(i32 {ROWS}, i32 {ways[0]}, i32 {ways[1]}, {whole} {m}, {whole} {n}, {whole} {k}, "
                 f"{dtype} 1.0, ptr {a}, {whole} {step_a}, ptr {b}, {whole} {step_b}, {dtype} 0.0, ptr {out}, "
                 f"{whole} {step_out})"
             )
@@ -149,9 +152,9 @@ def _lies(x: Array) -> tuple[int, int] | None:
     rows, columns = x.shape[-2:]
     item = x.itemsize
     if across == item and down % item == 0 and down >= item * columns:
-        return _AS_IS, down // item
+        return AS_IS, down // item
     if down == item and across % item == 0 and across >= item * rows:
-        return _TURNED, across // item
+        return TURNED, across // item
     return None
 
 
@@ -178,11 +181,11 @@ def _shared_out(a: Array, b: Array, out: Array) -> bool:
     one = rows * inner * columns
     count = out.size // (rows * columns) if rows * columns else 0
     shares = crew.threads()
-    if shares < 2 or count < 2 * shares or one * count < _WORTH or one > _LARGE or out.dtype not in _LETTER:
+    if shares < 2 or count < 2 * shares or one * count < WORTH or one > LARGE or out.dtype not in _LETTER:
         return False
     left, right, target = _lies(a), _lies(b), _lies(out)
-    blas = _blas()
-    if blas is None or left is None or right is None or target is None or target[0] != _AS_IS:
+    blas = openblas()
+    if blas is None or left is None or right is None or target is None or target[0] != AS_IS:
         return False
     routine = _routine(out.dtype, blas.whole)
     if not routine.ready:
@@ -190,7 +193,7 @@ def _shared_out(a: Array, b: Array, out: Array) -> bool:
     tables = [_places(x) for x in (a, b, out)]
     given = [blas.addresses[out.dtype], left[0], right[0], rows, columns, inner, left[1], right[1], target[1],
              *(table.__array_interface__["data"][0] for table in tables)]  # fmt: skip
-    parts = min(_SHARES * shares, count)
+    parts = min(SHARES * shares, count)
     cuts = [count * part // parts for part in range(parts + 1)]
     words: list[int] = []
     for part in range(parts):

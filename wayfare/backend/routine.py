@@ -29,14 +29,15 @@ class Routine:
     def __init__(self, name: str, write: Callable[[Machine], str]) -> None:
         self.name = name
         self._write = write
-        self._address = 0
+        # Where the function begins, once it is `ready`.
+        self.address = 0
         self._single: Any = None
         self._broken = False
 
     @property
     def ready(self) -> bool:
         """Is there native code? Made now if it was not before."""
-        return bool(self._address) or (not self._broken and self._make())
+        return bool(self.address) or (not self._broken and self._make())
 
     @property
     def llvm(self) -> str:
@@ -51,7 +52,7 @@ class Routine:
             self._single(blocks)
         else:
             COUNTERS.kernels_split += 1
-            crew.run(self._address, ctypes.addressof(blocks), count, 8 * len(words) // count)
+            crew.run(self.address, ctypes.addressof(blocks), count, 8 * len(words) // count)
 
     def run_block(self, block: Any) -> None:
         """Run one argument block that the caller keeps as a ctypes array."""
@@ -60,19 +61,19 @@ class Routine:
 
     def _make(self) -> bool:
         with BUILDING:
-            if self._address or self._broken:
-                return bool(self._address)
+            if self.address or self._broken:
+                return bool(self.address)
             if not available():
                 self._broken = True
                 return False
             try:
                 address = _address(self.name, self._write(machine()))
                 self._single = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
-                self._address = address
+                self.address = address
             except Exception as error:
                 self._broken = True
                 refuse(self.name, error)
-        return bool(self._address)
+        return bool(self.address)
 
 
 def _address(name: str, text: str) -> int:

@@ -43,6 +43,11 @@ def pays(nest: layouts.Nest, threads: int) -> bool:
     return apart < threads and elements >= 2 * _PIECE
 
 
+def cut_rows(nest: layouts.Nest, shares: int) -> list[list[int]]:
+    """The argument blocks of every row in about so many pieces."""
+    return layouts.row_pieces(nest, min(shares, nest.sizes[2] // _PIECE))
+
+
 def _rewritten(root: Expr, leaf: Leaf) -> Expr:
     done: dict[int, Expr] = {}
     for e in walk(root):
@@ -152,7 +157,7 @@ class WholePlan:
             code = piece.part.code(nest.layout)
             if code is None:
                 raise layouts.Scattered("a part cannot be compiled")
-            blocks = layouts.row_pieces(nest, min(shares, nest.sizes[2] // _PIECE))
+            blocks = cut_rows(nest, shares)
             for number, block in enumerate(blocks):
                 for k, array in enumerate(fresh, len(operands) - len(fresh)):
                     block[SIZES + 4 * k] += number * array.nbytes

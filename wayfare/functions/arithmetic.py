@@ -31,6 +31,7 @@ from wayfare.functions._public import (
 )
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import bool_, float64, int64
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -144,7 +145,7 @@ def div(input: Tensor | float, other: Tensor | float, *, rounding_mode: str | No
     if dtype.rank == 2:
         return apply(_OPS["trunc"], (promoted(_DIV, values),))  # type: ignore[no-any-return]
     a, b = (as_dtype_of(v, dtype) for v in values)
-    _refuse_zero("div", b)
+    _refuse_zero("div", b, values[1])
     return promoted(_OPS["floor_divide"], (sub(a, promoted(_OPS["fmod"], (a, b))), b))
 
 div.checks_operands = True  # type: ignore[attr-defined]
@@ -162,9 +163,15 @@ add_method("div", div)
 add_method("div_", write_binary(_DIV, div, "div_"))
 
 
-def _refuse_zero(name: str, divisor: Tensor) -> None:
-    """Integers have no infinity to answer with."""
-    if divisor.dtype.rank < 2 and divisor.__class__ is Tensor and not divisor._read(name).all():
+def _refuse_zero(name: str, divisor: Tensor, given: Any) -> None:
+    """Integers have no infinity to answer with; `given` is the divisor before it became a tensor."""
+    if divisor.dtype.rank == 2 or divisor.__class__ is not Tensor:
+        return
+    if not isinstance(given, Tensor):
+        zero = given == 0
+    else:  # an executor is asked for one truth, not for all the numbers
+        zero = not (divisor._read(name).all() if runs_here() else divisor.all())
+    if zero:
         raise OperationError(f"{name}: division of integers by zero",
                              fix="Divide floats, which give inf or nan, or mask the zeros first.")  # fmt: skip
 
@@ -175,7 +182,7 @@ def _whole(name: str, input: Any, other: Any) -> Tensor:
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
     if dtype is bool_:
         raise DTypeError(f"{name}: does not take {dtype}", fix="Convert with .int() first.")
-    _refuse_zero(name, tensors[1])
+    _refuse_zero(name, tensors[1], values[1])
     return apply(_OPS[name], tensors)  # type: ignore[no-any-return]
 
 
@@ -217,7 +224,7 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
             raise DTypeError("pow: does not take bool", fix="Convert with .int() first.")
         # The first and the zeroth power, which bools have.
         return promoted(_OPS["logical_or"], (input, not exponent))
-    if dtype.rank == 1 and all(t.__class__ is Tensor for t in tensors):
+    if dtype.rank == 1 and isinstance(values[1], Tensor) and all(t.__class__ is Tensor for t in tensors):
         # NumPy refuses negative exponents of integers; in PyTorch 1 and -1 survive them and the rest become 0.
         return _integer_power(*tensors)
     return apply(_OPS["pow"], tensors)  # type: ignore[no-any-return]
@@ -225,7 +232,8 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 
 def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
     negative = exponent < 0
-    if not bool(negative._read("pow").any()):
+    # Where an executor runs ops nobody looks: both ways are taken.
+    if runs_here() and not bool(negative._read("pow").any()):
         return apply(_OPS["pow"], (base, exponent))  # type: ignore[no-any-return]
     size = apply(_OPS["pow"], (base, abs(exponent)))
     unit = promoted(_OPS["eq"], (abs(base), 1))

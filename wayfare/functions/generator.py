@@ -16,6 +16,7 @@ import numpy as np
 
 from wayfare.errors import ArgumentError, ArgumentTypeError
 from wayfare.spec import CPU, Device
+from wayfare.state import UNUSUAL, recorder_around
 from wayfare.tensor import Tensor, wrap
 
 __all__ = [
@@ -37,6 +38,7 @@ class Generator:
 
     def __init__(self, device: Any = "cpu") -> None:
         Device(device)
+        _not_replayable("a Generator is made inside the function")
         # The seed PyTorch gives a new generator: the same in every process.
         self._seed = 67280421310721
         self._calls = 0
@@ -52,7 +54,12 @@ class Generator:
         with self._lock:
             call = self._calls
             self._calls = call + 1
-            return self._seed, call
+            key = self._seed, call
+        if UNUSUAL:
+            watching = recorder_around()
+            if watching is not None:
+                watching.draw(self, key)
+        return key
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from a seed; negative ones count from 2**64 down."""
@@ -62,6 +69,7 @@ class Generator:
             raise ArgumentTypeError(f"manual_seed: a seed is an int, not {type(seed).__name__}") from None
         if not -(_WORDS // 2) <= number < _WORDS:
             raise ArgumentError(f"manual_seed: {number} does not fit into 64 bits")
+        _not_replayable("manual_seed is called inside the function")
         with self._lock:
             self._seed = number % _WORDS
             self._calls = 0
@@ -80,14 +88,22 @@ class Generator:
     def get_state(self) -> Tensor:
         """Seed and count as a uint8 tensor, for `set_state`."""
         with self._lock:
-            return wrap(np.array([self._seed, self._calls], "<u8").view(np.uint8))
+            state = wrap(np.array([self._seed, self._calls], "<u8").view(np.uint8))
+        watching = recorder_around()
+        if watching is not None:
+            state._more()["taken_under"] = watching
+        return state
 
     def set_state(self, new_state: Tensor) -> Generator:
         """Continue from a state of `get_state`."""
         if not isinstance(new_state, Tensor) or new_state.dtype.name != "uint8" or new_state.shape != (16,):
             shown = new_state.spec if isinstance(new_state, Tensor) else type(new_state).__name__
             raise ArgumentTypeError(f"set_state: a state is u8[16] as get_state gives it, not {shown}")
-        words = np.frombuffer(new_state._read("set_state").tobytes(), "<u8")
+        watching = recorder_around()
+        if watching is None or (new_state._extras or {}).get("taken_under") is not watching:
+            # One that was taken in the same call only says how far to go back.
+            _not_replayable("the state of a generator is set to one from outside the function")
+        words = np.frombuffer(new_state._array.tobytes(), "<u8")
         with self._lock:
             self._seed, self._calls = int(words[0]), int(words[1])
         return self
@@ -98,6 +114,13 @@ class Generator:
 
     def __repr__(self) -> str:
         return f"Generator(seed={self._seed}, draws={self._calls})"
+
+
+def _not_replayable(what: str) -> None:
+    """A recorded call draws from where its generators stand; it cannot be replayed if it puts them somewhere itself."""
+    watching = recorder_around()
+    if watching is not None:
+        watching.give_up(what)
 
 
 default_generator = Generator()

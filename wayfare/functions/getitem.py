@@ -174,7 +174,7 @@ def _as_item(entry: Any) -> Any:
     if entry.dtype.name == "uint8":
         warnings.warn("a uint8 index is read as a mask; use .bool(), or .long() for numbers", stacklevel=5)
         entry = as_dtype_of(entry, bool_)
-    if entry.ndim == 0 and runs_here():
+    if entry.ndim == 0 and (runs_here() or entry.dtype is bool_):
         return entry._read("an index").item()
     return entry
 
@@ -214,6 +214,9 @@ def _places_in(mask: Tensor, shape: Shape, dim: int) -> tuple[Tensor, ...]:
 
 def put(self: Tensor, index: Any, value: Any) -> None:
     """`self[index] = value`."""
+    if not runs_here() and _fills(self, index, value):
+        self.masked_fill_(index.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
+        return
     basic, picked = take_apart(self, index)
     check_writable(self, "x[...] = value")
     value = _as_value(self, value, exact=bool(picked))
@@ -233,6 +236,18 @@ def put(self: Tensor, index: Any, value: Any) -> None:
             check_bounds("x[...] = value", places._array, target.shape[dim], dim, wrap=True)
         raise _misfit(value, _shape_of_part(target.shape, picked)) from None
     note_write(self._array)
+
+
+def _fills(x: Tensor, index: Any, value: Any) -> bool:
+    """Is it one number for all places of a mask? Then nobody needs to know how many these are."""
+    if not isinstance(index, Tensor) or index.dtype is not bool_ or not 0 < index.ndim <= x.ndim:
+        return False
+    if tuple(index.shape) != tuple(x.shape[: index.ndim]):
+        return False
+    if isinstance(value, Tensor):
+        return value.ndim == 0 and value.dtype is x.dtype
+    # A float into integers is cut off here, and refused by masked_fill.
+    return isinstance(value, (bool, int, float)) and (x.dtype.is_floating_point or not isinstance(value, float))
 
 
 def _as_value(x: Tensor, value: Any, exact: bool) -> Tensor:

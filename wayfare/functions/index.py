@@ -16,6 +16,7 @@ from wayfare.functions.getitem import fitted, take_apart
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, index_dtype_error
 from wayfare.spec import Shape, bool_, broadcast, int64, normal_dim
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 __all__ = [
@@ -109,7 +110,11 @@ def _at_rows(
     if input.ndim == 0:
         row = _at_rows(op, reshaped(input, (1,)), 0, index, reshaped(source, (-1,)), accumulate)
         return reshaped(row, ())
-    check_bounds(op, index._read(f"the index of {op}"), input.shape[dim], dim)
+    size = input.shape[dim]
+    if runs_here():
+        check_bounds(op, index._read(f"the index of {op}"), size, dim)
+    else:  # nobody looks: the op itself refuses what is too large, and would count negative numbers from the end
+        index = apply(_OPS["where"], (index < 0, constant(size, index.dtype.numpy), index))
     wanted = (*input.shape[:dim], index.shape[0], *input.shape[dim + 1 :])
     if source.ndim == 0 and input.ndim == 1:
         source = reshaped(source, (1,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,10 @@ from wayfare.fusion.write import computed_in, converted, written
 
 # A value that costs less than this is computed again in a later stage; a dearer one is stored and read back.
 _RELOAD = 8
+
+
+# Numbers that are written into code even where others might be sizes, so that one loop serves all of those.
+_COMMON = frozenset({0, 1, -1, 2, -2, 0.5, -0.5, 3, 4, math.inf, -math.inf})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,8 @@ class _Writer:
 
     def _number(self, value: Any, dtype: str) -> Expr:
         if isinstance(value, (Dim, Number)):
+            return self.parameter(value, dtype)
+        if self.partition.sizes_are_numbers and dtype in ex.FLOATS and value not in _COMMON and value == value:
             return self.parameter(value, dtype)
         return ex.const(value, dtype)
 

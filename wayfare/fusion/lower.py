@@ -91,7 +91,7 @@ class Lowering:
 
     def _once(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
         """The outputs of this op on these inputs: made once, then found again."""
-        key = (op.name, tuple(map(id, inputs)), repr(shown(attrs))) if _is_plain(attrs) else None
+        key = (op, tuple(map(id, inputs)), repr(shown(attrs))) if _is_plain(attrs) else None
         found = self._same.get(key) if key is not None else None
         if found is None:
             made = record(op, inputs, attrs)

@@ -63,6 +63,9 @@ class Group:
 class Partition:
     """The groups and single steps, in the order in which they run."""
 
+    # Do sizes come as plain numbers, which will be others when the same is done with arrays of other sizes?
+    sizes_are_numbers = False
+
     def __init__(self, outputs: Sequence[Value]) -> None:
         self.order: list[Group | Step] = []
         self.home: dict[Value, int] = {}
@@ -116,26 +119,33 @@ class Partition:
     def _place(self, step: Step) -> None:
         if step.op is None or self._see(step):
             return
-        is_fold = step.op.name in FOLDS and step.attrs["keepdim"] and _real(step)
-        if is_fold:
-            price: float = 1
-        elif step.op.name in ALONG and not _real(step):
-            price = math.inf
-        else:
-            price = cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype)
+        price = self._price(step)
         if math.isinf(price):
-            for v in step.outputs:
-                self.home[v] = len(self.order)
-            self.order.append(step)
-            self.forced.update(self.through(v)[0] for v in step.inputs)
+            self._place_alone(step)
             return
         self.cost[step.outputs[0]] = price
         if not any(self._join(step, group) for group in self._candidates(step)):
-            seen = step.inputs[0] if is_fold else step.outputs[0]
+            seen = step.inputs[0] if step.op.name in FOLDS else step.outputs[0]
             group = Group(len(self.order), tuple(n for n in seen.shape if n != 1))
             self.order.append(group)
             if not self._join(step, group):
                 raise AssertionError(f"{step.name} does not fit into a group of its own")
+
+    def _price(self, step: Step) -> float:
+        """What a step costs for each element, in additions; infinity where it cannot be part of a loop."""
+        assert step.op is not None
+        if step.op.name in ALONG and not _real(step):
+            return math.inf
+        if step.op.name in FOLDS and step.attrs["keepdim"]:
+            return 1
+        return cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype)
+
+    def _place_alone(self, step: Step) -> None:
+        """A step that only its own record can run: what it is given must be stored."""
+        for v in step.outputs:
+            self.home[v] = len(self.order)
+        self.order.append(step)
+        self.forced.update(self.through(v)[0] for v in step.inputs)
 
     def _candidates(self, step: Step) -> Iterable[Group]:
         """Groups to try: those that have an input, then all others, the latest first."""
@@ -283,9 +293,13 @@ class Partition:
                 continue
             if not self._cheap(again, group):
                 continue
-            new = [v for v, m in leaves.items() if (v, m) not in group.reads and _axes(m) == len(group.shape)]
+            new = [v for v, m in leaves.items() if (v, m) not in group.reads and self._weighs(m, group)]
             if len(new) <= 2 and len(group.reads) + len(leaves) <= _OPERANDS:
                 self._add_again(group, again)
+
+    def _weighs(self, own: Map, group: Group) -> bool:
+        """Does one more array with this map cost a group time? One that is small does not."""
+        return _axes(own) == len(group.shape)
 
     def _cheap(self, again: dict[Value, Map], group: Group) -> bool:
         """Are these values cheap to compute again in a group?"""
@@ -315,16 +329,12 @@ class Partition:
     def stores(self) -> dict[Value, int]:
         """The values that groups must store, with the position of their group."""
         wanted = set(self.forced)
-        alive = True
-        while alive:
-            alive = False
-            for group in self.groups:
-                live = self.live(group, wanted)
-                for v in live:
-                    for root, own in self.inputs_in(group, v):
-                        if not group.has(root, own) and root in self.home and root not in wanted:
-                            wanted.add(root)
-                            alive = True
+        # The last group first: each reads only what earlier ones store.
+        for group in reversed(self.groups):
+            for v in self.live(group, wanted):
+                wanted.update(
+                    root for root, own in self.inputs_in(group, v) if not group.has(root, own) and root in self.home
+                )
         return {v: self.home[v] for v in wanted if v in self.home}
 
     def live(self, group: Group, wanted: set[Value]) -> set[Value]:

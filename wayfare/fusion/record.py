@@ -86,7 +86,8 @@ class FusedRecord:
         return Op(
             name=self.name, family="fused", forward=self._forward, infer=self._infer,
             vjp=joint(self._rule(bool(read))) if self.wanted and floats else None, batch=self._batch,
-            samples=lambda rng: (), reference=self._forward, outputs=len(made), differentiable_outputs=floats,
+            samples=lambda rng: (), reference=self._forward, formula=self._by_ops, outputs=len(made),
+            differentiable_outputs=floats,
             kept_outputs=tuple(read) if len(made) > 1 else None, takes_none=True,
             grad_name="".join(w.capitalize() for w in self.name.strip("_<>").split("_")) + "Backward0",
         )  # fmt: skip
@@ -156,6 +157,13 @@ class FusedRecord:
                 arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else _plain(grads[i]))
         made = iter(bound(arrays))
         return self._spread([None if g is None else next(made) for g in self.slopes], needs)
+
+    def _by_ops(self, m: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
+        """All outputs op by op: what a larger graph takes the function apart into."""
+        symbols = self._symbols_of([x.shape for x in inputs], numbers)
+        known: dict[Value, Any] = dict(zip(self.inputs, inputs, strict=True))
+        made = by_ops(m, [*self.outputs, *self.forward.outputs[len(self.outputs) :]], known, symbols)
+        return tuple(made) if len(made) > 1 else made[0]
 
     def _spread(self, slopes: list[Any], needs: Any) -> list[Any]:
         found: list[Any] = [None] * len(self.inputs)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.graph.epoch import structure_changed
 from wayfare.op import Op
 from wayfare.site import Site, locate
 from wayfare.spec import OF_NUMPY, Spec
@@ -157,3 +158,18 @@ class Handle:
 
     def __exit__(self, *error: object) -> None:
         self.remove()
+
+
+class StructureHandle(Handle):
+    """The handle of a hook that belongs to the structure of a model: of a module, or of a leaf."""
+
+    __slots__ = ()
+
+    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        super().__init__(hooks, hook)
+        structure_changed()
+
+    def remove(self) -> None:
+        """Take the hook away; doing so twice is harmless."""
+        super().remove()
+        structure_changed()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self, overload
 
 from wayfare.errors import ArgumentTypeError, IndexRangeError, MissingKeyError
+from wayfare.graph.epoch import structure_changed
 from wayfare.nn.module import MODULE, PARAMETER, Module
 from wayfare.nn.parameter import Parameter
 from wayfare.tensor import Tensor
@@ -38,6 +39,7 @@ class _Numbered(Module):
         self._names.clear()
         for number, module in enumerate(modules):
             self._enter(str(number), MODULE, module)
+        structure_changed()
 
     def __len__(self) -> int:
         return len(self._names)

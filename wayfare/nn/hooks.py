@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wayfare.autograd.function import Function
 from wayfare.errors import ArgumentTypeError
-from wayfare.graph.node import Handle
+from wayfare.graph.epoch import structure_changed
+from wayfare.graph.node import Handle, StructureHandle
 from wayfare.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
     if not callable(hook):
         raise ArgumentTypeError(f"a hook must be a function, not {type(hook).__name__}")
     before = list(hooks.items())
-    handle = Handle(hooks, entry)
+    handle = StructureHandle(hooks, entry)
     if prepend:
         for key, kept in before:
             del hooks[key]
             hooks[key] = kept
+        structure_changed()
     return handle
 
 

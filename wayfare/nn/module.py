@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 from wayfare.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
+from wayfare.graph.epoch import EPOCH, NUMBERS, structure_changed
 from wayfare.graph.node import Handle
 from wayfare.nn import hooks as around
 from wayfare.nn.parameter import Buffer, Parameter
@@ -94,6 +95,7 @@ class Module:
         if registered is None:
             if kind is None:
                 super().__setattr__(name, value)
+                EPOCH[0] = next(NUMBERS)
                 return
         elif value is None or (registered in (BUFFER, TRANSIENT) and isinstance(value, Tensor) and kind != PARAMETER):
             kind = registered
@@ -114,10 +116,12 @@ class Module:
             del self._names[name]
         self._names[name] = kind
         self.__dict__[name] = value
+        EPOCH[0] = next(NUMBERS)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         self._names.pop(name, None)
+        structure_changed()
 
     def _check_name(self, name: str, what: str) -> None:
         if "_names" not in self.__dict__:
@@ -290,7 +294,8 @@ class Module:
         if not isinstance(mode, bool):
             raise ArgumentError(f"train: mode must be True or False, not {mode!r}")
         for module in self.modules():
-            module.training = mode
+            if module.__dict__.get("training") is not mode:
+                module.training = mode
         return self
 
     def eval(self) -> Self:
@@ -301,6 +306,7 @@ class Module:
         """Ask for gradients of all parameters, or (False) freeze them."""
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
+        structure_changed()
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -54,11 +54,11 @@ class Adadelta(ElementwiseOptimizer):
         """Averages of the squares of gradients and of steps."""
         return ("square_avg", "acc_delta")
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         rho, decay = number(group["rho"]), number(group["weight_decay"])
-        _adadelta(decay != 0)(
-            *lists, rate=number(group["lr"]), sign=-1.0 if group["maximize"] else 1.0, weight_decay=decay, keep=rho,
-            fresh=1.0 - rho, eps=number(group["eps"]),
-        )  # fmt: skip
-        return {"step": counts[0] + 1}
+        numbers = {
+            "rate": number(group["lr"]), "sign": -1.0 if group["maximize"] else 1.0, "weight_decay": decay,
+            "keep": rho, "fresh": 1.0 - rho, "eps": number(group["eps"]),
+        }  # fmt: skip
+        return _adadelta(decay != 0), numbers, {"step": counts[0] + 1}

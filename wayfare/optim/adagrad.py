@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -63,10 +63,9 @@ class Adagrad(ElementwiseOptimizer):
             return wf.full_like(p, number(group["initial_accumulator_value"]))
         return super().new_state(name, p, group)
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
-        _adagrad(group["weight_decay"] != 0)(*lists, **self._numbers(group, counts[0]))
-        return {"step": counts[0] + 1}
+        return _adagrad(group["weight_decay"] != 0), self._numbers(group, counts[0]), {"step": counts[0] + 1}
 
     def takes_rows(self, group: Group) -> bool:
         """Weight decay moves every row, whatever its gradient."""

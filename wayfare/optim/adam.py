@@ -9,8 +9,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.optim.elementwise import (
     ElementwiseOptimizer,
-    Lists,
-    State,
+    Formula,
     check_betas,
     check_flags,
     check_range,
@@ -88,25 +87,24 @@ class Adam(ElementwiseOptimizer):
         """The running averages, with `amsgrad` the largest of the second too."""
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         step = counts[0] + 1
         rate = number(group["lr"])
         kind, decay = decay_of(group, rate)
         first, second = map(number, group["betas"])
-        _adam(kind, bool(group["amsgrad"]))(
-            *lists,
-            rate=rate / (1.0 - first**step),
-            sign=-1.0 if group["maximize"] else 1.0,
-            weight_decay=decay,
-            fresh=1.0 - first,
-            keep_square=second,
-            fresh_square=1.0 - second,
+        numbers = {
+            "rate": rate / (1.0 - first**step),
+            "sign": -1.0 if group["maximize"] else 1.0,
+            "weight_decay": decay,
+            "fresh": 1.0 - first,
+            "keep_square": second,
+            "fresh_square": 1.0 - second,
             # The average of squares is corrected under the root.
-            root=1.0 / math.sqrt(1.0 - second**step),
-            eps=number(group["eps"]),
-        )
-        return {"step": step}
+            "root": 1.0 / math.sqrt(1.0 - second**step),
+            "eps": number(group["eps"]),
+        }
+        return _adam(kind, bool(group["amsgrad"])), numbers, {"step": step}
 
 
 class AdamW(Adam):

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_betas, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -54,12 +54,12 @@ class Adamax(ElementwiseOptimizer):
         """The average of the gradient and its largest recent size."""
         return ("exp_avg", "exp_inf")
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         step, decay = counts[0] + 1, number(group["weight_decay"])
         first, second = map(number, group["betas"])
-        _adamax(decay != 0)(
-            *lists, rate=number(group["lr"]) / (1.0 - first**step), sign=-1.0 if group["maximize"] else 1.0,
-            weight_decay=decay, fresh=1.0 - first, keep_largest=second, eps=number(group["eps"]),
-        )  # fmt: skip
-        return {"step": step}
+        numbers = {
+            "rate": number(group["lr"]) / (1.0 - first**step), "sign": -1.0 if group["maximize"] else 1.0,
+            "weight_decay": decay, "fresh": 1.0 - first, "keep_largest": second, "eps": number(group["eps"]),
+        }  # fmt: skip
+        return _adamax(decay != 0), numbers, {"step": step}

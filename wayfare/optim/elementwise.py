@@ -8,22 +8,29 @@ from typing import Any
 import wayfare as wf
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.optim.optimizer import Group, Optimizer
+from wayfare.optim.replay import parts_of, record_step
+from wayfare.state import UNUSUAL, recorder
+from wayfare.updates import FusedUpdate
 
 __all__ = [
-    "ElementwiseOptimizer", "check_betas", "check_flags", "check_number", "check_range", "decay_of", "decayed",
-    "number",
+    "ElementwiseOptimizer", "Formula", "check_betas", "check_flags", "check_number", "check_range", "decay_of",
+    "decayed", "number",
 ]  # fmt: skip
 
 State = dict[str, Any]
 Lists = list[list[Any]]
+# The update that a step runs, its numbers, and the counters by name as they are after the step.
+Formula = tuple[FusedUpdate, dict[str, float], State]
 
 
 class ElementwiseOptimizer(Optimizer):
     """The base of optimisers that keep tensors like the parameter (`state_names`) and the number of the step.
 
-    A subclass says how one call changes parameters that are at the same step (`update`), and, if the mathematics allow
+    A subclass says how one call changes parameters that are at the same step (`formula`), and, if the mathematics allow
     it for these options, how it changes some rows of one parameter (`takes_rows`, `update_rows`).
     """
+
+    replays = True
 
     # Numbers of a state; parameters that differ in them are updated apart.
     counters: tuple[str, ...] = ("step",)
@@ -40,12 +47,25 @@ class ElementwiseOptimizer(Optimizer):
         """The values of the counters for these states; KeyError where a state has not begun."""
         return [[s[name] for s in states] for name in self.counters]
 
+    def formula(self, group: Group, *counts: Any) -> Formula:
+        """What one step does with parameters, gradients and the states by name; gets the counters before it.
+
+        Looks at the options and the counters only, so that it can be asked without taking the step.
+        """
+        raise NotImplementedError
+
+    def formula_lists(self, lists: Lists) -> Lists:
+        """The lists that the formula takes, made of parameters, gradients and the states by name."""
+        return lists
+
     def update(self, group: Group, lists: Lists, *counts: Any) -> State:
         """Change parameters and states: `lists` are parameters, gradients and the states by name.
 
         Gets the counters before the step and returns them, by name, as they are after it.
         """
-        raise NotImplementedError
+        run, numbers, after = self.formula(group, *counts)
+        run(*lists, **numbers)
+        return after
 
     def takes_rows(self, group: Group) -> bool:
         """Can a gradient of some rows be used as it is, with these options?"""
@@ -82,6 +102,24 @@ class ElementwiseOptimizer(Optimizer):
                 states.append(all_states[p])
         if not params:
             return
+        if UNUSUAL and (watching := recorder()) is not None and not watching.follows:
+            record_step(self, group, params, grads, states, watching)
+            return
+        lists, counts = self.gathered(group, params, grads, states)
+        if all([c.count(c[0]) == len(c) for c in counts]):
+            after = self.update(group, lists, *[c[0] for c in counts])
+            for state in states:
+                state.update(after)
+            return
+        for key, places in parts_of(counts).items():
+            after = self.update(group, [[c[i] for i in places] for c in lists], *key)
+            for i in places:
+                states[i].update(after)
+
+    def gathered(
+        self, group: Group, params: list[wf.Tensor], grads: list[Any], states: list[State]
+    ) -> tuple[Lists, list[list[Any]]]:
+        """The lists of `update` and the counters of each parameter; states that have not begun begin."""
         names = self.state_names(group)
         try:
             counts = self.counts(group, states)
@@ -93,18 +131,7 @@ class ElementwiseOptimizer(Optimizer):
         except KeyError:
             self._begin_all(group, params, states)
             lists = [params, grads, *[[s[name] for s in states] for name in names]]
-        if all([c.count(c[0]) == len(c) for c in counts]):
-            after = self.update(group, lists, *[c[0] for c in counts])
-            for state in states:
-                state.update(after)
-            return
-        apart: dict[Any, list[int]] = {}
-        for place, key in enumerate(zip(*counts, strict=True)):
-            apart.setdefault(key, []).append(place)
-        for key, places in apart.items():
-            after = self.update(group, [[c[i] for i in places] for c in lists], *key)
-            for i in places:
-                states[i].update(after)
+        return lists, counts
 
     def _step_rows(self, group: Group, p: wf.Tensor, rows: wf.Tensor, values: wf.Tensor) -> None:
         state = self.state[p]

@@ -10,6 +10,7 @@ from wayfare.errors import ArgumentError, ArgumentTypeError
 from wayfare.optim.elementwise import check_closure, check_range, number
 from wayfare.optim.line_search import Point, strong_wolfe
 from wayfare.optim.optimizer import Optimizer, Params
+from wayfare.state import recorder
 
 __all__ = ["LBFGS"]
 
@@ -24,6 +25,11 @@ class LBFGS(Optimizer):
     (steps of `lr`) or "strong_wolfe". There is one parameter group only; parameters without a gradient count as if it
     were 0.
     """
+
+    def _check_recorded(self) -> None:
+        watching = recorder()
+        if watching is not None:
+            watching.give_up("LBFGS looks at the loss between evaluations")
 
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1, max_iter: int = 20, max_eval: int | None = None,

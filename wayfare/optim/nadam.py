@@ -8,8 +8,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.optim.elementwise import (
     ElementwiseOptimizer,
-    Lists,
-    State,
+    Formula,
     check_betas,
     check_flags,
     check_range,
@@ -75,7 +74,7 @@ class NAdam(ElementwiseOptimizer):
         """The product of all momentums so far begins at 1."""
         return 1.0 if name == "mu_product" else super().new_state(name, p, group)
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         step = counts[0] + 1
         rate = number(group["lr"])
@@ -84,9 +83,10 @@ class NAdam(ElementwiseOptimizer):
         # The momentum grows from half of its final size.
         now, later = (first * (1.0 - 0.5 * 0.96 ** (s * number(group["momentum_decay"]))) for s in (step, step + 1))
         product = counts[1] * now
-        _nadam(kind)(
-            *lists, rate=rate * (1.0 - now) / (1.0 - product), rate_of_average=rate * later / (1.0 - product * later),
-            sign=-1.0 if group["maximize"] else 1.0, weight_decay=decay, fresh=1.0 - first, keep_square=second,
-            fresh_square=1.0 - second, correction=1.0 - second**step, eps=number(group["eps"]),
-        )  # fmt: skip
-        return {"step": step, "mu_product": product}
+        numbers = {
+            "rate": rate * (1.0 - now) / (1.0 - product), "rate_of_average": rate * later / (1.0 - product * later),
+            "sign": -1.0 if group["maximize"] else 1.0, "weight_decay": decay, "fresh": 1.0 - first,
+            "keep_square": second, "fresh_square": 1.0 - second, "correction": 1.0 - second**step,
+            "eps": number(group["eps"]),
+        }  # fmt: skip
+        return _nadam(kind), numbers, {"step": step, "mu_product": product}

@@ -14,6 +14,7 @@ import wayfare as wf
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.graph.node import Handle
 from wayfare.optim.saved import load_state, saved_state
+from wayfare.state import UNUSUAL, recorder
 
 __all__ = ["Optimizer", "Params", "required"]
 
@@ -35,6 +36,8 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def call(self: Optimizer, *args: Any, **options: Any) -> Any:
+        if UNUSUAL:
+            self._check_recorded()
         if not self._before and not self._after:
             return step(self, *args, **options)
         if self._in_step:  # a step that calls the step of its base class
@@ -69,12 +72,17 @@ class Optimizer:
     which `defaults` stands in. `state[p]` is what is remembered of a parameter. A subclass writes `step`.
     """
 
+    # Does a step inside a recorded call tell the recorder what Python has to do at every replay?
+    replays: bool = False
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "step" in cls.__dict__:
             cls.step = _with_hooks(cls.__dict__["step"])  # type: ignore[method-assign]
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        if UNUSUAL and (watching := recorder()) is not None:
+            watching.give_up(f"{self._name} is made inside the function, so each call has its own")
         self.defaults = defaults
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
@@ -84,6 +92,16 @@ class Optimizer:
         self.check_options({k: v for k, v in defaults.items() if v is not required})
         for group in self._groups_of(params):
             self.add_param_group(group)
+
+    def _check_recorded(self) -> None:
+        """Under a recorder, refuse a step that does more in Python than a replay would know of."""
+        watching = recorder()
+        if watching is None:
+            return
+        if not self.replays:
+            watching.give_up(f"{self._name}.step is Python of its own, which reads options and counts steps")
+        if any(not getattr(hook, "once", False) for hook in (*self._before.values(), *self._after.values())):
+            watching.give_up(f"{self._name} has hooks for its step")
 
     @property
     def _name(self) -> str:

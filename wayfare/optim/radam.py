@@ -9,8 +9,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.optim.elementwise import (
     ElementwiseOptimizer,
-    Lists,
-    State,
+    Formula,
     check_betas,
     check_flags,
     check_range,
@@ -70,7 +69,7 @@ class RAdam(ElementwiseOptimizer):
         """The running averages."""
         return ("exp_avg", "exp_avg_sq")
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         step = counts[0] + 1
         rate = number(group["lr"])
@@ -84,8 +83,8 @@ class RAdam(ElementwiseOptimizer):
         if now > 5.0:
             rectified = (now - 4.0) * (now - 2.0) * last / ((last - 4.0) * (last - 2.0) * now)
             rate *= math.sqrt(correction * rectified)
-        _radam(kind, now > 5.0)(
-            *lists, rate=rate, sign=-1.0 if group["maximize"] else 1.0, weight_decay=decay, fresh=1.0 - first,
-            keep_square=second, fresh_square=1.0 - second, eps=number(group["eps"]),
-        )  # fmt: skip
-        return {"step": step}
+        numbers = {
+            "rate": rate, "sign": -1.0 if group["maximize"] else 1.0, "weight_decay": decay, "fresh": 1.0 - first,
+            "keep_square": second, "fresh_square": 1.0 - second, "eps": number(group["eps"]),
+        }  # fmt: skip
+        return _radam(kind, now > 5.0), numbers, {"step": step}

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -102,11 +102,11 @@ class RMSprop(ElementwiseOptimizer):
         names = ("square_avg", "grad_avg") if group["centered"] else ("square_avg",)
         return (*names, "momentum_buffer") if group["momentum"] > 0 else names
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         alpha, decay, momentum = number(group["alpha"]), number(group["weight_decay"]), number(group["momentum"])
-        _rmsprop(decay != 0, bool(group["centered"]), momentum > 0)(
-            *lists, rate=number(group["lr"]), sign=-1.0 if group["maximize"] else 1.0, weight_decay=decay, keep=alpha,
-            fresh=1.0 - alpha, eps=number(group["eps"]), momentum=momentum,
-        )  # fmt: skip
-        return {"step": counts[0] + 1}
+        numbers = {
+            "rate": number(group["lr"]), "sign": -1.0 if group["maximize"] else 1.0, "weight_decay": decay,
+            "keep": alpha, "fresh": 1.0 - alpha, "eps": number(group["eps"]), "momentum": momentum,
+        }  # fmt: skip
+        return _rmsprop(decay != 0, bool(group["centered"]), momentum > 0), numbers, {"step": counts[0] + 1}

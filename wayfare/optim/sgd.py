@@ -7,7 +7,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.errors import ArgumentError
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
 from wayfare.updates import FusedUpdate
 
@@ -73,17 +73,15 @@ class SGD(ElementwiseOptimizer):
             return []
         return [[s.get("momentum_buffer") is None for s in states]]
 
-    def update(self, group: Group, lists: Lists, *counts: Any) -> State:
+    def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""
         momentum, decay = number(group["momentum"]), number(group["weight_decay"])
         common = {"rate": number(group["lr"]), "sign": -1.0 if group["maximize"] else 1.0, "weight_decay": decay}
         if momentum == 0:
-            _plain(decay != 0)(*lists, **common)
-            return {}
+            return _plain(decay != 0), common, {}
         keep, take = (0.0, 1.0) if any(counts) else (momentum, 1.0 - number(group["dampening"]))
-        run = _with_momentum(decay != 0, bool(group["nesterov"]))
-        run(*lists, **common, keep=keep, take=take, momentum=momentum)
-        return {}
+        numbers = {**common, "keep": keep, "take": take, "momentum": momentum}
+        return _with_momentum(decay != 0, bool(group["nesterov"])), numbers, {}
 
     def takes_rows(self, group: Group) -> bool:
         """Momentum and decay move every row, whatever its gradient."""

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import wayfare as wf
-from wayfare.optim.elementwise import ElementwiseOptimizer, Lists, State, check_betas, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, Lists, State, check_betas, check_range, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["SparseAdam"]
@@ -20,6 +20,20 @@ def _sparse_adam(
     average = m.fma(g - average, fresh, average)
     square = m.fma(g * g - square, fresh_square, square)
     return p - average * rate / (m.sqrt(square) + eps), average, square
+
+
+@wf.fused_update(writes=("p", "average", "square"))
+def _chosen_sparse_adam(
+    m: Any, p: Any, g: Any, average: Any, square: Any, chosen: Any, *, rate: Any, sign: Any, fresh: Any,
+    fresh_square: Any, eps: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The same, where `chosen` is not 0."""
+    now = (p, average, square)
+    g = g * sign
+    average = m.fma(g - average, fresh, average)
+    square = m.fma(g * g - square, fresh_square, square)
+    after = (p - average * rate / (m.sqrt(square) + eps), average, square)
+    return tuple(m.where(chosen != 0, new, old) for new, old in zip(after, now, strict=True))
 
 
 class SparseAdam(ElementwiseOptimizer):
@@ -48,6 +62,18 @@ class SparseAdam(ElementwiseOptimizer):
         """That is what it is for."""
         return True
 
+    def formula(self, group: Group, *counts: Any) -> Formula:
+        """One step of whole tensors, in which the rows without a gradient stay as they are."""
+        return _chosen_sparse_adam, self._numbers(group, counts[0] + 1), {"step": counts[0] + 1}
+
+    def formula_lists(self, lists: Lists) -> Lists:
+        """Which elements lie in rows that have a gradient, as a further list."""
+        chosen = []
+        for p, grad in zip(lists[0], lists[1], strict=True):
+            rows = _rows_with_gradient(grad).to(p.dtype)
+            chosen.append(rows.reshape((-1,) + (1,) * (p.ndim - 1) if p.ndim else ()).expand(p.shape))
+        return [*lists, chosen]
+
     def update(self, group: Group, lists: Lists, *counts: Any) -> State:
         """One step of parameters whose gradient is a whole tensor."""
         numbers = self._numbers(group, counts[0] + 1)
@@ -55,8 +81,7 @@ class SparseAdam(ElementwiseOptimizer):
             if p.ndim == 0:
                 _sparse_adam([p], [grad], [average], [square], **numbers)
                 continue
-            rows = (grad.flatten(1) != 0).any(1) if grad.ndim > 1 else grad != 0
-            places = rows.nonzero().flatten()
+            places = _rows_with_gradient(grad).nonzero().flatten()
             _sparse_adam.at_rows(places, p, grad.detach()[places], average, square, **numbers)
         return {"step": counts[0] + 1}
 
@@ -74,3 +99,10 @@ class SparseAdam(ElementwiseOptimizer):
             "fresh_square": 1.0 - second,
             "eps": number(group["eps"]),
         }
+
+
+def _rows_with_gradient(grad: wf.Tensor) -> wf.Tensor:
+    """Which rows are not all zeros; a tensor of no dimension always counts."""
+    if grad.ndim == 0:
+        return wf.ones_like(grad, dtype=wf.bool)
+    return (grad.flatten(1) != 0).any(1) if grad.ndim > 1 else grad != 0

@@ -11,6 +11,7 @@ from wayfare.functions.index import as_index
 from wayfare.functions.scatter import scatter_reduce
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_rows
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
@@ -92,7 +93,8 @@ def embedding_bag(
     bag, count = _bags(places, offsets, include_last_offset)
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
-    flat = places.reshape(-1)
+    # A copy where somebody takes notice: what Python makes of a value is a value of its own.
+    flat = places.reshape(-1) if runs_here() else places.flatten()
     check_rows("embedding_bag", flat, weight.shape[0], OperationError)
     weights = None
     if per_sample_weights is not None:

@@ -13,8 +13,10 @@ from wayfare.autograd.modes import no_grad
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.functions.creation import scalar_tensor, tensor
 from wayfare.functions.info import promote_types
+from wayfare.functions.join import stack
 from wayfare.functions.matrix_norms import vector_norm
 from wayfare.spec import DType, float32
+from wayfare.state import runs_here
 from wayfare.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
@@ -85,6 +87,17 @@ def _total(gradients: list[Tensor], order: float, dtype: DType) -> float:
     return float(vector_norm(tensor(norms, dtype=dtype), order))
 
 
+def _total_by_ops(gradients: list[Tensor], order: float, dtype: DType) -> Tensor:
+    """The same norm without looking at a number, for where another executor runs ops."""
+    wide = float32 if dtype.itemsize < 4 else dtype
+    gradients = [gradient.detach().to(wide) for gradient in gradients if gradient.numel()]
+    if not gradients:
+        return scalar_tensor(0.0, dtype=dtype)
+    if order == 2:
+        return stack([(gradient * gradient).sum() for gradient in gradients]).sum().sqrt().to(dtype)
+    return vector_norm(stack([vector_norm(gradient, order) for gradient in gradients]), order).to(dtype)
+
+
 def _common_dtype(gradients: list[Tensor]) -> DType:
     return reduce(promote_types, {gradient.dtype for gradient in gradients})
 
@@ -104,8 +117,11 @@ def _total_norm(name: str, gradients: list[Tensor], norm_type: float, error_if_n
         return scalar_tensor(0.0)
     order, dtype = _number(name, "norm_type", norm_type), _common_dtype(gradients)
     with no_grad():
-        total = scalar_tensor(_total(gradients, order, dtype), dtype=dtype)
-    if error_if_nonfinite and not math.isfinite(total.item()):
+        if runs_here():
+            total = scalar_tensor(_total(gradients, order, dtype), dtype=dtype)
+        else:
+            total = _total_by_ops(gradients, order, dtype)
+    if error_if_nonfinite and not total.isfinite():
         raise OperationError(f"{name}: the total norm of order {order} is {total.item()}, so clipping would destroy "
                              "the gradients", fix="Look for the first NaN or infinity, or give "
                              "error_if_nonfinite=False to scale by it anyway.")  # fmt: skip
@@ -127,10 +143,16 @@ def _scale(name: str, gradients: list[Tensor], max_norm: float, total_norm: Tens
     limit = _number(name, "max_norm", max_norm)
     if not limit >= 0:
         raise ArgumentError(f"{name}: max_norm must be at least 0, it is {max_norm}")
+    factor: float | Tensor
     # The small number keeps gradients that are all zero from becoming NaN.
-    factor = limit / (float(total_norm) + 1e-6)
-    if factor >= 1:
-        return
+    if runs_here() or not isinstance(total_norm, Tensor):
+        factor = limit / (float(total_norm) + 1e-6)
+        if factor >= 1:
+            return
+    else:
+        with no_grad():
+            wide = total_norm.detach().float() if total_norm.dtype.itemsize < 4 else total_norm.detach()
+            factor = (limit / (wide + 1e-6)).clamp(max=1.0)
     with no_grad():
         for gradient in gradients:
             gradient.mul_(factor)

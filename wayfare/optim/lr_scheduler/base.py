@@ -10,7 +10,9 @@ from weakref import WeakKeyDictionary
 
 import wayfare as wf
 from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.optim.lr_scheduler.replay import replayed
 from wayfare.optim.optimizer import Optimizer
+from wayfare.state import recorder
 
 __all__ = ["LRScheduler"]
 
@@ -33,6 +35,7 @@ def _watch(optimizer: Optimizer) -> None:
         _HAS_STEPPED[stepped] = True
         handle.remove()
 
+    note.once = True  # type: ignore[attr-defined]  # gone before a recorded step could be replayed
     handle = optimizer.register_step_post_hook(note)
 
 
@@ -41,6 +44,9 @@ def check_optimizer(name: str, optimizer: Any) -> None:
     if not isinstance(optimizer, Optimizer):
         raise ArgumentTypeError(f"{name}: {type(optimizer).__name__} is not an Optimizer",
                                 fix="Give the optimizer first, such as wf.optim.SGD(...).")  # fmt: skip
+    watching = recorder()
+    if watching is not None:
+        watching.give_up(f"{name} is made inside the function, so each call has its own")
 
 
 def check_positive_int(name: str, what: str, value: Any) -> None:
@@ -109,6 +115,11 @@ class LRScheduler:
     from epoch n gives `last_epoch=n` and groups that have their `initial_lr`.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "step" in cls.__dict__:
+            cls.step = replayed(cls.__dict__["step"])  # type: ignore[method-assign]
+
     # True while `step` asks for the rates, and while the constructor makes the first step.
     _get_lr_called_within_step: bool = False
     _is_initial: bool = False
@@ -167,15 +178,16 @@ class LRScheduler:
 
     # -- stepping ---------------------------------------------------------------------------------------------
 
+    @replayed
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch and set its learning rates. Call it after `optimizer.step()`."""
         if self._step_count == 1 and not _HAS_STEPPED.get(self.optimizer, True):
             warnings.warn("lr_scheduler.step() was called before optimizer.step(), so the first learning rate is never "
-                          "used; call optimizer.step() first", UserWarning, stacklevel=2)  # fmt: skip
+                          "used; call optimizer.step() first", UserWarning, stacklevel=3)  # fmt: skip
         self._step_count += 1
         if epoch is not None:
             warnings.warn("lr_scheduler.step(epoch) is deprecated; call step() once for each epoch", UserWarning,
-                          stacklevel=2)  # fmt: skip
+                          stacklevel=3)  # fmt: skip
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:

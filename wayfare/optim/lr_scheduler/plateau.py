@@ -71,7 +71,7 @@ class ReduceLROnPlateau(LRScheduler):
         """Note the measured value of one epoch, a number or a tensor of one element."""
         if epoch is not None:
             warnings.warn("ReduceLROnPlateau.step: epoch is deprecated; call step(metrics) once for each epoch",
-                          UserWarning, stacklevel=2)  # fmt: skip
+                          UserWarning, stacklevel=3)  # fmt: skip
         value = _measured(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(value):

@@ -1,0 +1,61 @@
+"""The sides of the suite `compile`: each library in each of its ways to run a training step."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Options, Skipped
+from benchmarks.worker import ROOT, Worker
+
+WAYFARE, PYTORCH = "wayfare", "torch"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A library and how it runs a step; `name` heads its column."""
+
+    name: str
+    module: str
+    mode: str
+
+    def worker(self, options: Options, environment: Mapping[str, str] | None = None) -> Worker:
+        """A process for this side; Skipped if its library is not there."""
+        module = {WAYFARE: options.subject, PYTORCH: options.peer}.get(self.module, self.module)
+        sys.path.insert(0, str(ROOT))
+        try:
+            if importlib.util.find_spec(module) is None:
+                raise Skipped(f"{module} cannot be imported.")
+        finally:
+            sys.path.remove(str(ROOT))
+        return Worker(module, options.threads, environment)
+
+    def alone(
+        self, options: Options, work: str, folder: Path, environment: Mapping[str, str] | None = None, **parameters: Any
+    ) -> Any:
+        """The answer of `work` from a fresh process that keeps what it compiles in `folder`."""
+        caches = {"WAYFARE_CACHE": str(folder / "wayfare"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+        for cache in caches.values():
+            os.makedirs(cache, exist_ok=True)
+        with self.worker(options, {**caches, **(environment or {})}) as worker:
+            return worker.call(work, mode=self.mode, **parameters)
+
+
+TORCH = Side("PyTorch eager", PYTORCH, "eager")
+TORCH_FUSED = Side("PyTorch fused Adam", PYTORCH, "fused Adam")
+TORCH_COMPILE = Side("torch. compile", PYTORCH, "compiled")
+JAX = Side("JAX jit", "jax", "jit")
+JAX_WAITED = Side("JAX waited for", "jax", "waited for")
+JAX_REWRITTEN = Side("JAX rewritten", "jax", "rewritten")
+EAGER = Side("Wayfare eager", WAYFARE, "eager")
+COMPILED = Side("Wayfare compiled", WAYFARE, "compiled")
+STATIC = Side("static", WAYFARE, "static")
+DYNAMIC = Side("dynamic", WAYFARE, "dynamic")
+
+COLUMNS = [TORCH, TORCH_FUSED, TORCH_COMPILE, JAX, JAX_WAITED, EAGER, COMPILED]
+PEERS = [TORCH, TORCH_FUSED, TORCH_COMPILE, JAX, JAX_WAITED]

@@ -1,0 +1,146 @@
+"""Guards: what cannot be vouched for is told with its reason and its line, and what can is not mistaken for it."""
+
+import collections
+import itertools
+import math
+import os
+import random
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import wayfare as wf
+from tests.compiled.guarding import guarded
+from wayfare import nn
+from wayfare.compiled.guards import Guards
+from wayfare.compiled.reach import reach
+
+shift = 1
+
+
+
+def with_global(x):
+    global shift
+    shift = shift + 1
+    return x
+
+
+def with_local_import(x):
+    import random as dice
+
+    return x * dice.random()
+
+
+def with_from_import(x):
+    from time import time as now
+
+    return x * now()
+
+
+iterator = iter([1, 2, 3])
+count = itertools.count()
+dice = np.random.default_rng(0)
+of_thread = threading.local()
+large = np.zeros(1 << 17)
+many = [[number] for number in range(3000)]
+clock = time.perf_counter
+
+UNGUARDABLE = {
+    "clock": (lambda x: x * time.time(), "calls time.time"),
+    "clock by another name": (lambda x: x * clock(), "time.perf_counter"),
+    "dice": (lambda x: x * random.random(), "random"),
+    "numpy's dice": (lambda x: x * np.random.rand(), "random"),
+    "numpy's generator": (lambda x: x * dice.normal(), "numpy.random"),
+    "new generator": (lambda x: x * np.random.default_rng().normal(), "random"),
+    "environment": (lambda x: os.environ.get("A"), "Environ"),
+    "getenv": (lambda x: os.getenv("A"), "os.getenv"),
+    "file": (lambda x: open("a"), "open"),  # noqa: SIM115
+    "input": (lambda x: input(), "calls input"),
+    "eval": (lambda x: eval("x"), "calls eval"),
+    "frame": (lambda x: sys._getframe(), "sys._getframe"),
+    "iterator": (lambda x: next(iterator), "iterator"),
+    "counter": (lambda x: next(count), "iterator"),
+    "thread local": (lambda x: of_thread.x, "local"),
+    "large array": (lambda x: x + large, "make it a tensor"),
+    "many values": (lambda x: many[0], "2,000"),
+    "global written": (with_global, "assigns the global variable `shift`"),
+    "import inside": (with_local_import, "random"),
+    "from-import inside": (with_from_import, "time"),
+}
+
+
+@pytest.mark.parametrize("name", UNGUARDABLE)
+def test_what_cannot_be_guarded_says_why_and_where(name):
+    function, words = UNGUARDABLE[name]
+    seen = reach(function)
+    assert words in (seen.unguardable or "nothing")
+    assert "(test_unguardable.py:" in seen.unguardable
+    guards = Guards(seen)
+    assert not guards.holds()
+    assert words in guards.why()
+
+
+def test_a_written_closure_variable():
+    total = 0
+
+    def f(x):
+        nonlocal total
+        total += x
+        return x
+
+    assert "assigns the closure variable `total`" in reach(f).unguardable
+
+
+def test_a_variable_shared_with_a_function_inside_is_its_own_affair():
+    def f(x):
+        total = 0
+
+        def add(v):
+            nonlocal total
+            total += v
+
+        add(x)
+        return total
+
+    assert reach(f).unguardable is None
+
+
+def test_a_helper_that_cannot_be_guarded():
+    def helper(x):
+        return x * time.time()
+
+    assert "time.time" in reach(lambda x: helper(x)).unguardable
+
+
+def test_methods_nobody_calls_do_not_matter():
+    class Trainer:
+        def __init__(self):
+            self.started = time.time()
+            self.k = 2
+
+        def save(self):
+            return open("a")
+
+        def times(self, x):
+            return x * self.k
+
+    assert reach(Trainer().times).unguardable is None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: print(x, file=sys.stderr),
+        lambda x: os.path.join("a", "b"),
+        lambda x: math.sqrt(x) + np.sqrt(x) + sum(map(float, [x])),
+        lambda x: next(iter([x])),
+        lambda x: wf.rand(3) + nn.functional.dropout(x),
+        lambda x: collections.OrderedDict(a=x),
+        lambda x: [v for v in range(x)],
+    ],
+)
+def test_what_can_be_guarded(function):
+    guarded(function)

@@ -1,0 +1,300 @@
+"""What one recorded call did, in the form a replay needs: values to compute, memory to write, tensors to hand out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.autograd.capture import Capture
+from wayfare.backend.cpu import Array
+from wayfare.backend.pool import Block
+from wayfare.compiled.graph import Source
+from wayfare.compiled.memory import Memory
+from wayfare.compiled.passes import RecordedPass
+from wayfare.compiled.recorder import Decision, GiveUp, Recorder
+from wayfare.errors import GraphError, InPlaceError
+from wayfare.fusion.trace import Value, in_order
+from wayfare.tensor import Tensor
+
+
+class Output:
+    """How a replay gets a tensor that the call leaves behind (a result, or the `.grad` of something).
+
+    `kind` is "outside": the tensor of `source`; "made": number `made` of what the plan computes; "view": what `path`
+    shows of another output or of a tensor from outside.
+    """
+
+    __slots__ = ("base", "cut", "grad", "kind", "leaf", "made", "needs", "path", "source")
+
+    def __init__(self, kind: str, needs: bool) -> None:
+        self.kind = kind
+        self.needs = needs
+        self.source: Source | None = None
+        self.made = -1
+        self.base = -1
+        self.path: tuple[Any, ...] = ()
+        self.cut = False  # of a base that requires a gradient, though this does not
+        self.leaf = False  # made inside, and told to require a gradient
+        self.grad = -1  # the output that is its `.grad`
+
+
+class Recording:
+    """One path through the function."""
+
+    def __init__(self, recorder: Recorder, results: Sequence[Tensor]) -> None:
+        self.decisions: list[Decision] = recorder.decisions
+        self.segment_of = recorder.segment_of
+        self.calls = recorder.calls
+        self.slots = recorder.slots
+        self.steps = recorder.steps
+        self.customs = recorder.customs
+        self.sources = [source for source, _ in recorder.met.values()]
+        self._recorder = recorder
+        self._check_outside()
+        self.made: list[Value] = []
+        self.made_needs: list[bool] = []
+        self._made_tensors: list[Tensor] = []
+        self._numbered: list[tuple[int, Tensor]] = []
+        self.outputs: list[Output] = []
+        self._by_tensor: dict[int, int] = {}
+        self._by_memory: dict[int, int] = {}
+        self._by_array: dict[int, int] = {}
+        self._results = results
+        # Those with a history first: the others may then be the same without it.
+        for t in sorted(results, key=lambda t: (
+            not t._requires_grad, t._edge is None, t._view is None and is_view(t._array)
+        )):  # fmt: skip
+            self._output(t)
+        self.results = [self._output(t) for t in results]
+        self.shape: Any = None
+        self.grads: list[tuple[Source, int | None]] = []
+        self.grad_guards: list[tuple[Source, Source | None]] = []
+        self.forgotten: list[Source] = []  # whose `.grad` is set without a look at what it was
+        self._finish_grads()
+        self.writes: list[tuple[Source, Value]] = [
+            (m.source, m.value) for m in recorder.arrays.memories
+            if m.source is not None and m.written and m.value is not m.source.value
+        ]  # fmt: skip
+        self._check_sharing()
+        self.draws = self._draws()
+        # For gradients from outside: what they begin from, what is kept for them, and the sources they are of.
+        self.seeds: list[Value] = []
+        self.slopes: list[tuple[Source, Value]] = []
+        self.saved: list[Value] = []
+        self.dead = False
+        if any(self.made_needs):
+            self._differentiate()
+        # For dynamic replay: which output an array is, by its number; and which tensors from outside share memory.
+        self.numbers: dict[int, int] = {}
+        for number, t in reversed(self._numbered):
+            found = recorder.arrays.find(t._array)
+            if found is not None:
+                self.numbers[found.number] = number
+        self.sharing: tuple[int, ...] = ()
+        del self._recorder, self._made_tensors, self._numbered, self._results
+
+    # -- results
+
+    def _output(self, t: Tensor) -> int:
+        """The number of the output that a tensor is."""
+        found = self._by_tensor.get(id(t))
+        if found is not None:
+            return found
+        recorder = self._recorder
+        if t._view is not None:
+            t._renew()
+        source = recorder.source_of(t)
+        if source is not None:
+            out = Output("outside", t._requires_grad)
+            out.source = source
+            return self._add(t, out)
+        known = recorder.known(t)
+        memory = known.memory
+        if memory.source is not None:
+            seen = recorder.source_of(t._view.base) if t._view is not None else None
+            if seen is not None and t._view is not None:
+                return self._view_of(t, self._outside(seen), t._view.path)
+            return self._view_of(t, self._outside(memory.source), known.path)
+        if id(memory) in self._by_memory:
+            return self._view_of(t, self._by_memory[id(memory)], known.path)
+        if id(t._array) in self._by_array:
+            return self._view_of(t, self._by_array[id(t._array)], ())
+        if known.path and t._view is not None and self._is_shared(memory):
+            base = self._output(t._view.base)
+            return self._view_of(t, base, known.path)
+        out = Output("made", t._requires_grad)
+        out.made = len(self.made)
+        out.leaf = t._requires_grad and t._edge is None
+        self.made.append(recorder.value(t))
+        self.made_needs.append(t._requires_grad and not out.leaf)
+        self._made_tensors.append(t)
+        number = self._with_grad(t, out)
+        self._by_array[id(t._array)] = number
+        if not known.path:
+            self._by_memory[id(memory)] = number
+        return number
+
+    def _add(self, t: Tensor, out: Output) -> int:
+        self._numbered.append((len(self.outputs), t))
+        self.outputs.append(out)
+        self._by_tensor[id(t)] = len(self.outputs) - 1
+        return len(self.outputs) - 1
+
+    def _outside(self, source: Source) -> int:
+        for number, out in enumerate(self.outputs):
+            if out.kind == "outside" and out.source is source:
+                return number
+        out = Output("outside", False)
+        out.source = source
+        self.outputs.append(out)
+        return len(self.outputs) - 1
+
+    def _view_of(self, t: Tensor, base: int, path: tuple[Any, ...]) -> int:
+        out = Output("view", t._requires_grad)
+        out.leaf = t._requires_grad and t._edge is None
+        out.base, out.path, out.cut = base, path, out.leaf or not t._requires_grad
+        return self._with_grad(t, out)
+
+    def _with_grad(self, t: Tensor, out: Output) -> int:
+        number = self._add(t, out)
+        if isinstance(t._grad, Tensor):
+            out.grad = self._output(t._grad)
+        return number
+
+    def _is_shared(self, memory: Memory) -> bool:
+        """Does another result look at the same memory? Asked with all of them in view."""
+        arrays = self._recorder.arrays
+        owners = [arrays.find(t._array) for t in self._wanted]
+        return sum(k is not None and k.memory is memory for k in owners) > 1
+
+    @property
+    def _wanted(self) -> list[Tensor]:
+        finals = [slot.final for slot in self._recorder.grads.values() if slot.written and slot.final is not None]
+        return [*self._results, *finals]
+
+    def _finish_grads(self) -> None:
+        for slot in self._recorder.grads.values():
+            if slot.read:
+                self.grad_guards.append((slot.owner, slot.entry))
+            if not slot.written:
+                continue
+            if not slot.read:
+                self.forgotten.append(slot.owner)
+            if slot.final is None:
+                self.grads.append((slot.owner, None))
+            elif not (slot.entry is not None and self._recorder.source_of(slot.final) is slot.entry):
+                self.grads.append((slot.owner, self._output(slot.final)))
+
+    # -- what must hold for a replay to be right
+
+    def _check_outside(self) -> None:
+        for t, array, edge, needs in self._recorder.entered:
+            if t._array is not array:
+                raise GiveUp("it gives a tensor from outside other memory (`.data = …`)")
+            if t._edge is not edge or t._requires_grad is not needs:
+                raise GiveUp("it writes in place into the history of a tensor from outside")
+
+    def _check_sharing(self) -> None:
+        """Memory that is written must be known by one name only."""
+        if not self.writes:
+            return
+        written = {id(source) for source, _ in self.writes}
+        owners: dict[int, Any] = {}
+        for memory in self._recorder.arrays.memories:
+            base = memory.base()
+            if memory.source is None or base is None:
+                continue
+            owner = owner_of(base)
+            other = owners.setdefault(id(owner), memory)
+            if other is not memory and (id(memory.source) in written or id(other.source) in written):
+                raise GiveUp("it writes in place to memory that two tensors from outside share")
+
+    def _draws(self) -> list[tuple[Any, int]]:
+        """Generators, and how many keys each gave."""
+        found = []
+        for generator, (_seed, calls) in self._recorder.states.values():
+            found.append((generator, generator._calls - calls))
+        return found
+
+    # -- gradients from outside
+
+    def _differentiate(self) -> None:
+        """Record the backward pass that somebody outside may ask for."""
+        recorder = self._recorder
+        tensors = [t for t, needs in zip(self._made_tensors, self.made_needs, strict=True) if needs]
+        edges = [t._edge or t for t in tensors]
+        forward = set(self.segment_of)
+        sources = {id(s): (s, t) for s, t in recorder.met.values() if t._requires_grad}
+        capture = Capture([t._edge or t for _, t in sources.values()], edges)
+        roots: list[tuple[Any, Array]] = []
+        for number, t in enumerate(tensors):
+            array = np.ones(t._array.shape, t._array.dtype)
+            value = recorder.graph.fresh(number, array)
+            recorder.arrays.own(array, value)
+            self.seeds.append(value)
+            roots.append((t._edge or t, array))
+        decided = len(recorder.decisions)
+        try:
+            RecordedPass(recorder, True, capture, accumulate=False, bare=True).run(roots)
+        except InPlaceError as error:
+            raise GiveUp(f"a gradient that somebody outside may ask for cannot be computed: {error.args[0]}") from None
+        except GraphError:
+            self.dead = True  # a backward pass inside has used the graph up
+            if any(self._is_alive(root, capture) for root in roots):
+                raise GiveUp("a backward pass inside has used up the graph of some results and not of others") from None
+            return
+        if recorder.failed:
+            raise GiveUp(recorder.failed)
+        if len(recorder.decisions) != decided:
+            raise GiveUp("a hook looks at a gradient that is computed outside the function")
+        for source, t in sources.values():
+            edge = t._edge
+            if edge is None:
+                found = capture.tensors.get(t)
+            elif edge.__class__ is tuple:
+                found = capture.nodes[edge[0]][edge[1]]
+            else:
+                found = capture.nodes[edge][0]
+            if found is not None:
+                self.slopes.append((source, recorder.array_value(found)))
+        self._save(forward)
+
+    def _is_alive(self, root: tuple[Any, Array], capture: Capture) -> bool:
+        """Can a gradient be sent from this root?"""
+        try:
+            RecordedPass(self._recorder, True, capture, accumulate=False, bare=True).run([root])
+        except GraphError:
+            return False
+        return True
+
+    def _save(self, forward: set[int]) -> None:
+        """What the gradient reads of the call: values computed in it, and inputs that it writes over."""
+        recorder = self._recorder
+        written = {id(m) for m in recorder.arrays.memories if m.source is not None and m.written}
+        lost = set()
+        for source, t in recorder.met.values():
+            known = recorder.arrays.find(t._array)
+            if known is not None and id(known.memory) in written:
+                lost.add(source.value)
+        steps = in_order([v for _, v in self.slopes], forward)
+        self.saved = [v for step in steps if id(step) in forward or step.outputs[0] in lost for v in step.outputs]
+        used = {id(v) for step in steps if id(step) not in forward for v in step.inputs}
+        used |= {id(v) for _, v in self.slopes}
+        # What was written over is kept in any case: the steps may have to run once more, from the beginning.
+        self.saved = [v for v in self.saved if id(v) in used and v not in lost]
+        self.saved += [v for step in in_order([v for _, v in self.slopes]) for v in step.outputs if v in lost]
+
+
+def is_view(array: Array) -> bool:
+    """Does an array look into memory that another owns?"""
+    base: Any = array.base
+    return base is not None and base.__class__ is not Block
+
+
+def owner_of(array: Array) -> Any:
+    """The array that owns the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
