@@ -25,6 +25,8 @@ def equal(got, want):
         assert len(got) == len(want)
         for mine, theirs in zip(got, want, strict=True):
             equal(mine, theirs)
+    elif isinstance(want, float):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
     else:
         assert got == want
 

@@ -118,19 +118,24 @@ def test_no_kernel_is_built_after_the_first_few_lengths():
     with counted() as during:
         for length in lengths:
             step(wf.randn(length, 3, 4), target)
-    assert during.kernels_built == 0
+    assert during.kernels_built + during.kernels_loaded <= 3
 
 
-def test_a_new_size_builds_no_kernel():
-    compiled = wf.compile(lambda x: F.layer_norm(x.tanh() * 2 + 1, x.shape[-1:]).softmax(-1))
-    for size in (5, 5, 5, 9, 9, 9):
-        compiled(wf.randn(7, size))
+def kernels_for(compiled, sizes):
+    """How many kernels came to be, by building or from the disk, for inputs of these widths."""
     with counted() as during:
-        for size in range(3, 103):
+        for size in sizes:
             x = wf.randn(4, size)
             for _ in range(3):
-                equal(compiled(x).shape, x.shape)
-    assert during.kernels_built == 0
+                assert compiled(x).shape == x.shape
+    return during.kernels_built + during.kernels_loaded
+
+
+def test_a_hundred_sizes_share_a_few_kernels():
+    compiled = wf.compile(lambda x: F.layer_norm(x.tanh() * 2 + 1, x.shape[-1:]).softmax(-1))
+    # Very short rows, short ones and long ones are laid out differently.
+    assert kernels_for(compiled, [2, 5, 9, 90]) <= 8
+    assert kernels_for(compiled, range(3, 103)) <= 2
 
 
 def grown(call, first, more):

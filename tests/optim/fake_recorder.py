@@ -42,6 +42,9 @@ class FakeRecorder:
     def grad_written(self, tensor, grad):
         pass
 
+    def picked(self, x, index, out):
+        pass
+
     def detached(self, tensor, alias):
         pass
 

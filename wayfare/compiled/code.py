@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dis
 from functools import lru_cache
-from types import CodeType
+from itertools import pairwise
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 # Built-in functions that reach attributes by a name that is only known when they run.
@@ -131,3 +132,20 @@ def _constant_name(steps: list[dis.Instruction], start: int) -> str | None:
         if not step.opname.startswith(("LOAD_", "PUSH_NULL")):
             return None
     return None
+
+
+def is_returned(frame: FrameType | None, code: CodeType | None) -> bool:
+    """Is the call that a function is in the middle of the last thing it does: `return loss.item()`?
+
+    Then what the call gives can make no difference to anything the function does.
+    """
+    return frame is not None and frame.f_code is code and frame.f_lasti in _last_calls(frame.f_code)
+
+
+@lru_cache(1024)
+def _last_calls(code: CodeType) -> frozenset[int]:
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
+    # While a call goes on its frame is at the instruction, or at one of the places for notes that follow it.
+    return frozenset(place for call, then in pairwise(steps)
+                     if call.opname in ("CALL", "CALL_KW") and then.opname == "RETURN_VALUE"
+                     for place in range(call.offset, then.offset))  # fmt: skip

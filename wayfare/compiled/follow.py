@@ -347,6 +347,11 @@ class Follower(Matching):
             return pending(t).contiguous
         return bool(t._array.flags.c_contiguous)
 
+    def picked(self, x: Tensor, index: Any, out: Tensor) -> None:
+        """Nothing was written to it when this was recorded."""
+        if self.watcher is not None:
+            self.watcher.picked(x, index, out)
+
     def detached(self, t: Tensor, alias: Tensor) -> None:
         """Another tensor on the array of one from outside: there is nothing to do."""
         if self.watcher is not None:

@@ -22,7 +22,7 @@ from wayfare.compiled.guards import Guards
 from wayfare.compiled.reach import reach
 from wayfare.compiled.recorder import GiveUp, Recorder
 from wayfare.compiled.recording import Recording, is_view, owner_of
-from wayfare.compiled.structure import OBJECT, Opaque, has_objects, take_apart
+from wayfare.compiled.structure import ITEM, OBJECT, Opaque, has_objects, take_apart
 from wayfare.compiled.tree import Unsteady
 from wayfare.errors import OperationError
 from wayfare.spec import default_dtype
@@ -33,8 +33,6 @@ from wayfare.tensor import Tensor
 _KINDS, _VARIANTS = 256, 8
 # Recordings in a row that did not last before the function is left to Python.
 _STRIKES, _MISSES = 3, 8
-# Paths of one kind of call that differ in numbers Python has seen.
-_OUTCOMES = 12
 # Reasons that are remembered: for recording again, and for running plain Python.
 _REASONS = 32
 
@@ -227,6 +225,7 @@ class Compiled:
         assert entry.guards is not None
         captured = {**entry.guards.seen.tensors, **self._more}
         recorder = Recorder(entry.graph, tensors, captured)
+        recorder.code = getattr(function, "__code__", None)
         with changed_mode(executor=recorder):
             result = function(*args, **options)
             try:
@@ -249,7 +248,10 @@ class Compiled:
         results: list[Tensor] = []
         objects: list[Any] = []
         try:
-            shape = take_apart(result, results, objects)
+            if recorder.returned is not None:
+                shape, results = ITEM, [recorder.returned]
+            else:
+                shape = take_apart(result, results, objects)
         except Opaque as what:
             return self._leave(key, f"it returns {what}")
         if has_objects(shape):
@@ -267,10 +269,10 @@ class Compiled:
             elif changed:
                 entry.guards = Guards(entry.guards.seen.again())
             return
-        outcomes = [d for d in recorder.decisions if d.outcome.__class__ is not bool]
-        if len(outcomes) and entry.recordings >= _OUTCOMES:
-            return self._leave(key, f"{outcomes[0].how} hands numbers to Python that are different each time "
-                               f"({os.path.basename(outcomes[0].line)})")  # fmt: skip
+        restless = entry.tree.restless(recorder.decisions)
+        if restless is not None:
+            return self._leave(key, f"{restless.how} hands numbers to Python that are different each time "
+                               f"({os.path.basename(restless.line)})")  # fmt: skip
         recording = Recording(recorder, results)
         recording.shape = shape
         entry.add(recording, tensors)

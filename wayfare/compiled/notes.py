@@ -77,6 +77,9 @@ class Notes:
         self.failed = ""  # why the call cannot be replayed
         self.passing = False  # inside a backward pass
         self.customs: list[str] = []  # custom Functions that were used
+        self.copies_of_parts: dict[int, Any] = {}  # what was taken out by a number in a tensor
+        self.code: Any = None  # the function's own code
+        self.returned: Tensor | None = None  # the tensor whose one number the function returns
         self.decisions: list[Decision] = []
         self.segment_of: dict[int, int] = {}
         self.steps = 0

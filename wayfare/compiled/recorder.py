@@ -7,6 +7,7 @@ Where Python looks at a number the recording is cut, and the answer noted (`Deci
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.backend.writes import latest_write, note_write
+from wayfare.compiled.code import is_returned
 from wayfare.compiled.memory import Known
 from wayfare.compiled.notes import RETOLD, Decision, Draw, GiveUp, GradSlot, Notes, like
 from wayfare.compiled.passes import RecordedPass
@@ -77,6 +79,21 @@ class Recorder(Notes):
         """Do the rows of a tensor lie one after the other?"""
         return bool(t._array.flags.c_contiguous)
 
+    def picked(self, x: Tensor, index: Any, out: Tensor) -> None:
+        """`x[i]` with a number that is in a tensor: a view in plain Python, a copy here, where nobody looks at it."""
+        self.copies_of_parts[id(out)] = (weakref.ref(out), x, index)
+
+    def _write_back(self, tensor: Tensor) -> None:
+        """A write to such a copy is meant for the tensor it was taken from."""
+        copy, x, index = self.copies_of_parts.get(id(tensor), (None, None, None))
+        if copy is not None and copy() is tensor:
+            with self.plain():
+                place: list[Any] = [slice(None)] * x.ndim
+                for dim, number in index:
+                    place[dim] = int(number._array.item())
+                x[tuple(place)] = tensor
+            self.give_up("it writes in place to x[i], where i is a tensor")
+
     def custom(self, name: str) -> None:
         """A custom Function was recorded as a node."""
         self.customs.append(name)
@@ -94,8 +111,10 @@ class Recorder(Notes):
                     self._check_writes()
                     known = self.known(tensor)
                     value = self.arrays.value(known)
-                    if value.step.name not in ("number", "array"):
-                        frame = user_frame(1)
+                    frame = user_frame(1)
+                    if how == "item()" and is_returned(frame, self.code):
+                        self.returned = tensor
+                    elif value.step.name not in ("number", "array"):
                         line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
                         self.happened("read", how, (known,))
                         self.decisions.append(Decision(value, how, self.outcome(array, how), line, len(self.slots)))
@@ -129,6 +148,8 @@ class Recorder(Notes):
                 move(tensor, result)
         finally:
             STATE.copies = None
+        if self.copies_of_parts:
+            self._write_back(tensor)
         with self.entering() as going:
             if going:
                 for array, copy in copies:

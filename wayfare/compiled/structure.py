@@ -26,6 +26,8 @@ class _Mark:
 
 
 TENSOR, VALUE, OBJECT = _Mark("tensor"), _Mark("value"), _Mark("object")
+# The one number of a tensor, as a Python number.
+ITEM = _Mark("item")
 
 
 class Opaque(Exception):
@@ -80,6 +82,8 @@ def put_together(shape: Any, tensors: Iterator[Tensor]) -> Any:
     """The structure again, with other tensors."""
     if shape is TENSOR:
         return next(tensors)
+    if shape is ITEM:
+        return next(tensors).item()
     kind = shape[0]
     if len(shape) >= 3 and shape[1] is VALUE:
         return shape[2]

@@ -13,9 +13,14 @@ from wayfare.backend.cpu import Array
 from wayfare.compiled.events import Event
 from wayfare.compiled.fetch import Fetch
 from wayfare.compiled.graph import Graph, Source
+from wayfare.compiled.recorder import Decision
 from wayfare.compiled.recording import Recording
 from wayfare.fusion.plan import Plan
 from wayfare.fusion.trace import Step, Value, in_order, leaf
+
+# Numbers that Python may see at one place before it is taken to see another one each time: the same fraction hardly ever
+# comes twice, a whole number may well.
+_FRACTIONS, _NUMBERS = 3, 16
 
 
 class Stretch:
@@ -82,6 +87,19 @@ class Tree:
             path.append(here)
             self._fill(here, recording, depth)
         self._export(path, recording)
+
+    def restless(self, decisions: Sequence[Decision]) -> Decision | None:
+        """The decision on this path whose outcome is a new number each time, if there is one."""
+        here = self.root
+        for decision in decisions:
+            if here is None:
+                return None
+            child = here.children.get((decision.outcome, 0))
+            most = _FRACTIONS if decision.value.dtype.kind == "f" else _NUMBERS
+            if child is None and decision.outcome.__class__ is not bool and len(here.children) >= most:
+                return decision
+            here = child
+        return None
 
     @property
     def root(self) -> Stretch | None:

@@ -22,7 +22,7 @@ from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, full_index
 from wayfare.ops.index import Entry, Index, numpy_index
 from wayfare.spec import Shape, bool_, int32, int64
-from wayfare.state import current, runs_here
+from wayfare.state import current, recorder, runs_here
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 _SELECT, _SLICE, _BASIC = REGISTRY["select"], REGISTRY["slice"], REGISTRY["basic_index"]
@@ -50,7 +50,11 @@ def get(self: Tensor, index: Any) -> Tensor:
     if not _takes_all(basic, self.shape):
         self = _view(self, basic)
     dims = tuple(dim for dim, _ in picked)
-    return apply(_INDEX, (self, *[i for _, i in picked]), {"dims": dims})  # type: ignore[no-any-return]
+    out = apply(_INDEX, (self, *[i for _, i in picked]), {"dims": dims})
+    watching = recorder() if all(i.ndim == 0 for _, i in picked) else None
+    if watching is not None:
+        watching.picked(self, tuple(picked), out)
+    return out  # type: ignore[no-any-return]
 
 
 def select_at(x: Tensor, dim: int, index: int, shape: Shape) -> Tensor:

@@ -2,7 +2,7 @@
 is what a run needs the most memory for.
 
 Either a loop over what is kept anyway gives the value (the output of a normalisation from its input and statistics), or
-the loop that made it runs again, and the product before it (the weights of attention from queries and keys).
+what made it runs again: a small product, or a loop and the products before it (the weights of attention).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from wayfare.fusion.lower import ALONG
 from wayfare.fusion.partition import Group, Partition
-from wayfare.fusion.plan_actions import Action, KernelAction, ProductAction
-from wayfare.fusion.plan_places import Memory, Seat, fresh
+from wayfare.fusion.plan_actions import Action, KernelAction, ProductAction, UpdateAction
+from wayfare.fusion.plan_places import Memory, Seat
 from wayfare.fusion.trace import Value
 
 # The share of a run's time that may be spent on it; and bytes from which on one value is worth it.
@@ -50,7 +50,7 @@ class Choice:
     back: int
     work: float
     needs: list[Memory]
-    make: Callable[[Seat], list[Action]]
+    make: Callable[[Memory], list[Action]]
 
 
 class Again:
@@ -76,21 +76,17 @@ class Again:
 
     def actions(self) -> list[Action]:
         """The actions, with those that compute something again."""
-        chosen = self._choose()
         before: dict[int, list[Action]] = {}
-        replaced: list[tuple[Memory, int, Seat]] = []
-        for choice in chosen:
-            seat = self._seat_of(self._values[choice.memory])
-            own = fresh(seat.shape, seat.dtype)
+        moved: list[tuple[int, Memory, Memory]] = []
+        # In the order in which they were made at first: one may be made of another.
+        for choice in sorted(self._choose(), key=lambda c: self._uses[c.memory].writes[0]):
+            own = Memory("arena", choice.memory.bytes)
             before.setdefault(choice.back, []).extend(choice.make(own))
-            replaced.append((choice.memory, choice.back, own))
+            moved.append((choice.back, choice.memory, own))
         made: list[Action] = []
         for i, action in enumerate(self._actions):
-            made += before.get(i, [])
-            for memory, since, own in replaced:
-                if i >= since and any(s.memory.real is memory for s in action.reads):
-                    action = _reading(action, memory, own.memory)
-            made.append(action)
+            now = {old: new for since, old, new in moved if since <= i}
+            made += [_reading(a, now) for a in (*before.get(i, ()), action)]
         return made
 
     # -- choosing
@@ -98,24 +94,31 @@ class Again:
     def _choose(self) -> list[Choice]:
         live = self._live()
         budget = _BUDGET * sum(map(_work, self._actions))
-        choices = [c for memory, v in self._values.items() if (c := self._choice(memory, v)) is not None]
+        choices = [c for memory in self._uses if (c := self._choice(memory)) is not None]
         chosen: list[Choice] = []
         while choices:
             peak = int(live.argmax())
-            fits = [c for c in choices if c.gone < peak < c.back and c.work <= budget and _free(c, chosen)]
+            for c in choices:
+                # What others are made of must be back as early as they.
+                c.back = min([c.back, *(o.back for o in chosen if c.memory in o.needs)])
+            fits = [c for c in choices if c.gone < peak < c.back and c.work <= budget]
             if not fits:
                 break
             best = min(fits, key=lambda c: (c.work / c.memory.bytes, c.gone))
             choices.remove(best)
-            chosen.append(best)
             budget -= best.work
             live[best.gone + 1 : best.back] -= best.memory.bytes
+            for other in chosen:
+                if other.memory in best.needs and other.back > best.back:
+                    live[best.back : other.back] += other.memory.bytes
+                    other.back = best.back
+            chosen.append(best)
         # What came to nothing because the peak stayed elsewhere.
         for choice in reversed(list(chosen)):
-            other = live.copy()
-            other[choice.gone + 1 : choice.back] += choice.memory.bytes
-            if other.max() <= live.max():
-                live = other
+            other_way = live.copy()
+            other_way[choice.gone + 1 : choice.back] += choice.memory.bytes
+            if other_way.max() <= live.max():
+                live = other_way
                 chosen.remove(choice)
         return chosen
 
@@ -123,7 +126,9 @@ class Again:
         """The bytes in use at each action; results from when they are written."""
         change = np.zeros(len(self._actions) + 1, np.int64)
         for memory, use in self._uses.items():
-            if memory.kind in ("arena", "slot") and use.writes:
+            # The new values of an update take the place of the old ones.
+            made = use.writes and not isinstance(self._actions[use.writes[0]], UpdateAction)
+            if made and memory.kind in ("arena", "slot"):
                 change[use.writes[0]] += memory.bytes
                 if memory not in self._kept:
                     change[use.last + 1] -= memory.bytes
@@ -150,39 +155,41 @@ class Again:
                     break
         return found
 
-    def _choice(self, memory: Memory, v: Value) -> Choice | None:
+    def _choice(self, memory: Memory) -> Choice | None:
         use = self._uses[memory]
         if memory.bytes < _WORTH or memory.kind != "arena" or memory in self._kept or len(use.writes) != 1:
             return None
-        moments = [*use.writes, *use.reads]
-        if len(moments) < 2 or not self._seat_of(v).is_whole:
+        gone, back = max(pairwise([*use.writes, *use.reads]), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+        (seat,) = [s for s in self._actions[use.writes[0]].writes if s.memory.real is memory]
+        if back - gone < 2 or math.prod(seat.shape) * seat.dtype.itemsize != memory.bytes:
             return None
-        gone, back = max(pairwise(moments), key=lambda pair: pair[1] - pair[0])
-        if back - gone < 2:
-            return None
-        return self._from_kept(memory, v, gone, back) or self._as_before(memory, use.writes[0], gone, back)
+        return self._from_kept(memory, gone, back) or self._as_before(memory, gone, back)
 
-    # -- ways of computing something again
-
-    def _there(self, memory: Memory, at: int, instead_of: int) -> bool:
-        """Is some memory there at an action, or small enough to be kept until then?"""
+    def _there(self, memory: Memory, of: Memory, at: int) -> bool:
+        """Is something that `of` is made of there at an action as it was, or small enough to be kept until then?"""
         if memory.kind in ("input", "constant"):
             return True
         use = self._uses.get(memory)
-        if use is None or not use.writes or use.writes[-1] >= at:
+        if use is None or not use.writes or use.writes[-1] > self._uses[of].writes[0]:
             return False
-        return use.last >= at or memory in self._kept or memory.bytes * _SMALL <= instead_of
+        return use.last >= at or memory in self._kept or memory.bytes * _SMALL <= of.bytes
 
-    def _from_kept(self, memory: Memory, v: Value, gone: int, back: int) -> Choice | None:
+    # -- ways of computing something again
+
+    def _from_kept(self, memory: Memory, gone: int, back: int) -> Choice | None:
         """By a loop over what is stored."""
+        v = self._values.get(memory)
+        if v is None:
+            return None
         home = self._partition.order[self._partition.home[v]]
         assert isinstance(home, Group)
         group = Group(home.position, home.shape)
         work = math.prod(group.shape) * (_ELEMENT + _ADD * self._chained(v, home, group))
         needs = [self._seat_of(r).memory.real for r, _ in group.reads]
-        if math.isinf(work) or not all(self._there(m, back, memory.bytes) for m in needs):
+        if math.isinf(work) or not all(self._there(m, memory, back) for m in needs):
             return None
-        return Choice(memory, gone, back, work, needs, lambda own: [self._kernel(group, v, own)])
+        seat = self._seat_of(v)
+        return Choice(memory, gone, back, work, needs, lambda own: [self._kernel(group, v, _moved(seat, own))])
 
     def _chained(self, v: Value, home: Group, group: Group) -> float:
         """Enter a value and what it is made of, down to what is stored; its cost, infinity where that does not go."""
@@ -196,59 +203,62 @@ class Again:
                 cost += self._chained(r, home, group)
         return cost
 
-    def _as_before(self, memory: Memory, at: int, gone: int, back: int) -> Choice | None:
-        """By the loop that made it, and the products it reads that are not there any more."""
-        kernel = self._actions[at]
-        if not isinstance(kernel, KernelAction) or len(kernel.writes) != 1:
-            return None
-        again: dict[Memory, ProductAction] = {}
+    def _as_before(self, memory: Memory, gone: int, back: int) -> Choice | None:
+        """By what made it, and the products that this reads if they are not there any more."""
+        maker = self._actions[self._uses[memory].writes[0]]
+        again: list[tuple[Memory, Action]] = []
         needs: list[Memory] = []
-        for seat in kernel.reads:
-            read = seat.memory.real
-            if self._there(read, back, memory.bytes):
+        for read in dict.fromkeys(s.memory.real for s in maker.reads):
+            if self._there(read, memory, back):
                 needs.append(read)
                 continue
-            product = self._actions[self._uses[read].writes[0]] if self._uses[read].writes else None
-            if not isinstance(product, ProductAction) or len(self._uses[read].writes) != 1 or product.add:
-                return None
+            before = self._uses[read].writes
+            product = self._actions[before[0]] if len(before) == 1 else maker
             sources = [s.memory.real for s in product.reads]
-            if not all(self._there(m, back, memory.bytes) for m in sources):
+            if product is maker or not _is_product(product) or not all(self._there(m, read, back) for m in sources):
                 return None
             needs += sources
-            again[read] = product
+            again.append((read, product))
+        if len(maker.writes) != 1 or not (isinstance(maker, KernelAction) or _is_product(maker)):
+            return None
+        again.append((memory, maker))
 
-        def make(own: Seat) -> list[Action]:
-            made: list[Action] = []
-            reads = list(kernel.reads)
-            for read, product in again.items():
-                (out,) = product.writes
-                copy = Memory("arena", read.bytes)
-                made.append(ProductAction(product.reads[0], product.reads[1], _moved(out, copy), False))
-                reads = [_moved(s, copy) if s.memory.real is read else s for s in reads]
-            out = _moved(kernel.writes[0], own.memory)
-            return [*made, KernelAction(kernel.kernel, kernel.shape, kernel.axes, reads, [out])]
+        def make(own: Memory) -> list[Action]:
+            now = {old: Memory("arena", old.bytes) for old, _ in again} | {memory: own}
+            return [_copied(action, now) for _, action in again]
 
-        work = _work(kernel) + sum(map(_work, again.values()))
-        return Choice(memory, gone, back, work, needs, make)
+        return Choice(memory, gone, back, sum(_work(a) for _, a in again), needs, make)
 
 
-def _free(choice: Choice, chosen: Sequence[Choice]) -> bool:
-    """Does a choice need nothing that is to be away, and is it nothing that others need?"""
-    away, needed = {c.memory for c in chosen}, {m for c in chosen for m in c.needs}
-    return away.isdisjoint(choice.needs) and choice.memory not in needed
+def _is_product(action: Action) -> bool:
+    return isinstance(action, ProductAction) and not action.add
 
 
 def _moved(seat: Seat, memory: Memory) -> Seat:
     return replace(seat, memory=memory)
 
 
-def _reading(action: Action, old: Memory, new: Memory) -> Action:
-    """The same action with its input elsewhere."""
-    reads = [_moved(s, new) if s.memory.real is old else s for s in action.reads]
+def _all_moved(seats: Sequence[Seat], now: dict[Memory, Memory]) -> list[Seat]:
+    return [_moved(s, now[s.memory.real]) if s.memory.real in now else s for s in seats]
+
+
+def _reading(action: Action, now: dict[Memory, Memory]) -> Action:
+    """The same action with its inputs where they are now."""
+    if not any(s.memory.real in now for s in action.reads):
+        return action
     if isinstance(action, ProductAction):
-        return ProductAction(reads[0], reads[1], action.writes[0], action.add)
-    action.reads = reads
+        a, b = _all_moved(action.reads, now)
+        return ProductAction(a, b, action.writes[0], action.add)
+    action.reads = _all_moved(action.reads, now)
     return action
+
+
+def _copied(action: Action, now: dict[Memory, Memory]) -> Action:
+    """The same action once more, elsewhere."""
+    reads, writes = _all_moved(action.reads, now), _all_moved(action.writes, now)
+    if isinstance(action, KernelAction):
+        return KernelAction(action.kernel, action.shape, action.axes, reads, writes)
+    return ProductAction(reads[0], reads[1], writes[0], False)
 
 
 def _work(action: Action) -> float:
