@@ -91,7 +91,7 @@ def block(x, w, up, down):
     for _ in range(2):
         h = F.layer_norm(x @ w, (w.shape[1],))
         x = h + F.relu(h @ up) @ down
-    return x
+    return x.square()
 
 
 BLOCK = [(256, 256), (256, 256), (256, 1024), (1024, 256)]
@@ -127,6 +127,26 @@ def test_the_weights_of_attention_are_computed_again(monkeypatch):
     assert again.products > kept.products and again.peak_bytes < kept.peak_bytes
     scores = "[2, 4, 96, 96] along"
     assert again.describe().count(scores) > kept.describe().count(scores)
+
+
+@needs_loops
+@pytest.mark.parametrize("size", [3, 64])
+def test_everything_that_can_be_is_computed_again(monkeypatch, size):
+    """Values of rows and of elements, each made of others that are away, too."""
+    monkeypatch.setattr(plan_again, "_WORTH", 1)
+    monkeypatch.setattr(plan_again, "_BUDGET", 100.0)
+    monkeypatch.setattr(plan_again, "_SMALL", 0)
+    cell = wf.nn.LSTMCell(4, size).double()
+    x = np.random.default_rng(0).normal(size=(5, 4))
+
+    def steps(x):
+        h, c, total = wf.zeros(5, size).double(), wf.zeros(5, size).double(), 0.0
+        for _ in range(4):
+            h, c = cell(x, (h, c))
+            total = total + F.softmax(h, 1).amax(1, keepdim=True) * h.mean(1, keepdim=True).exp()
+        return total * h + F.layer_norm(c, (size,))
+
+    assert "_again" in check(steps, [x]).describe()
 
 
 @needs_loops

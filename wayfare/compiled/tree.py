@@ -18,8 +18,8 @@ from wayfare.compiled.recording import Recording
 from wayfare.fusion.plan import Plan
 from wayfare.fusion.trace import Step, Value, in_order, leaf
 
-# Numbers that Python may see at one place before it is taken to see another one each time: the same fraction hardly ever
-# comes twice, a whole number may well.
+# Numbers that Python may see at one place before it is taken to see another one each time: the same fraction hardly
+# ever comes twice, a whole number may well.
 _FRACTIONS, _NUMBERS = 3, 16
 
 

@@ -27,6 +27,8 @@ _MULTIPLY, _ELEMENT, _ADD = 0.02, 0.5, 0.02
 # Something this much smaller may be kept longer for it.
 _SMALL = 16
 
+Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 
 @dataclass
 class Use:
@@ -79,7 +81,7 @@ class Again:
         before: dict[int, list[Action]] = {}
         moved: list[tuple[int, Memory, Memory]] = []
         # In the order in which they were made at first: one may be made of another.
-        for choice in sorted(self._choose(), key=lambda c: self._uses[c.memory].writes[0]):
+        for choice in sorted(self._choose(), key=lambda c: self._made_at(c.memory)):
             own = Memory("arena", choice.memory.bytes)
             before.setdefault(choice.back, []).extend(choice.make(own))
             moved.append((choice.back, choice.memory, own))
@@ -88,6 +90,11 @@ class Again:
             now = {old: new for since, old, new in moved if since <= i}
             made += [_reading(a, now) for a in (*before.get(i, ()), action)]
         return made
+
+    def _made_at(self, memory: Memory) -> tuple[int, int]:
+        """When something is made: by which action, and where in it."""
+        v = self._values.get(memory)
+        return self._uses[memory].writes[0], -1 if v is None else v.step.born
 
     # -- choosing
 
@@ -99,8 +106,7 @@ class Again:
         while choices:
             peak = int(live.argmax())
             for c in choices:
-                # What others are made of must be back as early as they.
-                c.back = min([c.back, *(o.back for o in chosen if c.memory in o.needs)])
+                c.back = min([c.back, *(o.back for o in chosen if c.memory in o.needs and o.back > c.gone)])
             fits = [c for c in choices if c.gone < peak < c.back and c.work <= budget]
             if not fits:
                 break
@@ -108,11 +114,8 @@ class Again:
             choices.remove(best)
             budget -= best.work
             live[best.gone + 1 : best.back] -= best.memory.bytes
-            for other in chosen:
-                if other.memory in best.needs and other.back > best.back:
-                    live[best.back : other.back] += other.memory.bytes
-                    other.back = best.back
             chosen.append(best)
+            _bring_back(best, chosen, live)
         # What came to nothing because the peak stayed elsewhere.
         for choice in reversed(list(chosen)):
             other_way = live.copy()
@@ -122,7 +125,7 @@ class Again:
                 chosen.remove(choice)
         return chosen
 
-    def _live(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _live(self) -> Bytes:
         """The bytes in use at each action; results from when they are written."""
         change = np.zeros(len(self._actions) + 1, np.int64)
         for memory, use in self._uses.items():
@@ -183,6 +186,8 @@ class Again:
             return None
         home = self._partition.order[self._partition.home[v]]
         assert isinstance(home, Group)
+        if math.prod(home.shape) != math.prod(v.shape):
+            return None  # one element for a whole row: such a loop would write it for each of them
         group = Group(home.position, home.shape)
         work = math.prod(group.shape) * (_ELEMENT + _ADD * self._chained(v, home, group))
         needs = [self._seat_of(r).memory.real for r, _ in group.reads]
@@ -228,6 +233,15 @@ class Again:
             return [_copied(action, now) for _, action in again]
 
         return Choice(memory, gone, back, sum(_work(a) for _, a in again), needs, make)
+
+
+def _bring_back(choice: Choice, chosen: Sequence[Choice], live: Bytes) -> None:
+    """What a value is made of, and what that is made of, must be back as early as it is."""
+    for other in chosen:
+        if other.memory in choice.needs and other.gone < choice.back < other.back:
+            live[choice.back : other.back] += other.memory.bytes
+            other.back = choice.back
+            _bring_back(other, chosen, live)
 
 
 def _is_product(action: Action) -> bool:
