@@ -9,8 +9,8 @@ the gradients that Python has seen.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from wayfare.backend.cpu import Array
@@ -188,16 +188,21 @@ class Follower(Matching):
         self._stretch, self._at = None, 0
         return made[0]
 
-    def _compute(self, stretch: Stretch) -> list[Array]:
-        """Run a plan on what was there when the call began: Python may have set gradients since."""
+    @contextmanager
+    def _at_the_beginning(self) -> Iterator[None]:
+        """Gradients as they were when the call began: plans know those, and Python may have set others since."""
         now = [(t, t._grad) for t, _ in self._grads.values()]
         for t, before in self._grads.values():
             t._grad = before
         try:
-            return self._entry.compute(stretch, self.given, self._slots, self._there)
+            yield
         finally:
             for t, grad in now:
                 t._grad = grad
+
+    def _compute(self, stretch: Stretch) -> list[Array]:
+        with self._at_the_beginning():
+            return self._entry.compute(stretch, self.given, self._slots, self._there)
 
     def behind(self, tensor: Tensor) -> Any:
         """While Python is followed a write has been found lawful before."""
@@ -390,7 +395,8 @@ class Follower(Matching):
         except Exception:
             self.happen()
             return False
-        tensors = self._entry.finish(stretch, made, self.given, self._slots, followed=True)
+        with self._at_the_beginning():
+            tensors = self._entry.finish(stretch, made, self.given, self._slots, followed=True)
         for number in held:
             real = tensors[recording.numbers[number]]
             for reference, cut in self._made[number]:

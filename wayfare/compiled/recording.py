@@ -116,7 +116,9 @@ class Recording:
             seen = recorder.source_of(t._view.base) if t._view is not None else None
             if seen is not None and t._view is not None:
                 return self._view_of(t, self._outside(seen), t._view.path)
-            return self._view_of(t, self._outside(memory.source), known.path)
+            if not t._requires_grad or t._edge is None:
+                return self._view_of(t, self._outside(memory.source), known.path)
+            # Its history is not that of the memory (a leaf was made of it inside): the gradient counts for more.
         if id(memory) in self._by_memory:
             return self._view_of(t, self._by_memory[id(memory)], known.path)
         if id(t._array) in self._by_array:
