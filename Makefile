@@ -25,10 +25,11 @@ lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .
 	$(PY) -m mypy --strict wayfare
 
-bench: $(VENV)/.stamp-referee ## Measure eager execution, kernels and the library beside PyTorch (installs PyTorch)
+bench: $(VENV)/.stamp-referee ## Measure eager execution, kernels, the library and compiled steps beside PyTorch (installs PyTorch)
 	$(PY) -m benchmarks eager
 	$(PY) -m benchmarks kernels
 	$(PY) -m benchmarks library
+	$(PY) -m benchmarks compile
 
 docs: $(VENV)/.stamp-base ## Write docs/api from the docstrings, and docs/coverage.md if PyTorch is there
 	$(PY) tools/make_api_docs.py

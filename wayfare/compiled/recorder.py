@@ -158,14 +158,14 @@ class Recorder(Notes):
                 target = tensor._array
                 before = known.memory.value
                 self.arrays.write(known, self._expand(self._cast(value, target.dtype), target.shape))
-                base = tensor if tensor._view is None else tensor._view.base
-                if not current().grad and base._requires_grad:
+                if not (current().grad and tensor._requires_grad):
                     self._keep_history(known, before)
                 self.happened("write", None, (known, source), None, (tensor,), (result,))
         self.mark_writes()
 
     def _keep_history(self, known: Known, before: Value) -> None:
-        """Written under `no_grad`, a tensor has new values and its old history."""
+        """Written where nothing is recorded, or through a detached tensor, memory has new values, and those who look at
+        it their old history."""
         memory = known.memory
         base = like(before.shape, before.dtype)
         (memory.value,) = self.step(RETOLD, (memory.value, before), {}, (base,))
