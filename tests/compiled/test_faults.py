@@ -377,3 +377,20 @@ def test_a_kernel_that_cannot_be_built(monkeypatch, culprit):
         equal(*found)
     assert len(told) == len(set(told)), "the same warning twice"
     assert all("LLVM has a bad day" in text for text in told)
+
+
+def test_an_error_before_gradients_are_dropped_leaves_them():
+    """The function drops the old gradients after its forward pass: where that fails they are still there."""
+
+    def step(own, x, labels):
+        loss = nn.functional.cross_entropy(own.model(x), labels)
+        own.optimizer.zero_grad()
+        loss.backward()
+        own.optimizer.step()
+        return loss
+
+    def call(*labels):
+        return lambda: (numbers(5, 4), wf.tensor(labels))
+
+    fine, wrong = call(0, 1, 0, 1, 0), call(0, 1, 9, 1, 0)
+    both(step, [fine, fine, fine, wrong, wrong])

@@ -405,3 +405,19 @@ def test_fork_rng_inside():
         wf.manual_seed(3)
         rows.append([way(wf.zeros(2)) for _ in range(5)])
     equal(*rows)
+
+
+def test_numbers_drawn_for_each_example_of_a_vmap():
+    def f(x):
+        return wf.vmap(lambda row: row + wf.rand(2), randomness="different")(x)
+
+    compiled = wf.compile(f)
+    seen = set()
+    for seed in (0, 0, 1, 2, 3):
+        found = []
+        for way in (compiled, f):
+            wf.manual_seed(seed)
+            found.append(way(wf.zeros(3, 2)))
+        equal(*found)
+        seen.add(float(found[0].sum()))
+    assert len(seen) == 4

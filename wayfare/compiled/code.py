@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 from functools import lru_cache
-from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -135,17 +134,24 @@ def _constant_name(steps: list[dis.Instruction], start: int) -> str | None:
 
 
 def is_returned(frame: FrameType | None, code: CodeType | None) -> bool:
-    """Is the call that a function is in the middle of the last thing it does: `return loss.item()`?
+    """Is a function in the middle of `return ….item()`, and is it that function itself, no inner call of it?
 
-    Then what the call gives can make no difference to anything the function does.
+    Then the number goes out as it is, and can make no difference to anything the function does.
     """
-    return frame is not None and frame.f_code is code and frame.f_lasti in _last_calls(frame.f_code)
+    if frame is None or frame.f_code is not code or frame.f_lasti not in _last_items(frame.f_code):
+        return False
+    outer = frame.f_back
+    while outer is not None and outer.f_code is not code:
+        outer = outer.f_back
+    return outer is None
 
 
 @lru_cache(1024)
-def _last_calls(code: CodeType) -> frozenset[int]:
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
+def _last_items(code: CodeType) -> frozenset[int]:
+    passed = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL")
+    steps = [step for step in dis.get_instructions(code) if step.opname not in passed]
     # While a call goes on its frame is at the instruction, or at one of the places for notes that follow it.
-    return frozenset(place for call, then in pairwise(steps)
-                     if call.opname in ("CALL", "CALL_KW") and then.opname == "RETURN_VALUE"
+    return frozenset(place for name, call, then in zip(steps, steps[1:], steps[2:], strict=False)
+                     if name.opname in ("LOAD_METHOD", "LOAD_ATTR") and name.argval == "item"
+                     and call.opname == "CALL" and call.arg == 0 and then.opname == "RETURN_VALUE"
                      for place in range(call.offset, then.offset))  # fmt: skip

@@ -157,11 +157,8 @@ class Entry:
                 stretch.visits += 1
                 if stretch.calls or len(given) < len(stretch.slots):
                     self._give(stretch, given, ran)
-                recording = stretch.recording
-                if recording is not None:
-                    for source in recording.forgotten:  # gradients that nobody looks at make room for the new ones
-                        source.tensor(arguments)._grad = None  # type: ignore[union-attr]
                 made = self.compute(stretch, arguments, given, there)
+                recording = stretch.recording
                 if recording is not None:
                     tensors = self.finish(stretch, made, arguments, given)
                     return put_together(recording.shape, iter([tensors[i] for i in recording.results]))
@@ -192,8 +189,13 @@ class Entry:
         assert stretch.plan is not None and fetch is not None
         if fetch.moved != self.moved:
             fetch.renew(self.moved)
+        recording = stretch.recording
+        if recording is not None and not stretch.plan.python_steps:
+            # Nothing can go wrong any more, so gradients that nobody looks at make room for the new ones.
+            for source in recording.forgotten:
+                source.tensor(arguments)._grad = None  # type: ignore[union-attr]
         made = stretch.plan.run(fetch.arrays(arguments, there), given)
-        if stretch.recording is not None:
+        if recording is not None:
             fetch.note_writes(arguments)
         return made
 

@@ -112,7 +112,7 @@ class Recorder(Notes):
                     known = self.known(tensor)
                     value = self.arrays.value(known)
                     frame = user_frame(1)
-                    if how == "item()" and is_returned(frame, self.code):
+                    if how == "item()" and array.size == 1 and is_returned(frame, self.code):
                         self.returned = tensor
                     elif value.step.name not in ("number", "array"):
                         line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
