@@ -108,13 +108,7 @@ def _run(roots: list[tuple[Any, Any]], retain: bool, create: bool, capture: Capt
 
 
 def _captured(capture: Capture, t: Tensor) -> Any:
-    edge = t._edge
-    if edge is None:
-        found = capture.tensors.get(t)
-    elif edge.__class__ is tuple:
-        found = capture.nodes[edge[0]][edge[1]]
-    else:
-        found = capture.nodes[edge][0]
+    found = capture.of(t)
     if found is None:
         return None
     if isinstance(found, Tensor):

@@ -28,6 +28,11 @@ class Capture:
             if any(self._leads_on(edge) for edge in node.edges):
                 self._only.add(node)
 
+    def of(self, t: Any) -> Any:
+        """The gradient of a tensor that was asked for; None if none came."""
+        target, number = split_edge(t._edge)
+        return self.tensors.get(t) if target is None else self.nodes[target][number]
+
     def _leads_on(self, edge: Any) -> bool:
         target = split_edge(edge)[0]
         return target is not None and (target in self._only or target in self.nodes or target in self.tensors)

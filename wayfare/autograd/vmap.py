@@ -16,7 +16,7 @@ from wayfare.eager import apply, tensor_ops
 from wayfare.errors import ArgumentError, ArgumentTypeError, InPlaceError, OperationError, ShapeError
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, Size
-from wayfare.state import Mode, changed_mode, current, set_mode
+from wayfare.state import Mode, changed_mode, current, recorder_around, set_mode
 from wayfare.tensor import Tensor, wrap
 
 
@@ -105,6 +105,9 @@ class VmapExecutor:
         if self.randomness == "error":
             raise OperationError(f"vmap: {op.name} draws random numbers, and randomness is 'error'",
                                  fix="Pass randomness='different' or randomness='same' to vmap.")  # fmt: skip
+        watching = recorder_around()
+        if watching is not None:  # The keys of the examples are no draws of a generator that could be drawn again.
+            watching.give_up("it draws random numbers for each example of a vmap")
         seed, call = attrs["key"]
         rows = []
         with self.outside():

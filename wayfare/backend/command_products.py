@@ -20,7 +20,7 @@ from wayfare.backend.command import Command, Place, Scratch
 from wayfare.backend.command_kernels import Unsuited, copy_commands, stretched
 from wayfare.backend.llvm_expr import Writer
 from wayfare.backend.machine import Machine, machine
-from wayfare.backend.products import AS_IS, LARGE, ROWS, SHARES, SMALL, TURNED, WORTH
+from wayfare.backend.products import AS_IS, LARGE, SHARES, SMALL, TURNED, WORTH, product_of_block
 from wayfare.backend.routine import Routine, function, pointer, word
 
 # Multiplications below which BLAS keeps to the calling thread by itself.
@@ -39,17 +39,12 @@ _MOST_BLOCKS = 4096
 
 
 def _write(dtype: str, whole: str) -> Callable[[Machine], str]:
-    """Words: the function; how both sides lie; rows, columns, inner size; steps from row to row of the three matrices;
-    1 to add to what is there; two sizes of the stack; for each matrix its address and its steps along the stack."""
+    """Words: those of `product_of_block`; 1 to add to what is there; two sizes of the stack; for each matrix its
+    address and its steps along the stack."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
-        gemm = pointer(writer, 0)
-        sizes = [word(writer, k) for k in range(1, 9)]
-        ways = [writer.let(f"trunc i64 {size} to i32") for size in sizes[:2]]
-        if whole == "i32":
-            sizes = [writer.let(f"trunc i64 {size} to i32") for size in sizes]
-        m, n, k, step_a, step_b, step_out = sizes[2:]
+        product = product_of_block(writer, dtype, whole)
         beta = writer.let(f"sitofp i64 {word(writer, 9)} to {dtype}")
         starts = [word(writer, at) for at in _ADDRESSES]
         steps = [(word(writer, at + 1), word(writer, at + 2)) for at in _ADDRESSES]
@@ -60,11 +55,7 @@ def _write(dtype: str, whole: str) -> Callable[[Machine], str]:
                 place = writer.let(f"add i64 {row}, {writer.let(f'mul i64 {j}, {inner}')}")
                 matrices.append(writer.let(f"inttoptr i64 {place} to ptr"))
             a, b, out = matrices
-            writer.do(
-                f"call void {gemm}(i32 {ROWS}, i32 {ways[0]}, i32 {ways[1]}, {whole} {m}, {whole} {n}, {whole} {k}, "
-                f"{dtype} 1.0, ptr {a}, {whole} {step_a}, ptr {b}, {whole} {step_b}, {dtype} {beta}, ptr {out}, "
-                f"{whole} {step_out})"
-            )
+            product(a, b, out, beta)
         return function(writer)
 
     return write

@@ -109,29 +109,41 @@ def by_one_thread(multiplications: int) -> Iterator[None]:
 # -- the routine --------------------------------------------------------------------------------------------------
 
 
+def product_of_block(writer: Writer, dtype: str, whole: str) -> Callable[[str, str, str, str], None]:
+    """Writes the call of one product: `(a, b, out, beta)`, out = a @ b + beta · out.
+
+    The first nine words of the block: the function; how both sides lie; rows, columns, inner size; steps from row to
+    row of the three matrices.
+    """
+    gemm = pointer(writer, 0)
+    sizes = [word(writer, k) for k in range(1, 9)]
+    ways = [writer.let(f"trunc i64 {size} to i32") for size in sizes[:2]]
+    if whole == "i32":
+        sizes = [writer.let(f"trunc i64 {size} to i32") for size in sizes]
+    m, n, k, step_a, step_b, step_out = sizes[2:]
+
+    def call(a: str, b: str, out: str, beta: str) -> None:
+        writer.do(
+            f"call void {gemm}(i32 {ROWS}, i32 {ways[0]}, i32 {ways[1]}, {whole} {m}, {whole} {n}, {whole} {k}, "
+            f"{dtype} 1.0, ptr {a}, {whole} {step_a}, ptr {b}, {whole} {step_b}, {dtype} {beta}, ptr {out}, "
+            f"{whole} {step_out})"
+        )
+
+    return call
+
+
 def _write(dtype: str, whole: str) -> Callable[[Machine], str]:
-    """Words: the function; how both sides lie; rows, columns, inner size; steps from row to row of the three matrices;
-    tables of their addresses; the first product and the one after the last."""
+    """Words: those of `product_of_block`; tables of the matrices' addresses; the first product and the one after the
+    last."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
-        gemm = pointer(writer, 0)
-        sizes = [word(writer, k) for k in range(1, 9)]
-        if whole == "i32":
-            sizes = [writer.let(f"trunc i64 {size} to i32") for size in sizes]
-            ways = sizes[:2]
-        else:
-            ways = [writer.let(f"trunc i64 {size} to i32") for size in sizes[:2]]
-        m, n, k, step_a, step_b, step_out = sizes[2:]
+        product = product_of_block(writer, dtype, whole)
         tables = [pointer(writer, number) for number in (9, 10, 11)]
         with writer.loop(word(writer, 12), word(writer, 13), 1) as i:
             places = [writer.let(f"getelementptr ptr, ptr {table}, i64 {i}") for table in tables]
             a, b, out = (writer.let(f"load ptr, ptr {place}") for place in places)
-            writer.do(
-                f"call void {gemm}(i32 {ROWS}, i32 {ways[0]}, i32 {ways[1]}, {whole} {m}, {whole} {n}, {whole} {k}, "
-                f"{dtype} 1.0, ptr {a}, {whole} {step_a}, ptr {b}, {whole} {step_b}, {dtype} 0.0, ptr {out}, "
-                f"{whole} {step_out})"
-            )
+            product(a, b, out, "0.0")
         return function(writer)
 
     return write

@@ -39,14 +39,15 @@ class History:
 _histories: dict[int, History] = {}
 
 
-def _owner(array: Any) -> Any:
+def owner_of(array: Any) -> Any:
+    """The array that owns the memory of this one."""
     while isinstance(array.base, ndarray):
         array = array.base
     return array
 
 
 def _history(array: Any) -> History:
-    owner = _owner(array)
+    owner = owner_of(array)
     key = id(owner)
     history = _histories.get(key)
     if history is None:
@@ -79,13 +80,13 @@ def note_writes(records: Sequence[History]) -> None:
 
 def version(array: Any) -> int:
     """How many times the memory of this array was written in place."""
-    history = _histories.get(id(_owner(array)))
+    history = _histories.get(id(owner_of(array)))
     return 0 if history is None else history.count
 
 
 def version_at(array: Any, time: int) -> int:
     """The version of this memory at an earlier time."""
-    history = _histories.get(id(_owner(array)))
+    history = _histories.get(id(owner_of(array)))
     return 0 if history is None else history.count - sum(t > time for t in history.times)
 
 

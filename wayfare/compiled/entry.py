@@ -7,11 +7,12 @@ from typing import Any
 
 from wayfare.backend import pool
 from wayfare.backend.cpu import Array
+from wayfare.backend.writes import owner_of
 from wayfare.compiled.graph import Graph, Source
 from wayfare.compiled.guards import Guards
 from wayfare.compiled.outside import Gradient, used_up
 from wayfare.compiled.recorder import Draw, outcome_of
-from wayfare.compiled.recording import Output, Recording, owner_of
+from wayfare.compiled.recording import Output, Recording
 from wayfare.compiled.structure import put_together
 from wayfare.compiled.tree import Stretch, Tree
 from wayfare.eager import apply
@@ -61,7 +62,6 @@ class Entry:
         self.pattern = pattern
         self.grad_guards: list[tuple[Source, Source | None]] = []
         self.views: list[Source] = []
-        self.gradients: dict[int, Gradient] = {}
         self.recordings = 0
         self.hits = 0
         self.ran: list[Any] = []  # the call-outs of the last run
@@ -231,7 +231,7 @@ class Entry:
         count = len(recording.made)
         made_tensors = [wrap(array if array.flags.writeable else array.copy()) for array in made[:count]]
         if recording.seeds or recording.dead:
-            self._attach(recording, made_tensors, made[count:], arguments, given)
+            self._attach(stretch, recording, made_tensors, made[count:], arguments, given)
         tensors: list[Any] = []
         for out in recording.outputs:
             tensors.append(self._tensor(out, made_tensors, tensors, arguments))
@@ -263,9 +263,9 @@ class Entry:
         return t
 
     def _attach(
-        self, recording: Recording, made: list[Tensor], saved: list[Array], arguments: Sequence[Tensor],
-        given: Sequence[Any],
-    ) -> None:
+        self, stretch: Stretch, recording: Recording, made: list[Tensor], saved: list[Array],
+        arguments: Sequence[Tensor], given: Sequence[Any],
+    ) -> None:  # fmt: skip
         """Give results that require a gradient their place in the graph."""
         wanted = [t for t, needs in zip(made, recording.made_needs, strict=True) if needs]
         if recording.dead:
@@ -274,10 +274,9 @@ class Entry:
                 node.shape, node.dtype = t._array.shape, t._array.dtype
                 t._requires_grad = True
             return
-        gradient = self.gradients.get(id(recording))
-        if gradient is None:
-            gradient = self.gradients[id(recording)] = Gradient(recording, self.graph, self.name)
-        node = gradient.node(arguments, saved, given)
+        if stretch.gradient is None:
+            stretch.gradient = Gradient(recording, self.graph, self.name)
+        node = stretch.gradient.node(arguments, saved, given)
         node.shape, node.dtype = wanted[0]._array.shape, wanted[0]._array.dtype
         if len(wanted) > 1:
             node.more().outs = tuple((t._array.shape, t._array.dtype) for t in wanted)

@@ -120,8 +120,9 @@ def _variant(compiled: Compiled, entry: Entry, reason: str, verbose: bool) -> di
         "dynamic": "" if entry.guards is not None else compiled.with_line(entry.rerun_reason),
         "python": reason,
         "trees": [_stretch(root, verbose) for root in entry.tree.roots.values()],
-        "gradients": [_plan(g.plan, verbose) for g in entry.gradients.values() if g.plan is not None],
-    }
+        "gradients": [_plan(s.gradient.plan, verbose) for root in entry.tree.roots.values() for s in root.walk()
+                      if s.gradient is not None and s.gradient.plan is not None],
+    }  # fmt: skip
 
 
 def _stretch(stretch: Stretch, verbose: bool) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.writes import owner_of
 from wayfare.compiled.entry import Entry, keep
 from wayfare.compiled.events import Event
 from wayfare.compiled.matching import Differs, Matching, could_be
 from wayfare.compiled.placeholder import Pending, Placeholder, become, new_placeholder, pending
 from wayfare.compiled.recorder import outcome_of
-from wayfare.compiled.recording import owner_of
 from wayfare.compiled.tree import Stretch
 from wayfare.compiled.watch import Watcher, bound_as
 from wayfare.fusion.trace import Value

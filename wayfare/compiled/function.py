@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wayfare.backend.locks import lock
+from wayfare.backend.pool import owns_memory
+from wayfare.backend.writes import owner_of
 from wayfare.compiled.check import Trial
 from wayfare.compiled.dynamic import Dynamic
 from wayfare.compiled.entry import Entry, Unseen
@@ -21,7 +23,7 @@ from wayfare.compiled.explain import Explanation, explain
 from wayfare.compiled.guards import Guards
 from wayfare.compiled.reach import reach
 from wayfare.compiled.recorder import GiveUp, Recorder
-from wayfare.compiled.recording import Recording, is_view, owner_of
+from wayfare.compiled.recording import Recording
 from wayfare.compiled.structure import ITEM, OBJECT, Opaque, has_objects, take_apart
 from wayfare.compiled.tree import Unsteady
 from wayfare.errors import OperationError
@@ -131,7 +133,7 @@ class Compiled:
             if t._view is not None:
                 t._renew()
             a = t._array
-            views += is_view(a)
+            views += not owns_memory(a)
             lies.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, a.flags.writeable))
         sharing: Any = None
         if len(tensors) > 1 and (views or len({id(t._array) for t in tensors}) < len(tensors)):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.fusion.lower import is_plain
 from wayfare.fusion.plan import Slot
 from wayfare.fusion.trace import Step, Value, leaf
 from wayfare.op import Op
@@ -19,6 +20,8 @@ from wayfare.tensor import Tensor
 
 # Constants up to this many bytes are compared by content.
 _SMALL = 1 << 16
+# What attributes may hold beside numbers, if their text is to say all.
+_SHOW_THEMSELVES = (slice, type(Ellipsis), Slot)
 
 
 class Source:
@@ -101,7 +104,7 @@ class Graph:
         `cut` says through which inputs no gradient goes: for those who differentiate the steps once more.
         """
         key: Any = None
-        if _plain(attrs):
+        if is_plain(attrs, _SHOW_THEMSELVES):
             shapes = tuple([(a.shape, a.dtype.char) for a in made])
             key = (id(op), tuple(map(id, inputs)), repr(tuple(attrs.items())), shapes, cut)
             found = self._same.get(key)
@@ -116,14 +119,6 @@ class Graph:
         return step.outputs
 
 
-def _plain(structure: Any) -> bool:
-    """Is a structure fully described by its text?"""
-    if isinstance(structure, dict):
-        return all(_plain(v) for v in structure.values())
-    if isinstance(structure, (tuple, list)):
-        return all(_plain(v) for v in structure)
-    return structure is None or (not hasattr(structure, "__array__") and _shows_itself(structure))
-
-
-def _shows_itself(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str, slice, type(Ellipsis), Slot)) or type(value).__name__ == "DType"
+def like(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Zeros of this shape and dtype that take no memory, to show to those who look at nothing else."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

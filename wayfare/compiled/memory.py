@@ -10,10 +10,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from wayfare.backend.cpu import Array
-from wayfare.compiled.graph import Graph
+from wayfare.backend.writes import owner_of
+from wayfare.compiled.graph import Graph, like
 from wayfare.fusion.trace import Value
 from wayfare.op import REGISTRY
 
@@ -66,7 +65,7 @@ class Arrays:
 
     def shares(self, array: Array) -> bool:
         """Does an array that is not known look into memory that is?"""
-        owner = _owner(array)
+        owner = owner_of(array)
         found = self._owners.get(id(owner))
         return found is not None and found() is owner
 
@@ -88,7 +87,7 @@ class Arrays:
             self.count, weakref.ref(array, lambda _dead: known.pop(key, None) if known.get(key) is found else None),
             memory, path, value,
         )  # fmt: skip
-        owner = _owner(array)
+        owner = owner_of(array)
         if id(owner) not in self._owners or self._owners[id(owner)]() is None:
             self._owners[id(owner)] = weakref.ref(owner)
         return found
@@ -106,8 +105,7 @@ class Arrays:
         for name, attrs in path:
             op, options = REGISTRY[name], dict(attrs)
             spec = op.infer(value.spec, **options)
-            made = np.broadcast_to(np.zeros((), spec.dtype.numpy), spec.shape)
-            (value,) = self._graph.step(op, (value,), options, (made,))
+            (value,) = self._graph.step(op, (value,), options, (like(spec.shape, spec.dtype.numpy),))
             self._note(value.step)
         return value
 
@@ -115,18 +113,12 @@ class Arrays:
         """The part of memory that an array looks at has a new value."""
         memory = known.memory
         if known.path:
-            base = memory.base()
-            like = np.broadcast_to(np.zeros((), memory.value.dtype), memory.value.shape) if base is None else base
-            (memory.value,) = self._graph.step(_WRITE, (memory.value, value), {"path": known.path}, (like,))
+            whole = memory.value
+            made = (like(whole.shape, whole.dtype),)
+            (memory.value,) = self._graph.step(_WRITE, (whole, value), {"path": known.path}, made)
             self._note(memory.value.step)
         else:
             memory.value = value
         memory.version += 1
         memory.written = True
         known.value, known.version = value, memory.version
-
-
-def _owner(array: Array) -> Any:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array

@@ -11,10 +11,10 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.backend.writes import latest_write, tick
-from wayfare.compiled.graph import Graph, Source
+from wayfare.compiled.graph import Graph, Source, like
 from wayfare.compiled.memory import Arrays, Known
 from wayfare.fusion.plan import Slot
-from wayfare.fusion.trace import Step, Value
+from wayfare.fusion.trace import MASKS, Step, Value
 from wayfare.op import REGISTRY, Op
 from wayfare.site import current_site
 from wayfare.spec import OF_NUMPY
@@ -205,7 +205,7 @@ class Notes:
 
     def _one_dtype(self, op: Op, values: Sequence[Value]) -> list[Value]:
         """NumPy converts operands of different dtypes by itself; in the graph that is a step."""
-        skip = {"where": (0,), "gate": (1,)}.get(op.name, ())
+        skip = MASKS.get(op.name, ())
         common = np.result_type(*[v.dtype for i, v in enumerate(values) if i not in skip])
         return [v if i in skip else self._cast(v, common) for i, v in enumerate(values)]
 
@@ -242,17 +242,10 @@ class Notes:
         return found
 
     def _slot_of(self, key: Any) -> Any:
-        if key is None:
-            return None
         for (_, drawn), number in self._drawn.items():
             if drawn == key:
                 return Slot(number)
-        raise GiveUp("it draws random numbers for each example of a vmap")
-
-
-def like(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of this shape and dtype, to show to those who only look at that."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
+        return key
 
 
 def _looks_into(array: Array, source: Array) -> bool:

@@ -11,6 +11,7 @@ from wayfare.autograd.engine import by_rule, call_post_hooks, call_pre_hooks, un
 from wayfare.autograd.leaves import Leaves, call_hook
 from wayfare.backend.fold_native import sum_to
 from wayfare.backend.rows import Rows
+from wayfare.compiled.graph import like
 from wayfare.fusion.vjp import vjp_inputs, vjp_op
 from wayfare.graph.node import Node
 from wayfare.op import REGISTRY, raw_ops
@@ -62,7 +63,7 @@ class RecordedPass:
         g = tuple(grads) if several else grads[0]
         arrived = list(grads)
         if several and not node.op.takes_none:  # rules are given zeros; the step knows that there is nothing
-            g = tuple([_no_gradient(*out) if x is None else x for x, out in zip(grads, node.outs or (), strict=True)])
+            g = tuple([like(*out) if x is None else x for x, out in zip(grads, node.outs or (), strict=True)])
         edges = node.edges
         if self.capture is not None:
             if not self.capture.takes(node, g, several):
@@ -176,10 +177,6 @@ def added(recorder: Recorder, old: Any, new: Any) -> Any:
         if going:
             recorder.enter(_ADD, (recorder.array_value(old), recorder.array_value(new)), {}, (total,))
     return total
-
-
-def _no_gradient(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def _dense(g: Any) -> Any:

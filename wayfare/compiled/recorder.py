@@ -17,8 +17,9 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.backend.writes import latest_write, note_write
 from wayfare.compiled.code import is_returned
+from wayfare.compiled.graph import like
 from wayfare.compiled.memory import Known
-from wayfare.compiled.notes import RETOLD, Decision, Draw, GiveUp, GradSlot, Notes, like
+from wayfare.compiled.notes import RETOLD, Decision, Draw, GiveUp, GradSlot, Notes
 from wayfare.compiled.passes import RecordedPass
 from wayfare.eager import apply
 from wayfare.fusion.plan import Slot

@@ -9,7 +9,8 @@ import numpy as np
 
 from wayfare.autograd.capture import Capture
 from wayfare.backend.cpu import Array
-from wayfare.backend.pool import Block
+from wayfare.backend.pool import owns_memory
+from wayfare.backend.writes import owner_of
 from wayfare.compiled.graph import Source
 from wayfare.compiled.memory import Memory
 from wayfare.compiled.passes import RecordedPass
@@ -64,7 +65,7 @@ class Recording:
         self._results = results
         # Those with a history first: the others may then be the same without it.
         for t in sorted(results, key=lambda t: (
-            not t._requires_grad, t._edge is None, t._view is None and is_view(t._array)
+            not t._requires_grad, t._edge is None, t._view is None and not owns_memory(t._array)
         )):  # fmt: skip
             self._output(t)
         self.results = [self._output(t) for t in results]
@@ -252,13 +253,7 @@ class Recording:
         if len(recorder.decisions) != decided:
             raise GiveUp("a hook looks at a gradient that is computed outside the function")
         for source, t in sources.values():
-            edge = t._edge
-            if edge is None:
-                found = capture.tensors.get(t)
-            elif edge.__class__ is tuple:
-                found = capture.nodes[edge[0]][edge[1]]
-            else:
-                found = capture.nodes[edge][0]
+            found = capture.of(t)
             if found is not None:
                 self.slopes.append((source, recorder.array_value(found)))
         self._save(forward)
@@ -287,16 +282,3 @@ class Recording:
         # What was written over is kept in any case: the steps may have to run once more, from the beginning.
         self.saved = [v for v in self.saved if id(v) in used and v not in lost]
         self.saved += [v for step in in_order([v for _, v in self.slopes]) for v in step.outputs if v in lost]
-
-
-def is_view(array: Array) -> bool:
-    """Does an array look into memory that another owns?"""
-    base: Any = array.base
-    return base is not None and base.__class__ is not Block
-
-
-def owner_of(array: Array) -> Any:
-    """The array that owns the memory."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array

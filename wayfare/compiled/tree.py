@@ -36,6 +36,7 @@ class Stretch:
         # What happened on the way, for those who follow it.
         self.events: list[Event] = []
         self.recording: Recording | None = None
+        self.gradient: Any = None  # the path's `Gradient`, once somebody outside may ask for it
         # Python that runs again, by number; and all random keys and numbers taken up to here.
         self.calls: list[tuple[int, Any]] = []
         self.slots: list[Any] = []
@@ -130,7 +131,7 @@ class Tree:
             if stretch.value is not None:
                 raise Unsteady("after the same answers it ended earlier")
             stretch.recording = recording
-            stretch.plan = None
+            stretch.plan = stretch.gradient = None
         stretch.calls = [(number, call) for number, (call, at) in enumerate(recording.calls) if at == depth]
         stretch.slots = recording.slots[: recording.decisions[depth].slots if stretch.value is not None else None]
 

@@ -91,7 +91,7 @@ class Lowering:
 
     def _once(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
         """The outputs of this op on these inputs: made once, then found again."""
-        key = (op, tuple(map(id, inputs)), repr(shown(attrs))) if _is_plain(attrs) else None
+        key = (op, tuple(map(id, inputs)), repr(shown(attrs))) if is_plain(attrs) else None
         found = self._same.get(key) if key is not None else None
         if found is None:
             made = record(op, inputs, attrs)
@@ -134,12 +134,13 @@ def _assembled(op: Op, inputs: tuple[Value, ...]) -> tuple[tuple[Value, ...], di
     return (*inputs[0].step.inputs, *inputs[1].step.inputs), {"shape": shape, "indexes": (*first, *second)}
 
 
-def _is_plain(structure: Any) -> bool:
+def is_plain(structure: Any, more: tuple[type, ...] = ()) -> bool:
+    """Does the text of a structure say all there is to it? `more` are kinds of values for which it does, too."""
     if isinstance(structure, dict):
-        return all(_is_plain(v) for v in structure.values())
+        return all(is_plain(v, more) for v in structure.values())
     if isinstance(structure, (tuple, list)):
-        return all(_is_plain(v) for v in structure)
-    return isinstance(structure, _PLAIN)
+        return all(is_plain(v, more) for v in structure)
+    return isinstance(structure, _PLAIN + more)
 
 
 def _changes_nothing(op: Op, inputs: tuple[Value, ...], step: Step) -> bool:

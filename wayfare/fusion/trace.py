@@ -16,7 +16,7 @@ from wayfare.op import REGISTRY, ByName, Op
 from wayfare.spec import OF_NUMPY, Spec
 
 # Inputs whose dtype does not take part in the promotion of the others.
-_MASKS = {"where": (0,), "gate": (1,)}
+MASKS = {"where": (0,), "gate": (1,)}
 _births = itertools.count()
 
 
@@ -164,7 +164,7 @@ def record(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 
 def _operands(op: Op, inputs: Sequence[Any]) -> tuple[Value, ...]:
-    masks = _MASKS.get(op.name, ())
+    masks = MASKS.get(op.name, ())
     dtype = _common([x for i, x in enumerate(inputs) if i not in masks])
     values: list[Value] = []
     for i, x in enumerate(inputs):
