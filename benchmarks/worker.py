@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -40,16 +40,23 @@ def resolve(work: str) -> Callable[..., Any]:
 
 
 class Worker:
-    """A running side, as the harness sees it."""
+    """A running side, as the harness sees it; `python` and `arguments` are for a library that needs its own."""
 
-    def __init__(self, module: str, threads: int, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        threads: int,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.module = module
         self._work = "starting"
         # BLAS libraries read their thread count once, when they are loaded.
         limits = {name: str(threads) for name in THREAD_VARIABLES}
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", module, str(threads)],
+            [python, "-m", "benchmarks.worker", module, str(threads), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

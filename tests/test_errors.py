@@ -74,8 +74,8 @@ def test_an_argument_of_the_wrong_kind_is_named(call, words):
 
 
 def test_what_is_planned_says_so():
-    with pytest.raises(AttributeError, match="wayfare.map: automatic batching is planned and not part of version"):
-        wf.map
+    with pytest.raises(AttributeError, match="wayfare.onnx: export is planned and not part of version"):
+        wf.onnx
     with pytest.raises(AttributeError, match="has no attribute 'optimiser'"):
         wf.optimiser
     assert not wf.cuda.is_available() and wf.cuda.device_count() == 0

@@ -48,6 +48,7 @@ LAYERS = [
     "nn",
     "func",
     "compiled",
+    "batched",
     "utils",
     "testing",
     "__init__",

@@ -138,12 +138,14 @@ if _TYPE_CHECKING:
     from wayfare import optim as optim
     from wayfare import profile as profile
     from wayfare import train as train
+    from wayfare.batched.frontend import batching, map
     from wayfare.compiled.decorator import compile
     from wayfare.io import Checkpoint, load, save
     from wayfare.ragged import Ragged
 
 __all__ = [
-    "Checkpoint", "Ragged", "compile", "data", "load", "metrics", "optim", "profile", "save", "train",
+    "Checkpoint", "Ragged", "batching", "compile", "data", "load", "map", "metrics", "optim", "profile", "save",
+    "train",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
@@ -204,7 +206,7 @@ for _name in __all__:
             continue
         globals()[_name] = _guarded(_value)
 
-_LATER = {"map": "automatic batching", "onnx": "export"}
+_LATER = {"onnx": "export"}
 
 # Names of PyTorch that are left out for good, and what to write.
 _INSTEAD = {
@@ -219,6 +221,7 @@ _INSTEAD = {
 _LIBRARY = {
     "data": "wayfare.data", "metrics": "wayfare.metrics", "optim": "wayfare.optim", "train": "wayfare.train",
     "profile": "wayfare.profile", "Ragged": "wayfare.ragged", "compile": "wayfare.compiled.decorator",
+    "map": "wayfare.batched.frontend", "batching": "wayfare.batched.frontend",
     "save": "wayfare.io", "load": "wayfare.io", "Checkpoint": "wayfare.io",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ class WayfareError(Exception):
         self.module: Any = None
         self.path = ""
         self.layer = ""
+        self.example = ""
         super().__init__(self._text())
 
     def came_from(self, module: Any, layer: str, path: str) -> None:
@@ -31,9 +32,16 @@ class WayfareError(Exception):
         self.path = f"{path}.{self.path}".strip(".")
         self.args = (self._text(),)
 
+    def happened_in(self, what: str, site: Any) -> None:
+        """Note the example it happened in, and the line if that is not the one that was running."""
+        self.example = f", in {what}" if what else ""
+        if site is not None:
+            self.site = f" ({site})"
+        self.args = (self._text(),)
+
     def _text(self) -> str:
         where = f", in {self.path} = {self.layer}" if self.path else f", in {self.layer}" if self.layer else ""
-        return self.sentence.rstrip(".") + where + self.site + "." + (" " + self.fix if self.fix else "")
+        return self.sentence.rstrip(".") + where + self.example + self.site + "." + (" " + self.fix if self.fix else "")
 
 
 class ShapeError(WayfareError, RuntimeError):

@@ -151,23 +151,23 @@ class TraceExecutor:
 # -- arguments and results in tuples, lists and dictionaries --------------------------------------------------------
 
 
-def _flatten(structure: Any, tensors: list[Tensor], floats: list[float]) -> Any:
+def flatten(structure: Any, tensors: list[Tensor], floats: list[float]) -> Any:
     """Take out tensors and floats; what is left says how to put them back, and is hashable if its parts are."""
     if isinstance(structure, Tensor):
         tensors.append(structure)
-        return _TENSOR
+        return TENSOR
     if structure.__class__ is float:
         floats.append(structure)
         return _FLOAT
     if structure.__class__ in (tuple, list) or hasattr(structure, "_fields"):
-        return (structure.__class__, *[_flatten(part, tensors, floats) for part in structure])
+        return (structure.__class__, *[flatten(part, tensors, floats) for part in structure])
     if structure.__class__ is dict:
-        return (dict, *[(k, _flatten(v, tensors, floats)) for k, v in structure.items()])
+        return (dict, *[(k, flatten(v, tensors, floats)) for k, v in structure.items()])
     return (structure.__class__, _LEAF, structure)
 
 
-def _rebuild(shape: Any, tensors: Any, floats: Any) -> Any:
-    if shape is _TENSOR:
+def rebuild(shape: Any, tensors: Any, floats: Any) -> Any:
+    if shape is TENSOR:
         return next(tensors)
     if shape is _FLOAT:
         return next(floats)
@@ -175,8 +175,8 @@ def _rebuild(shape: Any, tensors: Any, floats: Any) -> Any:
     if len(shape) == 3 and shape[1] is _LEAF:
         return shape[2]
     if kind is dict:
-        return {k: _rebuild(v, tensors, floats) for k, v in shape[1:]}
-    parts = [_rebuild(part, tensors, floats) for part in shape[1:]]
+        return {k: rebuild(v, tensors, floats) for k, v in shape[1:]}
+    parts = [rebuild(part, tensors, floats) for part in shape[1:]]
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
@@ -188,7 +188,7 @@ class _Mark:
         return self._name
 
 
-_TENSOR, _FLOAT, _LEAF = _Mark("tensor"), _Mark("float"), _Mark("value")
+TENSOR, _FLOAT, _LEAF = _Mark("tensor"), _Mark("float"), _Mark("value")
 _UNKNOWN: Any = _Mark("unknown")
 
 
@@ -209,6 +209,15 @@ class _TraceFailed(Exception):
     def __init__(self, key: Any, error: Exception) -> None:
         self.key = key
         self.error = error
+
+
+def _call_function(owner: Fused, *args: Any, **options: Any) -> Any:
+    return owner.function(*args, **options)
+
+
+def _no_guard() -> Callable[[], bool]:
+    """What a fused function takes from outside is looked up when it is traced."""
+    return lambda: True
 
 
 class Fused:
@@ -238,13 +247,18 @@ class Fused:
         """Call the function."""
         mode = STATE.mode
         if mode is not None and mode.executor is not None:
+            whole = getattr(mode.executor, "whole_call", None)
+            if whole is not None:
+                made = whole(self, _call_function, args, options, guard=_no_guard, name=self.name)
+                if made is not NotImplemented:
+                    return made
             return self.function(*args, **options)
         floats: list[float] = []
         tensors: list[Tensor] = []
         if not options and all([a.__class__ is Tensor for a in args]):
             tensors, shape = list(args), len(args)  # The commonest case: nothing to take apart.
         else:
-            shape = _flatten((args, options), tensors, floats)
+            shape = flatten((args, options), tensors, floats)
         try:
             traced = self._find(shape, tensors, floats, mode is None or mode.grad)
         except _TraceFailed as failed:
@@ -254,7 +268,7 @@ class Fused:
         attrs = {"numbers": tuple(floats)} if floats else {}
         made = apply(traced.record.op, (*tensors, *traced.captured), attrs)
         outputs = made if isinstance(made, tuple) else (made,)
-        return outputs[0] if traced.result is _TENSOR else _rebuild(traced.result, iter(outputs), None)
+        return outputs[0] if traced.result is TENSOR else rebuild(traced.result, iter(outputs), None)
 
     def _find(self, shape: Any, tensors: list[Tensor], floats: list[float], grad: bool) -> _Traced | None:
         """The record for these arguments; None where the function is to be called as it is."""
@@ -319,14 +333,14 @@ class Fused:
                   for i, (s, d) in enumerate(zip(structure, dtypes, strict=True))]  # fmt: skip
         stand_ins = [TracedTensor(v, need) for v, need in zip(values, needs, strict=True)]
         numbers = [symbol(i, symbols[i]) for i in range(count, len(symbols))]
-        args, options = (stand_ins, {}) if shape.__class__ is int else _rebuild(shape, iter(stand_ins), iter(numbers))
+        args, options = (stand_ins, {}) if shape.__class__ is int else rebuild(shape, iter(stand_ins), iter(numbers))
         executor = TraceExecutor(len(values), STATE.mode)
         with changed_mode(executor=executor, grad=grad):
             result = self.function(*args, **options)
             made: list[Tensor] = []
             numbers_made: list[float] = []
-            result_shape = _flatten(result, made, numbers_made)
-            if not made or numbers_made or not _only_tensors(result_shape):
+            result_shape = flatten(result, made, numbers_made)
+            if not made or numbers_made or not only_tensors(result_shape):
                 raise NotFusable("it returns something other than tensors")
             outputs = [executor.value(t) for t in made]
         captured = executor.captured
@@ -355,7 +369,7 @@ class Fused:
         """The record that a call with these arguments would use."""
         tensors: list[Tensor] = []
         floats: list[float] = []
-        shape = _flatten((args, options), tensors, floats)
+        shape = flatten((args, options), tensors, floats)
         if not options and all(a.__class__ is Tensor for a in args):
             shape = len(args)
         try:
@@ -394,12 +408,12 @@ class Fused:
         return "\n".join(lines)
 
 
-def _only_tensors(shape: Any) -> bool:
-    if shape is _TENSOR:
+def only_tensors(shape: Any) -> bool:
+    if shape is TENSOR:
         return True
     if shape is _FLOAT or (len(shape) == 3 and shape[1] is _LEAF):
         return False
-    return all(_only_tensors(part[1] if shape[0] is dict else part) for part in shape[1:])
+    return all(only_tensors(part[1] if shape[0] is dict else part) for part in shape[1:])
 
 
 def _identity(t: Tensor) -> Any:

@@ -78,7 +78,7 @@ class Recorder(Executor, Protocol):
 class Mode:
     """The state of a thread when it is not the ordinary one."""
 
-    __slots__ = ("anomaly", "executor", "grad", "inference", "saved_hooks")
+    __slots__ = ("anomaly", "executor", "generator", "grad", "inference", "saved_hooks")
 
     def __init__(
         self,
@@ -87,23 +87,29 @@ class Mode:
         inference: bool = False,
         anomaly: bool = False,
         saved_hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
+        generator: Any = None,
     ) -> None:
         self.grad = grad
         self.executor = executor
         self.inference = inference
         self.anomaly = anomaly
         self.saved_hooks = saved_hooks
+        # Where random numbers come from when no generator is named; None for the default one.
+        self.generator = generator
 
     def replace(self, **changes: Any) -> Mode | None:
         """This mode with some parts changed; None when that is the ordinary state."""
         values = {name: getattr(self, name) for name in Mode.__slots__} | changes
         ordinary = values["grad"] and not (
             values["executor"] or values["inference"] or values["anomaly"] or values["saved_hooks"]
-        )
+            or values["generator"]
+        )  # fmt: skip
         if ordinary:
             return None
         mode = Mode(**values)
-        plain = not (mode.grad or mode.executor or mode.inference or mode.anomaly or mode.saved_hooks)
+        plain = not (
+            mode.grad or mode.executor or mode.inference or mode.anomaly or mode.saved_hooks or mode.generator
+        )
         return NO_GRAD if plain else mode
 
 

@@ -16,6 +16,7 @@ from wayfare.backend.rows import Rows
 from wayfare.backend.writes import version
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError
 from wayfare.fusion.sizes import Dim, Number, plain
+from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, Node, StructureHandle
 from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
 from wayfare.state import STATE, UNUSUAL, recorder
@@ -40,7 +41,7 @@ class Tensor(TensorMethods):
     Make one with `wf.tensor(data)`, `wf.zeros(…)`, `wf.randn(…)`, `wf.from_numpy(array)`.
     """
 
-    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_requires_grad", "_role", "_view")
+    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_lazy", "_requires_grad", "_role", "_view")
 
     _array: Array
     _edge: Any  # Node, (Node, output number), or None for a leaf
@@ -51,6 +52,8 @@ class Tensor(TensorMethods):
     # What a module takes it for (nn.Parameter, nn.Buffer). Nothing but those sets it, and on most tensors it is not
     # set at all: a parameter is a plain Tensor with a mark, so that it goes the shortest way through every operator.
     _role: str
+    # What automatic batching knows of it; not set on any other tensor.
+    _lazy: Any
 
     def __init__(self, data: Any = (), *, device: Any = None) -> None:
         array = np.array(data._array if isinstance(data, Tensor) else data, dtype=default_dtype().numpy)
@@ -129,6 +132,11 @@ class Tensor(TensorMethods):
         if requires_grad and self._extras is not None and "inference" in self._extras:
             raise GraphError("requires_grad_: a tensor made under inference_mode cannot join the graph",
                              fix="Make it outside inference_mode, or .clone() it there.")  # fmt: skip
+        if UNUSUAL and self._requires_grad is not bool(requires_grad):
+            executor: Any = None if STATE.mode is None else STATE.mode.executor
+            if hasattr(executor, "changing"):
+                executor.changing()  # It counts on what tensors require.
+            structure_changed()
         self._requires_grad = bool(requires_grad)
         return self
 
@@ -236,6 +244,7 @@ class Tensor(TensorMethods):
                              fix="Set requires_grad=True first.")  # fmt: skip
         if self._edge is None:
             return StructureHandle(self._more().setdefault("hooks", {}), hook)
+        unrolled(self)
         node, number = self.grad_fn, self.output_nr
         assert node is not None
         return Handle(node.more().tensor_hooks.setdefault(number, {}), hook)
@@ -251,6 +260,7 @@ class Tensor(TensorMethods):
         if not self.requires_grad:
             raise GraphError("retain_grad: this tensor requires no gradient",
                              fix="Compute it from a tensor with requires_grad=True.")  # fmt: skip
+        unrolled(self)
         node = self.grad_fn
         if node is not None:
             node.more().retained[self.output_nr] = weakref.ref(self)
@@ -364,6 +374,14 @@ class Tensor(TensorMethods):
         out._grad = None if grad is None else wrap(grad._array.copy())
         memo[id(self)] = out
         return _in_the_role_of(self, out)
+
+
+def unrolled(t: Tensor) -> Tensor:
+    """A tensor whose own gradient is wanted: where many steps are one node, that one is taken apart."""
+    node: Any = t.grad_fn
+    if hasattr(node, "unroll"):
+        node.unroll()
+    return t
 
 
 def _in_the_role_of(original: Tensor, copy: Tensor) -> Tensor:

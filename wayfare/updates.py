@@ -139,6 +139,9 @@ class FusedUpdate:
     def _check_mode(self) -> None:
         mode = STATE.mode
         if mode is not None and mode.executor is not None:
+            if hasattr(mode.executor, "settle"):
+                mode.executor.settle()  # What was recorded before must still see the old values.
+                return
             raise OperationError(f"{self.name}: an update in place cannot run inside vmap, fused or a trace",
                                  fix="Call it outside the function.")  # fmt: skip
 

@@ -111,12 +111,22 @@ def test_files_load_into_a_model_that_answers_the_same(shown, corpus):
     model.eval()
     restored.eval()
     with wf.no_grad():
-        answers = model([numbers for numbers, _ in given]).argmax(1)
-        assert wf.equal(answers, restored([numbers for numbers, _ in given]).argmax(1))
+        answers = wf.stack(wf.map(model, [numbers for numbers, _ in given])).argmax(1)
+        assert wf.equal(answers, wf.stack(wf.map(restored, [numbers for numbers, _ in given])).argmax(1))
     right = float((answers == wf.tensor([label for _, label in given])).float().mean().item())
     assert right == pytest.approx(shown.accuracy)
     assert len(wf.train.History.load(shown.folder / "history.jsonl")) == sequences.EPOCHS
     assert "<svg" in (shown.folder / "loss.svg").read_text(encoding="utf-8")
+
+
+def test_prints_how_the_calls_were_batched(shown):
+    found = re.findall(r"^  (batched|a batch) +([\d,]+) calls ran as ([\d,]+) groups", shown.text, re.MULTILINE)
+    assert [name for name, *_ in found] == ["batched", "a batch"]
+    (small, small_groups), (large, large_groups) = ([int(n.replace(",", "")) for n in row[1:]] for row in found)
+    # Five sequences, with a call for each word; and a batch of sequences of about one length.
+    lengths = list(map(int, re.search(r"tensors of ([\d, ]+) numbers", shown.text)[1].split(", ")))
+    assert small >= sum(lengths) and max(lengths) <= small_groups < sum(lengths)
+    assert large > 100 and large_groups < large / 8
 
 
 def test_words_are_hidden_in_training_only():

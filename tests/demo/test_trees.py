@@ -59,6 +59,14 @@ def test_the_cell_is_called_once_a_node(shown, corpus):
     assert cells == sum(named.tree.size for named in corpus.train)
 
 
+def test_prints_how_the_calls_were_batched(shown, corpus):
+    found = re.findall(r"^  (last batch|all held out) +([\d,]+) calls ran as ([\d,]+) groups", shown.text, re.MULTILINE)
+    assert [name for name, *_ in found] == ["last batch", "all held out"]
+    calls, groups = (int(number.replace(",", "")) for number in found[1][1:])
+    assert calls >= sum(named.tree.size for named in corpus.held_out)
+    assert groups < calls / 10
+
+
 def test_files_load_into_a_model_that_answers_the_same(shown, corpus):
     kept = json.loads((shown.folder / "kinds.json").read_text(encoding="utf-8"))
     assert kept == {"kinds": corpus.kinds.words, "classes": corpus.classes}

@@ -12,8 +12,8 @@ from wayfare.autograd.engine import run
 from wayfare.backend.rows import Rows
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentTypeError, GraphError, ShapeError
-from wayfare.state import STATE, changed_mode, recorder
-from wayfare.tensor import Tensor, wrap
+from wayfare.state import STATE, changed_mode, current, recorder
+from wayfare.tensor import Tensor, unrolled, wrap
 
 
 def backward(
@@ -30,8 +30,11 @@ def backward(
     `retain_graph`; with `create_graph` the derivative can itself be differentiated. `inputs` limits the leaves.
     """
     seeds = grad_tensors if grad_tensors is not None else grad_variables
+    executor: Any = current().executor
     watching = recorder()
-    if watching is not None:
+    if hasattr(executor, "for_real"):
+        executor.for_real(lambda: _backward(tensors, seeds, retain_graph, create_graph, inputs))
+    elif watching is not None:
         watching.autograd("backward", _backward, tensors, seeds, retain_graph, create_graph, inputs)
     else:
         _backward(tensors, seeds, retain_graph, create_graph, inputs)
@@ -67,6 +70,11 @@ def grad(
 
     An input that played no part is an error unless `allow_unused` (then None) or `materialize_grads` (then zeros).
     """
+    executor: Any = current().executor
+    if hasattr(executor, "for_real"):
+        return executor.for_real(  # type: ignore[no-any-return]
+            lambda: _grad(outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads)
+        )
     watching = recorder()
     if watching is not None:
         return watching.autograd(  # type: ignore[no-any-return]
@@ -127,7 +135,7 @@ def _edge_of(t: Tensor, name: str) -> Any:
     if not t.requires_grad:
         raise GraphError(f"{name}: one of the inputs ({t.spec}) does not require a gradient",
                          fix="Set requires_grad=True on it before computing.")  # fmt: skip
-    return t._edge or t
+    return unrolled(t)._edge or t
 
 
 def _sequence(tensors: Any) -> list[Tensor]:

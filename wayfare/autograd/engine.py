@@ -114,7 +114,7 @@ class _Pass:
                     )
                     x2 = None
             else:
-                g = _prepare(node, g, create)
+                g = prepare(node, g, create)
                 if capture is not None:
                     if not capture.takes(node, g, node.outs is not None):
                         continue
@@ -131,12 +131,12 @@ class _Pass:
                 if edge.__class__ is Node:
                     # An elementwise gradient has the output's shape, whatever the input's was.
                     if op.broadcasts and node.shape != edge.shape:
-                        gi = _fit(op, edge, gi, create)
+                        gi = fit(op, edge, gi, create)
                     if edge is ahead:
-                        g_ahead = _sum(g_ahead, gi, edge in owned, create)
+                        g_ahead = add_up(g_ahead, gi, edge in owned, create)
                         owned.add(edge)
                     elif pending and edge in pending:
-                        pending[edge] = _sum(pending[edge], gi, edge in owned, create)
+                        pending[edge] = add_up(pending[edge], gi, edge in owned, create)
                         owned.add(edge)
                     elif ahead is None:
                         ahead, g_ahead = edge, gi
@@ -153,9 +153,9 @@ class _Pass:
                         try:
                             _add(buffer, gi, buffer)
                         except ValueError:  # It was broadcast: sum it to the leaf's shape first.
-                            _add(buffer, _fit(op, edge, gi, create), buffer)
+                            _add(buffer, fit(op, edge, gi, create), buffer)
                     else:
-                        self.send(edge, _fit(op, edge, gi, create), _is_fresh(node, gi, g, kept, grads))
+                        self.send(edge, fit(op, edge, gi, create), _is_fresh(node, gi, g, kept, grads))
             # Nothing of this node may outlive its turn: that would raise the peak.
             g = gi = kept = grads = y = x = None
         self.leaves.finish()
@@ -169,14 +169,14 @@ class _Pass:
             if slots is None:
                 slots = pending[node] = [None] * len(node.outs)
                 heappush(self.heap, (-node.number, node))
-            slots[number] = g if slots[number] is None else _sum(slots[number], g, False, self.create)
+            slots[number] = g if slots[number] is None else add_up(slots[number], g, False, self.create)
         elif edge.__class__ is Node:
             old = pending.get(edge)
             if old is None:
                 pending[edge] = g
                 heappush(self.heap, (-edge.number, edge))
             else:
-                pending[edge] = _sum(old, g, edge in self.owned, self.create)
+                pending[edge] = add_up(old, g, edge in self.owned, self.create)
                 self.owned.add(edge)
         else:
             self.leaves.receive(edge, g, fresh)
@@ -207,7 +207,7 @@ def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) ->
     return sum(gi is other for other in grads) == 1
 
 
-def _sum(old: Any, new: Any, own: bool, create: bool) -> Any:
+def add_up(old: Any, new: Any, own: bool, create: bool) -> Any:
     """Add two gradients, into the old one's buffer when it is ours."""
     if create:
         return old + new
@@ -226,7 +226,7 @@ def _sum(old: Any, new: Any, own: bool, create: bool) -> Any:
     return old + new
 
 
-def _fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
+def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
     """Sum away what broadcasting stretched."""
     if not op.broadcasts or g.__class__ is Rows:
         return g
@@ -241,7 +241,7 @@ def _fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
     return tensor_ops.sum_to(g, shape=shape) if create else sum_to(g, shape)
 
 
-def _prepare(node: Node, g: Any, create: bool) -> Any:
+def prepare(node: Node, g: Any, create: bool) -> Any:
     """Missing gradients of a node of several outputs become zeros, Rows become dense, tensors' hooks have their say."""
     outs = node.outs
     if outs is None:

@@ -126,7 +126,10 @@ class Function:
 
 def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
     watching = recorder()
-    if watching is None and current().executor is not None:
+    executor: Any = current().executor
+    if watching is None and executor is not None:
+        if hasattr(executor, "for_real"):
+            return executor.for_real(lambda: _apply(cls, args))
         raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart here",
                              fix="Write it in tensor ops to use it under vmap.")  # fmt: skip
     ctx = FunctionCtx(cls.__name__)

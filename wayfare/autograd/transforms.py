@@ -131,6 +131,9 @@ def _transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., 
 
     @functools.wraps(call)
     def counted(*args: Any, **options: Any) -> Any:
+        executor: Any = current().executor
+        if hasattr(executor, "for_real"):
+            return executor.for_real(lambda: counted(*args, **options))
         recording = current().grad
         _depth.value += 1
         try:

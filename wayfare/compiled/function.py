@@ -81,8 +81,10 @@ class Compiled:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call the function: replayed if it was seen to do the same before, else run and recorded."""
         mode = STATE.mode
-        if mode is not None and (mode.executor is not None or mode.anomaly or mode.saved_hooks is not None):
-            return self._function(*args, **options)
+        if mode is not None and (
+            mode.executor is not None or mode.anomaly or mode.saved_hooks is not None or mode.generator is not None
+        ):
+            return self._elsewhere(mode, args, options)
         self.calls += 1
         tensors: list[Tensor] = []
         objects: list[Any] = []
@@ -109,6 +111,26 @@ class Compiled:
                     often = f"what it depends on is different at nearly every call: {why}"
                     return self._rerun_from_now_on(key, often, args, options)
             return self._record(None, key, tensors, objects, args, options)
+
+    def _elsewhere(self, mode: Mode, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """A call while somebody else runs the ops, or watches them."""
+        whole = getattr(mode.executor, "whole_call", None)
+        if whole is not None:
+            if self._is_method and args:
+                owner, function, rest = args[0], self._function, args[1:]
+            else:
+                owner, function, rest = self, _call_function, args
+            objects = (owner,) if owner is not self else None
+            guard = functools.partial(self._guarded, objects)
+            made = whole(owner, function, rest, options, guard=guard, name=self.name)
+            if made is not NotImplemented:
+                return made
+        return self._function(*args, **options)
+
+    def _guarded(self, objects: tuple[Any, ...] | None) -> Callable[[], bool] | None:
+        """A function that says whether all is as it is now; None where no guard can tell."""
+        seen = reach(self._function, objects)
+        return None if seen.unguardable is not None else Guards(seen).still
 
     # -- what kind of call is it?
 
@@ -288,6 +310,10 @@ class Compiled:
             oldest = next(iter(self._kinds))
             self._kinds.pop(oldest)
             self._strikes.pop(oldest, None)
+
+
+def _call_function(owner: Compiled, *args: Any, **options: Any) -> Any:
+    return owner._function(*args, **options)
 
 
 def _state(mode: Mode | None) -> Any:

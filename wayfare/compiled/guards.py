@@ -39,6 +39,10 @@ class Guards:
         """How many tests a call costs while no module changes."""
         return len(self._outside) + bool(self._inside)
 
+    def still(self) -> bool:
+        """`holds()`, as something that keeps the guards themselves alive."""
+        return self.holds()
+
     def why(self) -> str:
         """What is not as it was, in one sentence; empty when the guards held."""
         return self._reason

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.box import ASCII2, SIMPLE_HEAD
 from rich.console import Console
@@ -101,6 +101,13 @@ def numbers(t: wf.Tensor, count: int = 5) -> str:
 def described(t: wf.Tensor, count: int = 5) -> str:
     """The shape of a tensor and its first values."""
     return f"{list(t.shape)!s:<10} {numbers(t, count)}"
+
+
+def described_batching(stats: Any) -> str:
+    """How many calls were recorded and how they ran."""
+    if stats is None:
+        return "nothing was batched"
+    return f"{stats.nodes:,} calls ran as {stats.groups:,} groups of {stats.mean_group:.1f} on average"
 
 
 def shortened(text: str, width: int) -> str:

@@ -1,7 +1,8 @@
 """Sequences of different lengths end to end, without padding: which package do these words come from?
 
 Six stages: raw sequences, preparation, embedding, a dynamic RNN over true lengths, metrics per epoch, and the
-prediction for a sequence longer than any that was trained on.
+prediction for a sequence longer than any that was trained on. The network is written for one sequence, with a Python
+loop over its words; `wf.map` runs it over many.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from dataclasses import dataclass
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.corpus import library_folder, split_by_file
-from wayfare.demo.page import Page, described, numbers, shortened
+from wayfare.demo.page import Page, described, described_batching, numbers, shortened
 from wayfare.demo.results import Outcome, Results
 from wayfare.demo.trace import traced
 from wayfare.demo.words import Sentence, Vocabulary, read_sentences
 from wayfare.nn.functional import cross_entropy
 
-EPOCHS = 12
+EPOCHS = 8
 LONGEST = 60  # words; longer functions wait for the last stage
 RARE = 3  # words of fewer occurrences are unknown
-EMBEDDING, HIDDEN = 48, 64
+EMBEDDING, HIDDEN = 48, 96
 BATCH = 32
 LEARNING_RATE = 0.003
 HIDDEN_WORDS = 0.5  # the share of words that training makes unknown, so that it does not cling to single ones
@@ -62,22 +63,24 @@ def prepare(sentences: Sequence[Sentence], seed: int) -> Corpus:
 
 
 class Reader(nn.Module):
-    """Reads words both ways with an LSTM, and tells the package by the largest value of each feature on the way."""
+    """Reads words with an LSTM cell, and tells the package by the largest value of each feature on the way."""
 
     def __init__(self, words: int, classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, EMBEDDING)
-        self.lstm = nn.LSTM(EMBEDDING, HIDDEN, bidirectional=True)
+        self.cell = nn.LSTMCell(EMBEDDING, HIDDEN)
         self.dropout = nn.Dropout(0.6)
-        self.output = nn.Linear(2 * HIDDEN, classes)
+        self.output = nn.Linear(HIDDEN, classes)
         # Words seen a few times only should not shout: they begin near zero.
         nn.init.normal_(self.embedding.weight, std=0.05)
 
-    def forward(self, sequences: list[wf.Tensor]) -> wf.Tensor:
-        """Numbers of words, a tensor [length] for each sequence, to scores [sequences, classes]."""
-        words = wf.Ragged(sequences).map_values(self.look_up)
-        features, _ = self.lstm(words)
-        scores: wf.Tensor = self.output(self.dropout(features.max(dim=1)))
+    def forward(self, words: wf.Tensor) -> wf.Tensor:
+        """The numbers of one sequence's words [length] to its scores [classes]."""
+        state, outputs = None, []
+        for row in self.look_up(words):
+            state = self.cell(row, state)
+            outputs.append(state[0])
+        scores: wf.Tensor = self.output(self.dropout(wf.stack(outputs).amax(0)))
         return scores
 
     def look_up(self, words: wf.Tensor) -> wf.Tensor:
@@ -86,6 +89,13 @@ class Reader(nn.Module):
             words = words * (wf.rand(len(words)) >= HIDDEN_WORDS)
         rows: wf.Tensor = self.dropout(self.embedding(words))
         return rows
+
+
+def step(model: nn.Module, batch: tuple[list[wf.Tensor], wf.Tensor]) -> tuple[wf.Tensor, wf.Tensor, wf.Tensor]:
+    """(loss, scores, classes) of a few sequences, batched by itself."""
+    sequences, classes = batch
+    scores = wf.stack(wf.map(model, sequences))
+    return cross_entropy(scores, classes), scores, classes
 
 
 # -- the stages ------------------------------------------------------------------------------------------------------
@@ -187,23 +197,27 @@ def show_embedding(page: Page, corpus: Corpus, model: Reader, batch: Sequence[wf
 
 
 def show_rnn(page: Page, model: Reader, batch: Sequence[wf.Tensor]) -> None:
-    """Stage 4: a recurrent layer over each sequence as long as it is."""
+    """Stage 4: a recurrent network over each sequence as long as it is."""
     page.heading("Stage 4 · A dynamic RNN over true lengths")
-    page.say("An LSTM takes a list of sequences, or one wf.Ragged as in the model below, and runs each for as many "
-             "steps as it has, in both directions.")  # fmt: skip
+    page.say("An LSTM cell reads a sequence in a Python loop of as many steps as it has words. The loop knows one "
+             "sequence only: wf.map(model, sequences) runs it for each, notes the calls, and runs equal ones of "
+             "different sequences together.")  # fmt: skip
+    model.eval()
     with wf.no_grad():
-        given = [model.embedding(sequence) for sequence in batch]
-        together, (last, _) = model.lstm(given)
-        alone = [model.lstm(sequence)[0] for sequence in given]
-    difference = max(float((a - b).abs().max().item()) for a, b in zip(together, alone, strict=True))
+        together = wf.stack(wf.map(model, batch))
+        batched = described_batching(wf.batching.last())
+        alone = wf.stack([model(sequence) for sequence in batch])
+    model.train()
+    difference = float((together - alone).abs().max().item())
     page.show(
-        into=", ".join(str(list(sequence.shape)) for sequence in given),
-        out_of=", ".join(str(list(sequence.shape)) for sequence in together),
-        last_states=described(last, 4),
+        into=", ".join(str(list(sequence.shape)) for sequence in batch),
+        out_of=described(together, 4),
+        batched=batched,
         one_by_one=f"the same to {difference:.0e}" if difference else "the very same",
     )
     page.listing("")
-    page.listing(str(model.summary(list(batch))))
+    page.say(f"The model on the longest of them, of {len(batch[-1])} words:")
+    page.listing(str(model.summary(batch[-1])))
 
 
 def show_training(
@@ -220,12 +234,15 @@ def show_training(
     optimizer = wf.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
     history = results.train(
         page, model, data, optimizer,
-        loss=cross_entropy, epochs=epochs, validation=validation, clip=1.0,
+        step=step, epochs=epochs, validation=validation, clip=1.0,
         scheduler=wf.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
         metrics={"acc": wf.metrics.Accuracy(), "F1": wf.metrics.F1(average="macro")},
     )  # fmt: skip
     accuracy = float(history[-1]["validation acc"])
+    with wf.no_grad():
+        step(model, next(iter(validation)))
     page.show(
+        a_batch=described_batching(wf.batching.last()),
         held_out=f"{accuracy:.1%} of the functions in files it never saw",
         commonest=f"{majority(corpus):.1%}, always answering the commonest package",
         counting=f"{counting(corpus):.1%}, counting words without their order (naive Bayes)",
@@ -265,14 +282,16 @@ def show_prediction(page: Page, corpus: Corpus, model: Reader) -> None:
     page.say(f"{sentence.name}() in {sentence.file.as_posix()}, held out. It has {len(sentence.words)} words; the "
              f"longest in training had {longest}.")  # fmt: skip
     page.listing("  " + shortened(" ".join(sentence.words), 76))
-    page.say("Layer by layer, what every layer gave (seen through forward hooks):")
-    scores, calls = traced(model, [corpus.vocabulary.encode(sentence.words)])
+    page.say("Layer by layer, what every layer gave last (seen through forward hooks):")
+    scores, calls = traced(model, corpus.vocabulary.encode(sentence.words))
+    # Of the cells, which were called once a word, the last call.
+    outputs = {f"{call.layer} {call.kind}": call.output for call in calls if call.kind != "Dropout"}
     page.entries({
-        **{f"{call.layer} {call.kind}": described(call.output, 4) for call in calls if call.kind != "Dropout"},
-        "probabilities": described(scores.softmax(1), 4),
+        **{name: described(output, 4) for name, output in outputs.items()},
+        "probabilities": described(scores.softmax(0), 4),
     })  # fmt: skip
     page.listing("")
-    page.chances(dict(zip(corpus.classes, scores.softmax(1).flatten().tolist(), strict=True)), sentence.label)
+    page.chances(dict(zip(corpus.classes, scores.softmax(0).tolist(), strict=True)), sentence.label)
 
 
 def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Outcome:

@@ -1,7 +1,7 @@
 """A recursive network over syntax trees: what does a function's name begin with, by the shape of its body?
 
-The network is a Tree-LSTM that is called once for each node, children first. It is plain Python recursion: every tree
-makes a graph of its own shape.
+The network is a Tree-LSTM that is called once for each node, children first. It is plain Python recursion, written for
+one tree; `wf.map` runs it over many and does equal work of different trees and branches together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.corpus import library_folder, split_by_file
-from wayfare.demo.page import Page, described, shortened
+from wayfare.demo.page import Page, described, described_batching, shortened
 from wayfare.demo.results import Outcome, Results
 from wayfare.demo.syntax import LARGEST, SMALLEST, NamedTree, Tree, first_word, read_trees
 from wayfare.demo.trace import traced
@@ -77,8 +77,8 @@ class Climber(nn.Module):
 
 
 def step(model: nn.Module, batch: Sequence[Pair]) -> tuple[wf.Tensor, wf.Tensor, wf.Tensor]:
-    """(loss, scores, classes) of a few trees, one after the other."""
-    scores = wf.stack([model(tree) for tree, _ in batch])
+    """(loss, scores, classes) of a few trees, batched by itself."""
+    scores = wf.stack(wf.map(model, [tree for tree, _ in batch]))
     classes = wf.tensor([label for _, label in batch])
     return cross_entropy(scores, classes), scores, classes
 
@@ -116,7 +116,7 @@ def show_one_tree(page: Page, corpus: Corpus, model: Climber) -> None:
     page.listing("\n".join(f"  {line:<44} {numbers_[line.strip()]:>4}" for line in named.tree.drawn()))
     page.heading("Stage 3 · One cell for every node")
     page.say("The cell is called once a node: with the node's row of the embedding and the states of its children. "
-             "Nothing is batched or padded; the recursion is plain Python.")  # fmt: skip
+             "The recursion is plain Python and knows of one tree only.")  # fmt: skip
     page.listing(str(model.summary(named.tree)))
     page.listing("")
     page.say("The graph follows the tree: another tree, another graph.")
@@ -137,7 +137,8 @@ def show_training(page: Page, results: Results, corpus: Corpus, model: Climber, 
     """Stage 4: training, and a report on the held-out files."""
     page.heading("Stage 4 · Training and metrics")
     cells = sum(named.tree.size for named in corpus.train)
-    page.say(f"An epoch calls the cell {cells:,} times, forward and backward; val. are the files held out.")
+    page.say(f"An epoch calls the cell {cells:,} times, forward and backward; val. are the files held out. A step is "
+             f"wf.map(model, {BATCH} trees): calls of all are recorded, and equal ones run together.")  # fmt: skip
     data = wf.data.DataLoader(corpus.labelled(corpus.train), batch_size=BATCH, shuffle=True, collate_fn=list)
     held_out = wf.data.DataLoader(corpus.labelled(corpus.held_out), batch_size=BATCH, collate_fn=list)
     optimizer = wf.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
@@ -147,10 +148,12 @@ def show_training(page: Page, results: Results, corpus: Corpus, model: Climber, 
         scheduler=wf.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
         metrics={"acc": wf.metrics.Accuracy(), "F1": wf.metrics.F1(average="macro")},
     )  # fmt: skip
-    page.say("On the files held out, class by class, and beside always giving the commonest answer:")
+    last_batch = described_batching(wf.batching.last())
     model.eval()
     with wf.no_grad():
-        scores = wf.stack([model(named.tree) for named in corpus.held_out])
+        scores = wf.stack(wf.map(model, [named.tree for named in corpus.held_out]))
+    page.show(last_batch=last_batch, all_held_out=described_batching(wf.batching.last()))
+    page.say("On the files held out, class by class, and beside always giving the commonest answer:")
     classes = wf.tensor([label for _, label in corpus.labelled(corpus.held_out)])
     report = wf.metrics.classification_report(scores, classes, names=corpus.classes)
     page.listing(str(report))

@@ -2,6 +2,9 @@
 
 A generator holds a seed and counts its draws; the draw itself is a pure function of (seed, count). So its
 state is two numbers, and equal seeds give equal numbers in every process and on every machine.
+
+Who names no generator draws from the default one, or from that of the mode in force: so each example of a batch has
+random numbers of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 
 from wayfare.errors import ArgumentError, ArgumentTypeError
 from wayfare.spec import CPU, Device
-from wayfare.state import UNUSUAL, recorder_around
+from wayfare.state import STATE, UNUSUAL, recorder_around
 from wayfare.tensor import Tensor, wrap
 
 __all__ = [
@@ -25,6 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 _WORDS = 2**64
+_MASK = _WORDS - 1
+# An odd number whose multiples are spread evenly: 2**64 over the golden ratio.
+_SPREAD = 0x9E3779B97F4A7C15
 
 
 def _fresh_seed() -> int:
@@ -136,10 +142,39 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+def generator_in_force() -> Generator:
+    """The generator of who names none: that of the mode in force, or the default one."""
+    mode = STATE.mode if UNUSUAL else None
+    own: Generator | None = None if mode is None else mode.generator
+    return default_generator if own is None else own
+
+
+def example_generator(key: tuple[int, int], number: int) -> Generator:
+    """The generator of example `number` (from 0) of a batch for which `key` was drawn: always the same one.
+
+    Examples of one key never share a seed, and neither neighbours nor keys have anything to do with each other.
+    """
+    seed, call = key
+    place = _mix(_mix(seed + _SPREAD) + (call + 1) * _SPREAD)
+    own = Generator.__new__(Generator)
+    own._seed = _mix(place + (number + 1) * _SPREAD)
+    own._calls = 0
+    own._lock = threading.Lock()
+    return own
+
+
+def _mix(number: int) -> int:
+    """A number of 64 bits, each of which depends on all bits of another such; different ones stay different."""
+    number &= _MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
+    return number ^ (number >> 31)
+
+
 def key_for(generator: Generator | None) -> tuple[int, int]:
-    """The next key of a generator, or of the default one."""
+    """The next key of a generator, or of the one in force."""
     if generator is None:
-        return default_generator.next_key()
+        return (generator_in_force() if UNUSUAL else default_generator).next_key()
     if not isinstance(generator, Generator):
         raise ArgumentTypeError(f"generator must be a wf.Generator, not {type(generator).__name__}")
     return generator.next_key()
@@ -147,27 +182,27 @@ def key_for(generator: Generator | None) -> tuple[int, int]:
 
 def manual_seed(seed: int) -> Generator:
     """Seed the default generator: what is drawn next is the same in every run."""
-    return default_generator.manual_seed(seed)
+    return generator_in_force().manual_seed(seed)
 
 
 def seed() -> int:
     """Seed the default generator from the operating system, and return the seed."""
-    return default_generator.seed()
+    return generator_in_force().seed()
 
 
 def initial_seed() -> int:
     """The seed of the default generator."""
-    return default_generator.initial_seed()
+    return generator_in_force().initial_seed()
 
 
 def get_rng_state() -> Tensor:
     """The state of the default generator."""
-    return default_generator.get_state()
+    return generator_in_force().get_state()
 
 
 def set_rng_state(new_state: Tensor) -> None:
     """Continue the default generator from a state of `get_rng_state`."""
-    default_generator.set_state(new_state)
+    generator_in_force().set_state(new_state)
 
 
 @contextmanager
@@ -176,8 +211,10 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
     if not enabled:
         yield
         return
-    state = get_rng_state()
+    # The one to put back, whoever is in force when the block ends.
+    generator = generator_in_force()
+    state = generator.get_state()
     try:
         yield
     finally:
-        set_rng_state(state)
+        generator.set_state(state)

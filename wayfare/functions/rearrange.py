@@ -14,7 +14,7 @@ from wayfare.functions._public import add_method, method
 from wayfare.functions.shape import diagonal, expanded, flatten, reshaped, transpose
 from wayfare.op import REGISTRY
 from wayfare.spec import normal_dim, normal_dims
-from wayfare.state import recorder, runs_here
+from wayfare.state import current, runs_here
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -33,9 +33,13 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def _contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself if its rows lie one after the other in memory, else a copy for which they do."""
-    watching = recorder()
-    if watching.is_contiguous(self) if watching is not None else runs_here() and self._array.flags.c_contiguous:
-        return self
+    if runs_here():
+        if self._array.flags.c_contiguous:
+            return self
+    else:
+        known = getattr(current().executor, "is_contiguous", None)
+        if known is not None and known(self):
+            return self
     return apply(_OPS["contiguous"], (self,))  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ from wayfare.fused import fused
 from wayfare.nn.functional.linear import linear
 from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
+from wayfare.nn.one_call import one_call
 from wayfare.nn.parameter import Parameter
 from wayfare.tensor import Tensor
 
@@ -136,6 +137,7 @@ class RNNCell(RNNCellBase):
         shown = super().extra_repr()
         return shown if self.nonlinearity == "tanh" else f"{shown}, nonlinearity={self.nonlinearity}"
 
+    @one_call
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next h."""
         self._checked_input(input)
@@ -159,6 +161,7 @@ class LSTMCell(RNNCellBase):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
+    @one_call
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The next (h, c)."""
         self._checked_input(input)
@@ -181,6 +184,7 @@ class GRUCell(RNNCellBase):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
+    @one_call
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next h."""
         self._checked_input(input)

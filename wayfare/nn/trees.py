@@ -21,6 +21,7 @@ from wayfare.fused import fused
 from wayfare.nn.functional.linear import linear
 from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
+from wayfare.nn.one_call import one_call
 from wayfare.nn.parameter import Parameter
 from wayfare.tensor import Tensor
 
@@ -135,12 +136,14 @@ class BinaryTreeLSTMCell(_TreeCell):
         super().__init__(input_size, hidden_size, bias and 5 * hidden_size, (5 * hidden_size, 2 * hidden_size), device,
                          dtype)  # fmt: skip
 
+    @one_call
     def leaf(self, x: Tensor) -> State:
         """The state of a leaf with the input x."""
         self._check_input(x)
         bias = None if self.bias is None else self.bias[: 4 * self.hidden_size]
         return _leaf_gates(linear(x, self.weight_ih, bias))  # type: ignore[no-any-return]
 
+    @one_call
     def forward(self, left: State, right: State, x: Tensor | None = None) -> State:
         """The state of a node from those of its two children, and its own input if it has one."""
         batch = self._checked_state(left, "left", None)
@@ -172,6 +175,7 @@ class ChildSumTreeLSTMCell(_TreeCell):
         self.weight_fh = Parameter(empty(hidden_size, hidden_size, device=device, dtype=dtype))
         self.reset_parameters()
 
+    @one_call
     def forward(self, x: Tensor, children: Sequence[State] = ()) -> State:
         """The state of a node from its input and its children's states."""
         self._check_input(x)

@@ -16,7 +16,7 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import DTypeError, IndexRangeError, ShapeError
 from wayfare.op import Sample, joint
-from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.spec import Shape, Spec, broadcast
 
 _ALL = slice(None)
@@ -141,8 +141,12 @@ def _index_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool
     moved = tuple(d + 1 for d in dims)
     if not any(batched[1:]) and place_of(moved) > 0:
         return m.index(x, *indices, dims=moved)
-    (x,) = expand_unbatched(m, size, (x,), batched[:1])
     *rows, rank = _line_up(m, size, indices, batched[1:])
+    if not batched[0]:
+        # All look into the one table; the batch stands in front of what they find there.
+        out = m.index(x, *rows[1:], dims=dims)
+        at = place_of(dims)
+        return out if at == 0 else m.permute(out, dims=(at, *range(at), *range(at + 1, out.ndim)))
     out = m.index(x, *rows, dims=(0, *moved))
     return m.permute(out, dims=_in_front(dims, rank, x.ndim - 1))
 
@@ -369,6 +373,15 @@ def _embedding_vjp(
     return m.index_place(g, index, shape=weight_spec.shape, dims=(0,))
 
 
+def _embedding_batch(
+    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+) -> Any:
+    if attrs["by_frequency"] or (batched[0] and attrs["padding_idx"] is not None):
+        # How often a row was looked up is counted in each example by itself.
+        return by_loop("embedding")(m, size, inputs, batched, attrs)
+    return _row_batch(m, size, inputs, batched, attrs) if batched[0] else m.embedding(*inputs, **attrs)
+
+
 # Like index_select, but the row of `padding_idx` gets no gradient; `by_frequency` divides the gradient of a row by
 # how often it was looked up.
 embedding = define(
@@ -377,7 +390,7 @@ embedding = define(
     forward=_embedding,
     infer=lambda weight, index, *, padding_idx, by_frequency: Spec((*index.shape, *weight.shape[1:]), weight.dtype),
     vjp=(_embedding_vjp, None),
-    batch=_row_batch,
+    batch=_embedding_batch,
     reference=lambda weight, index, padding_idx, by_frequency: _index_reference(weight, index, dims=(0,)),
     samples=lambda rng: [
         Sample(

@@ -266,7 +266,7 @@ def _bias_batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], attrs
     else:
         out = m.conv(*given, **attrs)
     lead, last = ((size, 1), (1,) * len(attrs["stride"])) if batched[2] else ((), (1,) * len(attrs["stride"]))
-    return m.add(out, m.reshape(bias, shape=(*lead, -1, *last)))
+    return m.add(out, m.reshape(bias, shape=(*lead, bias.shape[-1], *last)))
 
 
 def _weight_batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:

@@ -26,12 +26,20 @@ def _reshape_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(0, 3)),), {"shape": (3, 0)})
 
 
+def _resolved(given: Shape, shape: Shape) -> Shape:
+    """The shape with its -1, if it has one, worked out."""
+    if -1 not in shape:
+        return shape
+    rest = math.prod(n for n in shape if n != -1)
+    return tuple(math.prod(given) // rest if n == -1 else n for n in shape)
+
+
 def _reshaping(name: str, grad_name: str) -> Op:
     """One op under several names, so that the graph shows the one that was called."""
     return movement(
         name,
         forward=lambda x, *, shape: x.reshape(shape),
-        shape=lambda x, *, shape: tuple(shape),
+        shape=lambda x, *, shape: _resolved(x, tuple(shape)),
         vjp=lambda m, g, _y, x_spec, *, shape: m.reshape(g, shape=x_spec.shape),
         reference=lambda x, shape: np.array(x.ravel().tolist()).reshape(shape),
         samples=_reshape_samples,

@@ -1,0 +1,337 @@
+"""Rows by their addresses, in native code: brought together, and added to where they lie.
+
+    gather(addresses, out)      out[i] = the row at addresses[i]
+    add(addresses, values)      the row at addresses[i] += values[i], one after the other
+    strided(addresses, width)   the step between the rows, if there is one: then no copy is needed
+
+Nothing here can see whether an address is good: the caller keeps the memory behind each alive. Such calls are many and
+small, so they go from Python to native code in one step, and native code reads the arrays' own addresses itself. The
+bits do not depend on the number of threads: those who add share the columns, never one place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend import crew
+from wayfare.backend.counters import COUNTERS
+from wayfare.backend.expr import NUMPY
+from wayfare.backend.llvm import DATA_OFFSET
+from wayfare.backend.llvm_expr import Writer, memory_type, vector
+from wayfare.backend.machine import Machine
+from wayfare.backend.routine import NAME, Routine, function, pointer, word
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Bytes moved that are worth another thread.
+_SHARE = 512 * 1024
+# Bytes of a row that a thread which adds gets at least.
+_COLUMNS = 128
+# How many rows ahead memory is asked for.
+_AHEAD = 8
+# What native code says where there is no step; no step is negative.
+_NO_STEP = -1
+
+
+# -- the way in --------------------------------------------------------------------------------------------------------
+
+
+class _Entry:
+    """A native function that is called with array objects and numbers, and what does the same without native code."""
+
+    __slots__ = ("_given", "_plain", "_result", "_routine", "call", "kernels")
+
+    def __init__(self, name: str, write: Callable[[Machine], str], plain: Any, result: Any, *given: Any) -> None:
+        self._routine = Routine(name, write)
+        self._plain = plain
+        self._result = result
+        self._given = given
+        # How many kernels a call runs: none where there is no native code.
+        self.kernels = 0
+        # The function itself, once it is known which one: a small call has no time for questions.
+        self.call: Any = self._first_call
+
+    def _first_call(self, *given: Any) -> Any:
+        if self._routine.ready:
+            # Small calls keep the interpreter's lock: giving it up and taking it back costs more than they do.
+            self.call = ctypes.PYFUNCTYPE(self._result, *self._given)(self._routine.address)
+            self.kernels = 1
+        else:
+            self.call = self._plain
+        return self.call(*given)
+
+
+def _entry(arguments: str, result: str, writer: Writer, given_back: str = "") -> str:
+    """The IR of a function with arguments of its own."""
+    body = "\n".join(["entry:", *writer.rooms, *writer.lines, f"  ret {result} {given_back}"])
+    declared = "\n".join(sorted(writer.declared.values()))
+    return f"define {result} @{NAME}({arguments}) {{\n{body}\n}}\n{declared}\n"
+
+
+def _data(writer: Writer, array: str) -> str:
+    """Where the data of an array object lie."""
+    return writer.let(f"load ptr, ptr {writer.let(f'getelementptr i8, ptr {array}, i64 {DATA_OFFSET}')}")
+
+
+def _at(writer: Writer, base: str, index: str, step: str | int) -> str:
+    distance = writer.let(f"mul i64 {index}, {step}")
+    return writer.let(f"getelementptr i8, ptr {base}, i64 {distance}")
+
+
+def _row(writer: Writer, addresses: str, index: str) -> str:
+    return writer.let(f"load ptr, ptr {_at(writer, addresses, index, 8)}")
+
+
+def _ask_ahead(writer: Writer, addresses: str, index: str, last: str, writing: bool = False) -> None:
+    """Ask for the beginning of a row that comes later."""
+    later = writer.let(f"add i64 {index}, {_AHEAD}")
+    later = writer.let(f"select i1 {writer.let(f'icmp slt i64 {later}, {last}')}, i64 {later}, i64 {last}")
+    flags = [("i32", "1" if writing else "0"), ("i32", "3"), ("i32", "1")]
+    writer.intrinsic("llvm.prefetch.p0", "void", [("ptr", _row(writer, addresses, later)), *flags])
+
+
+def _only_if(writer: Writer, comparison: str, count: str) -> str:
+    """A count, or none."""
+    return writer.let(f"select i1 {writer.let(f'icmp {comparison}')}, i64 {count}, i64 0")
+
+
+def _row_bytes(writer: Writer) -> str:
+    """How many bytes a row has, of all %bytes in %count rows."""
+    some = writer.let(f"select i1 {writer.let('icmp sgt i64 %count, 0')}, i64 %count, i64 1")
+    return writer.let(f"udiv i64 %bytes, {some}")
+
+
+# -- rows brought together ---------------------------------------------------------------------------------------------
+
+
+def _gather_loops(writer: Writer, addresses: str, out: str, width: str, count: str) -> None:
+    last = writer.let(f"sub i64 {count}, 1")
+    left = count
+    for size in (1, 2, 4, 8):
+        kind = f"i{8 * size}"
+        these = _only_if(writer, f"eq i64 {width}, {size}", count)
+        left = _only_if(writer, f"ne i64 {width}, {size}", left)
+        with writer.loop("0", these, 1) as i:
+            value = writer.let(f"load {kind}, ptr {_row(writer, addresses, i)}, align 1")
+            writer.do(f"store {kind} {value}, ptr {_at(writer, out, i, size)}, align 1")
+    with writer.loop("0", left, 1) as i:
+        _ask_ahead(writer, addresses, i, last)
+        copied = [("ptr", _at(writer, out, i, width)), ("ptr", _row(writer, addresses, i)), ("i64", width)]
+        writer.intrinsic("llvm.memcpy.p0.p0.i64", "void", [*copied, ("i1", "false")])
+
+
+def _write_gather(_host: Machine) -> str:
+    writer = Writer()
+    addresses, out = _data(writer, "%addresses"), _data(writer, "%out")
+    _gather_loops(writer, addresses, out, _row_bytes(writer), "%count")
+    return _entry("ptr %addresses, ptr %out, i64 %count, i64 %bytes", "void", writer)
+
+
+def _write_gather_share(_host: Machine) -> str:
+    writer = Writer()
+    _gather_loops(writer, pointer(writer, 0), pointer(writer, 1), word(writer, 2), word(writer, 3))
+    return function(writer)
+
+
+def _gather_plainly(addresses: Array, out: Array, count: int, size: int) -> None:
+    width = size // max(count, 1)
+    target = _address(out)
+    for address in addresses.tolist():
+        ctypes.memmove(target, address, width)
+        target += width
+
+
+_GATHER = _Entry(
+    "gather_addresses", _write_gather, _gather_plainly,
+    None, ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64,
+)  # fmt: skip
+_GATHER_SHARE = Routine("gather_addresses_share", _write_gather_share)
+
+
+def gather(addresses: Array, out: Array) -> None:
+    """Copy the row at each address to the row of `out` with the same number.
+
+    `addresses` is int64[n], `out` has n rows of any dtype; both lie without gaps, and no row lies in `out`.
+    """
+    size = out.nbytes
+    if size >= _SHARE and crew.threads() > 1 and _GATHER_SHARE.ready:
+        count = len(addresses)
+        width = size // count
+        places, made = _address(addresses), _address(out)
+        words: list[int] = []
+        parts = _cut(count, crew.threads())
+        for begin, end in parts:
+            words += [places + 8 * begin, made + begin * width, width, end - begin]
+        _GATHER_SHARE.run(words, len(parts))
+        return
+    _GATHER.call(addresses, out, len(addresses), size)
+    COUNTERS.kernels_run += _GATHER.kernels
+
+
+# -- rows added to -----------------------------------------------------------------------------------------------------
+
+
+def _add_loops(
+    writer: Writer, host: Machine, dtype: str, addresses: str, offset: str, values: str, stride: str, width: str,
+    count: str,
+) -> None:  # fmt: skip
+    """Add `width` bytes of each row of the values to the row at each address, from an offset on."""
+    kind, size = memory_type(dtype), NUMPY[dtype].itemsize
+    lanes = 4 * host.processor.lanes // size
+    columns = writer.let(f"udiv i64 {width}, {size}")
+    last = writer.let(f"sub i64 {count}, 1")
+    with writer.loop("0", count, 1) as i:
+        _ask_ahead(writer, addresses, i, last, writing=True)
+        target = _at(writer, _row(writer, addresses, i), offset, 1)
+        source = _at(writer, values, i, stride)
+        begin = "0"
+        for step in (lanes, 1):
+            end = writer.let(f"and i64 {columns}, {-step}")
+            whole = kind if step == 1 else vector(step, kind)
+            with writer.loop(begin, end, step) as j:
+                there, here = _at(writer, target, j, size), _at(writer, source, j, size)
+                old = writer.let(f"load {whole}, ptr {there}, align 1")
+                more = writer.let(f"load {whole}, ptr {here}, align 1")
+                writer.do(f"store {whole} {writer.let(f'fadd {whole} {old}, {more}')}, ptr {there}, align 1")
+            begin = end
+
+
+def _write_add(dtype: str) -> Callable[[Machine], str]:
+    def write(host: Machine) -> str:
+        writer = Writer()
+        addresses, values = _data(writer, "%addresses"), _data(writer, "%values")
+        width = _row_bytes(writer)
+        _add_loops(writer, host, dtype, addresses, "0", values, width, width, "%count")
+        return _entry("ptr %addresses, ptr %values, i64 %count, i64 %bytes", "void", writer)
+
+    return write
+
+
+def _write_add_share(dtype: str) -> Callable[[Machine], str]:
+    def write(host: Machine) -> str:
+        writer = Writer()
+        addresses, offset, values = pointer(writer, 0), word(writer, 1), pointer(writer, 2)
+        stride, width, count = (word(writer, k) for k in range(3, 6))
+        _add_loops(writer, host, dtype, addresses, offset, values, stride, width, count)
+        return function(writer)
+
+    return write
+
+
+def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None:
+    width = size // max(count, 1)
+    if not width:
+        return
+    memory: Any = ctypes.c_char * width
+    for address, value in zip(addresses.tolist(), values.reshape(count, -1), strict=True):
+        row = np.ndarray(value.shape, values.dtype, memory.from_address(address))
+        row += value
+
+
+_ADD = {
+    NUMPY[dtype]: _Entry(
+        f"add_addresses_{dtype}", _write_add(dtype), _add_plainly,
+        None, ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64,
+    )
+    for dtype in ("f32", "f64")
+}  # fmt: skip
+_ADD_SHARE = {NUMPY[d]: Routine(f"add_addresses_share_{d}", _write_add_share(d)) for d in ("f32", "f64")}
+
+
+def add(addresses: Array, values: Array) -> None:
+    """Add each row of `values` to the row of the same dtype at the address with its number, in order.
+
+    `addresses` is int64[n], `values` has n rows; both lie without gaps. Addresses may repeat; no row lies in `values`.
+    """
+    size, count = values.nbytes, len(addresses)
+    entry = _ADD.get(values.dtype)
+    if entry is None:
+        # Nothing native computes in half precision.
+        _add_plainly(addresses, values, count, size)
+        return
+    if size >= _SHARE and crew.threads() > 1 and size // count >= 2 * _COLUMNS:
+        routine = _ADD_SHARE[values.dtype]
+        if routine.ready:
+            width = size // count
+            places, given = _address(addresses), _address(values)
+            words: list[int] = []
+            # Whole cache lines, so that threads seldom meet in one.
+            parts = _cut(width, min(crew.threads(), width // _COLUMNS), 64)
+            for begin, end in parts:
+                words += [places, begin, given + begin, width, end - begin, count]
+            routine.run(words, len(parts))
+            return
+    entry.call(addresses, values, count, size)
+    COUNTERS.kernels_run += entry.kernels
+
+
+# -- rows that lie evenly ----------------------------------------------------------------------------------------------
+
+
+def _write_strided(_host: Machine) -> str:
+    writer = Writer()
+    addresses = _data(writer, "%addresses")
+    first, second = (writer.let(f"load i64, ptr {_at(writer, addresses, k, 8)}") for k in ("0", "1"))
+    step = writer.let(f"sub i64 {second}, {first}")
+    even = writer.let(f"icmp sge i64 {step}, %width")
+    found = writer.variable("i64", writer.let(f"select i1 {even}, i64 {step}, i64 {_NO_STEP}"))
+    expected = writer.variable("i64", second)
+    # One that lies elsewhere ends the loop: the rest is not looked at.
+    writer.do("br label %test")
+    writer.label("test")
+    i = writer.let("phi i64 [ 2, %entry ], [ %next, %body ]")
+    going = writer.let(f"icmp sge i64 {found.get()}, 0")
+    more = writer.let(f"and i1 {going}, {writer.let(f'icmp slt i64 {i}, %count')}")
+    writer.do(f"br i1 {more}, label %body, label %done")
+    writer.label("body")
+    expected.set(writer.let(f"add i64 {expected.get()}, {step}"))
+    there = writer.let(f"load i64, ptr {_at(writer, addresses, i, 8)}")
+    same = writer.let(f"icmp eq i64 {there}, {expected.get()}")
+    found.set(writer.let(f"select i1 {same}, i64 {step}, i64 {_NO_STEP}"))
+    writer.do(f"%next = add i64 {i}, 1")
+    writer.do("br label %test")
+    writer.label("done")
+    return _entry("ptr %addresses, i64 %count, i64 %width", "i64", writer, found.get())
+
+
+def _strided_plainly(addresses: Array, count: int, width: int) -> int:
+    places = addresses.tolist()
+    first, step = places[0], places[1] - places[0]
+    even = step >= width and places == [first + k * step for k in range(count)]
+    return step if even else _NO_STEP
+
+
+_STRIDED = _Entry(
+    "strided_addresses", _write_strided, _strided_plainly,
+    ctypes.c_int64, ctypes.py_object, ctypes.c_int64, ctypes.c_int64,
+)  # fmt: skip
+
+
+def strided(addresses: Array, width: int) -> int | None:
+    """The step in bytes from each address to the next, if it is always the same and rows of `width` do not overlap.
+
+    None if not. A single row lies as if rows followed without gaps.
+    """
+    count = len(addresses)
+    if count < 2:
+        return width
+    step: int = _STRIDED.call(addresses, count, width)
+    return None if step < 0 else step
+
+
+# -- sharing -----------------------------------------------------------------------------------------------------------
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _cut(size: int, shares: int, grain: int = 1) -> list[tuple[int, int]]:
+    """0 … size in about so many ranges, which begin at multiples of the grain."""
+    share = max(-(-size // shares), 1)
+    share = -(-share // grain) * grain
+    return [(begin, min(begin + share, size)) for begin in range(0, size, share)]

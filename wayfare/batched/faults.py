@@ -1,0 +1,62 @@
+"""Errors name the example they happened in, also those that show only when a whole group runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wayfare.batched.value import Call
+from wayfare.errors import WayfareError
+from wayfare.tensor import wrap
+
+if TYPE_CHECKING:
+    from wayfare.batched.examples import Example
+    from wayfare.batched.segment import Segment
+
+_NAMED = "_wayfare_example"
+
+
+def in_example(error: BaseException, example: Example) -> None:
+    """Note in an error in which example it happened; the innermost map has the first word."""
+    if getattr(error, _NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return
+    _note(error, example, None)
+
+
+def _note(error: BaseException, example: Example, site: Any) -> None:
+    numbers = example.path
+    where = " of ".join(f"example {n}" for n in reversed(numbers)) + " of wf.map"
+    if isinstance(error, WayfareError):
+        error.happened_in(where, site)
+    else:
+        error.add_note(f"in {where}" + ("" if site is None else f" ({site})"))
+    try:
+        setattr(error, _NAMED, True)
+    except AttributeError:
+        pass  # an exception of a class with slots: it may be noted twice
+
+
+class Blamed(Exception):
+    """An error found when a group ran, the call that is to blame for it and the example it belongs to."""
+
+    def __init__(self, error: Exception, call: Call) -> None:
+        self.error = error
+        self.call = call
+        self.example = call.example
+
+
+def blame(error: Exception, calls: list[Call], segment: Segment) -> Exception:
+    """The error of the one call that fails by itself, with its example and line; else the group's own."""
+    kind = calls[0].kind
+    for call in calls:
+        rows = [segment.bring_together([v], False)[0] for v in call.inputs]
+        extras = [] if call.extra is None else [call.extra]
+        try:
+            kind.run(kind, 1, [wrap(r) for r in rows], [False] * len(rows), extras)
+        except Exception as own:
+            if call.example is not None:
+                _note(own, call.example, call.site)
+            elif isinstance(own, WayfareError):
+                own.happened_in("", call.site)
+            return Blamed(own, call)
+    return error
+

@@ -1,0 +1,43 @@
+"""Which view ops give a part of a row that lies in it without gaps: such a view is only another address.
+
+The op itself is asked, on an array that has the row's shape and strides but no memory behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.batched.value import Row, row_of
+from wayfare.op import Op
+
+_SEEN: dict[Any, tuple[Row, int] | None] = {}
+_MOST = 4096
+_UNKNOWN: Any = object()
+
+
+def part_seen(op: Op, attrs: dict[str, Any], attrs_key: Any, row: Row) -> tuple[Row, int] | None:
+    """(the part's row, bytes before it) of a view of a row; None where it has gaps."""
+    key = (op, attrs_key, row)
+    found: tuple[Row, int] | None = _SEEN.get(key, _UNKNOWN)
+    if found is _UNKNOWN:
+        if len(_SEEN) >= _MOST:
+            _SEEN.clear()
+        found = _SEEN[key] = _ask(op, attrs, row)
+    return found
+
+
+def _ask(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | None:
+    if row.bytes == 0 or op.name == "as_strided":
+        return None
+    whole = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
+    try:
+        part = op.forward(whole, **attrs)
+    except ValueError:
+        return None  # It looks at more than shape and strides.
+    start = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    inside = start >= 0 and start + part.nbytes <= row.bytes
+    if not inside or not part.flags.c_contiguous or part.size == 0 or part.dtype.itemsize != row.dtype.itemsize:
+        return None
+    return row_of(part.shape, part.dtype), start

@@ -1,0 +1,99 @@
+"""A stretch of a session that becomes one node of the graph: its groups in the order they ran, and where rows lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.batched.group import Group, Scattered, Shared, gathered, slice_of, stacked
+from wayfare.batched.value import Array, Row, Value, row_of
+from wayfare.tensor import Tensor
+
+_FIRST = 1024
+
+
+class Segment:
+    """Groups that have run since the session began or last settled."""
+
+    def __init__(self, stats: Any) -> None:
+        self.stats = stats
+        # Those a gradient may go through.
+        self.groups: list[Group] = []
+        self.count = 0
+        self._addresses: Array = np.empty(_FIRST, np.int64)
+        self._steps: Array = np.arange(_FIRST, dtype=np.int64)
+
+    def places_for(self, arrays: list[Array], size: int) -> int:
+        """Places for the rows of results, those of one call side by side; gives the first."""
+        start, step = self.count, len(arrays)
+        end = self.count = start + size * step
+        if end > len(self._addresses):
+            grown = np.empty(2 * end, np.int64)
+            grown[:start] = self._addresses[:start]
+            self._addresses = grown
+        if size > len(self._steps):
+            self._steps = np.arange(2 * size, dtype=np.int64)
+        for number, array in enumerate(arrays):
+            part = self._addresses[start + number : end : step]
+            np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
+            part += array.__array_interface__["data"][0]
+        return start
+
+    def bring_together(self, values: list[Any], grad: bool) -> tuple[Array, Any, bool]:
+        """Rows of one input of all calls: (array, where they came from, are there several?).
+
+        Where they came from is None if no gradient goes there.
+        """
+        first = values[0]
+        # By identity: tensors compare element by element.
+        if all([v is first for v in values]):
+            return self._shared(first, grad)
+        lazies = [v.__class__ is Value for v in values]
+        if False in lazies:
+            return self._mixed(values, lazies, grad)
+        places = [v.call.place + v.number for v in values]
+        found = slice_of(values, places)
+        source: Any = None
+        if found is None:
+            where = np.array(places)
+            addresses = self._addresses[where]
+            offsets = [v.offset for v in values]
+            if any(offsets):
+                addresses += np.array(offsets)
+            self.stats.gathers += 1
+            return gathered(addresses, first.row), self._scattered(values, where) if grad else None, True
+        self.stats.copies_avoided += 1
+        if grad:
+            needs = [v.needs for v in values]
+            source = found if False not in needs else self._scattered(values) if True in needs else None
+        return found.rows(), source, True
+
+    def _shared(self, what: Any, grad: bool) -> tuple[Array, Any, bool]:
+        if what.__class__ is Value:
+            array = what.call.group.array_of(what)
+            return array, Shared(what) if grad and what.needs else None, False
+        return what._array, Shared(what) if grad and what._requires_grad else None, False
+
+    def _mixed(self, values: list[Any], lazies: list[bool], grad: bool) -> tuple[Array, Any, bool]:
+        arrays = [v.call.group.array_of(v) if is_lazy else v._array
+                  for v, is_lazy in zip(values, lazies, strict=True)]  # fmt: skip
+        self.stats.gathers += 1
+        row: Row = row_of(arrays[0].shape, arrays[0].dtype)
+        return stacked(arrays, row), self._scattered(values) if grad else None, True
+
+    def _scattered(self, values: list[Any], places: Array | None = None) -> Scattered | None:
+        """Where to send the gradients of these rows; None if nobody wants them."""
+        inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs]
+        outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
+        if not inside and not outside:
+            return None
+        chosen = values if len(inside) == len(values) else [values[i] for i in inside]
+        if places is None or chosen is not values:
+            places = np.array([v.call.place + v.number for v in chosen], np.int64)
+        offsets = [v.offset for v in chosen]
+        groups = tuple({(v.call.group.number, v.number): (v.call.group, v.number) for v in chosen}.values())
+        return Scattered(
+            None if chosen is values else np.array(inside, np.int64), places,
+            np.array(offsets) if any(offsets) else None, groups, outside,
+        )  # fmt: skip

@@ -1,0 +1,250 @@
+"""Whole calls: a cell, a fused or a compiled function as one call of an example, in place of the many ops inside.
+
+At the first call for a structure of arguments the function is traced on stand-ins to see what comes out. Later calls
+only check that what the function depends on is as it was. A group of such calls runs the function once for all rows:
+as it stands where it takes a batch in front, else as a fused function of the whole batch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from wayfare.autograd.vmap import map_batch
+from wayfare.backend.writes import tick
+from wayfare.batched.kind import Kind, as_of_now, exact, is_own, is_shared
+from wayfare.batched.lazy import LazyTensor
+from wayfare.batched.value import Row, row_of
+from wayfare.eager import tensor_ops
+from wayfare.errors import WayfareError
+from wayfare.fused import TENSOR, Fused, NotFusable, TracedTensor, TraceExecutor, flatten, only_tensors, rebuild
+from wayfare.fusion.trace import Value as Traced
+from wayfare.fusion.trace import leaf
+from wayfare.graph.node import Node
+from wayfare.graph.walk import split_edge
+from wayfare.state import STATE, changed_mode
+from wayfare.tensor import Tensor
+
+if TYPE_CHECKING:
+    from wayfare.batched.session import Session
+
+# Structures remembered for one function.
+_MOST = 64
+# How often what a function depends on may change before it is taken apart into its ops.
+_STRIKES = 8
+
+
+class Whole:
+    """What is known of a function for one structure of its arguments."""
+
+    __slots__ = (
+        "_forms", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain", "result", "structure",
+    )  # fmt: skip
+
+    def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
+        # Weak: what is known of a function must not keep it alive.
+        self.owner = weakref.ref(owner)
+        self.plain = function
+        self.structure = structure
+        # Does the function itself take a batch in front of each argument?
+        self.in_front = in_front
+        self.name = name
+        self.outs: tuple[Row, ...] = ()
+        self.carries: tuple[bool, ...] = ()
+        self.captured: tuple[Tensor, ...] = ()
+        self.result: Any = None
+        self.holds: Callable[[], bool] = _always
+        self._forms: dict[Any, Any] = {}
+
+    def call(self, tensors: Any) -> Any:
+        """The function on tensors in the places of its arguments."""
+        args, options = rebuild(self.structure, iter(tensors), iter(()))
+        return self.plain(self.owner(), *args, **options)
+
+    def listed(self, *tensors: Tensor) -> Any:
+        """The same; its results as a tuple."""
+        made: list[Tensor] = []
+        flatten(self.call(tensors), made, [])
+        return tuple(made)
+
+    def form(self, flags: tuple[bool, ...]) -> Any:
+        """The function for a whole batch, where `flags` says which tensors have one."""
+        found = self._forms.get(flags)
+        if found is None:
+            dims = tuple(0 if flag else None for flag in flags)
+            found = self._forms[flags] = Fused(_named(map_batch(self.listed, dims, 0), self.name))
+        return found
+
+    def trace(self, rows: list[Row], grad: bool) -> None:
+        """See what comes out for such rows; raises NotFusable where it cannot be told."""
+        leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
+        stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
+        executor = _Watch(len(leaves), STATE.mode)
+        began = tick()
+        with changed_mode(executor=executor, grad=grad):
+            result = self.call(stand_ins)
+            made: list[Tensor] = []
+            numbers: list[float] = []
+            self.result = flatten(result, made, numbers)
+            if not made or numbers or not only_tensors(self.result):
+                raise NotFusable("it returns something other than tensors")
+            values = [executor.value(t) for t in made]
+        self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
+        self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
+        self.captured = tuple(_leaves_of(executor.captured, began))
+
+
+class _Watch(TraceExecutor):
+    """Refuses what belongs to one example but is not among the arguments."""
+
+    def value(self, t: Tensor) -> Traced:
+        """What a tensor is in the trace."""
+        if t.__class__ is LazyTensor:
+            raise NotFusable("it uses a tensor of one example that it was not given")
+        return super().value(t)
+
+
+def _leaves_of(tensors: list[Tensor], began: int) -> list[Tensor]:
+    """The tensors from outside that these were computed from inside the function, which began at that time."""
+    found: dict[int, Tensor] = {}
+    waiting = [t._edge or t for t in tensors]
+    while waiting:
+        target, _ = split_edge(waiting.pop())
+        if isinstance(target, Node):
+            if target.number < began:
+                raise NotFusable("it uses a tensor with a history that it was not given")
+            waiting += [edge for edge in target.edges if edge is not None]
+        else:
+            found[id(target)] = target
+    return list(found.values())
+
+
+def _always() -> bool:
+    return True
+
+
+def _named(function: Any, name: str) -> Any:
+    function.__name__ = name
+    return function
+
+
+# owner → (function, structure, rows …) → Whole, or None where the function must be taken apart.
+_KNOWN: weakref.WeakKeyDictionary[Any, dict[Any, Whole | None]] = weakref.WeakKeyDictionary()
+
+
+def call_whole(
+    session: Session, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], *,
+    guard: Any, in_front: bool, name: str,
+) -> Any:  # fmt: skip
+    """Record `function(owner, *args, **options)` as one call; NotImplemented where it must be taken apart.
+
+    `guard()` gives a function that says whether all is as it was when `guard` was called.
+    """
+    mode = STATE.mode
+    assert mode is not None
+    key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
+    tensors: list[Tensor] = []
+    rows: list[Any] = []
+    try:
+        _take_apart(args, key, tensors, rows)
+        if options:
+            for option, value in options.items():
+                key.append(option)
+                _take_apart((value,), key, tensors, rows)
+        found = tuple(key)
+        kind = session.known(found)
+    except TypeError:
+        return NotImplemented
+    if kind is None or not kind.what.holds():
+        kind = _find(session, found, owner, function, args, options, tensors, mode.grad, guard, in_front, name)
+        if kind is None:
+            return NotImplemented
+    made = session.record(kind, rows, None)
+    whole: Whole = kind.what
+    return made[0] if whole.result is TENSOR else rebuild(whole.result, iter(made), iter(()))
+
+
+def _take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
+    """The key of arguments, the tensors among them, and what each example has of its own."""
+    for part in parts:
+        if part.__class__ is LazyTensor:
+            key.append(part._lazy.row)
+            tensors.append(part)
+            rows.append(part._lazy)
+        elif part.__class__ is Tensor:
+            if is_shared(part):
+                key.append(part)
+            else:
+                array = part._array
+                key.append(row_of(array.shape, array.dtype))
+                rows.append(part if is_own(array) else as_of_now(part))
+            tensors.append(part)
+        elif part.__class__ is tuple or part.__class__ is list:
+            key.append(part.__class__)
+            _take_apart(part, key, tensors, rows)
+            key.append(")")
+        elif part is None or part.__class__ in (int, bool, str, float):
+            key.append(exact(part))
+        else:
+            raise TypeError
+
+
+def _find(
+    session: Session, key: Any, owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor], grad: bool,
+    guard: Any, in_front: bool, name: str,
+) -> Kind | None:  # fmt: skip
+    """The kind of a call: known from an earlier session, or traced now."""
+    rows = [t._lazy.row if t.__class__ is LazyTensor else row_of(t._array.shape, t._array.dtype) for t in tensors]
+    known = _KNOWN.setdefault(owner, {})
+    short = (function, grad, *[part for part in key[3:] if not isinstance(part, Tensor)], *rows)
+    strikes = known.get((function, "strikes"), 0)
+    whole = known.get(short, _Unknown)
+    if whole is not _Unknown and whole is not None and not whole.holds():
+        known[function, "strikes"] = strikes = strikes + 1  # type: ignore[assignment,operator]
+        whole = _Unknown
+    if whole is _Unknown:
+        if len(known) > _MOST:
+            known.clear()
+        numbers: list[float] = []
+        structure = flatten((args, options), [], numbers)
+        natural = in_front and all(len(row.shape) == 1 for row in rows)
+        whole = Whole(owner, function, structure, natural, name)
+        holds = guard()
+        if holds is None or numbers or strikes > _STRIKES:  # type: ignore[operator]
+            whole = None
+        else:
+            try:
+                whole.trace(rows, grad)
+                whole.holds = holds
+                if not holds():
+                    whole = None
+            except (NotFusable, WayfareError):
+                # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
+                whole = None
+        known[short] = whole
+    if whole is None:
+        return None
+    pattern = [t if t.__class__ is Tensor and is_shared(t) else None for t in tensors]
+    kind = Kind(session, key, name, whole, {}, pattern, whole.outs, whole.carries, run_whole, grad)
+    kind.leaf_needs = kind.differentiable and any([t._requires_grad for t in (*whole.captured, *kind.leaves)])
+    kind.leaves = (*kind.leaves, *whole.captured)
+    return session.enter(kind)
+
+
+_Unknown: Any = object()
+
+
+def run_whole(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
+    """The function once for all rows."""
+    whole: Whole = kind.what
+    following, flags = iter(rows), iter(batched)
+    tensors = [next(following) if t is None else t for t in kind.pattern]
+    several = tuple([t is None and next(flags) for t in kind.pattern])
+    if True not in several:
+        return whole.listed(*tensors)
+    if whole.in_front:
+        return whole.listed(*[t if b else tensor_ops.expand(t, shape=(size, *t.shape))
+                              for t, b in zip(tensors, several, strict=True)])  # fmt: skip
+    return whole.form(several)(*tensors)
+
