@@ -215,9 +215,21 @@ def _call_function(owner: Fused, *args: Any, **options: Any) -> Any:
     return owner.function(*args, **options)
 
 
-def _no_guard() -> Callable[[], bool]:
-    """What a fused function takes from outside is looked up when it is traced."""
-    return lambda: True
+class _AsOne:
+    """How automatic batching takes a fused function as one call."""
+
+    in_front = -1
+
+    def name_in(self, owner: Fused) -> str:
+        """The function's own name."""
+        return owner.name
+
+    def guard(self, owner: Fused) -> Callable[[], bool]:
+        """What a fused function takes from outside is looked up when it is traced."""
+        return lambda: True
+
+
+_AS_ONE = _AsOne()
 
 
 class Fused:
@@ -249,7 +261,7 @@ class Fused:
         if mode is not None and mode.executor is not None:
             whole = getattr(mode.executor, "whole_call", None)
             if whole is not None:
-                made = whole(self, _call_function, args, options, guard=_no_guard, name=self.name)
+                made = whole(self, _call_function, args, options, _AS_ONE)
                 if made is not NotImplemented:
                     return made
             return self.function(*args, **options)

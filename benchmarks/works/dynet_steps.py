@@ -50,17 +50,22 @@ def tree_lstm(dy: Any, values: Values, batches: Sequence[Sequence[Any]], every: 
         c = dy.cmult(dy.logistic(i), dy.tanh(u)) + kept
         return dy.cmult(dy.logistic(o), dy.tanh(c)), c
 
+    def state(node: Any, losses: list[Any]) -> Any:
+        if node.left is None:
+            found = leaf(node.word)
+        else:
+            found = inner(state(node.left, losses), state(node.right, losses))
+        if every:
+            losses.append(loss(found[0], node))
+        return found
+
+    def loss(h: Any, node: Any) -> Any:
+        return dy.pickneglogsoftmax(model.linear("head", h), node.label)
+
     def loss_of(tree: Any) -> Any:
-        losses = []
-
-        def state(node: Any) -> Any:
-            found = leaf(node.word) if node.left is None else inner(state(node.left), state(node.right))
-            if every or node is tree:
-                losses.append(dy.pickneglogsoftmax(model.linear("head", found[0]), node.label))
-            return found
-
-        state(tree)
-        return dy.esum(losses)
+        losses: list[Any] = []
+        h, _ = state(tree, losses)
+        return dy.esum(losses) if every else loss(h, tree)
 
     def gradients() -> Values:
         found = model.gradients()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -52,20 +53,22 @@ def tree_lstm(
             self.head = m.nn.Linear(hidden, CLASSES)
 
         def forward(self, tree: Node, words: Any) -> Any:
-            leaves = iter(look_up(m, self.embed, words))
             losses: list[Any] = []
+            h, _ = self.state(tree, iter(look_up(m, self.embed, words)), losses)
+            return m.stack(losses).sum() if every else self.loss(h, tree)
 
-            def state(node: Node) -> Any:
-                if node.left is None or node.right is None:
-                    found = self.cell.leaf(next(leaves))
-                else:
-                    found = self.cell(state(node.left), state(node.right))
-                if every or node is tree:
-                    losses.append(m.nn.functional.cross_entropy(self.head(found[0]), node.label))
-                return found
+        # A method: a function in `forward` that calls itself would keep every step's tensors for the garbage collector.
+        def state(self, node: Node, leaves: Iterator[Any], losses: list[Any]) -> Any:
+            if node.left is None or node.right is None:
+                found = self.cell.leaf(next(leaves))
+            else:
+                found = self.cell(self.state(node.left, leaves, losses), self.state(node.right, leaves, losses))
+            if every:
+                losses.append(self.loss(found[0], node))
+            return found
 
-            state(tree)
-            return m.stack(losses).sum() if every else losses[0]
+        def loss(self, h: Any, node: Node) -> Any:
+            return m.nn.functional.cross_entropy(self.head(h), node.label)
 
     model = Classifier()
     _start(m, model, shapes, hidden)

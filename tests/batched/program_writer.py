@@ -7,6 +7,7 @@ statements on tensors of any shape, one after the other, written while plain Way
 import random
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 
@@ -85,6 +86,34 @@ def statements_for(draw, place, first, forbidden):
         made.append(name)
     statements.append(f"h = {made[-1]}" if draw.random() < 0.2 else f"h = ({made[-1]}).tanh() + {made[0]} * 0.1")
     return tuple(statements)
+
+
+FAULTS = (
+    "raise ValueError('of the user')", "{{}}['missing']", "[][3]", "1 // 0", "assert False, 'of the user'",
+    "wf.ones(3) @ wf.ones(4)", "wf.cat([wf.ones(2, 3), wf.ones(2, 2)])", "F.embedding(wf.tensor([99]), table)",
+    "table[99]", "wf.linalg.inv(uu * 0)", "wf.ones(2).reshape(5)", "F.nll_loss(table, wf.full((20,), 99))",
+    "wf.ones(3).sum(4)", "table[wf.tensor([99])]", "wf.ones(2, 2).item()", "bool(wf.ones(3))", "wf.ones(2).nope",
+    "wf.linalg.cholesky(uu * 0 - 1)", "wf.zeros(0).max()", "int(wf.tensor(float('nan')))",
+)  # fmt: skip
+
+
+def with_fault(seed):
+    """A program in which one example fails somewhere, and the number of that example."""
+    draw = random.Random(seed)
+    program = formed(draw, seed)
+    failing = draw.randrange(program.count)
+    fault = draw.choice(FAULTS).format()
+    number = draw.randrange(len(program.places))
+    name, statements = program.places[number]
+    at = draw.randint(0, len(statements))
+    if fault[0] in "wFt" and draw.random() < 0.5:
+        fault = f"float(({fault}).sum())"
+    changed = (name, (*statements[:at], f"if e.index == {failing}:\n    {fault}", *statements[at:]))
+    places = (*program.places[:number], changed, *program.places[number + 1 :])
+    # Its own memory: it must not matter who comes to a place first. And gradients are asked for inside.
+    choices = tuple((what, "{}" if what == "memory" else choice) for what, choice in program.choices)
+    way = "map" if program.way == "no_grad" else program.way
+    return replace(program, places=places, choices=choices, way=way, ask="nothing"), failing
 
 
 # -- free programs ---------------------------------------------------------------------------------------------

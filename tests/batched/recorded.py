@@ -23,9 +23,9 @@ class Recording:
         call.group = None
         call.example = call.code = None
         call.depth = -1
-        call.outputs = tuple(Value(call, number, ROW, False) for number in range(outputs))
+        made = tuple(Value(call, number, ROW, False) for number in range(outputs))
         self.calls.append(call)
-        return call.outputs[0] if outputs == 1 else call.outputs
+        return made[0] if outputs == 1 else made
 
 
 def producers(call):

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import wayfare as wf
-from tests.batched.program_writer import write
-from tests.batched.programs import Program, difference, looped, shortened
+from tests.batched.checks import said
+from tests.batched.program_writer import with_fault, write
+from tests.batched.programs import WAYS, Program, difference, looped, run, shortened
 
 COUNT = int(os.environ.get("WAYFARE_PROGRAMS", "300"))
 
@@ -31,11 +32,30 @@ def test_a_random_program_does_what_the_loop_does(seed):
     pytest.fail(f"seed {seed}: {difference(program)}\n\n{program}", pytrace=False)
 
 
+@settings(
+    max_examples=COUNT // 2, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)  # fmt: skip
+@given(st.integers(0, 2**40))
+def test_a_random_fault_is_that_of_the_loop_and_names_its_example(seed):
+    program, failing = with_fault(seed)
+    batched, loop = WAYS[program.way]
+    want, got = run(program, loop).error, run(program, batched).error
+    what = f"seed {seed}: {got!r} instead of {want!r}\n\n{program}"
+    assert type(got) is type(want), what
+    named = f"example {failing}"
+    assert want is None or (named in said(got)) == (named in said(want)), what
+    assert difference(SOUND) is None, f"after seed {seed}"
+
+
 NOISE = ("n0 = e.x * 2", "n1 = n0.sin()")
 
 
 def program_of(*statements, **more):
     return Program("straight", (("body", (*NOISE, "h = e.x @ w", *statements)),), (("result", "h"),), **more)
+
+
+SOUND = program_of()
 
 
 def first_only(function, examples):

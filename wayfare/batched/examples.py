@@ -19,7 +19,7 @@ from wayfare.batched.value import Value
 from wayfare.state import STATE, Mode, set_mode
 
 if TYPE_CHECKING:
-    from wayfare.batched.session import Session
+    from wayfare.batched.work import Work
 
 
 class Example:
@@ -72,7 +72,7 @@ _begin: Any = eval(compile("lambda function, args: function(*args)", "<wf.map>",
 class Hub:
     """Resumes the examples of a session, and has their work run when none can go on."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Work) -> None:
         self._session = session
         self._greenlet: Any = None
         self._ready: deque[Example] = deque()
@@ -107,15 +107,11 @@ class Hub:
         """Come back when a value (None: all that is pending) has been computed."""
         example = self.current
         if example is None or getcurrent() is not example.fiber:
-            try:
-                self._session.flush(None if value is None else [value])
-            except Blamed as blamed:
-                self._session.drop(blamed.call)
-                raise blamed.error from None
+            self._session.flush(None if value is None else [value])
             return
         if self._stopping:
             raise GreenletExit
-        if value is None and not self._session.has_pending:
+        if value is None and not self._session.pending:
             return
         example.waits_for = value
         self._waiting.append(example)
@@ -142,7 +138,7 @@ class Hub:
                 waiting.sort(key=_order)
                 values = [example.waits_for for example in waiting]
                 try:
-                    self._session.flush(None if None in values else values)  # type: ignore[arg-type]
+                    self._session.run(None if None in values else values)  # type: ignore[arg-type]
                 except Blamed as blamed:
                     self._session.drop(blamed.call)
                     if blamed.example not in waiting:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from wayfare.batched import lanes as _lanes  # noqa: F401 - installs methods of lazy tensors
 from wayfare.batched.deep import explain_recursion, room_for_recursion
 from wayfare.batched.examples import Example
 from wayfare.batched.faults import in_example
@@ -77,7 +78,11 @@ def map(
         for note in getattr(error, "__notes__", []):
             explained.add_note(note)
         raise explained from None
-    return [example.result for example in examples]
+    finally:
+        results = [example.result for example in examples]
+        for example in examples:
+            example.result = None  # The examples live as long as what is known of their calls.
+    return results
 
 
 def _listed(column: Any) -> list[Any]:

@@ -110,7 +110,7 @@ class Group:
         self.single = not (True in self.batched or self.extras)
         self.outputs = self.again(self.leaves)
         self.differentiable = kind.grad and any([out._requires_grad for out in self.outputs])
-        self._register(segment, calls)
+        self._register(segment)
         if not self.differentiable:
             # Only the results are wanted from now on.
             self.leaves, self.sources, self.outputs = [], [], []
@@ -121,8 +121,8 @@ class Group:
         made = kind.run(kind, self.calls, leaves, self.batched, self.extras)
         return list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
-    def _register(self, segment: Segment, calls: list[Call]) -> None:
-        """Give every row its place."""
+    def _register(self, segment: Segment) -> None:
+        """Give the rows of all outputs their places."""
         size = 1 if self.single else self.calls
         for number, row in enumerate(self.kind.outs):
             array = self.outputs[number]._array
@@ -133,15 +133,7 @@ class Group:
             if array.strides[1:] != row.strides and not _dense_rows(array, row):
                 array = np.ascontiguousarray(array)
             self.arrays.append(array)
-        step = len(self.kind.outs)
-        self.start = start = segment.places_for(self.arrays, size)
-        if self.single:
-            for call in calls:
-                call.place = start
-        else:
-            for call in calls:
-                call.place = start
-                start += step
+        self.start = segment.places_for(self.arrays, size)
 
     def index_of(self, call: Call) -> int:
         """Which row of the results is a call's."""

@@ -124,7 +124,7 @@ def seen_from(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> Laz
     t = lazy(value)
     session = value.call.kind.session
     assert session is not None
-    session.keep(t)
+    session.live.append(t)
     return t
 
 

@@ -72,7 +72,7 @@ class Segment:
     def _shared(self, what: Any, grad: bool) -> tuple[Array, Any, bool]:
         if what.__class__ is Value:
             array = what.call.group.array_of(what)
-            return array, Shared(what) if grad and what.needs else None, False
+            return array, Shared(what.bare()) if grad and what.needs else None, False
         return what._array, Shared(what) if grad and what._requires_grad else None, False
 
     def _mixed(self, values: list[Any], lazies: list[bool], grad: bool) -> tuple[Array, Any, bool]:

@@ -1,60 +1,33 @@
-"""A session of automatic batching: the executor that records calls, and runs them in groups when values are needed."""
+"""A session of automatic batching: the executor that records what examples do as calls to be made."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections.abc import Callable
 from typing import Any
 
-from wayfare.batched.examples import Hub
-from wayfare.batched.faults import blame
-from wayfare.batched.group import Group
 from wayfare.batched.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_own, is_shared, outcome
-from wayfare.batched.lazy import LazyTensor, become, lazy, seen_from
+from wayfare.batched.lazy import LazyTensor, lazy, seen_from
 from wayfare.batched.parts import part_seen
 from wayfare.batched.runners import run_op, run_random, run_selected
-from wayfare.batched.schedule import Agenda, Schedule, placed
-from wayfare.batched.segment import Segment
-from wayfare.batched.settling import settle_tensors
-from wayfare.batched.stats import KindStats, Stats
 from wayfare.batched.value import Array, Call, Value, row_of
-from wayfare.batched.whole import call_whole
+from wayfare.batched.whole import About, find_whole, take_apart
+from wayfare.batched.work import Work
+from wayfare.batched.writing import write
 from wayfare.eager import apply
+from wayfare.fused import TENSOR, rebuild
 from wayfare.op import REGISTRY, Op
 from wayfare.site import INSIDE
-from wayfare.state import STATE, Mode, changed_mode, current, set_mode
-from wayfare.tensor import Tensor, wrap
+from wayfare.state import STATE
+from wayfare.tensor import Tensor
 
 _getframe = sys._getframe
-_SELECT, _EXPAND, _CAST = REGISTRY["select"], REGISTRY["expand"], REGISTRY["cast"]
-# Bytes of results (and a thousand for each call) that may be pending before they are computed.
-LIMIT = 256 * 1024 * 1024
+_SELECT = REGISTRY["select"]
+_new_call, _new_value, _new_tensor = Call.__new__, Value.__new__, Tensor.__new__
 
 
-class Session:
+class Session(Work):
     """Records what examples do and runs it in groups. It is in force as an executor."""
-
-    def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
-        self.outer = outer
-        self.schedule = schedule or Agenda()
-        self.limit = LIMIT if limit is None else limit
-        self.stats = Stats()
-        self.hub = Hub(self)
-        self._kinds: dict[Any, Kind] = {}
-        self._retired: list[Kind] = []
-        # Of kinds without rows of their own: the one value that all their calls have.
-        self._once: dict[Kind, tuple[Value, ...]] = {}
-        self._pending: list[Call] = []
-        self._pending_bytes = 0
-        self._live: list[Tensor] = []
-        # Ordinary tensors that a write in place made lazy, and what was in them.
-        self._overwritten: list[tuple[Tensor, Array]] = []
-        # Do lazy tensors look into the memory of ordinary ones?
-        self._looking_outside = False
-        self._segment = Segment(self.stats)
-        self._groups = 0
-        self._began = perf_counter()
 
     # -- recording
 
@@ -101,15 +74,15 @@ class Session:
                     part = value.part(row, offset, grad and value.needs and row.is_float)
                     return seen_from(inputs[0], part, op, attrs)
         found = tuple(key)
-        kind = self._kinds.get(found)
+        kind = self.kinds.get(found)
         if kind is None:
             kind = self._new_kind(op, found, inputs, attrs, extra, grad)
             if kind is None:
                 return self._now(op, inputs, attrs if extra is None else attrs | {"key": extra})
-        made = self.record(kind, rows, extra)
+        made = self.record(kind, rows, extra, 3)
         if op.view:
             if concrete:
-                self._looking_outside = True
+                self.looking_outside = True
             else:
                 inputs[0]._lazy.viewed = True
             if extra is not None:
@@ -117,14 +90,41 @@ class Session:
             made[0]._lazy.seen_from = (inputs[0], op, attrs)
         return made[0] if op.outputs == 1 else tuple(made)
 
-    def record(self, kind: Kind, rows: list[Any], extra: Any) -> list[LazyTensor]:
-        """Enter a call; gives tensors for its outputs."""
+    def two(self, op: Op, a: Tensor, b: Tensor) -> Tensor:
+        """`apply` for an op of two lazy tensors, or of one and a number, without attributes: the commonest case."""
+        mode = STATE.mode
+        assert mode is not None
+        grad: Any = "inference" if mode.inference else mode.grad
+        if a.__class__ is not LazyTensor:
+            kind = self.kinds.get((op, grad, row_of(a._array.shape, a._array.dtype), b._lazy.row))
+            rows = (a, b._lazy)
+        elif b.__class__ is not LazyTensor:
+            kind = self.kinds.get((op, grad, a._lazy.row, row_of(b._array.shape, b._array.dtype)))
+            rows = (a._lazy, b)
+        else:
+            kind = self.kinds.get((op, grad, a._lazy.row, b._lazy.row))
+            rows = (a._lazy, b._lazy)
+        if kind is None:
+            return self.apply(op, (a, b), {})  # type: ignore[no-any-return]
+        return self.record(kind, rows, None, 3)[0]
+
+    def one(self, op: Op, a: Tensor) -> Tensor:
+        """`apply` for an op of one lazy tensor without attributes."""
+        mode = STATE.mode
+        assert mode is not None
+        kind = self.kinds.get((op, "inference" if mode.inference else mode.grad, a._lazy.row))
+        if kind is None:
+            return self.apply(op, (a,), {})  # type: ignore[no-any-return]
+        return self.record(kind, (a._lazy,), None, 3)[0]
+
+    def record(self, kind: Kind, rows: Any, extra: Any, depth: int) -> list[LazyTensor]:
+        """Enter a call; gives tensors for its outputs. The user's line is at least `depth` frames up."""
         if not rows and extra is None:
-            known = self._once.get(kind)
+            known = self.once.get(kind)
             if known is not None:
-                made = [lazy(v) for v in known]
-                self._live += made
-                return made
+                again = [lazy(v) for v in known]
+                self.live += again
+                return again
         needs = False
         if kind.differentiable:
             needs = kind.leaf_needs
@@ -133,23 +133,31 @@ class Session:
                     if v.needs if v.__class__ is Value else v._requires_grad:
                         needs = True
                         break
-        if self._pending_bytes > self.limit:
+        if self.pending_bytes > self.limit:
             self.flush()
-        call = Call()
+        call = _new_call(Call)
         call.kind = kind
-        call.inputs = tuple(rows)
+        call.inputs = rows
         call.extra = extra
         call.group = None
         call.example = self.hub.current
-        outs = kind.outs
-        if len(outs) == 1:
-            values: tuple[Value, ...] = (Value(call, 0, outs[0], needs and kind.carries[0]),)
-        else:
-            carries = kind.carries
-            values = tuple([Value(call, i, row, needs and carries[i]) for i, row in enumerate(outs)])
-        call.outputs = values
-        made = call.handles = [lazy(v) for v in values]
-        frame: Any = _getframe(2)
+        made: list[LazyTensor] = []
+        # Written out, because it runs for every output of every call.
+        for number, row in enumerate(kind.outs):
+            value = _new_value(Value)
+            value.call = call
+            value.number = number
+            value.row = row
+            value.needs = own = needs and kind.carries[number]
+            value.is_part = value.viewed = False
+            value.offset = 0
+            value.seen_from = None
+            t = _new_tensor(LazyTensor)
+            t._lazy = value
+            t._requires_grad = own
+            made.append(t)
+        call.handles = made
+        frame: Any = _getframe(depth)
         code = frame.f_code
         while INSIDE[code.co_filename]:
             frame = frame.f_back
@@ -160,20 +168,42 @@ class Session:
         call.code = code
         call.offset = 0 if code is None else frame.f_lasti
         kind.nodes += 1
-        self._pending.append(call)
+        self.pending.append(call)
         if not rows and extra is None:
-            self._once[kind] = values
-        self._pending_bytes += kind.pending_bytes
+            self.once[kind] = tuple([t._lazy for t in made])
+        self.pending_bytes += kind.pending_bytes
         return made
 
-    @property
-    def has_pending(self) -> bool:
-        """Is anything recorded that has not run?"""
-        return bool(self._pending)
-
-    def keep(self, t: Tensor) -> None:
-        """Note a tensor that is to become an ordinary one if it is still held at the end."""
-        self._live.append(t)
+    def whole_call(
+        self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], about: About
+    ) -> Any:
+        """A cell or a compiled function as one call; NotImplemented where it must be taken apart."""
+        mode = STATE.mode
+        assert mode is not None
+        key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
+        tensors: list[Tensor] = []
+        rows: list[Any] = []
+        try:
+            take_apart(args, key, tensors, rows)
+            if options:
+                for option, value in options.items():
+                    key.append(option)
+                    take_apart((value,), key, tensors, rows)
+            found = tuple(key)
+            kind = self.kinds.get(found)
+        except TypeError:
+            return NotImplemented
+        if kind is None or not kind.what.holds():
+            kind = find_whole(self, found, owner, function, args, options, tensors, mode.grad, about)
+            if kind is None:
+                return NotImplemented
+            self.kinds[found] = kind
+        made = self.record(kind, rows, None, 3)
+        result = kind.what.result
+        if result is TENSOR:
+            return made[0]
+        # A plain tuple of tensors is what most cells give.
+        return tuple(made) if kind.what.plain_tuple else rebuild(result, iter(made), iter(()))
 
     def _new_kind(
         self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any, grad: bool
@@ -191,42 +221,8 @@ class Session:
         except NotImplementedError:
             return None
         kind = Kind(self, key, op.name, op, attrs, pattern, outs, carried(op, outs), run, grad)
-        return self.enter(kind)
-
-    def changing(self) -> None:
-        """Something that calls count on is about to change: what was recorded before must run first."""
-        self.hub.wait(None)
-        if self._pending:
-            self.flush()
-        self._retired += self._kinds.values()
-        self._kinds = {}
-        self._once.clear()
-
-    def for_real(self, function: Callable[[], Any]) -> Any:
-        """Run what cannot be recorded, on ordinary tensors."""
-        self.settle()
-        with self.outside():
-            return function()
-
-    def is_contiguous(self, t: Tensor) -> bool:
-        """Would its rows lie one after the other?"""
-        if t.__class__ is not LazyTensor:
-            return bool(t._array.flags.c_contiguous)
-        while t.__class__ is LazyTensor and t._lazy.seen_from is not None:
-            base, op, _ = t._lazy.seen_from
-            if op is not None and not t._lazy.is_part:
-                return False
-            t = base
-        return True
-
-    def enter(self, kind: Kind) -> Kind:
-        """Remember a kind."""
-        self._kinds[kind.key] = kind
+        self.kinds[key] = kind
         return kind
-
-    def known(self, key: Any) -> Kind | None:
-        """The kind of a key, if it was met before."""
-        return self._kinds.get(key)
 
     def _now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Run an op for real, on ordinary tensors."""
@@ -235,11 +231,7 @@ class Session:
         with self.outside():
             return apply(op, inputs, attrs)
 
-    def outside(self) -> Any:
-        """The mode outside the session, but recording gradients as inside."""
-        return _Outside(self.outer)
-
-    # -- values
+    # -- looking and writing
 
     def read(self, tensor: Tensor, how: str) -> Array:
         """Python looks at a value: wait until it is there."""
@@ -255,225 +247,21 @@ class Session:
         array: Array = value.call.group.array_of(value)
         return array
 
-    def flush(self, targets: Sequence[Value] | None = None) -> None:
-        """Run what is pending, or what these values need of it."""
-        calls = self._pending
-        if targets is not None:
-            calls, self._pending = _due(calls, targets)
-        else:
-            self._pending = []
-            self._pending_bytes = 0
-        if not calls:
-            return
-        began = perf_counter()
-        groups = self.schedule.order(calls)
-        placed(groups)
-        scheduled = perf_counter()
-        with changed_mode(executor=None):
-            for number, members in enumerate(groups):
-                try:
-                    self._run(members)
-                except BaseException:
-                    # What has not run may still do so, if an example lives with the error.
-                    self._pending = [c for rest in groups[number:] for c in rest] + self._pending
-                    raise
-        stats = self.stats
-        stats.rounds += 1
-        stats.seconds_scheduling += scheduled - began
-        stats.seconds_running += perf_counter() - scheduled
-        if targets is not None:
-            self._pending_bytes = sum([call.kind.pending_bytes for call in self._pending])
-
-    def _run(self, calls: list[Call]) -> None:
-        kind = calls[0].kind
-        self._groups += 1
-        group = Group(self._groups, self.stats.rounds, kind, calls)
-        set_mode((self.outer or Mode()).replace(grad=kind.grad, executor=None))
-        try:
-            group.run(self._segment, calls)
-        except Exception as error:
-            raise blame(error, calls, self._segment) from None
-        kind.groups += 1
-        kind.largest = max(kind.largest, len(calls))
-        if group.differentiable:
-            self._segment.groups.append(group)
-        live = self._live
-        for call in calls:
-            call.group = group
-            call.inputs = call.outputs = ()
-            call.example = None
-            for t in call.handles:
-                # Three: the list, the loop's variable, and the question itself.
-                if sys.getrefcount(t) > 3:
-                    live.append(t)
-            call.handles = None
-
-    def drop(self, call: Call) -> None:
-        """A call cannot be made: neither can those that read it."""
-        lost = {call}
-        for c in self._pending:
-            if any([v.__class__ is Value and v.call in lost for v in c.inputs]):
-                lost.add(c)
-        for c in lost:
-            c.handles = c.example = None
-            c.inputs = c.outputs = ()
-        self._pending = [c for c in self._pending if c not in lost]
-
-    def settle(self) -> None:
-        """Run all that is pending, and make every tensor still held an ordinary one."""
-        self.hub.wait(None)
-        if self._pending:  # Others went on before this example did.
-            self.flush()
-        self.stats.settled += 1
-        self._looking_outside = False
-        self._overwritten = []
-        segment, self._segment = self._segment, Segment(self.stats)
-        live, self._live = self._live, []
-        self._once.clear()
-        with changed_mode(executor=None):
-            set_mode(self.outer)
-            settle_tensors(live, segment)
-
-    def close(self) -> Stats:
-        """The end: settle, and let go of everything."""
-        self.settle()
-        stats = self.stats
-        stats.settled -= 1
-        stats.seconds = perf_counter() - self._began
-        self.release()
-        return stats
-
-    def release(self) -> None:
-        """Let go of everything, finished or not."""
-        stats = self.stats
-        kinds = [*self._retired, *self._kinds.values()]
-        stats.kinds = [KindStats(k.name, k.nodes, k.groups, k.largest) for k in kinds if k.nodes]
-        stats.nodes = sum([k.nodes for k in kinds])
-        stats.groups = sum([k.groups for k in kinds])
-        for kind in kinds:
-            kind.session = None
-        for call in self._pending:
-            call.handles = call.example = None
-            call.inputs = call.outputs = ()
-        for tensor, array in self._overwritten:
-            # Only after a failure: what was written in place is as it was.
-            if tensor.__class__ is LazyTensor:
-                become(tensor, wrap(array))
-        self._kinds, self._retired, self._once, self._pending, self._live = {}, [], {}, [], []
-        self._overwritten = []
-        self._segment = Segment(stats)
-        self.hub.release()
-
-    # -- writing in place
+    def is_contiguous(self, t: Tensor) -> bool:
+        """Would its rows lie one after the other?"""
+        while t.__class__ is LazyTensor:
+            if t._lazy.seen_from is None:
+                return True
+            base, op, _ = t._lazy.seen_from
+            if op is not None and not t._lazy.is_part:
+                return False
+            t = base
+        return bool(t._array.flags.c_contiguous)
 
     def behind(self, tensor: Tensor) -> Tensor | None:
         """The tensor whose memory a write goes to; None where that is not there yet."""
         return None if tensor.__class__ is LazyTensor else tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
-        """Write in place. A tensor that nobody looks into just becomes the result."""
-        # Under no_grad a tensor keeps the history it has, whatever is written into it.
-        silent = tensor._requires_grad and not current().grad
-        if not silent and self._may_become(tensor) and self._become(tensor, result):
-            return
-        lazy_ones = tensor.__class__ is LazyTensor or result.__class__ is LazyTensor
-        if lazy_ones or self._looking_outside or tensor.requires_grad or result.requires_grad:
-            # Also what has run already must not see another history than the one it was computed from.
-            self.settle()
-        else:
-            # What is pending must still see the old values.
-            self.hub.wait(None)
-            self._once.clear()
-        with self.outside():
-            move(tensor, result)
-
-    def _may_become(self, tensor: Tensor) -> bool:
-        if tensor.__class__ is LazyTensor:
-            value = tensor._lazy
-            return value.seen_from is None and not value.viewed
-        array = tensor._array
-        # Two: the tensor's slot and our name. (And the question itself.) Nobody else sees this memory.
-        return (
-            tensor._view is None and tensor._edge is None and not tensor._requires_grad and tensor._extras is None
-            and not hasattr(tensor, "_role") and array.base is None and sys.getrefcount(array) <= 3
-            and self.hub.current is not None
-        )  # fmt: skip
-
-    def _become(self, tensor: Tensor, result: Tensor) -> bool:
-        if result.__class__ is not LazyTensor:
-            if tensor.__class__ is not LazyTensor:
-                return False
-            result = self._as_lazy(result)
-        row = tensor._lazy.row if tensor.__class__ is LazyTensor else row_of(tensor._array.shape, tensor._array.dtype)
-        made: Any = result
-        if made._lazy.row.dtype != row.dtype:
-            if _rank(made.dtype) > _rank(tensor.dtype):
-                return False
-            made = self.apply(_CAST, (made,), {"dtype": tensor.dtype})
-        if made._lazy.row.shape != row.shape:
-            made = self.apply(_EXPAND, (made,), {"shape": row.shape})
-        old = made._lazy
-        # A value of its own: what is written next must not show in the result, nor the other way round.
-        value = old.part(old.row, 0, old.needs)
-        if tensor.__class__ is not LazyTensor:
-            if any([tensor is v for call in self._pending for v in call.inputs]):
-                # They must still see the old values, and nobody waits for a tensor that is itself to come.
-                self.flush()
-            self._overwritten.append((tensor, tensor._array))
-            tensor.__class__ = LazyTensor
-        tensor._lazy = value
-        tensor._requires_grad = value.needs
-        self._live.append(tensor)
-        return True
-
-    def _as_lazy(self, tensor: Tensor) -> Tensor:
-        """An ordinary tensor as a call that gives it back."""
-        return self.apply(REGISTRY["clone"], (tensor,), {})  # type: ignore[no-any-return]
-
-    # -- whole calls
-
-    def whole_call(
-        self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], *,
-        guard: Any = None, in_front: bool = False, name: str,
-    ) -> Any:  # fmt: skip
-        """A cell or a compiled function as one call; NotImplemented where it must be taken apart."""
-        return call_whole(self, owner, function, args, options, guard=guard, in_front=in_front, name=name)
-
-
-def _rank(dtype: Any) -> int:
-    return int(dtype.rank)
-
-
-def _due(calls: list[Call], targets: Sequence[Value]) -> tuple[list[Call], list[Call]]:
-    """The calls of examples that still run, the values they wait for, and all those need; and the other calls, which
-    can wait for company."""
-    due = [c for c in calls if c.example is None or not c.example.done]
-    if len(due) == len(calls):
-        return calls, []
-    due += [v.call for v in targets if v.call.group is None]
-    waiting, needed = list(due), set(due)
-    while waiting:
-        for v in waiting.pop().inputs:
-            if v.__class__ is Value:
-                call = v.call
-                if call.group is None and call not in needed:
-                    needed.add(call)
-                    waiting.append(call)
-    return [c for c in calls if c in needed], [c for c in calls if c not in needed]
-
-
-class _Outside:
-    __slots__ = ("_mode", "_previous")
-
-    def __init__(self, mode: Mode | None) -> None:
-        self._mode = mode
-        self._previous: Mode | None = None
-
-    def __enter__(self) -> None:
-        self._previous = STATE.mode
-        grad = self._previous is None or self._previous.grad
-        base = self._mode if self._mode is not None else Mode()
-        set_mode(base.replace(grad=grad, executor=None))
-
-    def __exit__(self, *error: object) -> None:
-        set_mode(self._previous)
+        """Write in place."""
+        write(self, tensor, result, move)

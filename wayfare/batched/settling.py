@@ -22,10 +22,11 @@ def settle_tensors(live: list[Tensor], segment: Segment) -> None:
     """Make those that are still held ordinary tensors."""
     held = []
     seen: set[int] = set()
+    count = sys.getrefcount
     while live:
         t = live.pop()
-        # Two: the name and the question itself.
-        if t.__class__ is LazyTensor and id(t) not in seen and sys.getrefcount(t) > 2:
+        # Two: the name and the question itself. Most are gone, so that comes first.
+        if count(t) > 2 and t.__class__ is LazyTensor and id(t) not in seen:
             seen.add(id(t))
             held.append(t)
     held.reverse()

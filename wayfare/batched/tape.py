@@ -22,7 +22,7 @@ from wayfare.batched.value import Array, Value
 from wayfare.eager import record_one, tensor_ops
 from wayfare.errors import GraphError, OperationError
 from wayfare.graph.node import Node
-from wayfare.graph.walk import split_edge
+from wayfare.graph.walk import reachable, split_edge
 from wayfare.op import REGISTRY, Op, joint, raw_ops
 from wayfare.site import user_frame
 from wayfare.state import changed_mode
@@ -106,6 +106,13 @@ def _without_history(t: Tensor) -> Tensor:
     return copy
 
 
+def _as_old_as(number: int, edges: list[Any], began: int) -> None:
+    """Date nodes that were made since `began` back to just before a number: nothing that uses them is older."""
+    found = [n for n in reachable([e for e in edges if e is not None])[0] if n.number > began]
+    for i, node in enumerate(sorted(found, key=_age)):
+        node.number = number - 1 + (i + 1) / (len(found) + 1)  # type: ignore[assignment]
+
+
 class MapNode(Node):
     """A node that can be asked once for each of its outputs: they are the results of examples that know nothing of
     each other, and in a loop each would have a graph of its own."""
@@ -121,8 +128,10 @@ class MapNode(Node):
         if tape is None:
             return
         with changed_mode(grad=True):
+            began = tick()
             made = _Again(tape, {})
             tensors = [made.tensor_of(v) for v in tape.seeds]
+            _as_old_as(self.number, [t._edge for t in tensors], began)
         self.op, self.edges = _PASSED_ON, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
         for reference, t in zip(self.results, tensors, strict=True):
             result = reference()

@@ -56,12 +56,11 @@ class Call:
     """One call to be made for one example."""
 
     __slots__ = (
-        "code", "depth", "example", "extra", "group", "handles", "inputs", "kind", "offset", "outputs", "place",
+        "code", "depth", "example", "extra", "group", "handles", "inputs", "kind", "offset", "place",
     )  # fmt: skip
 
     kind: Kind
     inputs: tuple[Any, ...]  # a Value or a Tensor from outside for each row that is read
-    outputs: tuple[Value, ...]  # as long as the call is pending
     place: int  # of its first output among all rows of a segment; the others follow
     extra: Any  # what differs between calls of one kind beside their rows: a random key, an index
     group: Any  # the group it has run in; None as long as it is pending
@@ -94,6 +93,14 @@ class Value:
         # Does some tensor look into this one's memory? What does this one look into (tensor, view op, attributes)?
         self.viewed = False
         self.seen_from: Any = None
+
+    def bare(self) -> Value:
+        """The same value, without the tensor it was seen from: what is kept must not keep that alive."""
+        if self.seen_from is None:
+            return self
+        made = self.part(self.row, 0, self.needs)
+        made.is_part = self.is_part
+        return made
 
     def part(self, row: Row, offset: int, needs: bool) -> Value:
         """A part of this value that begins so many bytes into it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wayfare.autograd.vmap import map_batch
 from wayfare.backend.writes import tick
@@ -35,11 +35,25 @@ _MOST = 64
 _STRIKES = 8
 
 
+class About(Protocol):
+    """What a kind of function says of itself, to be taken as one call."""
+
+    # It takes a batch in front of arguments of so many dimensions at most.
+    in_front: int
+
+    def name_in(self, owner: Any) -> str:
+        """What such calls are called."""
+
+    def guard(self, owner: Any) -> Callable[[], bool] | None:
+        """A function that says whether all that a call depends on is as it is now; None where nobody can tell."""
+
+
 class Whole:
     """What is known of a function for one structure of its arguments."""
 
     __slots__ = (
-        "_forms", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain", "result", "structure",
+        "_forms", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain",
+        "plain_tuple", "result", "structure",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -93,6 +107,7 @@ class Whole:
         self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
         self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
         self.captured = tuple(_leaves_of(executor.captured, began))
+        self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
 
 class _Watch(TraceExecutor):
@@ -133,39 +148,7 @@ def _named(function: Any, name: str) -> Any:
 _KNOWN: weakref.WeakKeyDictionary[Any, dict[Any, Whole | None]] = weakref.WeakKeyDictionary()
 
 
-def call_whole(
-    session: Session, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], *,
-    guard: Any, in_front: bool, name: str,
-) -> Any:  # fmt: skip
-    """Record `function(owner, *args, **options)` as one call; NotImplemented where it must be taken apart.
-
-    `guard()` gives a function that says whether all is as it was when `guard` was called.
-    """
-    mode = STATE.mode
-    assert mode is not None
-    key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
-    tensors: list[Tensor] = []
-    rows: list[Any] = []
-    try:
-        _take_apart(args, key, tensors, rows)
-        if options:
-            for option, value in options.items():
-                key.append(option)
-                _take_apart((value,), key, tensors, rows)
-        found = tuple(key)
-        kind = session.known(found)
-    except TypeError:
-        return NotImplemented
-    if kind is None or not kind.what.holds():
-        kind = _find(session, found, owner, function, args, options, tensors, mode.grad, guard, in_front, name)
-        if kind is None:
-            return NotImplemented
-    made = session.record(kind, rows, None)
-    whole: Whole = kind.what
-    return made[0] if whole.result is TENSOR else rebuild(whole.result, iter(made), iter(()))
-
-
-def _take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
+def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
     """The key of arguments, the tensors among them, and what each example has of its own."""
     for part in parts:
         if part.__class__ is LazyTensor:
@@ -182,7 +165,7 @@ def _take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[An
             tensors.append(part)
         elif part.__class__ is tuple or part.__class__ is list:
             key.append(part.__class__)
-            _take_apart(part, key, tensors, rows)
+            take_apart(part, key, tensors, rows)
             key.append(")")
         elif part is None or part.__class__ in (int, bool, str, float):
             key.append(exact(part))
@@ -190,9 +173,9 @@ def _take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[An
             raise TypeError
 
 
-def _find(
+def find_whole(
     session: Session, key: Any, owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor], grad: bool,
-    guard: Any, in_front: bool, name: str,
+    about: About,
 ) -> Kind | None:  # fmt: skip
     """The kind of a call: known from an earlier session, or traced now."""
     rows = [t._lazy.row if t.__class__ is LazyTensor else row_of(t._array.shape, t._array.dtype) for t in tensors]
@@ -208,9 +191,9 @@ def _find(
             known.clear()
         numbers: list[float] = []
         structure = flatten((args, options), [], numbers)
-        natural = in_front and all(len(row.shape) == 1 for row in rows)
-        whole = Whole(owner, function, structure, natural, name)
-        holds = guard()
+        natural = all(len(row.shape) <= about.in_front for row in rows)
+        whole = Whole(owner, function, structure, natural, about.name_in(owner))
+        holds = about.guard(owner)
         if holds is None or numbers or strikes > _STRIKES:  # type: ignore[operator]
             whole = None
         else:
@@ -226,10 +209,10 @@ def _find(
     if whole is None:
         return None
     pattern = [t if t.__class__ is Tensor and is_shared(t) else None for t in tensors]
-    kind = Kind(session, key, name, whole, {}, pattern, whole.outs, whole.carries, run_whole, grad)
+    kind = Kind(session, key, whole.name, whole, {}, pattern, whole.outs, whole.carries, run_whole, grad)
     kind.leaf_needs = kind.differentiable and any([t._requires_grad for t in (*whole.captured, *kind.leaves)])
     kind.leaves = (*kind.leaves, *whole.captured)
-    return session.enter(kind)
+    return kind
 
 
 _Unknown: Any = object()

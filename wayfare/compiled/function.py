@@ -117,19 +117,23 @@ class Compiled:
         whole = getattr(mode.executor, "whole_call", None)
         if whole is not None:
             if self._is_method and args:
-                owner, function, rest = args[0], self._function, args[1:]
+                made = whole(args[0], self._function, args[1:], options, self)
             else:
-                owner, function, rest = self, _call_function, args
-            objects = (owner,) if owner is not self else None
-            guard = functools.partial(self._guarded, objects)
-            made = whole(owner, function, rest, options, guard=guard, name=self.name)
+                made = whole(self, _call_function, args, options, self)
             if made is not NotImplemented:
                 return made
         return self._function(*args, **options)
 
-    def _guarded(self, objects: tuple[Any, ...] | None) -> Callable[[], bool] | None:
+    # As one call of automatic batching: nothing is known of batches in front of its arguments.
+    in_front = -1
+
+    def name_in(self, owner: Any) -> str:
+        """What its calls are called."""
+        return self.name
+
+    def guard(self, owner: Any) -> Callable[[], bool] | None:
         """A function that says whether all is as it is now; None where no guard can tell."""
-        seen = reach(self._function, objects)
+        seen = reach(self._function, None if owner is self else (owner,))
         return None if seen.unguardable is not None else Guards(seen).still
 
     # -- what kind of call is it?

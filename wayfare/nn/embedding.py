@@ -13,6 +13,7 @@ from wayfare.functions.creation import empty
 from wayfare.nn.functional.sparse import embedding, embedding_bag
 from wayfare.nn.init import normal_
 from wayfare.nn.module import Module
+from wayfare.nn.one_call import one_call_of_any_rank
 from wayfare.nn.parameter import Parameter
 from wayfare.tensor import Tensor
 
@@ -93,8 +94,14 @@ class Embedding(_Table):
 
     def forward(self, input: Tensor) -> Tensor:
         """Integers (…) to (…, embedding_dim)."""
+        if self.max_norm is None and not self.scale_grad_by_freq:
+            return self._rows_at(input)
         how = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
         return embedding(input, self.weight, *how)
+
+    @one_call_of_any_rank
+    def _rows_at(self, input: Tensor) -> Tensor:
+        return embedding(input, self.weight, self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:
         """Sizes, and what differs from the usual."""

@@ -10,6 +10,7 @@ from wayfare.functions.creation import empty
 from wayfare.nn.functional.linear import bilinear, linear
 from wayfare.nn.init import kaiming_uniform_, uniform_
 from wayfare.nn.module import Module
+from wayfare.nn.one_call import one_call_of_any_rank
 from wayfare.nn.parameter import Parameter
 from wayfare.tensor import Tensor
 
@@ -51,6 +52,7 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
             uniform_(self.bias, -bound, bound)
 
+    @one_call_of_any_rank
     def forward(self, input: Tensor) -> Tensor:
         """(…, in_features) to (…, out_features)."""
         return linear(input, self.weight, self.bias)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from wayfare.graph.epoch import EPOCH
@@ -18,6 +17,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 def one_call(method: F) -> F:
     """For methods that depend on their arguments and the layer's own attributes only, and take a batch in front of
     arguments of one dimension."""
+    return _as_one(method, _OfLayer(method.__name__, most=1))
+
+
+def one_call_of_any_rank(method: F) -> F:
+    """The same for those that take a batch in front of whatever they take."""
+    return _as_one(method, _OfLayer(method.__name__, most=64))
+
+
+def _as_one(method: F, about: _OfLayer) -> F:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -25,14 +33,29 @@ def one_call(method: F) -> F:
             mode = STATE.mode
             whole = None if mode is None else getattr(mode.executor, "whole_call", None)
             if whole is not None:
-                made = whole(self, method, args, options, guard=partial(_snapshot, self), in_front=True,
-                             name=type(self).__name__ if method.__name__ == "forward" else
-                             f"{type(self).__name__}.{method.__name__}")  # fmt: skip
+                made = whole(self, method, args, options, about)
                 if made is not NotImplemented:
                     return made
         return method(self, *args, **options)
 
     return call  # type: ignore[return-value]
+
+
+class _OfLayer:
+    """What automatic batching is told of such a method."""
+
+    def __init__(self, method: str, most: int) -> None:
+        self._method = method
+        self.in_front = most
+
+    def name_in(self, layer: Any) -> str:
+        """The layer's name, and the method's if it is not the usual one."""
+        name = type(layer).__name__
+        return name if self._method == "forward" or self._method.startswith("_") else f"{name}.{self._method}"
+
+    def guard(self, layer: Any) -> Callable[[], bool]:
+        """A function that says whether the layer's attributes are those of now."""
+        return _snapshot(layer)
 
 
 def _snapshot(layer: Any) -> Callable[[], bool]:

@@ -1,4 +1,4 @@
-"""An executor's own generator in the place of the default one, and generators for the examples of a batch."""
+"""A mode's own generator in the place of the default one, and generators for the examples of a batch."""
 
 import threading
 
@@ -14,11 +14,7 @@ from wayfare.state import STATE, changed_mode
 
 
 class Eager:
-    """An executor that runs ops as usual, with a generator of its own."""
-
-    def __init__(self, generator=None, outer=None):
-        self.generator = generator
-        self.outer = outer
+    """An executor that runs ops as usual."""
 
     def apply(self, op, inputs, attrs):
         with changed_mode(executor=None):
@@ -35,8 +31,8 @@ class Eager:
             move(tensor, result)
 
 
-def inside(generator, outer=None):
-    return changed_mode(executor=Eager(generator, outer))
+def inside(generator):
+    return changed_mode(generator=generator)
 
 
 def seeded(seed):
@@ -62,7 +58,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_what_names_no_generator_draws_from_the_executors(draw):
+def test_what_names_no_generator_draws_from_the_modes(draw):
     wf.manual_seed(7)
     wanted = draw().tolist()
     before = wf.get_rng_state().tolist()
@@ -85,7 +81,7 @@ def test_a_generator_that_is_named_is_used():
     assert key_for(None) == (1, 1)
 
 
-def test_seeds_and_states_are_the_executors():
+def test_seeds_and_states_are_the_modes():
     wf.manual_seed(1)
     own = seeded(3)
     with inside(own):
@@ -119,21 +115,17 @@ def test_fork_rng_puts_back_the_one_it_began_with():
     assert key_for(None) == (1, 1)
 
 
-def test_an_executor_without_one_leaves_it_to_those_outside():
+def test_other_modes_leave_it_as_it_is():
     wf.manual_seed(1)
     own = seeded(3)
-    with inside(None):
-        assert key_for(None) == (1, 0)
     with inside(own):
         with changed_mode(executor=VmapExecutor(2, STATE.mode, "same")):
             assert key_for(None) == (3, 0)
-            with inside(None, STATE.mode):
-                assert key_for(None) == (3, 1)
-            with inside(seeded(4), STATE.mode):
+            with inside(seeded(4)):
                 assert key_for(None) == (4, 0)
         with wf.no_grad():
-            assert key_for(None) == (3, 2)
-    assert key_for(None) == (1, 1)
+            assert key_for(None) == (3, 1)
+    assert key_for(None) == (1, 0)
 
 
 def test_vmap_inside_draws_from_it():

@@ -1,0 +1,233 @@
+"""The work of a session: calls that are pending, running them in groups, and making their tensors ordinary ones."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from wayfare.batched.examples import Hub
+from wayfare.batched.faults import Blamed, blame
+from wayfare.batched.group import Group
+from wayfare.batched.kind import Kind
+from wayfare.batched.lazy import LazyTensor, become
+from wayfare.batched.schedule import Agenda, Schedule, placed
+from wayfare.batched.segment import Segment
+from wayfare.batched.settling import settle_tensors
+from wayfare.batched.stats import KindStats, Stats
+from wayfare.batched.value import Array, Call, Value
+from wayfare.state import STATE, Mode, changed_mode, set_mode
+from wayfare.tensor import Tensor, wrap
+
+# Bytes of results (and a thousand for each call) that may be pending before they are computed.
+LIMIT = 256 * 1024 * 1024
+
+
+class Work:
+    """Pending calls, and how they are run."""
+
+    def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
+        self.outer = outer
+        self.schedule = schedule or Agenda()
+        self.limit = LIMIT if limit is None else limit
+        self.stats = Stats()
+        self.hub = Hub(self)
+        self.kinds: dict[Any, Kind] = {}
+        self._retired: list[Kind] = []
+        # Of kinds without rows of their own: the one value that all their calls have.
+        self.once: dict[Kind, tuple[Value, ...]] = {}
+        self.pending: list[Call] = []
+        self.pending_bytes = 0
+        # Tensors that are to become ordinary ones if they are still held at the end.
+        self.live: list[Tensor] = []
+        # Ordinary tensors that a write in place made lazy, and what was in them.
+        self.overwritten: list[tuple[Tensor, Array]] = []
+        # Do lazy tensors look into the memory of ordinary ones?
+        self.looking_outside = False
+        self._segment = Segment(self.stats)
+        self._groups = 0
+        self._modes: dict[bool, Mode | None] = {}
+        # Recording makes many small objects and no garbage: looking for it would take a third of the time.
+        self._collects = gc.isenabled()
+        gc.disable()
+        self._began = perf_counter()
+
+    def outside(self) -> Any:
+        """The mode outside the session, but recording gradients as inside."""
+        return _Outside(self.outer)
+
+    def changing(self) -> None:
+        """Something that calls count on is about to change: what was recorded before must run first."""
+        self.hub.wait(None)
+        if self.pending:
+            self.flush()
+        self._retired += self.kinds.values()
+        self.kinds = {}
+        self.once.clear()
+
+    def for_real(self, function: Callable[[], Any]) -> Any:
+        """Run what cannot be recorded, on ordinary tensors."""
+        self.settle()
+        with self.outside():
+            return function()
+
+    def flush(self, targets: Sequence[Value] | None = None) -> None:
+        """Run what is pending, or what these values and the examples that still run need of it."""
+        try:
+            self.run(targets)
+        except Blamed as blamed:
+            self.drop(blamed.call)
+            raise blamed.error from None
+
+    def run(self, targets: Sequence[Value] | None) -> None:
+        """The same; an error comes with the call that is to blame for it."""
+        calls = self.pending
+        if targets is not None:
+            calls, self.pending = _due(calls, targets)
+        else:
+            self.pending = []
+            self.pending_bytes = 0
+        if not calls:
+            return
+        began = perf_counter()
+        groups = self.schedule.order(calls)
+        placed(groups)
+        scheduled = perf_counter()
+        with changed_mode(executor=None):
+            for number, members in enumerate(groups):
+                try:
+                    self._run(members)
+                except BaseException:
+                    # What has not run may still do so, if an example lives with the error.
+                    self.pending = [c for rest in groups[number:] for c in rest] + self.pending
+                    raise
+        stats = self.stats
+        stats.rounds += 1
+        stats.seconds_scheduling += scheduled - began
+        stats.seconds_running += perf_counter() - scheduled
+        if targets is not None:
+            self.pending_bytes = sum([call.kind.pending_bytes for call in self.pending])
+
+    def _run(self, calls: list[Call]) -> None:
+        kind = calls[0].kind
+        self._groups += 1
+        group = Group(self._groups, self.stats.rounds, kind, calls)
+        grad = kind.grad
+        if grad not in self._modes:
+            self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
+        set_mode(self._modes[grad])
+        try:
+            group.run(self._segment, calls)
+        except Exception as error:
+            raise blame(error, calls, self._segment) from None
+        kind.groups += 1
+        kind.largest = max(kind.largest, len(calls))
+        if group.differentiable:
+            self._segment.groups.append(group)
+        live, count = self.live, sys.getrefcount
+        place, step = group.start, 0 if group.single else len(kind.outs)
+        for call in calls:
+            call.group = group
+            call.place = place
+            place += step
+            call.inputs = ()
+            for t in call.handles:
+                # Three: the list, the loop's variable, and the question itself.
+                if count(t) > 3:
+                    live.append(t)
+            call.handles = None
+
+    def drop(self, call: Call) -> None:
+        """A call cannot be made: neither can those that read it."""
+        lost = {call}
+        for c in self.pending:
+            if any([v.__class__ is Value and v.call in lost for v in c.inputs]):
+                lost.add(c)
+        for c in lost:
+            c.handles = c.example = None
+            c.inputs = ()
+        self.pending = [c for c in self.pending if c not in lost]
+
+    def settle(self) -> None:
+        """Run all that is pending, and make every tensor still held an ordinary one."""
+        self.hub.wait(None)
+        if self.pending:  # Others went on before this example did.
+            self.flush()
+        self.stats.settled += 1
+        self.looking_outside = False
+        self.overwritten = []
+        segment, self._segment = self._segment, Segment(self.stats)
+        live, self.live = self.live, []
+        self.once.clear()
+        with changed_mode(executor=None):
+            set_mode(self.outer)
+            settle_tensors(live, segment)
+
+    def close(self) -> Stats:
+        """The end: settle, and let go of everything."""
+        self.settle()
+        stats = self.stats
+        stats.settled -= 1
+        stats.seconds = perf_counter() - self._began
+        self.release()
+        return stats
+
+    def release(self) -> None:
+        """Let go of everything, finished or not."""
+        stats = self.stats
+        kinds = [*self._retired, *self.kinds.values()]
+        stats.kinds = [KindStats(k.name, k.nodes, k.groups, k.largest) for k in kinds if k.nodes]
+        stats.nodes = sum([k.nodes for k in kinds])
+        stats.groups = sum([k.groups for k in kinds])
+        for kind in kinds:
+            kind.session = None
+        for call in self.pending:
+            call.handles = call.example = None
+            call.inputs = ()
+        for tensor, array in self.overwritten:
+            # Only after a failure: what was written in place is as it was.
+            if tensor.__class__ is LazyTensor:
+                become(tensor, wrap(array))
+        self.kinds, self._retired, self.once, self.pending, self.live = {}, [], {}, [], []
+        self.overwritten = []
+        self._segment = Segment(stats)
+        self.hub.release()
+        if self._collects:
+            gc.enable()
+
+
+def _due(calls: list[Call], targets: Sequence[Value]) -> tuple[list[Call], list[Call]]:
+    """The calls of examples that still run, the values they wait for, and all those need; and the other calls, which
+    can wait for company."""
+    due = [c for c in calls if c.example is None or not c.example.done]
+    if len(due) == len(calls):
+        return calls, []
+    due += [v.call for v in targets if v.call.group is None]
+    waiting, needed = list(due), set(due)
+    while waiting:
+        for v in waiting.pop().inputs:
+            if v.__class__ is Value:
+                call = v.call
+                if call.group is None and call not in needed:
+                    needed.add(call)
+                    waiting.append(call)
+    return [c for c in calls if c in needed], [c for c in calls if c not in needed]
+
+
+class _Outside:
+    __slots__ = ("_mode", "_previous")
+
+    def __init__(self, mode: Mode | None) -> None:
+        self._mode = mode
+        self._previous: Mode | None = None
+
+    def __enter__(self) -> None:
+        self._previous = STATE.mode
+        grad = self._previous is None or self._previous.grad
+        base = self._mode if self._mode is not None else Mode()
+        set_mode(base.replace(grad=grad, executor=None))
+
+    def __exit__(self, *error: object) -> None:
+        set_mode(self._previous)
