@@ -116,12 +116,6 @@ def agree(function, *iterables, leaves=(), **options):
     return compare(make, **options)
 
 
-def batches():
-    """Is `wf.map` batching, or the loop it falls back to?"""
-    wf.map(lambda x: x * 2, [wf.ones(2)])
-    return wf.batching.last() is not None
-
-
 def said(error):
     """All that an error tells its reader: its message and its notes, and those of what caused it."""
     told = [str(error), *getattr(error, "__notes__", ())]

@@ -14,7 +14,7 @@ from tests.batched.checks import said
 from tests.batched.program_writer import with_fault, write
 from tests.batched.programs import WAYS, Program, difference, looped, run, shortened
 
-COUNT = int(os.environ.get("WAYFARE_PROGRAMS", "300"))
+COUNT = int(os.environ.get("WAYFARE_PROGRAMS", "200"))
 
 
 # Derandomised: where a branch hangs on a rounding error, another order of the same sum may take the other one. A

@@ -62,7 +62,8 @@ class Example:
         except BaseException as error:
             self.error = error
         self.done = True
-        self.function = self.args = None  # type: ignore[assignment]
+        # The example may live as long as what is known of its calls; what it worked with need not.
+        self.function = self.args = self.mode = self.waits_for = None  # type: ignore[assignment]
 
 
 # A frame that counts as the user's: where the function itself is one of the library's, there is no other.

@@ -133,7 +133,7 @@ class Group:
             if array.strides[1:] != row.strides and not _dense_rows(array, row):
                 array = np.ascontiguousarray(array)
             self.arrays.append(array)
-        self.start = segment.places_for(self.arrays, size)
+        self.start = segment.places_for(self, self.arrays, size)
 
     def index_of(self, call: Call) -> int:
         """Which row of the results is a call's."""

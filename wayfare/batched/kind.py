@@ -32,8 +32,8 @@ class Kind:
     """Calls that can run together. Made once for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "differentiable", "grad", "groups", "inference", "key", "largest", "leaf_needs", "leaves",
-        "name", "nodes", "outs", "pattern", "pending_bytes", "run", "session", "what",
+        "attrs", "carries", "differentiable", "grad", "groups", "inference", "key", "largest", "layout",
+        "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "run", "session", "what",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class Kind:
         self.outs = tuple(outs)
         # Which outputs carry a gradient, if any input has one.
         self.carries = tuple(carries)
+        self.layout = tuple([(i, row, carries[i]) for i, row in enumerate(self.outs)])
         self.grad = grad
         self.inference = "inference" in key[:3]
         self.differentiable = grad and any(carries)
@@ -76,7 +77,10 @@ def is_shared(t: Tensor) -> bool:
         t._renew()
     if t._edge is not None:
         return False
-    return t._requires_grad or hasattr(t, "_role") or t._array.nbytes > _STACKED
+    if t._requires_grad:
+        return True
+    size = t._array.nbytes
+    return size > _STACKED or (size > 8 and hasattr(t, "_role"))
 
 
 def is_own(array: Any) -> bool:

@@ -9,8 +9,32 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.value import Row, row_of
 from wayfare.op import Op
+from wayfare.tensor import Tensor
+
+
+class Picked:
+    """In the place of a view op: places of dimensions, known when their numbers are."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, places: tuple[tuple[int, Tensor], ...]) -> None:
+        self.places = places
+
+    @property
+    def is_waiting(self) -> bool:
+        """Are some of the places still to be known?"""
+        return any(index.__class__ is LazyTensor for _, index in self.places)
+
+    def look(self, base: Tensor) -> Tensor:
+        """The part of a tensor at these places."""
+        # From the last dimension on: each one that is picked is gone for those behind it.
+        for dim, index in sorted(self.places, key=lambda place: -place[0]):
+            base = base.select(dim, int(index))
+        return base
+
 
 _SEEN: dict[Any, tuple[Row, int] | None] = {}
 _MOST = 4096

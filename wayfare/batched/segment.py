@@ -22,9 +22,12 @@ class Segment:
         self.groups: list[Group] = []
         self.count = 0
         self._addresses: Array = np.empty(_FIRST, np.int64)
+        # Which output of which group a place belongs to: a number, and what it stands for.
+        self._outputs: Array = np.empty(_FIRST, np.int32)
+        self._numbered: list[tuple[Group, int]] = []
         self._steps: Array = np.arange(_FIRST, dtype=np.int64)
 
-    def places_for(self, arrays: list[Array], size: int) -> int:
+    def places_for(self, group: Group, arrays: list[Array], size: int) -> int:
         """Places for the rows of results, those of one call side by side; gives the first."""
         start, step = self.count, len(arrays)
         end = self.count = start + size * step
@@ -32,12 +35,17 @@ class Segment:
             grown = np.empty(2 * end, np.int64)
             grown[:start] = self._addresses[:start]
             self._addresses = grown
+            numbers = np.empty(2 * end, np.int32)
+            numbers[:start] = self._outputs[:start]
+            self._outputs = numbers
         if size > len(self._steps):
             self._steps = np.arange(2 * size, dtype=np.int64)
         for number, array in enumerate(arrays):
             part = self._addresses[start + number : end : step]
             np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
             part += array.__array_interface__["data"][0]
+            self._outputs[start + number : end : step] = len(self._numbered)
+            self._numbered.append((group, number))
         return start
 
     def bring_together(self, values: list[Any], grad: bool) -> tuple[Array, Any, bool]:
@@ -83,17 +91,23 @@ class Segment:
         return stacked(arrays, row), self._scattered(values) if grad else None, True
 
     def _scattered(self, values: list[Any], places: Array | None = None) -> Scattered | None:
-        """Where to send the gradients of these rows; None if nobody wants them."""
+        """Where to send the gradients of these rows; None if nobody wants them. With `places` all are values."""
+        if places is not None and False not in [v.needs for v in values]:
+            offsets = [v.offset for v in values]
+            return Scattered(None, places, np.array(offsets) if any(offsets) else None, self._groups_at(places), [])
         inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs]
         outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
         if not inside and not outside:
             return None
-        chosen = values if len(inside) == len(values) else [values[i] for i in inside]
-        if places is None or chosen is not values:
-            places = np.array([v.call.place + v.number for v in chosen], np.int64)
+        chosen = [values[i] for i in inside]
+        where = np.array([v.call.place + v.number for v in chosen], np.int64)
         offsets = [v.offset for v in chosen]
-        groups = tuple({(v.call.group.number, v.number): (v.call.group, v.number) for v in chosen}.values())
-        return Scattered(
-            None if chosen is values else np.array(inside, np.int64), places,
-            np.array(offsets) if any(offsets) else None, groups, outside,
-        )  # fmt: skip
+        return Scattered(np.array(inside, np.int64), where, np.array(offsets) if any(offsets) else None,
+                         self._groups_at(where), outside)  # fmt: skip
+
+    def _groups_at(self, places: Array) -> tuple[tuple[Group, int], ...]:
+        """The groups, and which of their outputs, that have rows at these places."""
+        if not len(places):
+            return ()
+        found = np.unique(self._outputs[places]).tolist()
+        return tuple([self._numbered[n] for n in found])

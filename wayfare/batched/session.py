@@ -8,17 +8,17 @@ from typing import Any
 
 from wayfare.batched.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_own, is_shared, outcome
 from wayfare.batched.lazy import LazyTensor, lazy, seen_from
-from wayfare.batched.parts import part_seen
+from wayfare.batched.parts import Picked, part_seen
 from wayfare.batched.runners import run_op, run_random, run_selected
 from wayfare.batched.value import Array, Call, Value, row_of
-from wayfare.batched.whole import About, find_whole, take_apart
+from wayfare.batched.whole import NOT_WHOLE, About, find_whole, take_apart
 from wayfare.batched.work import Work
 from wayfare.batched.writing import write
 from wayfare.eager import apply
 from wayfare.fused import TENSOR, rebuild
 from wayfare.op import REGISTRY, Op
 from wayfare.site import INSIDE
-from wayfare.state import STATE
+from wayfare.state import STATE, current
 from wayfare.tensor import Tensor
 
 _getframe = sys._getframe
@@ -143,12 +143,12 @@ class Session(Work):
         call.example = self.hub.current
         made: list[LazyTensor] = []
         # Written out, because it runs for every output of every call.
-        for number, row in enumerate(kind.outs):
+        for number, row, carries in kind.layout:
             value = _new_value(Value)
             value.call = call
             value.number = number
             value.row = row
-            value.needs = own = needs and kind.carries[number]
+            value.needs = own = needs and carries
             value.is_part = value.viewed = False
             value.offset = 0
             value.seen_from = None
@@ -181,29 +181,75 @@ class Session(Work):
         mode = STATE.mode
         assert mode is not None
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
-        tensors: list[Tensor] = []
         rows: list[Any] = []
-        try:
-            take_apart(args, key, tensors, rows)
-            if options:
-                for option, value in options.items():
-                    key.append(option)
-                    take_apart((value,), key, tensors, rows)
-            found = tuple(key)
-            kind = self.kinds.get(found)
-        except TypeError:
+        kind: Kind | None = None
+        # Written out for the usual arguments: lazy tensors, and tuples of them.
+        for part in args:
+            if part.__class__ is LazyTensor:
+                value = part._lazy
+                key.append(value.row)
+                rows.append(value)
+            elif part.__class__ is tuple:
+                key.append(tuple)
+                for t in part:
+                    if t.__class__ is not LazyTensor:
+                        break
+                    value = t._lazy
+                    key.append(value.row)
+                    rows.append(value)
+                else:
+                    key.append(")")
+                    continue
+                break
+            else:
+                break
+        else:
+            if not options:
+                # Nearly always the same cell is called again. There are no tensors in this key, so it can be compared.
+                last = self.recent.get(about)
+                kind = last[1] if last is not None and last[0] == key else self.kinds.get(tuple(key))
+                if kind is None or not kind.what.holds():
+                    kind = self._whole_kind(owner, function, args, options, mode.grad, about)
+                if last is None or kind is not last[1]:
+                    self.recent[about] = (key, kind)
+        if kind is None:
+            kind, rows = self._unusual_call(key[:3], owner, function, args, options, mode.grad, about)
+        if kind is None or kind is NOT_WHOLE:
             return NotImplemented
-        if kind is None or not kind.what.holds():
-            kind = find_whole(self, found, owner, function, args, options, tensors, mode.grad, about)
-            if kind is None:
-                return NotImplemented
-            self.kinds[found] = kind
         made = self.record(kind, rows, None, 3)
-        result = kind.what.result
-        if result is TENSOR:
+        whole = kind.what
+        if whole.result is TENSOR:
             return made[0]
         # A plain tuple of tensors is what most cells give.
-        return tuple(made) if kind.what.plain_tuple else rebuild(result, iter(made), iter(()))
+        return tuple(made) if whole.plain_tuple else rebuild(whole.result, iter(made), iter(()))
+
+    def _unusual_call(
+        self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, grad: bool, about: About
+    ) -> tuple[Kind | None, list[Any]]:
+        """The kind and the rows of a call with any arguments."""
+        rows: list[Any] = []
+        try:
+            take_apart(args, key, [], rows)
+            for option, value in options.items():
+                key.append(option)
+                take_apart((value,), key, [], rows)
+            kind = self.kinds.get(tuple(key))
+        except TypeError:
+            return None, rows
+        if kind is None or not kind.what.holds():
+            kind = self._whole_kind(owner, function, args, options, grad, about)
+        return kind, rows
+
+    def _whole_kind(self, owner: Any, function: Any, args: Any, options: Any, grad: bool, about: About) -> Kind | None:
+        key: list[Any] = [function, owner, "inference" if current().inference else grad]
+        tensors: list[Tensor] = []
+        take_apart(args, key, tensors, [])
+        for option, value in options.items():
+            key.append(option)
+            take_apart((value,), key, tensors, [])
+        kind = find_whole(self, tuple(key), owner, function, args, options, tensors, grad, about)
+        self.kinds[tuple(key)] = kind or NOT_WHOLE
+        return kind
 
     def _new_kind(
         self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any, grad: bool
@@ -257,6 +303,15 @@ class Session(Work):
                 return False
             t = base
         return bool(t._array.flags.c_contiguous)
+
+    def picked(self, tensor: Tensor, places: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
+        """One place of a tensor was read by an index that is itself a tensor: in plain Python that is a view."""
+        if out.__class__ is LazyTensor:
+            if tensor.__class__ is LazyTensor:
+                tensor._lazy.viewed = True
+            else:
+                self.looking_outside = True
+            out._lazy.seen_from = (tensor, Picked(places), {})
 
     def behind(self, tensor: Tensor) -> Tensor | None:
         """The tensor whose memory a write goes to; None where that is not there yet."""

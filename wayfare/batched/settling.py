@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.batched.group import Scattered, Shared
 from wayfare.batched.lazy import LazyTensor, become
+from wayfare.batched.parts import Picked
 from wayfare.batched.segment import Segment
 from wayfare.batched.stats import Story
 from wayfare.batched.tape import Tape
@@ -77,12 +78,12 @@ def _settle_views(views: list[Tensor]) -> None:
         later = []
         for t in views:
             base, op, attrs = t._lazy.seen_from
-            if base.__class__ is LazyTensor:
+            if base.__class__ is LazyTensor or (op.__class__ is Picked and op.is_waiting):
                 later.append(t)
             elif op is None:
                 _become(t, base.detach())
             else:
-                real = apply(op, (base,), attrs)
+                real = op.look(base) if op.__class__ is Picked else apply(op, (base,), attrs)
                 if real._requires_grad and not t._requires_grad:
                     real = real.detach()  # The view was made under no_grad.
                 _become(t, real)

@@ -25,7 +25,7 @@ from wayfare.graph.node import Node
 from wayfare.graph.walk import reachable, split_edge
 from wayfare.op import REGISTRY, Op, joint, raw_ops
 from wayfare.site import user_frame
-from wayfare.state import changed_mode
+from wayfare.state import changed_mode, current
 from wayfare.tensor import Tensor, wrap
 
 _LINEAR, _LINEAR_PLAIN, _CLONE = REGISTRY["linear"], REGISTRY["linear_plain"], REGISTRY["clone"]
@@ -84,7 +84,7 @@ class Tape:
         # Tensors with a history take part as if they had none: how they came about is not this segment's business.
         # They get it back afterwards, for whoever differentiates the gradient.
         cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
-        with changed_mode(grad=True):
+        with _in_the_open():
             made = _Again(self, cut)
             pairs = [(made.tensor_of(v), g) for v, g in zip(self.seeds, given, strict=True) if g is not None]
             pairs = [(t, g) for t, g in pairs if t.requires_grad]
@@ -97,6 +97,13 @@ class Tape:
             if id(t) in cut:
                 cut[id(t)]._edge.edges = (t._edge,)
         return [next(found) if want else None for want in wanted]
+
+
+def _in_the_open() -> Any:
+    """Ops run and are recorded as usual: a session must not take them for those of an example."""
+    if hasattr(current().executor, "for_real"):
+        return changed_mode(grad=True, executor=None)
+    return changed_mode(grad=True)
 
 
 def _without_history(t: Tensor) -> Tensor:
@@ -119,20 +126,22 @@ class MapNode(Node):
 
     __slots__ = ("_tape", "results")
 
+    _tape: Tape | None
     # The tensors that are its outputs, weakly.
     results: list[Any]
 
     def unroll(self) -> None:
         """Become an ordinary graph of single rows, in which there are gradients of intermediate values too."""
         tape = self._tape
-        if tape is None:
+        if tape is None or self.op is _PASSED_ON:
             return
-        with changed_mode(grad=True):
+        with _in_the_open():
             began = tick()
             made = _Again(tape, {})
             tensors = [made.tensor_of(v) for v in tape.seeds]
             _as_old_as(self.number, [t._edge for t in tensors], began)
         self.op, self.edges = _PASSED_ON, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
+        self._tape = None
         for reference, t in zip(self.results, tensors, strict=True):
             result = reference()
             if result is not None and split_edge(result._edge)[0] is self:
@@ -141,12 +150,14 @@ class MapNode(Node):
     @property
     def kept(self) -> Any:
         """The tape; None once all outputs are used up."""
+        if self.op is _PASSED_ON:
+            return (None,)
         return None if self._tape is None else (self._tape,)
 
     @kept.setter
     def kept(self, value: Any) -> None:
         if value is not None:
-            self._tape: Tape | None = value[0]
+            self._tape = value[0]
         elif self._tape is not None:
             self._tape.used.update(self._tape.last)
             if len(self._tape.used) == len(self._tape.seeds):

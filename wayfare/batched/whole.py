@@ -218,6 +218,26 @@ def find_whole(
 _Unknown: Any = object()
 
 
+class _NotWhole:
+    """In the place of a kind: the function is taken apart into its ops."""
+
+    nodes = 0
+    groups = 0
+    session: Any = None
+
+    @property
+    def what(self) -> _NotWhole:
+        """Itself: it holds for good."""
+        return self
+
+    def holds(self) -> bool:
+        """Nothing needs to be looked at again."""
+        return True
+
+
+NOT_WHOLE: Any = _NotWhole()
+
+
 def run_whole(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """The function once for all rows."""
     whole: Whole = kind.what

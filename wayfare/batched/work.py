@@ -38,6 +38,8 @@ class Work:
         self._retired: list[Kind] = []
         # Of kinds without rows of their own: the one value that all their calls have.
         self.once: dict[Kind, tuple[Value, ...]] = {}
+        # The last call of each cell: its key and its kind.
+        self.recent: dict[Any, tuple[list[Any], Kind | None]] = {}
         self.pending: list[Call] = []
         self.pending_bytes = 0
         # Tensors that are to become ordinary ones if they are still held at the end.
@@ -65,6 +67,7 @@ class Work:
             self.flush()
         self._retired += self.kinds.values()
         self.kinds = {}
+        self.recent = {}
         self.once.clear()
 
     def for_real(self, function: Callable[[], Any]) -> Any:
@@ -191,6 +194,7 @@ class Work:
             if tensor.__class__ is LazyTensor:
                 become(tensor, wrap(array))
         self.kinds, self._retired, self.once, self.pending, self.live = {}, [], {}, [], []
+        self.recent = {}
         self.overwritten = []
         self._segment = Segment(stats)
         self.hub.release()

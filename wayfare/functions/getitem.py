@@ -22,7 +22,7 @@ from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, full_index
 from wayfare.ops.index import Entry, Index, numpy_index
 from wayfare.spec import Shape, bool_, int32, int64
-from wayfare.state import current, recorder, runs_here
+from wayfare.state import UNUSUAL, current, runs_here
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 _SELECT, _SLICE, _BASIC = REGISTRY["select"], REGISTRY["slice"], REGISTRY["basic_index"]
@@ -51,9 +51,10 @@ def get(self: Tensor, index: Any) -> Tensor:
         self = _view(self, basic)
     dims = tuple(dim for dim, _ in picked)
     out = apply(_INDEX, (self, *[i for _, i in picked]), {"dims": dims})
-    watching = recorder() if all(i.ndim == 0 for _, i in picked) else None
-    if watching is not None:
-        watching.picked(self, tuple(picked), out)
+    if UNUSUAL and all(i.ndim == 0 for _, i in picked):
+        watching: Any = current().executor
+        if hasattr(watching, "picked"):
+            watching.picked(self, tuple(picked), out)
     return out  # type: ignore[no-any-return]
 
 
