@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from wayfare.batched.automatic import OF_MODULE, forward_of, may_be_whole
 from wayfare.batched.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_own, is_shared, outcome
 from wayfare.batched.lazy import LazyTensor, lazy, seen_from
 from wayfare.batched.parts import Picked, part_seen
@@ -222,6 +223,17 @@ class Session(Work):
             return made[0]
         # A plain tuple of tensors is what most cells give.
         return tuple(made) if whole.plain_tuple else rebuild(whole.result, iter(made), iter(()))
+
+    def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """A call of a module: as one, where its `forward` only computes; else NotImplemented."""
+        kind = module.__class__
+        known = self.whole_classes.get(kind)
+        if known is None:
+            known = self.whole_classes[kind] = may_be_whole(module)
+        if not known or any([a.__class__ is list for a in args]):
+            # Lists are of any length: their examples have steps in common, not whole calls.
+            return NotImplemented
+        return self.whole_call(module, forward_of, args, options, OF_MODULE)
 
     def _unusual_call(
         self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, grad: bool, about: About

@@ -18,7 +18,9 @@ from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.value import Row, row_of
 from wayfare.eager import tensor_ops
 from wayfare.errors import WayfareError
+from wayfare.functions.generator import Generator
 from wayfare.fused import TENSOR, Fused, NotFusable, TracedTensor, TraceExecutor, flatten, only_tensors, rebuild
+from wayfare.fusion.record import by_ops
 from wayfare.fusion.trace import Value as Traced
 from wayfare.fusion.trace import leaf
 from wayfare.graph.node import Node
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 
 # Structures remembered for one function.
 _MOST = 64
+# Ops of a function that is taken as one call. A model that goes over a whole sequence has more, and is better taken
+# apart: examples of other lengths share its steps, not the whole.
+_MOST_STEPS = 120
+# How often a function may turn out to be too long before it is no longer tried.
+_LONG = 3
 # How often what a function depends on may change before it is taken apart into its ops.
 _STRIKES = 8
 
@@ -52,7 +59,7 @@ class Whole:
     """What is known of a function for one structure of its arguments."""
 
     __slots__ = (
-        "_forms", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain",
+        "_forms", "_traced", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain",
         "plain_tuple", "result", "structure",
     )  # fmt: skip
 
@@ -70,6 +77,8 @@ class Whole:
         self.result: Any = None
         self.holds: Callable[[], bool] = _always
         self._forms: dict[Any, Any] = {}
+        # The trace itself: inputs, tensors from outside and what they are in it, results.
+        self._traced: tuple[list[Traced], list[Tensor], list[Traced], list[Traced]] = ([], [], [], [])
 
     def call(self, tensors: Any) -> Any:
         """The function on tensors in the places of its arguments."""
@@ -90,13 +99,25 @@ class Whole:
             found = self._forms[flags] = Fused(_named(map_batch(self.listed, dims, 0), self.name))
         return found
 
+    def as_traced(self, tensors: list[Tensor], flags: tuple[bool, ...], size: int) -> Any:
+        """The ops that were seen, one by one: what the function did, whatever it would do now."""
+        leaves, outside, stand_for, values = self._traced
+        known: dict[Any, Any] = dict(zip([*leaves, *stand_for], [*tensors, *outside], strict=True))
+        batched = dict(zip(leaves, flags, strict=True))
+        made = by_ops(tensor_ops, values, known, (), size, batched)
+        if True not in flags:
+            return tuple(made)
+        return tuple([x if batched.get(v) else tensor_ops.expand(x, shape=(size, *x.shape))
+                      for v, x in zip(values, made, strict=True)])  # fmt: skip
+
     def trace(self, rows: list[Row], grad: bool) -> None:
         """See what comes out for such rows; raises NotFusable where it cannot be told."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
         stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
         executor = _Watch(len(leaves), STATE.mode)
         began = tick()
-        with changed_mode(executor=executor, grad=grad):
+        # What a trace draws must not count: it ends there, and the real call draws for itself.
+        with changed_mode(executor=executor, grad=grad, generator=Generator()):
             result = self.call(stand_ins)
             made: list[Tensor] = []
             numbers: list[float] = []
@@ -107,11 +128,27 @@ class Whole:
         self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
         self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
         self.captured = tuple(_leaves_of(executor.captured, began))
+        self._traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
 
+class TooLong(NotFusable):
+    """A function of more steps than a cell has."""
+
+
 class _Watch(TraceExecutor):
-    """Refuses what belongs to one example but is not among the arguments."""
+    """Refuses what belongs to one example but is not among the arguments, and more steps than a cell has."""
+
+    def __init__(self, count: int, outer: Any) -> None:
+        super().__init__(count, outer)
+        self._steps = 0
+
+    def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Enter one op."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise TooLong("it has too many steps")
+        return super().apply(op, inputs, attrs)
 
     def value(self, t: Tensor) -> Traced:
         """What a tensor is in the trace."""
@@ -193,8 +230,9 @@ def find_whole(
         structure = flatten((args, options), [], numbers)
         natural = all(len(row.shape) <= about.in_front for row in rows)
         whole = Whole(owner, function, structure, natural, about.name_in(owner))
-        holds = about.guard(owner)
-        if holds is None or numbers or strikes > _STRIKES:  # type: ignore[operator]
+        too_long: Any = known.get((function, "long"), 0)
+        holds = None if too_long >= _LONG or strikes > _STRIKES else about.guard(owner)  # type: ignore[operator]
+        if holds is None or numbers:
             whole = None
         else:
             try:
@@ -202,6 +240,9 @@ def find_whole(
                 whole.holds = holds
                 if not holds():
                     whole = None
+            except TooLong:
+                whole = None
+                known[function, "long"] = too_long + 1
             except (NotFusable, WayfareError):
                 # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
                 whole = None
@@ -244,6 +285,8 @@ def run_whole(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], ex
     following, flags = iter(rows), iter(batched)
     tensors = [next(following) if t is None else t for t in kind.pattern]
     several = tuple([t is None and next(flags) for t in kind.pattern])
+    if not whole.holds():
+        return whole.as_traced(tensors, several, size)
     if True not in several:
         return whole.listed(*tensors)
     if whole.in_front:

@@ -38,6 +38,8 @@ class Work:
         self._retired: list[Kind] = []
         # Of kinds without rows of their own: the one value that all their calls have.
         self.once: dict[Kind, tuple[Value, ...]] = {}
+        # Classes of modules whose calls may be taken as one.
+        self.whole_classes: dict[type, bool] = {}
         # The last call of each cell: its key and its kind.
         self.recent: dict[Any, tuple[list[Any], Kind | None]] = {}
         self.pending: list[Call] = []

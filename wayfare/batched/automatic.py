@@ -1,0 +1,44 @@
+"""Modules of the user's as one call: where `forward` only computes, its Python need not run for every example."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from wayfare.batched.pure import only_computes
+from wayfare.compiled.guards import Guards
+from wayfare.compiled.reach import reach
+from wayfare.nn.containers import Sequential
+
+
+def forward_of(module: Any, *args: Any, **options: Any) -> Any:
+    """What a call of the module comes to."""
+    return module.forward(*args, **options)
+
+
+def may_be_whole(module: Any) -> bool:
+    """Is it worth asking? The library's own layers say themselves whether they are one call."""
+    if sys.gettrace() is not None:
+        return False  # Somebody steps through the code and wants to see it run.
+    return type(module) is Sequential or not type(module).__module__.startswith("wayfare.nn.")
+
+
+class OfModule:
+    """What automatic batching needs to know of a user's module."""
+
+    in_front = -1
+
+    def name_in(self, module: Any) -> str:
+        """The name of its class."""
+        return type(module).__name__
+
+    def guard(self, module: Any) -> Callable[[], bool] | None:
+        """A function that says whether all is as it is now; None where the module does more than compute."""
+        if not only_computes(module):
+            return None
+        seen = reach(module)
+        return None if seen.unguardable is not None else Guards(seen).still
+
+
+OF_MODULE = OfModule()

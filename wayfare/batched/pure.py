@@ -1,0 +1,132 @@
+"""Does a module's `forward` do nothing but compute? Then a call of it can be taken as one, without running its Python.
+
+Code is read, not run, and whatever is not known to be harmless counts as harmful: writing attributes or items, prints,
+methods that change their object, functions of other libraries.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import inspect
+import itertools
+import math
+import operator
+import types
+from typing import Any
+
+from wayfare.nn.module import Module
+from wayfare.spec import DType
+from wayfare.tensor import Tensor
+
+_FORBIDDEN = frozenset({
+    "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME",
+    "DELETE_NAME", "STORE_SLICE", "IMPORT_NAME", "IMPORT_FROM", "YIELD_VALUE", "SEND", "GET_AWAITABLE", "BEFORE_WITH",
+    "BEFORE_ASYNC_WITH", "PRINT_EXPR", "LOAD_BUILD_CLASS",
+})  # fmt: skip
+_MUTATORS = frozenset({
+    "append", "extend", "insert", "pop", "popitem", "remove", "clear", "update", "add", "discard", "setdefault", "sort",
+    "reverse", "write", "writelines", "send", "throw", "close", "seek", "backward", "register_hook", "retain_grad",
+    "train", "eval", "to", "cuda", "cpu", "requires_grad", "grad", "data", "step", "zero_grad", "load_state_dict",
+})  # fmt: skip
+_HARMLESS = tuple(getattr(builtins, name) for name in (
+    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "getattr", "hasattr",
+    "int", "isinstance", "issubclass", "len", "list", "map", "max", "min", "pow", "range", "repr", "reversed", "round",
+    "set", "slice", "sorted", "str", "sum", "super", "tuple", "type", "zip", "ValueError", "TypeError", "RuntimeError",
+    "AssertionError",
+))  # fmt: skip
+_MODULES = (math, operator, itertools, functools)
+_DATA = (int, float, complex, str, bytes, bool, type(None), tuple, list, dict, set, frozenset, Tensor, DType)
+# Functions of Wayfare that change something else than what they are given.
+_STATE = frozenset({
+    "manual_seed", "seed", "set_rng_state", "set_default_dtype", "set_num_threads", "save", "no_grad", "enable_grad",
+    "set_grad_enabled", "inference_mode", "set_printoptions", "map", "batching",
+})  # fmt: skip
+
+
+def only_computes(module: Module) -> bool:
+    """Is calling this module nothing but a computation on its arguments, its attributes and what its code names?"""
+    try:
+        return not _Reader().of_method(type(module).forward, module)
+    except Exception:  # an object that cannot even be looked at
+        return False
+
+
+class _Reader:
+    """Goes through code and what it names; each method says whether anything in it may do harm."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def of_method(self, function: Any, owner: Any) -> bool:
+        """A function of the user's, with the object it is a method of."""
+        if not isinstance(function, types.FunctionType):
+            return not _is_ours(function)
+        if _is_ours(function):
+            return function.__name__ in _STATE or _writes(function.__name__)
+        if id(function) in self._seen:
+            return False
+        self._seen.add(id(function))
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        return self._of_code(function.__code__, function.__globals__, cells, owner)
+
+    def _of_code(self, code: types.CodeType, names: dict[str, Any], cells: dict[str, Any], owner: Any) -> bool:
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            return True
+        for step in dis.get_instructions(code):
+            if step.opname in _FORBIDDEN or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
+                return True
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                if step.argval not in names and not hasattr(builtins, step.argval):
+                    return True
+                if self._of_value(names.get(step.argval, getattr(builtins, step.argval, None))):
+                    return True
+            elif step.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF") and step.argval in cells:
+                if step.argval != "__class__" and self._of_value(cells[step.argval].cell_contents):
+                    return True
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") and self._of_name(step.argval, owner):
+                return True
+        return any(
+            self._of_code(inner, names, cells, owner) for inner in code.co_consts if isinstance(inner, types.CodeType)
+        )
+
+    def _of_name(self, name: str, owner: Any) -> bool:
+        """An attribute: of the owner, as far as can be told, or of a tensor."""
+        if name in _MUTATORS or name in _STATE or _writes(name):
+            return True
+        if owner is None:
+            return False
+        found = inspect.getattr_static(owner, name, None)
+        if isinstance(found, property):
+            return self.of_method(found.fget, owner)
+        if isinstance(found, (staticmethod, classmethod)):
+            return self.of_method(found.__func__, owner)
+        return self.of_method(found, owner) if isinstance(found, types.FunctionType) else self._of_value(found)
+
+    def _of_value(self, value: Any) -> bool:
+        if isinstance(value, Module):
+            return not _is_ours(type(value)) and self.of_method(type(value).forward, value)
+        if isinstance(value, types.FunctionType):
+            return self.of_method(value, None)
+        if isinstance(value, types.MethodType):
+            return self.of_method(value.__func__, value.__self__)
+        if isinstance(value, types.ModuleType):
+            return value not in _MODULES and not _in_package(value.__name__)
+        if isinstance(value, _DATA) or any(value is harmless for harmless in _HARMLESS):
+            return False
+        # Fused and compiled functions, and records of the library; nothing is known of anybody else's objects.
+        return not _is_ours(value if isinstance(value, type) else type(value))
+
+
+def _writes(name: str) -> bool:
+    """Is it the name of a method that writes in place?"""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _is_ours(value: Any) -> bool:
+    return _in_package(getattr(value, "__module__", None) or "")
+
+
+def _in_package(name: str) -> bool:
+    return (name == "wayfare" or name.startswith("wayfare.")) and not name.startswith("wayfare.demo")
