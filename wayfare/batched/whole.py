@@ -96,7 +96,7 @@ class Whole:
         found = self._forms.get(flags)
         if found is None:
             dims = tuple(0 if flag else None for flag in flags)
-            found = self._forms[flags] = Fused(_named(map_batch(self.listed, dims, 0), self.name))
+            found = self._forms[flags] = _Quiet(_named(map_batch(self.listed, dims, 0), self.name))
         return found
 
     def as_traced(self, tensors: list[Tensor], flags: tuple[bool, ...], size: int) -> Any:
@@ -130,6 +130,13 @@ class Whole:
         self.captured = tuple(_leaves_of(executor.captured, began))
         self._traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
+
+
+class _Quiet(Fused):
+    """A fused function that nobody asked for: where it cannot be fused, its ops run one by one without a word."""
+
+    def _warn(self, reason: str) -> None:
+        pass
 
 
 class TooLong(NotFusable):

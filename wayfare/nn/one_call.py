@@ -1,4 +1,4 @@
-"""`@one_call`: a method of a layer that automatic batching takes as one call, not as the ops inside it."""
+"""`@one_call`: methods of layers and functions that automatic batching takes as one call, not as the ops inside."""
 
 from __future__ import annotations
 
@@ -39,6 +39,45 @@ def _as_one(method: F, about: _OfLayer) -> F:
         return method(self, *args, **options)
 
     return call  # type: ignore[return-value]
+
+
+def one_call_function(function: F) -> F:
+    """The same for a function that depends on its arguments only, whatever it makes of a batch in front of them."""
+    about = _OfFunction(function.__name__)
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if UNUSUAL:
+            mode = STATE.mode
+            whole = None if mode is None else getattr(mode.executor, "whole_call", None)
+            if whole is not None:
+                made = whole(function, _run, args, options, about)
+                if made is not NotImplemented:
+                    return made
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def _run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
+class _OfFunction:
+    """What automatic batching is told of such a function."""
+
+    in_front = -1
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name_in(self, function: Any) -> str:
+        """The function's own name."""
+        return self._name
+
+    def guard(self, function: Any) -> Callable[[], bool]:
+        """Nothing but its arguments matters."""
+        return lambda: True
 
 
 class _OfLayer:

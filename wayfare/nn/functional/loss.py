@@ -12,6 +12,7 @@ from wayfare.functions.elementwise import where
 from wayfare.functions.softmax import log_softmax
 from wayfare.fused import fused
 from wayfare.nn.functional._reduction import read_reduction, reduced
+from wayfare.nn.one_call import one_call_function
 from wayfare.op import REGISTRY
 from wayfare.spec import int64
 from wayfare.state import runs_here
@@ -85,6 +86,7 @@ def _weighted_nll_loss(
     return reduced(losses, reduction)
 
 
+@one_call_function
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -108,6 +110,7 @@ def nll_loss(
     return out.reshape(shape) if reduction == "none" and len(shape) != 1 else out
 
 
+@one_call_function
 def cross_entropy(
     input: Tensor,
     target: Tensor,
