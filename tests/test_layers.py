@@ -35,6 +35,7 @@ LAYERS = [
     "graph.text",
     "functions",
     "autograd",
+    "nested",
     "fused",
     "updates",
     "methods",

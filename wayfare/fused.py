@@ -22,6 +22,7 @@ from wayfare.fusion.record import STOP, FusedRecord
 from wayfare.fusion.sizes import size_classes, symbol, symbolic_shape
 from wayfare.fusion.trace import Value, leaf, record
 from wayfare.fusion.variants import Variants, signature
+from wayfare.nested import TENSOR, UNKNOWN, flatten, only_tensors, rebuild
 from wayfare.op import Op
 from wayfare.spec import OF_NUMPY, DType, Size
 from wayfare.state import STATE, changed_mode, current
@@ -99,11 +100,15 @@ class TraceExecutor:
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Enter one op in the graph."""
-        if op.random or "key" in attrs:
-            raise NotFusable(f"{op.name} draws random numbers")
-        if not any(isinstance(t, TracedTensor) for t in inputs):
+        if not (op.random or "key" in attrs) and not any(isinstance(t, TracedTensor) for t in inputs):
             with changed_mode(executor=None):
                 return apply(op, inputs, attrs)
+        return self.enter(op, inputs, attrs)
+
+    def enter(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Enter one op, whatever it is given."""
+        if op.random or "key" in attrs:
+            raise NotFusable(f"{op.name} draws random numbers")
         needs = current().grad and op.vjp is not None and any(t._requires_grad for t in inputs)
         made = record(op, [self.value(t) for t in inputs], attrs)
         if isinstance(made, tuple):
@@ -148,50 +153,6 @@ class TraceExecutor:
         raise NotFusable("it writes in place")
 
 
-# -- arguments and results in tuples, lists and dictionaries --------------------------------------------------------
-
-
-def flatten(structure: Any, tensors: list[Tensor], floats: list[float]) -> Any:
-    """Take out tensors and floats; what is left says how to put them back, and is hashable if its parts are."""
-    if isinstance(structure, Tensor):
-        tensors.append(structure)
-        return TENSOR
-    if structure.__class__ is float:
-        floats.append(structure)
-        return _FLOAT
-    if structure.__class__ in (tuple, list) or hasattr(structure, "_fields"):
-        return (structure.__class__, *[flatten(part, tensors, floats) for part in structure])
-    if structure.__class__ is dict:
-        return (dict, *[(k, flatten(v, tensors, floats)) for k, v in structure.items()])
-    return (structure.__class__, _LEAF, structure)
-
-
-def rebuild(shape: Any, tensors: Any, floats: Any) -> Any:
-    if shape is TENSOR:
-        return next(tensors)
-    if shape is _FLOAT:
-        return next(floats)
-    kind = shape[0]
-    if len(shape) == 3 and shape[1] is _LEAF:
-        return shape[2]
-    if kind is dict:
-        return {k: rebuild(v, tensors, floats) for k, v in shape[1:]}
-    parts = [rebuild(part, tensors, floats) for part in shape[1:]]
-    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-
-
-class _Mark:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-TENSOR, _FLOAT, _LEAF = _Mark("tensor"), _Mark("float"), _Mark("value")
-_UNKNOWN: Any = _Mark("unknown")
-
-
 # -- the function -----------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +195,8 @@ _AS_ONE = _AsOne()
 
 class Fused:
     """A function whose calls run as fused kernels. Made by `fused`."""
+
+    tracer = TraceExecutor
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -287,10 +250,10 @@ class Fused:
         arrays = [t._array for t in tensors]
         key = (shape, grad, *[(a.shape, a.dtype.num) for a in arrays], *[t.requires_grad for t in tensors], *floats)
         try:
-            found = self._ready.get(key, _UNKNOWN)
+            found = self._ready.get(key, UNKNOWN)
         except TypeError:  # An argument that cannot be hashed could be anything the next time.
             return None
-        if found is _UNKNOWN:
+        if found is UNKNOWN:
             with _TURN:
                 found = self._trace(shape, tensors, floats, tuple(grad and t.requires_grad for t in tensors), grad)
             if len(self._ready) >= _READY:
@@ -346,7 +309,7 @@ class Fused:
         stand_ins = [TracedTensor(v, need) for v, need in zip(values, needs, strict=True)]
         numbers = [symbol(i, symbols[i]) for i in range(count, len(symbols))]
         args, options = (stand_ins, {}) if shape.__class__ is int else rebuild(shape, iter(stand_ins), iter(numbers))
-        executor = TraceExecutor(len(values), STATE.mode)
+        executor = self.tracer(len(values), STATE.mode)
         with changed_mode(executor=executor, grad=grad):
             result = self.function(*args, **options)
             made: list[Tensor] = []
@@ -407,8 +370,7 @@ class Fused:
         plain = sum(v is None for v in self._structures.values())
         lines = [f"{self.name}: {len(self._structures)} structures, traced {self.traces} times, "
                  f"{count} sets of arguments"]  # fmt: skip
-        if plain:
-            lines.append(f"{plain} of the structures run as plain Python")
+        lines += [f"{plain} of the structures run as plain Python"] if plain else []
         seen: list[FusedRecord] = []
         for found in self._ready.values():
             if found is not None and not any(found.record is r for r in seen):
@@ -418,14 +380,6 @@ class Fused:
             if fused.backward is not None:
                 lines.append(fused.backward.describe())
         return "\n".join(lines)
-
-
-def only_tensors(shape: Any) -> bool:
-    if shape is TENSOR:
-        return True
-    if shape is _FLOAT or (len(shape) == 3 and shape[1] is _LEAF):
-        return False
-    return all(only_tensors(part[1] if shape[0] is dict else part) for part in shape[1:])
 
 
 def _identity(t: Tensor) -> Any:

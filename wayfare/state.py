@@ -28,6 +28,10 @@ class Executor(Protocol):
         """Write in place: call `move(tensor, values)` for what stands behind the two."""
 
 
+# What only the executor of automatic batching has: it takes calls as wholes, and can be made to run all it recorded.
+OF_BATCHING = frozenset({"whole_call", "module_call", "for_real", "settle", "changing"})
+
+
 class CallOut(Protocol):
     """Python that runs again whenever a recorded call is replayed: counters go up, numbers are worked out anew.
 

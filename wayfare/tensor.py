@@ -17,7 +17,7 @@ from wayfare.backend.writes import version
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError
 from wayfare.fusion.sizes import Dim, Number, plain
 from wayfare.graph.epoch import structure_changed
-from wayfare.graph.node import Handle, Node, StructureHandle
+from wayfare.graph.node import Handle, Node, StructureHandle, unroll
 from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
 from wayfare.state import STATE, UNUSUAL, recorder
 from wayfare.tensor_methods import TensorMethods
@@ -244,7 +244,7 @@ class Tensor(TensorMethods):
                              fix="Set requires_grad=True first.")  # fmt: skip
         if self._edge is None:
             return StructureHandle(self._more().setdefault("hooks", {}), hook)
-        unrolled(self)
+        unroll(self.grad_fn)
         node, number = self.grad_fn, self.output_nr
         assert node is not None
         return Handle(node.more().tensor_hooks.setdefault(number, {}), hook)
@@ -260,7 +260,7 @@ class Tensor(TensorMethods):
         if not self.requires_grad:
             raise GraphError("retain_grad: this tensor requires no gradient",
                              fix="Compute it from a tensor with requires_grad=True.")  # fmt: skip
-        unrolled(self)
+        unroll(self.grad_fn)
         node = self.grad_fn
         if node is not None:
             node.more().retained[self.output_nr] = weakref.ref(self)
@@ -374,14 +374,6 @@ class Tensor(TensorMethods):
         out._grad = None if grad is None else wrap(grad._array.copy())
         memo[id(self)] = out
         return _in_the_role_of(self, out)
-
-
-def unrolled(t: Tensor) -> Tensor:
-    """A tensor whose own gradient is wanted: where many steps are one node, that one is taken apart."""
-    node: Any = t.grad_fn
-    if hasattr(node, "unroll"):
-        node.unroll()
-    return t
 
 
 def _in_the_role_of(original: Tensor, copy: Tensor) -> Tensor:

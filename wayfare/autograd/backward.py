@@ -12,8 +12,9 @@ from wayfare.autograd.engine import run
 from wayfare.backend.rows import Rows
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentTypeError, GraphError, ShapeError
+from wayfare.graph.node import unroll
 from wayfare.state import STATE, changed_mode, current, recorder
-from wayfare.tensor import Tensor, unrolled, wrap
+from wayfare.tensor import Tensor, wrap
 
 
 def backward(
@@ -135,7 +136,8 @@ def _edge_of(t: Tensor, name: str) -> Any:
     if not t.requires_grad:
         raise GraphError(f"{name}: one of the inputs ({t.spec}) does not require a gradient",
                          fix="Set requires_grad=True on it before computing.")  # fmt: skip
-    return unrolled(t)._edge or t
+    unroll(t.grad_fn)
+    return t._edge or t
 
 
 def _sequence(tensors: Any) -> list[Tensor]:

@@ -131,18 +131,22 @@ def _transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., 
 
     @functools.wraps(call)
     def counted(*args: Any, **options: Any) -> Any:
-        executor: Any = current().executor
-        if hasattr(executor, "for_real"):
-            return executor.for_real(lambda: counted(*args, **options))
-        recording = current().grad
-        _depth.value += 1
-        try:
-            result = call(*args, **options)
-        finally:
-            _depth.value -= 1
-        return _cut(result, recording, done)
+        return _counted(call, done, args, options)
 
     return counted
+
+
+def _counted(call: Callable[..., Any], done: bool, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    executor: Any = current().executor
+    if hasattr(executor, "for_real"):
+        return executor.for_real(lambda: _counted(call, done, args, options))
+    recording = current().grad
+    _depth.value += 1
+    try:
+        result = call(*args, **options)
+    finally:
+        _depth.value -= 1
+    return _cut(result, recording, done)
 
 
 def _cut(result: Any, recording: bool, done: bool) -> Any:

@@ -16,7 +16,7 @@ from wayfare.batched.whole import NOT_WHOLE, About, find_whole, take_apart
 from wayfare.batched.work import Work
 from wayfare.batched.writing import write
 from wayfare.eager import apply
-from wayfare.fused import TENSOR, rebuild
+from wayfare.nested import TENSOR, rebuild
 from wayfare.op import REGISTRY, Op
 from wayfare.site import INSIDE
 from wayfare.state import STATE, current

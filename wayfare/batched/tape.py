@@ -16,10 +16,11 @@ from wayfare.autograd.engine import add_up, by_rule, fit, prepare, unpack
 from wayfare.backend import addresses as by_address
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import tick
+from wayfare.batched.again import Again
 from wayfare.batched.group import Group, Scattered, Shared, Slice, part_of
 from wayfare.batched.segment import Segment
 from wayfare.batched.value import Array, Value
-from wayfare.eager import record_one, tensor_ops
+from wayfare.eager import record_one
 from wayfare.errors import GraphError, OperationError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import reachable, split_edge
@@ -85,7 +86,7 @@ class Tape:
         # They get it back afterwards, for whoever differentiates the gradient.
         cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
         with _in_the_open():
-            made = _Again(self, cut)
+            made = Again(self.groups, cut)
             pairs = [(made.tensor_of(v), g) for v, g in zip(self.seeds, given, strict=True) if g is not None]
             pairs = [(t, g) for t, g in pairs if t.requires_grad]
             asked = [cut.get(id(t), t) for t, want in zip(self.outside, wanted, strict=True) if want]
@@ -137,7 +138,7 @@ class MapNode(Node):
             return
         with _in_the_open():
             began = tick()
-            made = _Again(tape, {})
+            made = Again(tape.groups, {})
             tensors = [made.tensor_of(v) for v in tape.seeds]
             _as_old_as(self.number, [t._edge for t in tensors], began)
         self.op, self.edges = _PASSED_ON, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
@@ -390,63 +391,3 @@ class _Products:
         self.bias: Tensor | None = None
         self.pairs: list[tuple[Array, Array]] = []
         self.size = 0
-
-
-class _Again:
-    """All groups of a segment, run once more by ops that are recorded one by one, on rows that are tensors each."""
-
-    def __init__(self, tape: Tape, instead: dict[int, Tensor]) -> None:
-        self._instead = instead
-        self._made: dict[int, list[Tensor]] = {}
-        self._rows: dict[tuple[int, int, int], Tensor] = {}
-        for group in tape.groups:
-            leaves = [leaf if source is None else self._input(source, leaf)
-                      for leaf, source in zip(group.leaves, group.sources, strict=True)]  # fmt: skip
-            self._made[group.number] = group.again(leaves)
-
-    def _input(self, source: Any, leaf: Tensor) -> Tensor:
-        if source.__class__ is Shared:
-            return self.tensor_of(source.what) if source.what.__class__ is Value else self._outside(source.what)
-        if source.__class__ is Slice:
-            rows = [self._part(self._row(source.group, source.number, i), source.row.shape, source.offset)
-                    for i in range(source.first, source.first + source.size)]  # fmt: skip
-            return tensor_ops.stack(*rows, dim=0)  # type: ignore[no-any-return]
-        found: dict[int, Tensor] = {i: self._outside(t) for i, t in source.outside}
-        at = range(len(source.places)) if source.at is None else source.at.tolist()
-        offsets = [0] * len(source.places) if source.offsets is None else source.offsets.tolist()
-        by_place = {group.start + number + i * len(group.kind.outs): (group, number, i)
-                    for group, number in source.groups for i in range(1 if group.single else group.calls)}  # fmt: skip
-        for i, place, offset in zip(at, source.places.tolist(), offsets, strict=True):
-            found[i] = self._part(self._row(*by_place[place]), leaf._array.shape[1:], offset)
-        # What nothing is sent back to stays as it was.
-        values = leaf.detach()
-        rows = [found[i] if i in found else tensor_ops.select(values, dim=0, index=i) for i in range(len(leaf._array))]
-        return tensor_ops.stack(*rows, dim=0)  # type: ignore[no-any-return]
-
-    def _outside(self, t: Tensor) -> Tensor:
-        return self._instead.get(id(t), t)
-
-    def _row(self, group: Group, number: int, index: int) -> Tensor:
-        """One row of one result: always the same tensor, so that its gradient is the whole of it."""
-        key = (group.number, number, index)
-        found = self._rows.get(key)
-        if found is None:
-            whole = self._made[group.number][number]
-            found = whole if group.single else tensor_ops.select(whole, dim=0, index=index)
-            self._rows[key] = found
-        return found
-
-    def _part(self, row: Tensor, shape: tuple[int, ...], offset: int) -> Tensor:
-        if offset == 0 and tuple(row.shape) == shape:
-            return row
-        first, count = offset // row.itemsize, int(np.prod(shape, dtype=np.int64))
-        flat = tensor_ops.reshape(row, shape=(int(np.prod(row.shape, dtype=np.int64)),))
-        part = tensor_ops.slice(flat, dim=0, start=first, stop=first + count, step=1)
-        return tensor_ops.reshape(part, shape=shape)  # type: ignore[no-any-return]
-
-    def tensor_of(self, value: Value) -> Tensor:
-        """A value as a tensor with a history."""
-        group: Group = value.call.group
-        if group.number not in self._made:
-            return wrap(np.array(group.array_of(value)))
-        return self._part(self._row(group, value.number, group.index_of(value.call)), value.row.shape, value.offset)

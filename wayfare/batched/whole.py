@@ -16,15 +16,16 @@ from wayfare.backend.writes import tick
 from wayfare.batched.kind import Kind, as_of_now, exact, is_own, is_shared
 from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.value import Row, row_of
-from wayfare.eager import tensor_ops
+from wayfare.eager import apply, tensor_ops
 from wayfare.errors import WayfareError
 from wayfare.functions.generator import Generator
-from wayfare.fused import TENSOR, Fused, NotFusable, TracedTensor, TraceExecutor, flatten, only_tensors, rebuild
+from wayfare.fused import Fused, NotFusable, TracedTensor, TraceExecutor
 from wayfare.fusion.record import by_ops
 from wayfare.fusion.trace import Value as Traced
 from wayfare.fusion.trace import leaf
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
+from wayfare.nested import TENSOR, flatten, only_tensors, rebuild
 from wayfare.state import STATE, changed_mode
 from wayfare.tensor import Tensor
 
@@ -132,8 +133,28 @@ class Whole:
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
 
+class _Everything(TraceExecutor):
+    """Enters all ops: what is computed from weights alone is computed anew at each run, because weights change."""
+
+    def __init__(self, count: int, outer: Any) -> None:
+        super().__init__(count, outer)
+        self._constants: dict[int, Tensor] = {}
+
+    def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Enter one op, or compute what depends on nothing."""
+        if all([id(t) in self._constants for t in inputs]) and not op.random and "key" not in attrs:
+            with changed_mode(executor=None):
+                made = apply(op, inputs, attrs)
+            for t in made if isinstance(made, tuple) else (made,):
+                self._constants[id(t)] = t
+            return made
+        return self.enter(op, inputs, attrs)
+
+
 class _Quiet(Fused):
     """A fused function that nobody asked for: where it cannot be fused, its ops run one by one without a word."""
+
+    tracer = _Everything
 
     def _warn(self, reason: str) -> None:
         pass
@@ -143,7 +164,7 @@ class TooLong(NotFusable):
     """A function of more steps than a cell has."""
 
 
-class _Watch(TraceExecutor):
+class _Watch(_Everything):
     """Refuses what belongs to one example but is not among the arguments, and more steps than a cell has."""
 
     def __init__(self, count: int, outer: Any) -> None:

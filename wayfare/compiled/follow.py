@@ -24,7 +24,7 @@ from wayfare.compiled.tree import Stretch
 from wayfare.compiled.watch import Watcher, bound_as
 from wayfare.fusion.trace import Value
 from wayfare.op import Op
-from wayfare.state import changed_mode, current
+from wayfare.state import OF_BATCHING, changed_mode, current
 from wayfare.tensor import Tensor
 
 
@@ -370,7 +370,7 @@ class Follower(Matching):
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else a recorder is asked for is done by a real one."""
-        if name.startswith("__"):
+        if name.startswith("__") or name in OF_BATCHING:
             raise AttributeError(name)
         self.happen()
         return getattr(self.watcher, name)

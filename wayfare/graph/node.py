@@ -101,6 +101,12 @@ class Node:
         return f"<{self.name()} object at {hex(id(self))}>"
 
 
+def unroll(node: Any) -> None:
+    """The gradient of an output of a node is wanted for itself: where many steps are one node, that is taken apart."""
+    if hasattr(node, "unroll"):
+        node.unroll()
+
+
 class AccumulateGrad:
     """What a leaf looks like in `next_functions`: the end of the way, where the gradient is summed into it."""
 

@@ -12,6 +12,7 @@ from wayfare.autograd.function import Function
 from wayfare.errors import ArgumentTypeError
 from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, StructureHandle
+from wayfare.state import STATE
 from wayfare.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
             hooks[key] = kept
         structure_changed()
     return handle
+
+
+def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call without hooks, taken as one by automatic batching; NotImplemented where `forward` is to run."""
+    mode = STATE.mode
+    whole = None if mode is None else getattr(mode.executor, "module_call", None)
+    return NotImplemented if whole is None else whole(module, args, kwargs)
 
 
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from wayfare.nn import hooks as around
 from wayfare.nn.parameter import Buffer, Parameter
 from wayfare.nn.state import collect_state, load_state
 from wayfare.spec import DType, float16, float32, float64
-from wayfare.state import STATE, UNUSUAL
+from wayfare.state import UNUSUAL
 from wayfare.tensor import Tensor
 
 __all__ = ["Module"]
@@ -69,22 +69,14 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             if self._hooks is None:
-                if UNUSUAL:
-                    mode = STATE.mode
-                    whole = None if mode is None else getattr(mode.executor, "module_call", None)
-                    if whole is not None:
-                        made = whole(self, args, kwargs)
-                        if made is not NotImplemented:
-                            return made
-                return self.forward(*args, **kwargs)
+                made = around.as_one(self, args, kwargs) if UNUSUAL else NotImplemented
+                return self.forward(*args, **kwargs) if made is NotImplemented else made
             return around.call(self, self._hooks, args, kwargs)
         except WayfareError as error:
             _name_the_way(self, error)
             raise
-        except AttributeError:
-            if "_names" in self.__dict__:
-                raise
-            raise self._not_ready() from None
+        except AttributeError as error:
+            raise (error if "_names" in self.__dict__ else self._not_ready()) from None
 
     # -- registering ----------------------------------------------------------------------------------------------
 

@@ -123,4 +123,4 @@ def _snapshot(layer: Any) -> Callable[[], bool]:
 
 
 def _wanted(attributes: dict[str, Any]) -> list[bool]:
-    return [value._requires_grad for value in attributes.values() if isinstance(value, Tensor)]
+    return [value.requires_grad for value in attributes.values() if isinstance(value, Tensor)]
