@@ -184,7 +184,7 @@ class Session(Work):
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
         rows: list[Any] = []
         kind: Kind | None = None
-        # Written out for the usual arguments: lazy tensors, and tuples of them.
+        # Written out for the usual arguments: lazy tensors, tuples of them, and rows from outside.
         for part in args:
             if part.__class__ is LazyTensor:
                 value = part._lazy
@@ -202,6 +202,10 @@ class Session(Work):
                     key.append(")")
                     continue
                 break
+            elif part.__class__ is Tensor and not is_shared(part):
+                array = part._array
+                key.append(row_of(array.shape, array.dtype))
+                rows.append(part if is_own(array) else as_of_now(part))
             else:
                 break
         else:
