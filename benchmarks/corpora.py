@@ -1,8 +1,8 @@
 """Trees and sentences for the suite `batching`: read once, written to one file that the processes of all sides read.
 
 The Stanford Sentiment Treebank is used where it lies in a folder `sst` of the data folder: that of the environment
-variable WAYFARE_BENCHMARK_DATA, or `shared/data` beside the project. Elsewhere syntax trees of Python's own standard
-library take its place.
+variable WAYFARE_BENCHMARK_DATA, or `data` beside the project. Elsewhere syntax trees of Python's own standard library
+take its place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Tree = list[Any]
 
 def folder() -> Path:
     """Where data that is not part of the project may lie."""
-    return Path(os.environ.get("WAYFARE_BENCHMARK_DATA") or ROOT.parent / "shared" / "data")
+    return Path(os.environ.get("WAYFARE_BENCHMARK_DATA") or ROOT.parent / "data")
 
 
 def write(path: Path, count: int = COUNT) -> str:
