@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks import corpora
 from benchmarks.contest import Outcome, compete, short
 from benchmarks.harness import BenchmarkError, Measurement, Options, Report, Skipped, figure, sparkline
-from benchmarks.judging import grid, judge
+from benchmarks.judging import grid, judge, sum_up
 from benchmarks.library import OWN_WAITING
 from benchmarks.rows import state_threads
 from benchmarks.sides import PYTORCH, WAYFARE, Side
@@ -68,6 +68,14 @@ LIBRARY_CELL = Side("its own cell", WAYFARE, "map, library cell")
 
 COLUMNS = [TORCH, TORCH_SINGLE, TORCH_PACKED, DYNET, LOOP, MAP]
 PER_EXAMPLE = (TORCH, TORCH_SINGLE)  # a limit over PyTorch per example is over the faster of these
+
+
+_HOW = (
+    "H = 128, float32, four batches in turn, no update; the loss is that of the root unless said. Each example's loss "
+    "and the gradients were compared before timing. PyTorch runs the same code in a loop (packed: sequences packed "
+    "beforehand, nn.LSTM); with several threads it is often slower than with one, and judged by the faster. DyNet "
+    "batches automatically, and computes in one thread."
+)
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ def run(options: Options) -> Report:
             steps(report, rows, str(data))
         if options.wants("curve"):
             curve(report, str(data))
-    sum_up(report)
+    sum_up(report, _HOW)
     return report
 
 
@@ -214,23 +222,6 @@ def curve(report: Report, data: str) -> None:
         rows = [Measurement("curve", title, "µs", [[overhead]], MUST_OVERHEAD, AIM_OVERHEAD, absolute=True)]
         judge(report, "Overhead", rows)
 
-
-def sum_up(report: Report) -> None:
-    """How many rows met what they must and what is aimed at, and how it was measured."""
-    judged = [row for row in report.measurements if row.met is not None]
-    aimed = [row for row in report.measurements if row.aim_met is not None]
-    report.note(f"\nmust: {sum(row.met is True for row in judged)} of {len(judged)} rows met")
-    report.note(f"aim:  {sum(row.aim_met is True for row in aimed)} of {len(aimed)} rows met")
-    report.note(
-        f"Steps: best of {report.options.rounds} interleaved rounds after warm-up, each side in its own process, "
-        "counting only rounds whose threads always had a core (~: too few of those); median: of the ratios of rounds "
-        "in order. H = 128, float32, four batches in turn, no update; the loss is that of the root unless said. Each "
-        "example's loss and the gradients were compared before timing. PyTorch runs the same code in a loop "
-        "(packed: sequences packed beforehand, nn.LSTM); with several threads it is often slower than with one, and "
-        "judged by the faster. DyNet batches automatically, and computes in one thread."
-    )
-    if report.skipped:
-        report.note(f"{len(report.skipped)} figures are missing, for the reasons above.")
 
 
 def _least(worker: Worker, repeats: int) -> dict[str, float]:

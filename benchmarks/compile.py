@@ -39,6 +39,13 @@ UNITS = {"µs": 1e6, "ms": 1e3}
 BEST = None  # whoever is the fastest peer
 
 
+_HOW = (
+    "All sides have as many threads. Losses of several updates were compared before timing. JAX's steps return before "
+    "they are done and rounds end with the last; “waited for” waits for each. torch.compile was given the whole step, "
+    "in its default mode."
+)
+
+
 @dataclass(frozen=True)
 class Limit:
     """At most `must` times the time of a side (of the fastest peer where that is None), better at most `aim` times."""
@@ -114,7 +121,7 @@ def run(options: Options) -> Report:
     for name, part in PARTS.items():
         if options.wants(name):
             part(report)
-    sum_up(report)
+    sum_up(report, _HOW)
     return report
 
 

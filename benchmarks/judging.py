@@ -44,18 +44,16 @@ def judge(report: Report, title: str, rows: list[Measurement]) -> None:
     grid(report, title, ["judged", "ratio", "median", "must", "aim"], cells)
 
 
-def sum_up(report: Report) -> None:
-    """How many rows met what they must and what is aimed at, and how it was measured."""
+def sum_up(report: Report, how: str) -> None:
+    """How many rows met what they must and what is aimed at, and how it was measured (`how`: in this suite)."""
     judged = [row for row in report.measurements if row.met is not None]
     aimed = [row for row in report.measurements if row.aim_met is not None]
     report.note(f"\nmust: {sum(row.met is True for row in judged)} of {len(judged)} rows met")
     report.note(f"aim:  {sum(row.aim_met is True for row in aimed)} of {len(aimed)} rows met")
     report.note(
-        f"Steps: best of {report.options.rounds} interleaved rounds after warm-up, each side in its own process with "
-        "as many threads, counting only rounds whose threads always had a core (~: too few of those); median: of the "
-        "ratios of rounds in order. Losses of several updates were compared before timing. JAX's steps return before "
-        "they are done and rounds end with the last; “waited for” waits for each. torch.compile was given the whole "
-        "step, in its default mode."
+        f"Steps: best of {report.options.rounds} interleaved rounds after warm-up, each side in its own process, "
+        "counting only rounds whose threads always had a core (~: too few of those); median: of the ratios of rounds "
+        f"in order. {how}"
     )
     if report.skipped:
         report.note(f"{len(report.skipped)} figures are missing, for the reasons above.")

@@ -50,3 +50,14 @@ def no_cycle_collector():
     yield
     if was_enabled:
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def the_state_is_restored():
+    """No test leaves a mode in force: that would change what those after it see."""
+    yield
+    from wayfare.state import STATE, set_mode
+
+    left = STATE.mode
+    set_mode(None)
+    assert left is None, "a mode is still in force after the test"

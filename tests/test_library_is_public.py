@@ -25,7 +25,7 @@ ALLOWED = {
 }  # fmt: skip
 # What the library tells the compiler: that a module has changed, and what of a step is Python's to do again.
 ALLOWED |= {
-    f"wayfare.state.{name}" for name in ("STATE", "UNUSUAL", "StaleCall", "changed_mode", "recorder", "runs_here")
+    f"wayfare.state.{name}" for name in ("UNUSUAL", "StaleCall", "batcher", "changed_mode", "recorder", "runs_here")
 }
 ALLOWED |= {f"wayfare.graph.epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.graph.node.StructureHandle"}

@@ -25,7 +25,7 @@ from wayfare.fusion.variants import Variants, signature
 from wayfare.nested import TENSOR, UNKNOWN, flatten, only_tensors, rebuild
 from wayfare.op import Op
 from wayfare.spec import OF_NUMPY, DType, Size
-from wayfare.state import STATE, changed_mode, current
+from wayfare.state import STATE, batcher, changed_mode, current
 from wayfare.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -222,9 +222,9 @@ class Fused:
         """Call the function."""
         mode = STATE.mode
         if mode is not None and mode.executor is not None:
-            whole = getattr(mode.executor, "whole_call", None)
-            if whole is not None:
-                made = whole(self, _call_function, args, options, _AS_ONE)
+            batching = batcher()
+            if batching is not None:
+                made = batching.whole_call(self, _call_function, args, options, _AS_ONE)
                 if made is not NotImplemented:
                     return made
             return self.function(*args, **options)

@@ -197,6 +197,19 @@ def register(op: Op) -> Op:
     return op
 
 
+def gradient_only(name: str, rule: Rule, grad_name: str) -> Op:
+    """The record of what is no op, but ran by itself and is one node of the graph: it has a (joint) gradient rule."""
+
+    def unused(*_args: Any, **_options: Any) -> Any:
+        raise OperationError(f"{name}: there is a gradient for this, and no other rule",
+                             fix="Call the function itself, not its record.")  # fmt: skip
+
+    return Op(
+        name=name, family="custom", forward=unused, infer=unused, vjp=joint(rule), batch=unused, samples=unused,
+        reference=unused, outputs=None, takes_none=True, grad_name=grad_name,
+    )  # fmt: skip
+
+
 class ByName:
     """Ops by name, as gradient and batch rules call them: `m.sum(x, dim=(0,), keepdim=True)`."""
 

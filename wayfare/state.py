@@ -28,10 +28,6 @@ class Executor(Protocol):
         """Write in place: call `move(tensor, values)` for what stands behind the two."""
 
 
-# What only the executor of automatic batching has: it takes calls as wholes, and can be made to run all it recorded.
-OF_BATCHING = frozenset({"whole_call", "module_call", "for_real", "settle", "changing"})
-
-
 class CallOut(Protocol):
     """Python that runs again whenever a recorded call is replayed: counters go up, numbers are worked out anew.
 
@@ -77,6 +73,28 @@ class Recorder(Executor, Protocol):
 
     def give_up(self, reason: str) -> NoReturn:
         """What happens here cannot be done again without Python."""
+
+
+class Batcher(Executor, Protocol):
+    """The executor of automatic batching: it records calls and runs them later, many at once."""
+
+    # What tells it from other executors.
+    batches: bool
+
+    def whole_call(self, owner: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any], about: Any) -> Any:
+        """`function(owner, *args, **options)` as one call; NotImplemented where it is to be taken apart."""
+
+    def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The same for a module of the user's, if its forward only computes."""
+
+    def settle(self) -> None:
+        """Run all that is pending, and make every tensor an ordinary one."""
+
+    def for_real(self, function: Callable[[], Any]) -> Any:
+        """Run what cannot be recorded, on ordinary tensors."""
+
+    def changing(self) -> None:
+        """Something that calls count on is about to change."""
 
 
 class Mode:
@@ -167,6 +185,31 @@ def recorder_around() -> Any | None:
             return mode.executor
         mode = getattr(mode.executor, "outer", None)
     return None
+
+
+def batcher() -> Any | None:
+    """The executor in force in this thread if it is a `Batcher`, else None."""
+    mode = STATE.mode if UNUSUAL else None
+    executor = mode.executor if mode is not None else None
+    return executor if getattr(executor, "batches", False) else None
+
+
+class outer_mode:
+    """`with outer_mode(mode):` — the mode around an executor, but recording and drawing as inside it."""
+
+    __slots__ = ("_mode", "_previous")
+
+    def __init__(self, mode: Mode | None) -> None:
+        self._mode = mode or _ORDINARY
+        self._previous: Mode | None = None
+
+    def __enter__(self) -> None:
+        inside = current()
+        self._previous = STATE.mode
+        set_mode(self._mode.replace(grad=inside.grad, generator=inside.generator))
+
+    def __exit__(self, *error: object) -> None:
+        set_mode(self._previous)
 
 
 class changed_mode:

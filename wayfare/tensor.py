@@ -19,7 +19,7 @@ from wayfare.fusion.sizes import Dim, Number, plain
 from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, Node, StructureHandle, unroll
 from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
-from wayfare.state import STATE, UNUSUAL, recorder
+from wayfare.state import STATE, UNUSUAL, batcher, recorder
 from wayfare.tensor_methods import TensorMethods
 
 
@@ -133,9 +133,9 @@ class Tensor(TensorMethods):
             raise GraphError("requires_grad_: a tensor made under inference_mode cannot join the graph",
                              fix="Make it outside inference_mode, or .clone() it there.")  # fmt: skip
         if UNUSUAL and self._requires_grad is not bool(requires_grad):
-            executor: Any = None if STATE.mode is None else STATE.mode.executor
-            if hasattr(executor, "changing"):
-                executor.changing()  # It counts on what tensors require.
+            batching = batcher()
+            if batching is not None:
+                batching.changing()  # It counts on what tensors require.
             structure_changed()
         self._requires_grad = bool(requires_grad)
         return self

@@ -24,7 +24,7 @@ from wayfare.autograd.modes import no_grad
 from wayfare.backend.update import Update
 from wayfare.backend.writes import note_write
 from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, InPlaceError, OperationError, ShapeError
-from wayfare.state import STATE, UNUSUAL, recorder
+from wayfare.state import STATE, UNUSUAL, batcher, recorder
 from wayfare.tensor import Tensor
 
 __all__ = ["FusedUpdate", "fused_update"]
@@ -139,8 +139,9 @@ class FusedUpdate:
     def _check_mode(self) -> None:
         mode = STATE.mode
         if mode is not None and mode.executor is not None:
-            if hasattr(mode.executor, "settle"):
-                mode.executor.settle()  # What was recorded before must still see the old values.
+            batching = batcher()
+            if batching is not None:
+                batching.settle()  # What was recorded before must still see the old values.
                 return
             raise OperationError(f"{self.name}: an update in place cannot run inside vmap, fused or a trace",
                                  fix="Call it outside the function.")  # fmt: skip

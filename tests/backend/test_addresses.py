@@ -17,7 +17,7 @@ from wayfare.settings import settings as wayfare_settings
 
 needs_native = pytest.mark.skipif(not native.available(), reason="no llvmlite here")
 ROOT = Path(wf.__file__).parents[1]
-ENTRIES = [addresses._GATHER, addresses._STRIDED, *addresses._ADD.values()]
+ENTRIES = [addresses._GATHER, *addresses._ADD.values()]
 
 
 @pytest.fixture(params=["native", "plain"])
@@ -100,40 +100,6 @@ def test_rows_without_elements_and_no_rows():
     addresses.add(where, np.empty((3, 0)))
     addresses.gather(where[:0], np.empty((0, 5)))
     addresses.add(where[:0], np.empty((0, 5)))
-    assert addresses.strided(where[:0], 40) == 40
-    assert addresses.strided(where[[0, 0]], 0) == 0
-
-
-@both_ways
-@pytest.mark.parametrize(
-    ("where", "step"),
-    [
-        ([100], 16),
-        ([100, 116, 132], 16),
-        ([100, 132, 164, 196], 32),
-        ([2**62, 2**62 + 64], 64),
-        ([100, 115, 130], None),  # rows overlap
-        ([132, 116, 100], None),
-        ([100, 100, 100], None),
-        ([100, 116, 132, 149], None),
-        ([100, 116, 133, 149], None),
-        ([100, 132, 148], None),
-    ],
-)
-def test_strided(where, step):
-    assert addresses.strided(np.array(where, np.int64), 16) == step
-
-
-@both_ways
-@settings(max_examples=60, deadline=None)
-@given(st.integers(2, 400), st.integers(1, 5000), st.integers(0, 2**40), st.data())
-def test_strided_sees_every_row(count, step, first, data):
-    where = first + step * np.arange(count)
-    assert addresses.strided(where, step) == step
-    assert addresses.strided(where, step + 1) is None
-    if count > 2:
-        where[data.draw(st.integers(0, count - 1))] += data.draw(st.sampled_from([-1, 1]))
-        assert addresses.strided(where, step) is None
 
 
 @needs_native
@@ -189,8 +155,6 @@ addresses.gather(where, out)
 assert (out == x[[2, 0, 2]]).all()
 addresses.add(where, out)
 assert (x[0] == 2 * np.arange(4)).all() and (x[2] == 3 * np.arange(8, 12)).all()
-assert addresses.strided(where, 32) is None and addresses.strided(where[:1], 32) == 32
-assert addresses.strided(where[[1, 0]], 32) == 64
 big = np.random.randn(300, 1000)
 made = np.empty((300, 1000))
 addresses.gather(big.__array_interface__["data"][0] + np.arange(300)[::-1] * 8000, made)

@@ -17,6 +17,7 @@ from tests.batched.checks import tensors_in, weighted
 from tests.batched.program_parts import CHOICES, FORMS, NAMES
 from tests.batched.worlds import World
 from tests.compiled.program_parts import NAMES as OTHER_NAMES
+from tests.compiled.programs import flattened
 
 FREE = """
 def program(e):
@@ -128,7 +129,8 @@ def run(program, way):
             return seen
         seen.draws = wf.get_rng_state().tolist()
         everything = [results, [world.kept[key] for key in sorted(world.kept)]]
-        seen.structure, tensors, seen.numbers = flattened(everything)
+        seen.structure, tensors, numbers = flattened(everything)
+        seen.numbers = [np.array(numbers)]
         inputs = [t for e in world.examples for t in (e.x, e.m, *e.xs)]
         seen.flags = [(type(t).__name__, str(t.dtype), tuple(t.shape), t.requires_grad, t.is_leaf) for t in tensors]
         # A tensor from outside is returned as itself.
@@ -162,26 +164,6 @@ def asked(how, results, leaves):
     if again is not None:
         again.backward()
     return snapshot(firsts)
-
-
-def flattened(value):
-    """A structure with its tensors and real numbers taken out, and those."""
-    tensors, numbers = [], []
-
-    def walk(item):
-        if isinstance(item, wf.Tensor):
-            tensors.append(item)
-            return "tensor"
-        if isinstance(item, dict):
-            return {key: walk(v) for key, v in item.items()}
-        if isinstance(item, (list, tuple)):
-            return (type(item).__name__, *map(walk, item))
-        if isinstance(item, float):
-            numbers.append(item)
-            return "number"
-        return item
-
-    return walk(value), tensors, [np.array(numbers)]
 
 
 def snapshot(tensors):

@@ -116,3 +116,38 @@ def test_a_block_in_an_example_draws_from_the_examples_stream():
             return wf.rand(2) + i
 
     agree(function, range(3))
+
+
+class Noisy(wf.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x + wf.rand(3, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@pytest.mark.parametrize("draw", [Noisy.apply, lambda x: wf.func.grad(lambda t: (t * wf.rand(3)).sum())(x.detach())])
+def test_what_runs_for_real_draws_from_the_example(draw):
+    found = []
+    for batch in (True, False):
+        wf.manual_seed(5)
+        found.append([r.detach().tolist() for r in wf.map(lambda x: draw(x * 1), vectors(), batch=batch)])
+    assert found[0] == found[1]
+
+
+def test_a_value_that_could_not_be_computed_says_so_again():
+    said = []
+
+    def function(number):
+        row = F.embedding(wf.tensor([number]), W)
+        for _ in range(2):
+            try:
+                row.tolist()
+            except (IndexError, RuntimeError) as error:
+                said.append(str(error))
+        return number
+
+    assert wf.map(function, [0, 99, 1]) == [0, 99, 1]
+    assert len(said) == 2 and "largest index is 99" in said[0] and "could not be computed" in said[1]

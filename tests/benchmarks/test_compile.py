@@ -235,7 +235,7 @@ def test_tables_fit_the_width_and_judge_each_row(capsys):
         Measurement("lengths", "kernels built late", "", [[0.0]], 0.0, absolute=True),
     ]
     judging.judge(report, "Judged", rows)
-    judging.sum_up(report)
+    judging.sum_up(report, "As measured here.")
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= suite.WIDTH
     assert "0.100×" in printed and "≤ 0.2 ✓" in printed and "≤ 0.05 ✗" in printed and "≤ 0 ✓" in printed

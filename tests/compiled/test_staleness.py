@@ -10,18 +10,8 @@ import pytest
 
 import wayfare as wf
 from tests.compiled.checks import numbers, x_of
-from tests.compiled.worlds import stay_equal, with_gradient
+from tests.compiled.worlds import simple, stay_equal
 from wayfare.nn import functional as F
-
-
-def simple(f, *changes):
-    """A world whose call is a function of one tensor, with its gradient."""
-
-    def call(number):
-        x = x_of(number)
-        return with_gradient(f(x), x)
-
-    return call, *changes
 
 
 def test_a_closure_variable():
@@ -379,66 +369,6 @@ def test_a_function_of_the_library_that_is_replaced(monkeypatch):
     monkeypatch.setattr(F, "relu", lambda x: x * 5)
     for number in range(4):
         assert (compiled(x_of(number)) == f(x_of(number))).all()
-
-
-def test_what_the_function_writes_itself():
-    def make(way):
-        seen, record = [], {"calls": 0}
-
-        def f(x):
-            seen.append(len(seen))
-            record["calls"] += 1
-            return x * len(seen)
-
-        call = way(f)
-
-        def both(number):
-            return [call(x_of(number)).detach(), list(seen), dict(record)]
-
-        return (both,)
-
-    stay_equal(make, python=True)
-
-
-def test_what_is_made_at_the_first_call_and_kept():
-    def make(way):
-        kept = {}
-
-        def f(x):
-            if "mask" not in kept:
-                kept["mask"] = wf.arange(4).double()
-            return x * kept["mask"]
-
-        return simple(way(f), lambda: kept.clear(), lambda: kept.update(mask=numbers(4, seed=7)))
-
-    stay_equal(make, python=True)
-
-
-def test_what_cannot_be_guarded_runs_as_python():
-    def make(way):
-        dice = np.random.default_rng(0)
-        count = iter(range(1000))
-
-        def f(x):
-            return x * float(dice.normal()) + next(count)
-
-        return simple(way(f))
-
-    stay_equal(make, python=True)
-
-
-def test_a_variable_that_the_function_assigns():
-    def make(way):
-        total = 0
-
-        def f(x):
-            nonlocal total
-            total += 1
-            return x * total
-
-        return simple(way(f))
-
-    stay_equal(make, python=True)
 
 
 @pytest.mark.parametrize("value", [1, 1.0, True, "a", None, (1, 2.0), wf.float32, wf.float64, -0.0, 0.0, float("nan")])

@@ -9,7 +9,7 @@ import types
 import warnings
 
 import wayfare as wf
-from tests.compiled.checks import equal
+from tests.compiled.checks import equal, x_of
 
 CALLS = 4  # the first is recorded, the second planned, the others replayed
 
@@ -70,3 +70,13 @@ def with_gradient(result, *tensors):
     for t in tensors:
         t.grad = None
     return [result.detach(), grads]
+
+
+def simple(f, *changes):
+    """A world whose call is a function of one tensor, with its gradient."""
+
+    def call(number):
+        x = x_of(number)
+        return with_gradient(f(x), x)
+
+    return call, *changes

@@ -13,7 +13,7 @@ from wayfare.backend.rows import Rows
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentTypeError, GraphError, ShapeError
 from wayfare.graph.node import unroll
-from wayfare.state import STATE, changed_mode, current, recorder
+from wayfare.state import STATE, batcher, changed_mode, recorder
 from wayfare.tensor import Tensor, wrap
 
 
@@ -31,10 +31,9 @@ def backward(
     `retain_graph`; with `create_graph` the derivative can itself be differentiated. `inputs` limits the leaves.
     """
     seeds = grad_tensors if grad_tensors is not None else grad_variables
-    executor: Any = current().executor
-    watching = recorder()
-    if hasattr(executor, "for_real"):
-        executor.for_real(lambda: _backward(tensors, seeds, retain_graph, create_graph, inputs))
+    batching, watching = batcher(), recorder()
+    if batching is not None:
+        batching.for_real(lambda: _backward(tensors, seeds, retain_graph, create_graph, inputs))
     elif watching is not None:
         watching.autograd("backward", _backward, tensors, seeds, retain_graph, create_graph, inputs)
     else:
@@ -71,9 +70,9 @@ def grad(
 
     An input that played no part is an error unless `allow_unused` (then None) or `materialize_grads` (then zeros).
     """
-    executor: Any = current().executor
-    if hasattr(executor, "for_real"):
-        return executor.for_real(  # type: ignore[no-any-return]
+    batching = batcher()
+    if batching is not None:
+        return batching.for_real(  # type: ignore[no-any-return]
             lambda: _grad(outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads)
         )
     watching = recorder()

@@ -14,8 +14,8 @@ from wayfare.eager import new_node, with_history
 from wayfare.errors import ArgumentTypeError, GraphError, InPlaceError, OperationError, ShapeError
 from wayfare.graph.walk import split_edge
 from wayfare.inplace import check_history, rewrite
-from wayfare.op import Op, joint
-from wayfare.state import changed_mode, current, recorder
+from wayfare.op import Op, gradient_only
+from wayfare.state import batcher, changed_mode, current, recorder
 from wayfare.tensor import Tensor, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -126,10 +126,10 @@ class Function:
 
 def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
     watching = recorder()
-    executor: Any = current().executor
-    if watching is None and executor is not None:
-        if hasattr(executor, "for_real"):
-            return executor.for_real(lambda: _apply(cls, args))
+    if watching is None and current().executor is not None:
+        batching = batcher()
+        if batching is not None:
+            return batching.for_real(lambda: _apply(cls, args))
         raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart here",
                              fix="Write it in tensor ops to use it under vmap.")  # fmt: skip
     ctx = FunctionCtx(cls.__name__)
@@ -238,13 +238,7 @@ def _make_record(cls: type[Function]) -> Op:
     def rule(m: Any, needs: tuple[bool, ...], g: Any, ctx: Any) -> list[Any]:
         return _run_backward(cls, ctx, needs, g, m.differentiable)
 
-    def unused(*_args: Any, **_options: Any) -> Any:
-        raise OperationError(f"{cls.__name__}: a custom Function has no rule for this")
-
-    return Op(
-        name=cls.__name__, family="custom", forward=unused, infer=unused, vjp=joint(rule), batch=unused,
-        samples=unused, reference=unused, outputs=None, takes_none=True, grad_name=cls.__name__ + "Backward",
-    )  # fmt: skip
+    return gradient_only(cls.__name__, rule, cls.__name__ + "Backward")
 
 
 def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...], g: Any, create: bool) -> list[Any]:

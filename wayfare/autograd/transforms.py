@@ -20,7 +20,7 @@ from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import reachable, split_edge
-from wayfare.state import current
+from wayfare.state import batcher, current
 from wayfare.tensor import Tensor, wrap
 
 
@@ -137,9 +137,9 @@ def _transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., 
 
 
 def _counted(call: Callable[..., Any], done: bool, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    executor: Any = current().executor
-    if hasattr(executor, "for_real"):
-        return executor.for_real(lambda: _counted(call, done, args, options))
+    batching = batcher()
+    if batching is not None:
+        return batching.for_real(lambda: _counted(call, done, args, options))
     recording = current().grad
     _depth.value += 1
     try:

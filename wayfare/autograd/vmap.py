@@ -16,7 +16,7 @@ from wayfare.eager import apply, tensor_ops
 from wayfare.errors import ArgumentError, ArgumentTypeError, InPlaceError, OperationError, ShapeError
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, Size
-from wayfare.state import Mode, changed_mode, current, recorder_around, set_mode
+from wayfare.state import Mode, changed_mode, current, outer_mode, recorder_around
 from wayfare.tensor import Tensor, wrap
 
 
@@ -152,25 +152,9 @@ class VmapExecutor:
         """A whole batch as one example sees it."""
         return BatchedTensor(value, self.level)
 
-    def outside(self) -> _Outside:
+    def outside(self) -> outer_mode:
         """The mode outside this vmap, but recording as inside."""
-        return _Outside(self.outer)
-
-
-class _Outside:
-    __slots__ = ("_mode", "_previous")
-
-    def __init__(self, mode: Mode | None) -> None:
-        self._mode = mode
-        self._previous: Mode | None = None
-
-    def __enter__(self) -> None:
-        self._previous = current()
-        base = self._mode if self._mode is not None else Mode()
-        set_mode(base.replace(grad=self._previous.grad))
-
-    def __exit__(self, *error: object) -> None:
-        set_mode(self._previous)
+        return outer_mode(self.outer)
 
 
 def map_batch(

@@ -2,7 +2,6 @@
 
     gather(addresses, out)      out[i] = the row at addresses[i]
     add(addresses, values)      the row at addresses[i] += values[i], one after the other
-    strided(addresses, width)   the step between the rows, if there is one: then no copy is needed
 
 Nothing here can see whether an address is good: the caller keeps the memory behind each alive. Such calls are many and
 small, so they go from Python to native code in one step, and native code reads the arrays' own addresses itself. The
@@ -20,6 +19,7 @@ import numpy as np
 from wayfare.backend import crew
 from wayfare.backend.counters import COUNTERS
 from wayfare.backend.expr import NUMPY
+from wayfare.backend.indexed import address_of, cut
 from wayfare.backend.llvm import DATA_OFFSET
 from wayfare.backend.llvm_expr import Writer, memory_type, vector
 from wayfare.backend.machine import Machine
@@ -33,23 +33,19 @@ _SHARE = 512 * 1024
 _COLUMNS = 128
 # How many rows ahead memory is asked for.
 _AHEAD = 8
-# What native code says where there is no step; no step is negative.
-_NO_STEP = -1
 
 
 # -- the way in --------------------------------------------------------------------------------------------------------
 
 
 class _Entry:
-    """A native function that is called with array objects and numbers, and what does the same without native code."""
+    """A native function of two array objects, a number of rows and one of bytes, and what does the same without it."""
 
-    __slots__ = ("_given", "_plain", "_result", "_routine", "call", "kernels")
+    __slots__ = ("_plain", "_routine", "call", "kernels")
 
-    def __init__(self, name: str, write: Callable[[Machine], str], plain: Any, result: Any, *given: Any) -> None:
+    def __init__(self, name: str, write: Callable[[Machine], str], plain: Any) -> None:
         self._routine = Routine(name, write)
         self._plain = plain
-        self._result = result
-        self._given = given
         # How many kernels a call runs: none where there is no native code.
         self.kernels = 0
         # The function itself, once it is known which one: a small call has no time for questions.
@@ -58,18 +54,19 @@ class _Entry:
     def _first_call(self, *given: Any) -> Any:
         if self._routine.ready:
             # Small calls keep the interpreter's lock: giving it up and taking it back costs more than they do.
-            self.call = ctypes.PYFUNCTYPE(self._result, *self._given)(self._routine.address)
+            kinds = (ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64)
+            self.call = ctypes.PYFUNCTYPE(None, *kinds)(self._routine.address)
             self.kernels = 1
         else:
             self.call = self._plain
         return self.call(*given)
 
 
-def _entry(arguments: str, result: str, writer: Writer, given_back: str = "") -> str:
-    """The IR of a function with arguments of its own."""
-    body = "\n".join(["entry:", *writer.rooms, *writer.lines, f"  ret {result} {given_back}"])
+def _entry(arrays: str, writer: Writer) -> str:
+    """The IR of a function of two arrays, a number of rows and one of bytes."""
+    body = "\n".join(["entry:", *writer.rooms, *writer.lines, "  ret void"])
     declared = "\n".join(sorted(writer.declared.values()))
-    return f"define {result} @{NAME}({arguments}) {{\n{body}\n}}\n{declared}\n"
+    return f"define void @{NAME}({arrays}, i64 %count, i64 %bytes) {{\n{body}\n}}\n{declared}\n"
 
 
 def _data(writer: Writer, array: str) -> str:
@@ -128,7 +125,7 @@ def _write_gather(_host: Machine) -> str:
     writer = Writer()
     addresses, out = _data(writer, "%addresses"), _data(writer, "%out")
     _gather_loops(writer, addresses, out, _row_bytes(writer), "%count")
-    return _entry("ptr %addresses, ptr %out, i64 %count, i64 %bytes", "void", writer)
+    return _entry("ptr %addresses, ptr %out", writer)
 
 
 def _write_gather_share(_host: Machine) -> str:
@@ -139,16 +136,13 @@ def _write_gather_share(_host: Machine) -> str:
 
 def _gather_plainly(addresses: Array, out: Array, count: int, size: int) -> None:
     width = size // max(count, 1)
-    target = _address(out)
+    target = address_of(out)
     for address in addresses.tolist():
         ctypes.memmove(target, address, width)
         target += width
 
 
-_GATHER = _Entry(
-    "gather_addresses", _write_gather, _gather_plainly,
-    None, ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64,
-)  # fmt: skip
+_GATHER = _Entry("gather_addresses", _write_gather, _gather_plainly)
 _GATHER_SHARE = Routine("gather_addresses_share", _write_gather_share)
 
 
@@ -161,9 +155,9 @@ def gather(addresses: Array, out: Array) -> None:
     if size >= _SHARE and crew.threads() > 1 and _GATHER_SHARE.ready:
         count = len(addresses)
         width = size // count
-        places, made = _address(addresses), _address(out)
+        places, made = address_of(addresses), address_of(out)
         words: list[int] = []
-        parts = _cut(count, crew.threads())
+        parts = cut(count, crew.threads())
         for begin, end in parts:
             words += [places + 8 * begin, made + begin * width, width, end - begin]
         _GATHER_SHARE.run(words, len(parts))
@@ -206,7 +200,7 @@ def _write_add(dtype: str) -> Callable[[Machine], str]:
         addresses, values = _data(writer, "%addresses"), _data(writer, "%values")
         width = _row_bytes(writer)
         _add_loops(writer, host, dtype, addresses, "0", values, width, width, "%count")
-        return _entry("ptr %addresses, ptr %values, i64 %count, i64 %bytes", "void", writer)
+        return _entry("ptr %addresses, ptr %values", writer)
 
     return write
 
@@ -232,13 +226,7 @@ def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None
         row += value
 
 
-_ADD = {
-    NUMPY[dtype]: _Entry(
-        f"add_addresses_{dtype}", _write_add(dtype), _add_plainly,
-        None, ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64,
-    )
-    for dtype in ("f32", "f64")
-}  # fmt: skip
+_ADD = {NUMPY[d]: _Entry(f"add_addresses_{d}", _write_add(d), _add_plainly) for d in ("f32", "f64")}
 _ADD_SHARE = {NUMPY[d]: Routine(f"add_addresses_share_{d}", _write_add_share(d)) for d in ("f32", "f64")}
 
 
@@ -257,81 +245,13 @@ def add(addresses: Array, values: Array) -> None:
         routine = _ADD_SHARE[values.dtype]
         if routine.ready:
             width = size // count
-            places, given = _address(addresses), _address(values)
+            places, given = address_of(addresses), address_of(values)
             words: list[int] = []
             # Whole cache lines, so that threads seldom meet in one.
-            parts = _cut(width, min(crew.threads(), width // _COLUMNS), 64)
+            parts = cut(width, min(crew.threads(), width // _COLUMNS), 64)
             for begin, end in parts:
                 words += [places, begin, given + begin, width, end - begin, count]
             routine.run(words, len(parts))
             return
     entry.call(addresses, values, count, size)
     COUNTERS.kernels_run += entry.kernels
-
-
-# -- rows that lie evenly ----------------------------------------------------------------------------------------------
-
-
-def _write_strided(_host: Machine) -> str:
-    writer = Writer()
-    addresses = _data(writer, "%addresses")
-    first, second = (writer.let(f"load i64, ptr {_at(writer, addresses, k, 8)}") for k in ("0", "1"))
-    step = writer.let(f"sub i64 {second}, {first}")
-    even = writer.let(f"icmp sge i64 {step}, %width")
-    found = writer.variable("i64", writer.let(f"select i1 {even}, i64 {step}, i64 {_NO_STEP}"))
-    expected = writer.variable("i64", second)
-    # One that lies elsewhere ends the loop: the rest is not looked at.
-    writer.do("br label %test")
-    writer.label("test")
-    i = writer.let("phi i64 [ 2, %entry ], [ %next, %body ]")
-    going = writer.let(f"icmp sge i64 {found.get()}, 0")
-    more = writer.let(f"and i1 {going}, {writer.let(f'icmp slt i64 {i}, %count')}")
-    writer.do(f"br i1 {more}, label %body, label %done")
-    writer.label("body")
-    expected.set(writer.let(f"add i64 {expected.get()}, {step}"))
-    there = writer.let(f"load i64, ptr {_at(writer, addresses, i, 8)}")
-    same = writer.let(f"icmp eq i64 {there}, {expected.get()}")
-    found.set(writer.let(f"select i1 {same}, i64 {step}, i64 {_NO_STEP}"))
-    writer.do(f"%next = add i64 {i}, 1")
-    writer.do("br label %test")
-    writer.label("done")
-    return _entry("ptr %addresses, i64 %count, i64 %width", "i64", writer, found.get())
-
-
-def _strided_plainly(addresses: Array, count: int, width: int) -> int:
-    places = addresses.tolist()
-    first, step = places[0], places[1] - places[0]
-    even = step >= width and places == [first + k * step for k in range(count)]
-    return step if even else _NO_STEP
-
-
-_STRIDED = _Entry(
-    "strided_addresses", _write_strided, _strided_plainly,
-    ctypes.c_int64, ctypes.py_object, ctypes.c_int64, ctypes.c_int64,
-)  # fmt: skip
-
-
-def strided(addresses: Array, width: int) -> int | None:
-    """The step in bytes from each address to the next, if it is always the same and rows of `width` do not overlap.
-
-    None if not. A single row lies as if rows followed without gaps.
-    """
-    count = len(addresses)
-    if count < 2:
-        return width
-    step: int = _STRIDED.call(addresses, count, width)
-    return None if step < 0 else step
-
-
-# -- sharing -----------------------------------------------------------------------------------------------------------
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _cut(size: int, shares: int, grain: int = 1) -> list[tuple[int, int]]:
-    """0 … size in about so many ranges, which begin at multiples of the grain."""
-    share = max(-(-size // shares), 1)
-    share = -(-share // grain) * grain
-    return [(begin, min(begin + share, size)) for begin in range(0, size, share)]

@@ -88,8 +88,8 @@ def gather_rows(x: Array, index: Array) -> Array | None:
     places = np.ascontiguousarray(index)
     out = pool.empty(index.shape + tail, x.dtype)
     words: list[int] = []
-    parts = _cut(index.size, _shares(moved))
-    table, chosen, made = _address(x), _address(places), _address(out)
+    parts = cut(index.size, _shares(moved))
+    table, chosen, made = address_of(x), address_of(places), address_of(out)
     for begin, end in parts:
         words += [table, chosen + 8 * begin, made + begin * width, width, width, end - begin]
     _GATHER.run(words, len(parts))
@@ -154,21 +154,21 @@ def add_rows(out: Array, index: Array, values: Array, axis: int = 0) -> bool:
     steps = [rows * width * size, width * size, count * width * size, width * size]
     words: list[int] = []
     if outer >= shares:
-        parts = _cut(outer, shares)
+        parts = cut(outer, shares)
         for a, b in parts:
-            given = [_address(out) + a * steps[0], _address(index), _address(values) + a * steps[2]]
+            given = [address_of(out) + a * steps[0], address_of(index), address_of(values) + a * steps[2]]
             words += [*given, *steps, b - a, count, width, 0, rows]
     elif width * size >= 128 * shares:
         # Whole cache lines, so that threads do not meet in one.
-        parts = _cut(width, shares, 64 // size)
+        parts = cut(width, shares, 64 // size)
         for a, b in parts:
-            given = [_address(out) + a * size, _address(index), _address(values) + a * size]
+            given = [address_of(out) + a * size, address_of(index), address_of(values) + a * size]
             words += [*given, *steps, outer, count, b - a, 0, rows]
     else:
         # Everybody reads all of the index: for narrow rows that is as much as the work itself.
-        parts = _cut(rows, shares if width > 4 else 1)
+        parts = cut(rows, shares if width > 4 else 1)
         for a, b in parts:
-            given = [_address(out), _address(index), _address(values)]
+            given = [address_of(out), address_of(index), address_of(values)]
             words += [*given, *steps, outer, count, width, a, b - a]
     routine.run(words, len(parts))
     return True
@@ -260,19 +260,19 @@ def _run_along(routine: Routine, table: Array, index: Array, values: Array, axis
     shares = _shares(values.nbytes + index.nbytes)
     words: list[int] = []
     if outer >= shares:
-        parts = _cut(outer, shares)
+        parts = cut(outer, shares)
         for a, b in parts:
-            given = [_address(table) + a * steps[0], _address(index) + a * steps[2], _address(values) + a * steps[4]]
+            given = [address_of(x) + a * step for x, step in ((table, steps[0]), (index, steps[2]), (values, steps[4]))]
             words += [*given, *steps, b - a, count, width]
     elif reading:
-        parts = _cut(count, shares)
+        parts = cut(count, shares)
         for a, b in parts:
-            given = [_address(table), _address(index) + a * steps[3], _address(values) + a * steps[5]]
+            given = [address_of(table), address_of(index) + a * steps[3], address_of(values) + a * steps[5]]
             words += [*given, *steps, outer, b - a, width]
     else:
-        parts = _cut(width, shares, 64 // size)
+        parts = cut(width, shares, 64 // size)
         for a, b in parts:
-            given = [_address(table) + a * size, _address(index) + a * 8, _address(values) + a * size]
+            given = [address_of(table) + a * size, address_of(index) + a * 8, address_of(values) + a * size]
             words += [*given, *steps, outer, count, b - a]
     routine.run(words, len(parts))
 
@@ -285,7 +285,8 @@ def _within(index: Array, size: int) -> bool:
     return index.dtype == _INDEX and bool(np.maximum.reduce(index.view(np.uint64), axis=None, initial=0) < size)
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
+    """Where the data of an array lie."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -294,7 +295,7 @@ def _shares(moved: int) -> int:
     return crew.threads() if moved >= _SHARE else 1
 
 
-def _cut(size: int, shares: int, grain: int = 1) -> list[tuple[int, int]]:
+def cut(size: int, shares: int, grain: int = 1) -> list[tuple[int, int]]:
     """0 … size in about so many ranges, which begin at multiples of the grain."""
     share = max(-(-size // shares), 1)
     share = -(-share // grain) * grain

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wayfare.batched.value import Call
-from wayfare.errors import WayfareError
+from wayfare.errors import GraphError, WayfareError
 from wayfare.tensor import wrap
 
 if TYPE_CHECKING:
@@ -33,6 +33,24 @@ def _note(error: BaseException, example: Example, site: Any) -> None:
         setattr(error, _NAMED, True)
     except AttributeError:
         pass  # an exception of a class with slots: it may be noted twice
+
+
+class _Lost:
+    """In the place of a group: the call could not be made."""
+
+    number = round = -1
+
+    def error(self) -> GraphError:
+        """What to say of such a call."""
+        return GraphError("this tensor could not be computed: an error was found when its call was to be made",
+                          fix="Do not use it where that error is caught.")  # fmt: skip
+
+    def array_of(self, value: Any) -> NoReturn:
+        """There are no numbers."""
+        raise self.error()
+
+
+LOST = _Lost()
 
 
 class Blamed(Exception):

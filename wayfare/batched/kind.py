@@ -38,7 +38,7 @@ class Kind:
 
     def __init__(
         self, session: Session, key: Any, name: str, what: Any, attrs: dict[str, Any], pattern: Sequence[Tensor | None],
-        outs: Sequence[Row], carries: Sequence[bool], run: Runner, grad: bool,
+        outs: Sequence[Row], carries: Sequence[bool], run: Runner, state: Any,
     ) -> None:  # fmt: skip
         self.session: Session | None = session
         self.key = key
@@ -52,9 +52,10 @@ class Kind:
         # Which outputs carry a gradient, if any input has one.
         self.carries = tuple(carries)
         self.layout = tuple([(i, row, carries[i]) for i, row in enumerate(self.outs)])
-        self.grad = grad
-        self.inference = "inference" in key[:3]
-        self.differentiable = grad and any(carries)
+        # What part of the key says of the mode: are gradients recorded, or are these calls for inference only?
+        self.grad = state is True
+        self.inference = state == "inference"
+        self.differentiable = self.grad and any(carries)
         self.leaf_needs = self.differentiable and any(t._requires_grad for t in self.leaves)
         self.run = run
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000

@@ -11,14 +11,15 @@ from wayfare.eager import apply, tensor_ops
 from wayfare.tensor import Tensor, wrap
 
 
-def _all_inputs(kind: Kind, rows: list[Tensor], batched: list[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+def all_inputs(kind: Kind, rows: list[Tensor], batched: list[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+    """All inputs in their order, and which of them have a batch in front."""
     flags = iter(batched)
     return kind.inputs(rows), tuple([t is None and next(flags) for t in kind.pattern])
 
 
 def run_op(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """One op on all rows at once."""
-    inputs, flags = _all_inputs(kind, rows, batched)
+    inputs, flags = all_inputs(kind, rows, batched)
     if True not in flags:
         return apply(kind.what, inputs, kind.attrs)
     return kind.what.batch(tensor_ops, size, inputs, flags, kind.attrs)
@@ -26,13 +27,13 @@ def run_op(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extra
 
 def run_selected(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """Rows of one shared tensor, each call its own."""
-    inputs, _ = _all_inputs(kind, rows, batched)
+    inputs, _ = all_inputs(kind, rows, batched)
     return tensor_ops.index(inputs[0], wrap(np.array(extras, np.int64)), dims=(0,))
 
 
 def run_random(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """Each call draws by its own key, so it draws the same alone and in company."""
-    inputs, flags = _all_inputs(kind, rows, batched)
+    inputs, flags = all_inputs(kind, rows, batched)
     made = []
     for i, key in enumerate(extras):
         own = tuple(tensor_ops.select(t, dim=0, index=i) if b else t for t, b in zip(inputs, flags, strict=True))

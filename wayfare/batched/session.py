@@ -19,7 +19,7 @@ from wayfare.eager import apply
 from wayfare.nested import TENSOR, rebuild
 from wayfare.op import REGISTRY, Op
 from wayfare.site import INSIDE
-from wayfare.state import STATE, current
+from wayfare.state import STATE
 from wayfare.tensor import Tensor
 
 _getframe = sys._getframe
@@ -29,6 +29,8 @@ _new_call, _new_value, _new_tensor = Call.__new__, Value.__new__, Tensor.__new__
 
 class Session(Work):
     """Records what examples do and runs it in groups. It is in force as an executor."""
+
+    batches = True
 
     # -- recording
 
@@ -77,7 +79,7 @@ class Session(Work):
         found = tuple(key)
         kind = self.kinds.get(found)
         if kind is None:
-            kind = self._new_kind(op, found, inputs, attrs, extra, grad)
+            kind = self._new_kind(op, found, inputs, attrs, extra)
             if kind is None:
                 return self._now(op, inputs, attrs if extra is None else attrs | {"key": extra})
         made = self.record(kind, rows, extra, 3)
@@ -212,13 +214,16 @@ class Session(Work):
             if not options:
                 # Nearly always the same cell is called again. There are no tensors in this key, so it can be compared.
                 last = self.recent.get(about)
-                kind = last[1] if last is not None and last[0] == key else self.kinds.get(tuple(key))
-                if kind is None or not kind.what.holds():
-                    kind = self._whole_kind(owner, function, args, options, mode.grad, about)
-                if last is None or kind is not last[1]:
-                    self.recent[about] = (key, kind)
+                if last is not None and last[0] == key:
+                    kind = last[1]
+                else:
+                    kind = self.kinds.get(tuple(key))
+                    if kind is not None:
+                        self.recent[about] = (key, kind)
+                if kind is not None and not kind.what.holds():
+                    kind = None
         if kind is None:
-            kind, rows = self._unusual_call(key[:3], owner, function, args, options, mode.grad, about)
+            kind, rows = self._unusual_call(key[:3], owner, function, args, options, about)
         if kind is None or kind is NOT_WHOLE:
             return NotImplemented
         made = self.record(kind, rows, None, 3)
@@ -240,35 +245,28 @@ class Session(Work):
         return self.whole_call(module, forward_of, args, options, OF_MODULE)
 
     def _unusual_call(
-        self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, grad: bool, about: About
+        self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, about: About
     ) -> tuple[Kind | None, list[Any]]:
-        """The kind and the rows of a call with any arguments."""
+        """The kind and the rows of a call with any arguments, met before or not; None if no key can be made of them."""
+        tensors: list[Tensor] = []
         rows: list[Any] = []
         try:
-            take_apart(args, key, [], rows)
+            take_apart(args, key, tensors, rows)
             for option, value in options.items():
                 key.append(option)
-                take_apart((value,), key, [], rows)
-            kind = self.kinds.get(tuple(key))
+                take_apart((value,), key, tensors, rows)
         except TypeError:
             return None, rows
+        found = tuple(key)
+        kind = self.kinds.get(found)
         if kind is None or not kind.what.holds():
-            kind = self._whole_kind(owner, function, args, options, grad, about)
+            if kind is not None:
+                self.retired.append(kind)
+            kind = self.kinds[found] = find_whole(self, found, owner, function, args, options, tensors, about)
         return kind, rows
 
-    def _whole_kind(self, owner: Any, function: Any, args: Any, options: Any, grad: bool, about: About) -> Kind | None:
-        key: list[Any] = [function, owner, "inference" if current().inference else grad]
-        tensors: list[Tensor] = []
-        take_apart(args, key, tensors, [])
-        for option, value in options.items():
-            key.append(option)
-            take_apart((value,), key, tensors, [])
-        kind = find_whole(self, tuple(key), owner, function, args, options, tensors, grad, about)
-        self.kinds[tuple(key)] = kind or NOT_WHOLE
-        return kind
-
     def _new_kind(
-        self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any, grad: bool
+        self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any
     ) -> Kind | None:
         """A kind met for the first time; None for an op whose shape rule needs the numbers."""
         pattern = [t if t.__class__ is not LazyTensor and is_shared(t) else None for t in inputs]
@@ -282,7 +280,7 @@ class Session(Work):
             outs = outcome(op, given, attributes_key(attrs), rows)
         except NotImplementedError:
             return None
-        kind = Kind(self, key, op.name, op, attrs, pattern, outs, carried(op, outs), run, grad)
+        kind = Kind(self, key, op.name, op, attrs, pattern, outs, carried(op, outs), run, key[1])
         self.kinds[key] = kind
         return kind
 

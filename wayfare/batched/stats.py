@@ -27,7 +27,6 @@ class Stats:
     nodes: int = 0
     groups: int = 0
     rounds: int = 0
-    settled: int = 0
     gathers: int = 0
     copies_avoided: int = 0
     seconds: float = 0.0

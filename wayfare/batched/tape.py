@@ -21,21 +21,17 @@ from wayfare.batched.group import Group, Scattered, Shared, Slice, part_of
 from wayfare.batched.segment import Segment
 from wayfare.batched.value import Array, Value
 from wayfare.eager import record_one
-from wayfare.errors import GraphError, OperationError
+from wayfare.errors import GraphError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import reachable, split_edge
-from wayfare.op import REGISTRY, Op, joint, raw_ops
+from wayfare.op import REGISTRY, gradient_only, raw_ops
 from wayfare.site import user_frame
-from wayfare.state import changed_mode, current
+from wayfare.state import batcher, changed_mode
 from wayfare.tensor import Tensor, wrap
 
 _LINEAR, _LINEAR_PLAIN, _CLONE = REGISTRY["linear"], REGISTRY["linear_plain"], REGISTRY["clone"]
 # Numbers held back for one weight before its product is done after all.
 _HELD_BACK = 16 * 1024 * 1024
-
-
-def _unused(*_args: Any, **_options: Any) -> Any:
-    raise OperationError("a batched segment has no rule for this", fix="Call the function itself, not its record.")
 
 
 class Tape:
@@ -102,9 +98,7 @@ class Tape:
 
 def _in_the_open() -> Any:
     """Ops run and are recorded as usual: a session must not take them for those of an example."""
-    if hasattr(current().executor, "for_real"):
-        return changed_mode(grad=True, executor=None)
-    return changed_mode(grad=True)
+    return changed_mode(grad=True) if batcher() is None else changed_mode(grad=True, executor=None)
 
 
 def _without_history(t: Tensor) -> Tensor:
@@ -174,15 +168,9 @@ def _rule(m: Any, needs: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]:
     return tape.pull_recorded(list(g), needs) if m.differentiable else tape.pull(list(g), needs)
 
 
-_PASSED_ON = Op(
-    name="map", family="custom", forward=_unused, infer=_unused, vjp=joint(lambda m, needs, g, tape: list(g)),
-    batch=_unused, samples=_unused, reference=_unused, outputs=None, takes_none=True, grad_name="MapBackward",
-)  # fmt: skip
-
-_RECORD = Op(
-    name="map", family="custom", forward=_unused, infer=_unused, vjp=joint(_rule), batch=_unused, samples=_unused,
-    reference=_unused, outputs=None, takes_none=True, grad_name="MapBackward",
-)  # fmt: skip
+_RECORD = gradient_only("map", _rule, "MapBackward")
+# Of a segment that was taken apart: what arrives goes on to the rows it became.
+_PASSED_ON = gradient_only("map", lambda m, needs, g, tape: list(g), "MapBackward")
 
 
 class _WayBack:

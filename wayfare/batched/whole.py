@@ -8,13 +8,13 @@ as it stands where it takes a batch in front, else as a fused function of the wh
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wayfare.autograd.vmap import map_batch
-from wayfare.backend.writes import tick
 from wayfare.batched.kind import Kind, as_of_now, exact, is_own, is_shared
 from wayfare.batched.lazy import LazyTensor
+from wayfare.batched.runners import all_inputs
 from wayfare.batched.value import Row, row_of
 from wayfare.eager import apply, tensor_ops
 from wayfare.errors import WayfareError
@@ -23,8 +23,6 @@ from wayfare.fused import Fused, NotFusable, TracedTensor, TraceExecutor
 from wayfare.fusion.record import by_ops
 from wayfare.fusion.trace import Value as Traced
 from wayfare.fusion.trace import leaf
-from wayfare.graph.node import Node
-from wayfare.graph.walk import split_edge
 from wayfare.nested import TENSOR, flatten, only_tensors, rebuild
 from wayfare.state import STATE, changed_mode
 from wayfare.tensor import Tensor
@@ -100,7 +98,7 @@ class Whole:
             found = self._forms[flags] = _Quiet(_named(map_batch(self.listed, dims, 0), self.name))
         return found
 
-    def as_traced(self, tensors: list[Tensor], flags: tuple[bool, ...], size: int) -> Any:
+    def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
         """The ops that were seen, one by one: what the function did, whatever it would do now."""
         leaves, outside, stand_for, values = self._traced
         known: dict[Any, Any] = dict(zip([*leaves, *stand_for], [*tensors, *outside], strict=True))
@@ -116,7 +114,6 @@ class Whole:
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
         stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
         executor = _Watch(len(leaves), STATE.mode)
-        began = tick()
         # What a trace draws must not count: it ends there, and the real call draws for itself.
         with changed_mode(executor=executor, grad=grad, generator=Generator()):
             result = self.call(stand_ins)
@@ -128,7 +125,9 @@ class Whole:
             values = [executor.value(t) for t in made]
         self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
         self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
-        self.captured = tuple(_leaves_of(executor.captured, began))
+        if any([t._edge is not None for t in executor.captured]):
+            raise NotFusable("it uses a tensor with a history that it was not given")
+        self.captured = tuple(executor.captured)
         self._traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
@@ -185,21 +184,6 @@ class _Watch(_Everything):
         return super().value(t)
 
 
-def _leaves_of(tensors: list[Tensor], began: int) -> list[Tensor]:
-    """The tensors from outside that these were computed from inside the function, which began at that time."""
-    found: dict[int, Tensor] = {}
-    waiting = [t._edge or t for t in tensors]
-    while waiting:
-        target, _ = split_edge(waiting.pop())
-        if isinstance(target, Node):
-            if target.number < began:
-                raise NotFusable("it uses a tensor with a history that it was not given")
-            waiting += [edge for edge in target.edges if edge is not None]
-        else:
-            found[id(target)] = target
-    return list(found.values())
-
-
 def _always() -> bool:
     return True
 
@@ -209,8 +193,21 @@ def _named(function: Any, name: str) -> Any:
     return function
 
 
-# owner → (function, structure, rows …) → Whole, or None where the function must be taken apart.
-_KNOWN: weakref.WeakKeyDictionary[Any, dict[Any, Whole | None]] = weakref.WeakKeyDictionary()
+class _Known:
+    """What is known of one function of one owner."""
+
+    __slots__ = ("changed", "too_long", "wholes")
+
+    def __init__(self) -> None:
+        # (structure, rows …) → Whole, or None where the function must be taken apart.
+        self.wholes: dict[Any, Whole | None] = {}
+        # How often what it depends on has changed, and how often it was too long.
+        self.changed = 0
+        self.too_long = 0
+
+
+# owner → function → what is known of it.
+_KNOWN: weakref.WeakKeyDictionary[Any, dict[Any, _Known]] = weakref.WeakKeyDictionary()
 
 
 def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
@@ -239,52 +236,56 @@ def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any
 
 
 def find_whole(
-    session: Session, key: Any, owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor], grad: bool,
+    session: Session, key: tuple[Any, ...], owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor],
     about: About,
-) -> Kind | None:  # fmt: skip
-    """The kind of a call: known from an earlier session, or traced now."""
+) -> Kind:  # fmt: skip
+    """The kind of a call: known from an earlier session, or traced now; NOT_WHOLE if it must be taken apart."""
     rows = [t._lazy.row if t.__class__ is LazyTensor else row_of(t._array.shape, t._array.dtype) for t in tensors]
-    known = _KNOWN.setdefault(owner, {})
-    short = (function, grad, *[part for part in key[3:] if not isinstance(part, Tensor)], *rows)
-    strikes = known.get((function, "strikes"), 0)
-    whole = known.get(short, _Unknown)
-    if whole is not _Unknown and whole is not None and not whole.holds():
-        known[function, "strikes"] = strikes = strikes + 1  # type: ignore[assignment,operator]
-        whole = _Unknown
-    if whole is _Unknown:
-        if len(known) > _MOST:
-            known.clear()
-        numbers: list[float] = []
-        structure = flatten((args, options), [], numbers)
-        natural = all(len(row.shape) <= about.in_front for row in rows)
-        whole = Whole(owner, function, structure, natural, about.name_in(owner))
-        too_long: Any = known.get((function, "long"), 0)
-        holds = None if too_long >= _LONG or strikes > _STRIKES else about.guard(owner)  # type: ignore[operator]
-        if holds is None or numbers:
-            whole = None
-        else:
-            try:
-                whole.trace(rows, grad)
-                whole.holds = holds
-                if not holds():
-                    whole = None
-            except TooLong:
-                whole = None
-                known[function, "long"] = too_long + 1
-            except (NotFusable, WayfareError):
-                # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
-                whole = None
-        known[short] = whole
+    known = _KNOWN.setdefault(owner, {}).setdefault(function, _Known())
+    # Shared tensors are handed over anew at each call: only what they look like matters.
+    short = (*[part for part in key[2:] if not isinstance(part, Tensor)], *rows)
+    whole = known.wholes.get(short)
+    if whole is not None and not whole.holds():
+        known.changed += 1
+        whole = None
+    elif whole is None and short in known.wholes:
+        return NOT_WHOLE  # type: ignore[no-any-return]
     if whole is None:
-        return None
+        if len(known.wholes) >= _MOST:
+            known.wholes.clear()
+        whole = known.wholes[short] = _traced(known, owner, function, args, options, rows, key[2] is True, about)
+    if whole is None:
+        return NOT_WHOLE  # type: ignore[no-any-return]
     pattern = [t if t.__class__ is Tensor and is_shared(t) else None for t in tensors]
-    kind = Kind(session, key, whole.name, whole, {}, pattern, whole.outs, whole.carries, run_whole, grad)
+    kind = Kind(session, key, whole.name, whole, {}, pattern, whole.outs, whole.carries, run_whole, key[2])
     kind.leaf_needs = kind.differentiable and any([t._requires_grad for t in (*whole.captured, *kind.leaves)])
     kind.leaves = (*kind.leaves, *whole.captured)
     return kind
 
 
-_Unknown: Any = object()
+def _traced(
+    known: _Known, owner: Any, function: Any, args: Any, options: Any, rows: list[Row], grad: bool, about: About
+) -> Whole | None:
+    """What such a call comes to; None where it must be taken apart."""
+    numbers: list[float] = []
+    structure = flatten((args, options), [], numbers)
+    if numbers or known.too_long >= _LONG or known.changed > _STRIKES:
+        return None
+    holds = about.guard(owner)
+    if holds is None:
+        return None
+    natural = all(len(row.shape) <= about.in_front for row in rows)
+    whole = Whole(owner, function, structure, natural, about.name_in(owner))
+    try:
+        whole.trace(rows, grad)
+    except TooLong:
+        known.too_long += 1
+        return None
+    except (NotFusable, WayfareError):
+        # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
+        return None
+    whole.holds = holds
+    return whole if holds() else None
 
 
 class _NotWhole:
@@ -310,9 +311,7 @@ NOT_WHOLE: Any = _NotWhole()
 def run_whole(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """The function once for all rows."""
     whole: Whole = kind.what
-    following, flags = iter(rows), iter(batched)
-    tensors = [next(following) if t is None else t for t in kind.pattern]
-    several = tuple([t is None and next(flags) for t in kind.pattern])
+    tensors, several = all_inputs(kind, rows, batched)
     if not whole.holds():
         return whole.as_traced(tensors, several, size)
     if True not in several:

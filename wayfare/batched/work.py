@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from wayfare.batched.examples import Hub
-from wayfare.batched.faults import Blamed, blame
+from wayfare.batched.faults import LOST, Blamed, blame
 from wayfare.batched.group import Group
 from wayfare.batched.kind import Kind
 from wayfare.batched.lazy import LazyTensor, become
@@ -18,7 +18,7 @@ from wayfare.batched.segment import Segment
 from wayfare.batched.settling import settle_tensors
 from wayfare.batched.stats import KindStats, Stats
 from wayfare.batched.value import Array, Call, Value
-from wayfare.state import STATE, Mode, changed_mode, set_mode
+from wayfare.state import Mode, changed_mode, outer_mode, set_mode
 from wayfare.tensor import Tensor, wrap
 
 # Bytes of results (and a thousand for each call) that may be pending before they are computed.
@@ -35,13 +35,14 @@ class Work:
         self.stats = Stats()
         self.hub = Hub(self)
         self.kinds: dict[Any, Kind] = {}
-        self._retired: list[Kind] = []
+        # Those that calls are no longer of.
+        self.retired: list[Kind] = []
         # Of kinds without rows of their own: the one value that all their calls have.
         self.once: dict[Kind, tuple[Value, ...]] = {}
         # Classes of modules whose calls may be taken as one.
         self.whole_classes: dict[type, bool] = {}
         # The last call of each cell: its key and its kind.
-        self.recent: dict[Any, tuple[list[Any], Kind | None]] = {}
+        self.recent: dict[Any, tuple[list[Any], Kind]] = {}
         self.pending: list[Call] = []
         self.pending_bytes = 0
         # Tensors that are to become ordinary ones if they are still held at the end.
@@ -52,22 +53,24 @@ class Work:
         self.looking_outside = False
         self._segment = Segment(self.stats)
         self._groups = 0
+        # Has a call failed, and its example gone on?
+        self._lost = False
         self._modes: dict[bool, Mode | None] = {}
-        # Recording makes many small objects and no garbage: looking for it would take a third of the time.
+        # Recording makes many small objects and no garbage: looking for it takes up to two fifths of the time.
         self._collects = gc.isenabled()
         gc.disable()
         self._began = perf_counter()
 
-    def outside(self) -> Any:
+    def outside(self) -> outer_mode:
         """The mode outside the session, but recording gradients as inside."""
-        return _Outside(self.outer)
+        return outer_mode(self.outer)
 
     def changing(self) -> None:
         """Something that calls count on is about to change: what was recorded before must run first."""
         self.hub.wait(None)
         if self.pending:
             self.flush()
-        self._retired += self.kinds.values()
+        self.retired += self.kinds.values()
         self.kinds = {}
         self.recent = {}
         self.once.clear()
@@ -117,6 +120,9 @@ class Work:
 
     def _run(self, calls: list[Call]) -> None:
         kind = calls[0].kind
+        for call in calls if self._lost else ():
+            if any([v.__class__ is Value and v.call.group is LOST for v in call.inputs]):
+                raise Blamed(LOST.error(), call)
         self._groups += 1
         group = Group(self._groups, self.stats.rounds, kind, calls)
         grad = kind.grad
@@ -153,6 +159,8 @@ class Work:
         for c in lost:
             c.handles = c.example = None
             c.inputs = ()
+            c.group = LOST
+        self._lost = True
         self.pending = [c for c in self.pending if c not in lost]
 
     def settle(self) -> None:
@@ -160,7 +168,6 @@ class Work:
         self.hub.wait(None)
         if self.pending:  # Others went on before this example did.
             self.flush()
-        self.stats.settled += 1
         self.looking_outside = False
         self.overwritten = []
         segment, self._segment = self._segment, Segment(self.stats)
@@ -174,7 +181,6 @@ class Work:
         """The end: settle, and let go of everything."""
         self.settle()
         stats = self.stats
-        stats.settled -= 1
         stats.seconds = perf_counter() - self._began
         self.release()
         return stats
@@ -182,7 +188,7 @@ class Work:
     def release(self) -> None:
         """Let go of everything, finished or not."""
         stats = self.stats
-        kinds = [*self._retired, *self.kinds.values()]
+        kinds = [*self.retired, *self.kinds.values()]
         stats.kinds = [KindStats(k.name, k.nodes, k.groups, k.largest) for k in kinds if k.nodes]
         stats.nodes = sum([k.nodes for k in kinds])
         stats.groups = sum([k.groups for k in kinds])
@@ -195,7 +201,7 @@ class Work:
             # Only after a failure: what was written in place is as it was.
             if tensor.__class__ is LazyTensor:
                 become(tensor, wrap(array))
-        self.kinds, self._retired, self.once, self.pending, self.live = {}, [], {}, [], []
+        self.kinds, self.retired, self.once, self.pending, self.live = {}, [], {}, [], []
         self.recent = {}
         self.overwritten = []
         self._segment = Segment(stats)
@@ -221,19 +227,3 @@ def _due(calls: list[Call], targets: Sequence[Value]) -> tuple[list[Call], list[
                     waiting.append(call)
     return [c for c in calls if c in needed], [c for c in calls if c not in needed]
 
-
-class _Outside:
-    __slots__ = ("_mode", "_previous")
-
-    def __init__(self, mode: Mode | None) -> None:
-        self._mode = mode
-        self._previous: Mode | None = None
-
-    def __enter__(self) -> None:
-        self._previous = STATE.mode
-        grad = self._previous is None or self._previous.grad
-        base = self._mode if self._mode is not None else Mode()
-        set_mode(base.replace(grad=grad, executor=None))
-
-    def __exit__(self, *error: object) -> None:
-        set_mode(self._previous)

@@ -24,7 +24,7 @@ from wayfare.compiled.tree import Stretch
 from wayfare.compiled.watch import Watcher, bound_as
 from wayfare.fusion.trace import Value
 from wayfare.op import Op
-from wayfare.state import OF_BATCHING, changed_mode, current
+from wayfare.state import changed_mode, current
 from wayfare.tensor import Tensor
 
 
@@ -32,6 +32,7 @@ class Follower(Matching):
     """The executor while a recorded function is followed."""
 
     records = True
+    batches = False
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(list(entry.tree.roots.values()))
@@ -370,7 +371,7 @@ class Follower(Matching):
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else a recorder is asked for is done by a real one."""
-        if name.startswith("__") or name in OF_BATCHING:
+        if name.startswith("__"):
             raise AttributeError(name)
         self.happen()
         return getattr(self.watcher, name)

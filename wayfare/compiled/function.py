@@ -28,7 +28,7 @@ from wayfare.compiled.structure import ITEM, OBJECT, Opaque, has_objects, take_a
 from wayfare.compiled.tree import Unsteady
 from wayfare.errors import OperationError
 from wayfare.spec import default_dtype
-from wayfare.state import STATE, Mode, changed_mode
+from wayfare.state import STATE, Mode, batcher, changed_mode
 from wayfare.tensor import Tensor
 
 # Kinds of calls remembered for one function, and states of what it depends on for each.
@@ -84,7 +84,7 @@ class Compiled:
         if mode is not None and (
             mode.executor is not None or mode.anomaly or mode.saved_hooks is not None or mode.generator is not None
         ):
-            return self._elsewhere(mode, args, options)
+            return self._elsewhere(args, options)
         self.calls += 1
         tensors: list[Tensor] = []
         objects: list[Any] = []
@@ -112,14 +112,14 @@ class Compiled:
                     return self._rerun_from_now_on(key, often, args, options)
             return self._record(None, key, tensors, objects, args, options)
 
-    def _elsewhere(self, mode: Mode, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _elsewhere(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A call while somebody else runs the ops, or watches them."""
-        whole = getattr(mode.executor, "whole_call", None)
-        if whole is not None:
+        batching = batcher()
+        if batching is not None:
             if self._is_method and args:
-                made = whole(args[0], self._function, args[1:], options, self)
+                made = batching.whole_call(args[0], self._function, args[1:], options, self)
             else:
-                made = whole(self, _call_function, args, options, self)
+                made = batching.whole_call(self, _call_function, args, options, self)
             if made is not NotImplemented:
                 return made
         return self._function(*args, **options)

@@ -19,25 +19,17 @@ from wayfare.compiled.notes import RETOLD
 from wayfare.compiled.recording import Recording
 from wayfare.compiled.tree import rebased
 from wayfare.eager import apply, tensor_ops
-from wayfare.errors import GraphError, InPlaceError, OperationError
+from wayfare.errors import GraphError, InPlaceError
 from wayfare.fusion.plan import Plan, Slot
 from wayfare.fusion.trace import Step, Value, in_order
 from wayfare.graph.node import Node
-from wayfare.op import Op, joint
+from wayfare.op import Op, gradient_only
 from wayfare.site import user_frame
 from wayfare.tensor import Tensor, wrap
 
 
-def _unused(*_args: Any, **_options: Any) -> Any:
-    raise OperationError("a compiled call has no rule for this", fix="Call the function itself, not its record.")
-
-
 def _record_of(name: str, rule: Any) -> Op:
-    return Op(
-        name=name, family="custom", forward=_unused, infer=_unused, vjp=joint(rule), batch=_unused, samples=_unused,
-        reference=_unused, outputs=None, takes_none=True,
-        grad_name="".join(w.capitalize() for w in name.strip("_<>").split("_")) + "Backward",
-    )  # fmt: skip
+    return gradient_only(name, rule, "".join(w.capitalize() for w in name.strip("_<>").split("_")) + "Backward")
 
 
 class Gradient:
@@ -182,7 +174,7 @@ class _Kept:
 
 @lru_cache
 def _dead_record(name: str) -> Op:
-    return _record_of(name, _unused)
+    return _record_of(name, lambda *_: ())
 
 
 def used_up(name: str) -> Node:

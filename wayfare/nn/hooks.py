@@ -12,7 +12,7 @@ from wayfare.autograd.function import Function
 from wayfare.errors import ArgumentTypeError
 from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, StructureHandle
-from wayfare.state import STATE
+from wayfare.state import batcher
 from wayfare.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
 
 def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call without hooks, taken as one by automatic batching; NotImplemented where `forward` is to run."""
-    mode = STATE.mode
-    whole = None if mode is None else getattr(mode.executor, "module_call", None)
-    return NotImplemented if whole is None else whole(module, args, kwargs)
+    batching = batcher()
+    return NotImplemented if batching is None else batching.module_call(module, args, kwargs)
 
 
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

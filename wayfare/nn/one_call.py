@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from wayfare.graph.epoch import EPOCH
-from wayfare.state import STATE, UNUSUAL
+from wayfare.state import UNUSUAL, batcher
 from wayfare.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,10 +30,9 @@ def _as_one(method: F, about: _OfLayer) -> F:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
         if UNUSUAL:
-            mode = STATE.mode
-            whole = None if mode is None else getattr(mode.executor, "whole_call", None)
-            if whole is not None:
-                made = whole(self, method, args, options, about)
+            batching = batcher()
+            if batching is not None:
+                made = batching.whole_call(self, method, args, options, about)
                 if made is not NotImplemented:
                     return made
         return method(self, *args, **options)
@@ -48,10 +47,9 @@ def one_call_function(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         if UNUSUAL:
-            mode = STATE.mode
-            whole = None if mode is None else getattr(mode.executor, "whole_call", None)
-            if whole is not None:
-                made = whole(function, _run, args, options, about)
+            batching = batcher()
+            if batching is not None:
+                made = batching.whole_call(function, _run, args, options, about)
                 if made is not NotImplemented:
                     return made
         return function(*args, **options)
