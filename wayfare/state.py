@@ -97,41 +97,86 @@ class Batcher(Executor, Protocol):
         """Something that calls count on is about to change."""
 
 
+class Watcher(Protocol):
+    """Somebody who looks on while code runs: told of everything that happens, and asked for nothing.
+
+    What a watcher raises stops the user's code at the line that did what it was told of.
+    """
+
+    # May compiled functions replay their plans, and may examples run batched? Else all runs line by line, and what is
+    # told of happens on the user's own line.
+    allows_plans: bool
+    allows_batches: bool
+
+    def starts(self, what: Any) -> None:
+        """Something begins: an op (`ran` will tell), the gradient rule of a node (`stepped` will), or what ends with
+        `ended`: a backward pass, a call of a compiled function, a step of an optimiser, a session of batching and each
+        group of its calls (a list of them)."""
+
+    def ended(self, what: Any) -> None:
+        """It has ended, be it by an error."""
+
+    def ran(self, op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+        """An op has run on tensors."""
+
+    def stepped(self, node: Any, given: Any, made: Sequence[Any]) -> None:
+        """The gradient rule of a node has run: it was given an array (a tuple for several outputs), and made these."""
+
+    def looked(self, tensor: Any, how: str, array: Any) -> None:
+        """Python looked at a value (`bool()`, `item()`, …), and may decide by it."""
+
+    def entered(self, module: Any) -> None:
+        """A call of a module begins."""
+
+    def left(self, module: Any) -> None:
+        """A call of a module has ended, be it by an error."""
+
+
+_GIVEN = ("grad", "executor", "inference", "anomaly", "saved_hooks", "generator", "watcher")
+
+
 class Mode:
     """The state of a thread when it is not the ordinary one."""
 
-    __slots__ = ("anomaly", "executor", "generator", "grad", "inference", "saved_hooks")
+    __slots__ = (*_GIVEN, "batcher", "watchers")
 
     def __init__(
         self,
         grad: bool = True,
         executor: Executor | None = None,
         inference: bool = False,
-        anomaly: bool = False,
+        anomaly: Any = None,
         saved_hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
         generator: Any = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.grad = grad
         self.executor = executor
         self.inference = inference
+        # Who looks for bad numbers (`ran`, `stepped`, `entered` and `left` of a Watcher), or None.
         self.anomaly = anomaly
         self.saved_hooks = saved_hooks
         # Where random numbers come from when no generator is named; None for the default one.
         self.generator = generator
+        self.watcher = watcher
+        # Derived, because every call of a module asks for them: who looks on, and the executor if it is a `Batcher`.
+        self.watchers: tuple[Any, ...] = tuple([w for w in (anomaly, watcher) if w is not None])
+        self.batcher: Any = executor if getattr(executor, "batches", False) else None
 
     def replace(self, **changes: Any) -> Mode | None:
         """This mode with some parts changed; None when that is the ordinary state."""
-        values = {name: getattr(self, name) for name in Mode.__slots__} | changes
+        values = {name: getattr(self, name) for name in _GIVEN} | changes
         ordinary = values["grad"] and not (
             values["executor"] or values["inference"] or values["anomaly"] or values["saved_hooks"]
-            or values["generator"]
+            or values["generator"] or values["watcher"]
         )  # fmt: skip
         if ordinary:
             return None
         mode = Mode(**values)
         plain = not (
             mode.grad or mode.executor or mode.inference or mode.anomaly or mode.saved_hooks or mode.generator
-        )
+            or mode.watcher
+        )  # fmt: skip
         return NO_GRAD if plain else mode
 
 
@@ -139,6 +184,8 @@ class _State(threading.local):
     mode: Mode | None = None
     # (array, copy) of what was set aside before a write in place, where somebody wants to know.
     copies: list[tuple[Any, Any]] | None = None
+    # The example of `wf.map` that runs line by line; None outside of one.
+    example: Any = None
 
 
 STATE = _State()
@@ -151,13 +198,16 @@ NO_GRAD = Mode(grad=False)
 UNUSUAL: set[int] = set()
 
 
+_ident = threading.get_ident
+
+
 def set_mode(mode: Mode | None) -> None:
     """Put a mode in force in this thread."""
     STATE.mode = mode
     if mode is None:
-        UNUSUAL.discard(threading.get_ident())
+        UNUSUAL.discard(_ident())
     else:
-        UNUSUAL.add(threading.get_ident())
+        UNUSUAL.add(_ident())
 
 
 def current() -> Mode:
@@ -187,11 +237,22 @@ def recorder_around() -> Any | None:
     return None
 
 
+def watcher() -> Any | None:
+    """The `Watcher` in force in this thread, or None."""
+    mode = STATE.mode if UNUSUAL else None
+    return None if mode is None else mode.watcher
+
+
+def watchers() -> tuple[Any, ...]:
+    """All who look on in this thread: anomaly mode, and the `Watcher` in force."""
+    mode = STATE.mode if UNUSUAL else None
+    return () if mode is None else mode.watchers
+
+
 def batcher() -> Any | None:
     """The executor in force in this thread if it is a `Batcher`, else None."""
     mode = STATE.mode if UNUSUAL else None
-    executor = mode.executor if mode is not None else None
-    return executor if getattr(executor, "batches", False) else None
+    return None if mode is None else mode.batcher
 
 
 class outer_mode:

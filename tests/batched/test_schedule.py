@@ -91,6 +91,7 @@ def test_agenda_never_makes_more_groups_than_depth(calls):
 def test_agenda_is_lawful_where_it_gives_up_early(calls):
     by_depth = ByDepth().order(calls)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedules, "_kind_by_kind", lambda calls: [])
         patch.setattr(schedules, "_FREE_WORK", -100)
         bundled = Agenda().order(calls)
         check_lawful(calls, bundled)

@@ -258,3 +258,11 @@ def test_why_two_calls_ran_apart(first, second, word):
     xs = vectors(2, grad=False)
     results = wf.map(lambda f, x: f(x, w), [first, second], xs)
     assert word in wf.batching.last().why_apart(*results)
+
+
+def test_calls_of_two_layers_are_told_apart():
+    one, other = wf.nn.Linear(3, 3), wf.nn.Linear(3, 3)
+    a, b = wf.map(lambda x, i: (one if i else other)(x), [wf.randn(3)] * 2, range(2))
+    assert "two objects" in wf.batching.last().why_apart(a, b)
+    c, d = wf.map(lambda x: one(x), [wf.randn(3), wf.randn(2, 3)])
+    assert "different shapes" in wf.batching.last().why_apart(c, d)

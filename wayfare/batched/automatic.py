@@ -17,11 +17,18 @@ def forward_of(module: Any, *args: Any, **options: Any) -> Any:
     return module.forward(*args, **options)
 
 
-def may_be_whole(module: Any) -> bool:
-    """Is it worth asking? The library's own layers say themselves whether they are one call."""
+def as_whole(module: Any) -> Any:
+    """What a call of such a module is as one call: (function, what is to know of it); False where there is none.
+
+    The library's own layers say themselves whether they are one call.
+    """
+    told = getattr(type(module).forward, "as_one", None)
+    if told is not None:
+        return told
     if sys.gettrace() is not None:
         return False  # Somebody steps through the code and wants to see it run.
-    return type(module) is Sequential or not type(module).__module__.startswith("wayfare.nn.")
+    users = type(module) is Sequential or not type(module).__module__.startswith("wayfare.nn.")
+    return (forward_of, OF_MODULE) if users else False
 
 
 class OfModule:

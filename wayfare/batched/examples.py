@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from wayfare.batched.work import Work
 
 
+_ORDER = attrgetter("order")
+
+
 class Example:
     """One call of the user's function, in a fiber of its own."""
 
     __slots__ = (
-        "around", "args", "children", "done", "error", "fiber", "function", "generator", "mode", "number", "parent",
-        "result", "waits_for",
+        "around", "args", "children", "done", "error", "fiber", "function", "generator", "mode", "number", "order",
+        "parent", "result", "waits_for",
     )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], number: int, generator: Any) -> None:
@@ -38,6 +42,8 @@ class Example:
         self.parent: Example | None = None
         # The example of a plain loop that this one is inside of.
         self.around: Example | None = None
+        # Its place among all examples, once it is to be run.
+        self.order: list[int] = []
         # Examples of a map inside this one that are not done yet.
         self.children = 0
         self.fiber: Any = None
@@ -90,14 +96,15 @@ class Hub:
         for example in examples:
             example.mode = mode.replace(generator=example.generator)
         parent = self.current
+        for example in examples:
+            example.parent = parent
+            example.order = example.path
         self._ready.extend(examples)
         if parent is None:
             self._greenlet = getcurrent()
             self._run_all(mode)
             return
         parent.children = len(examples)
-        for example in examples:
-            example.parent = parent
         self._suspend(parent)
 
     def release(self) -> None:
@@ -131,12 +138,12 @@ class Hub:
             while True:
                 while self._ready:
                     self._resume(self._ready.popleft())
-                    set_mode(mode)
+                set_mode(mode)
                 waiting = self._waiting
                 if not waiting:
                     return
                 # In the order of the examples, whatever they waited for.
-                waiting.sort(key=_order)
+                waiting.sort(key=_ORDER)
                 values = [example.waits_for for example in waiting]
                 try:
                     self._session.run(None if None in values else values)  # type: ignore[arg-type]
@@ -205,7 +212,7 @@ class Hub:
         self._waiting = [e for e in self._waiting if id(e) not in parents]
         before, self._stopping = self._stopping, True
         try:
-            for example in sorted(parents.values(), key=_order, reverse=True):
+            for example in sorted(parents.values(), key=_ORDER, reverse=True):
                 if example.fiber is not None and not example.done:
                     self.current = example
                     set_mode(example.mode)
@@ -223,10 +230,6 @@ def _throw(example: Example) -> NoReturn:
         raise error
     finally:
         del error
-
-
-def _order(example: Example) -> list[int]:
-    return example.path
 
 
 def _is_inside(example: Example, outer: Example) -> bool:

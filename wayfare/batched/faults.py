@@ -66,7 +66,7 @@ def blame(error: Exception, calls: list[Call], segment: Segment) -> Exception:
     """The error of the one call that fails by itself, with its example and line; else the group's own."""
     kind = calls[0].kind
     for call in calls:
-        rows = [segment.bring_together([v], False)[0] for v in call.inputs]
+        rows = [segment.bring_together((v,), False)[0] for v in call.inputs]
         extras = [] if call.extra is None else [call.extra]
         try:
             kind.run(kind, 1, [wrap(r) for r in rows], [False] * len(rows), extras)

@@ -15,15 +15,15 @@ from wayfare.batched.session import Session
 from wayfare.batched.stats import Stats
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.functions.generator import example_generator, key_for
-from wayfare.state import changed_mode, current, recorder_around
+from wayfare.state import STATE, changed_mode, current, recorder_around, watcher, watchers
 
 __all__ = ["batching", "map"]
 
 
 class _Last(threading.local):
     stats: Stats | None = None
-    # The example of a plain loop that is running.
-    example: Example | None = None
+    # The session in force.
+    session: Session | None = None
 
 
 _LAST = _Last()
@@ -57,7 +57,7 @@ def map(
     examples = [Example(fn, args, number, example_generator(key, number))
                 for number, args in enumerate(zip(*columns, strict=True))]  # fmt: skip
     for example in examples:
-        example.around = _LAST.example
+        example.around = STATE.example
     executor = current().executor
     watching = recorder_around()
     if watching is not None:
@@ -65,7 +65,7 @@ def map(
     try:
         if isinstance(executor, Session) and batch:
             executor.hub.run(examples)
-        elif not batch or (executor is not None and executor is not watching):
+        elif not batch or (executor is not None and executor is not watching) or _line_by_line():
             _one_by_one(examples)
         else:
             with batching(schedule, limit) as session:
@@ -101,12 +101,25 @@ def _check(schedule: Any, limit: Any) -> None:
         raise ArgumentError(f"batching: limit is a number of bytes, not {limit!r}")
 
 
+def _line_by_line() -> bool:
+    """Does somebody look on who wants everything to happen on the user's own line?"""
+    return any(not looking.allows_batches for looking in watchers())
+
+
+def running_example() -> Example | None:
+    """The example of a `wf.map` whose lines run now in this thread, batched or one by one; None outside of all."""
+    session = _LAST.session
+    inside = None if session is None else session.hub.current
+    plain: Example | None = STATE.example
+    return inside or plain
+
+
 def _one_by_one(examples: list[Example]) -> None:
     """The plain loop, with each example's own random numbers."""
     with room_for_recursion():
-        outer = _LAST.example
+        outer = STATE.example
         for example in examples:
-            _LAST.example = example
+            STATE.example = example
             try:
                 with changed_mode(generator=example.generator):
                     example.result = example.function(*example.args)
@@ -114,7 +127,14 @@ def _one_by_one(examples: list[Example]) -> None:
                 in_example(error, example)
                 raise
             finally:
-                _LAST.example = outer
+                STATE.example = outer
+
+
+class _Plain:
+    """In the place of a session where somebody looks on who wants no batches: nothing is recorded, so nothing ran."""
+
+    def __init__(self) -> None:
+        self.stats = Stats()
 
 
 class batching:
@@ -134,6 +154,8 @@ class batching:
         self._mode: Any = None
         self._room: Any = None
         self._session: Any = None
+        self._around: Session | None = None
+        self._looking: Any = None
         self._inner = False
 
     @staticmethod
@@ -157,6 +179,10 @@ class batching:
         if self._inner:
             self._session = executor
             return self
+        if _line_by_line():
+            # Everything happens at once, as if the block were inside another one that does nothing.
+            self._inner, self._session = True, _Plain()
+            return self
         watching = recorder_around()
         if watching is not None:
             watching.give_up("it uses wf.batching")
@@ -169,6 +195,10 @@ class batching:
         self._room.__enter__()
         self._mode = changed_mode(executor=self._session)
         self._mode.__enter__()
+        self._around, _LAST.session = _LAST.session, self._session
+        self._looking = watcher()
+        if self._looking is not None:
+            self._looking.starts(self._session)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -183,6 +213,8 @@ class batching:
             self._session.release()
             raise
         finally:
-            _LAST.stats = self._session.stats
+            _LAST.stats, _LAST.session = self._session.stats, self._around
             self._mode.__exit__(*error)
             self._room.__exit__(*error)
+            if self._looking is not None:
+                self._looking.ended(self._session)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from wayfare.batched.segment import Segment
 
 
+# Bytes of a row that is put behind others as bytes.
+_SMALL = 1024
+
+
 class Slice:
     """Rows that lie one behind the other in one earlier result, or the same part of each of them."""
 
@@ -98,8 +102,8 @@ class Group:
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Run it."""
         kind = self.kind
-        for position in range(len(calls[0].inputs)):
-            array, source, several = segment.bring_together([c.inputs[position] for c in calls], kind.grad)
+        for column in zip(*[c.inputs for c in calls], strict=True):
+            array, source, several = segment.bring_together(column, kind.grad)
             leaf = wrap(array)
             leaf._requires_grad = source is not None
             self.leaves.append(leaf)
@@ -163,7 +167,7 @@ def _dense_rows(array: Array, row: Row) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(row.shape, array.strides[1:], row.strides, strict=True))
 
 
-def slice_of(values: Sequence[Value], places: list[int]) -> Slice | None:
+def slice_of(values: Sequence[Value], places: list[int], offsets: list[int]) -> Slice | None:
     """The part of one earlier result that these rows are, if they lie in it one behind the other."""
     first, last = values[0], values[-1]
     size = len(values)
@@ -172,12 +176,7 @@ def slice_of(values: Sequence[Value], places: list[int]) -> Slice | None:
     if places[-1] - places[0] != (size - 1) * step or places != list(range(places[0], places[-1] + 1, step)):
         return None
     offset = first.offset
-    if group is not last.call.group or first.number != last.number:
-        return None
-    if offset or last.offset:
-        if any([v.offset != offset for v in values]):
-            return None
-    elif any([v.offset for v in values]):
+    if group is not last.call.group or first.number != last.number or offsets.count(offset) != size:
         return None
     return Slice(group, first.number, group.index_of(first.call), size, offset, first.row)
 
@@ -192,6 +191,10 @@ def gathered(addresses: Array, row: Row) -> Array:
 
 def stacked(arrays: list[Array], row: Row) -> Array:
     """A copy of arrays, one behind the other."""
+    if 0 < row.bytes <= _SMALL and False not in [a.flags.c_contiguous for a in arrays]:
+        # Their bytes one behind the other: for numbers and short rows that is many times faster than by NumPy.
+        joined: Any = bytearray().join(arrays)  # type: ignore[arg-type]
+        return np.frombuffer(joined, row.dtype).reshape((len(arrays), *row.shape))
     out = pool.empty((len(arrays), *row.shape), row.dtype)
     if row.shape and row.bytes:
         np.concatenate(arrays, out=out.reshape((-1, *row.shape[1:])))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import copysign
 from typing import TYPE_CHECKING, Any
 
-from wayfare.backend.pool import owns_memory
+from wayfare.backend.pool import Block, owns_memory
 from wayfare.batched.value import Row, row_of
 from wayfare.op import Op
 from wayfare.spec import OF_NUMPY, Spec
@@ -25,7 +25,7 @@ Runner = Callable[["Kind", int, list[Tensor], list[bool], list[Any]], Any]
 
 
 # Larger tensors from outside are never stacked: a table that all examples read would be copied for each.
-_STACKED = 64 * 1024
+STACKED = 64 * 1024
 
 
 class Kind:
@@ -33,7 +33,7 @@ class Kind:
 
     __slots__ = (
         "attrs", "carries", "differentiable", "grad", "groups", "inference", "key", "largest", "layout",
-        "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "run", "session", "what",
+        "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "what",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,8 @@ class Kind:
         self.run = run
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
         self.nodes = self.groups = self.largest = 0
+        # Enters a call; made when the first one is.
+        self.record: Any = None
 
     def inputs(self, rows: Sequence[Any]) -> tuple[Any, ...]:
         """All inputs in their order: the shared ones, and between them the given rows."""
@@ -81,13 +83,17 @@ def is_shared(t: Tensor) -> bool:
     if t._requires_grad:
         return True
     size = t._array.nbytes
-    return size > _STACKED or (size > 8 and hasattr(t, "_role"))
+    return size > STACKED or (size > 8 and hasattr(t, "_role"))
 
 
 def is_own(array: Any) -> bool:
     """Does nobody but one tensor see this memory? Others could write to it before it is read."""
     # The tensor's slot, the caller's name, ours, and the question itself.
-    return owns_memory(array) and sys.getrefcount(array) <= 4
+    if sys.getrefcount(array) > 4:
+        return False
+    base = array.base
+    # What came from NumPy looks into an array that nobody else may hold.
+    return base is None or base.__class__ is Block or (owns_memory(base) and sys.getrefcount(base) <= 3)
 
 
 def as_of_now(t: Tensor) -> Tensor:

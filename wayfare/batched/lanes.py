@@ -9,45 +9,102 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.batched.lazy import LazyTensor, lazy
+from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.session import Session
-from wayfare.batched.value import Row
+from wayfare.batched.value import Row, Value
 from wayfare.op import REGISTRY, Op
 from wayfare.state import STATE
 from wayfare.tensor import Tensor, constant
 
+_new_value, _new_tensor = Value.__new__, Tensor.__new__
 _F32, _F64 = np.dtype("float32"), np.dtype("float64")
 _OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
+_REDUCTIONS = ("sum", "mean", "softmax", "log_softmax", "logsumexp", "argmax", "argmin", "norm", "amax", "amin")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _METHODS = ("sigmoid", "tanh", "relu", "exp", "log", "neg", "sqrt", "square", "abs", "sin", "cos", "__neg__")
 
 
 def _binary(op: Op, general: Any, reverse: bool) -> Any:
     def call(self: Tensor, other: Any) -> Any:
         # Lazy tensors are there only while an executor is in force.
-        executor: Any = STATE.mode.executor  # type: ignore[union-attr]
-        if executor.__class__ is Session:
-            dtype = self._lazy.row.dtype
-            if dtype is _F32 or dtype is _F64:
-                kind = other.__class__
-                if kind is LazyTensor:
-                    if other._lazy.row.dtype is dtype:
-                        return executor.two(op, other, self) if reverse else executor.two(op, self, other)
-                elif kind is float or kind is int:
-                    number = constant(other, dtype)
-                    return executor.two(op, number, self) if reverse else executor.two(op, self, number)
-        return general(self, other)
+        mode: Any = STATE.mode
+        executor: Any = mode.executor
+        if executor.__class__ is not Session:
+            return general(self, other)
+        value = self._lazy
+        row = value.row
+        dtype = row.dtype
+        kind = other.__class__
+        if dtype is not _F32 and dtype is not _F64:
+            return general(self, other)
+        if kind is LazyTensor:
+            second = other._lazy
+            key = (op, second.row, row) if reverse else (op, row, second.row)
+        elif kind is float or kind is int:
+            second = other = constant(other, dtype)
+            key = (op, row, reverse)
+        else:
+            return general(self, other)
+        shorts = executor.shorts if mode.grad else executor.shorts_without_grad
+        record = shorts.get(key)
+        if record is not None and not mode.inference:
+            return record(executor, (second, value) if reverse else (value, second), 2)[0]
+        if kind is LazyTensor and second.row.dtype is not dtype:
+            return general(self, other)
+        made = executor.apply(op, (other, self) if reverse else (self, other), {})
+        executor.learn_short(key, made)
+        return made
 
     return call
 
 
 def _unary(op: Op, general: Any) -> Any:
     def call(self: Tensor) -> Any:
-        executor: Any = STATE.mode.executor  # type: ignore[union-attr]
-        if executor.__class__ is Session:
-            dtype = self._lazy.row.dtype
-            if dtype is _F32 or dtype is _F64:
-                return executor.one(op, self)
-        return general(self)
+        mode: Any = STATE.mode
+        executor: Any = mode.executor
+        if executor.__class__ is not Session:
+            return general(self)
+        value = self._lazy
+        key = (op, value.row)
+        record = (executor.shorts if mode.grad else executor.shorts_without_grad).get(key)
+        if record is not None and not mode.inference:
+            return record(executor, (value,), 2)[0]
+        dtype = value.row.dtype
+        if dtype is not _F32 and dtype is not _F64:
+            return general(self)
+        made = executor.apply(op, (self,), {})
+        executor.learn_short(key, made)
+        return made
+
+    return call
+
+
+def _method(name: str, general: Any) -> Any:
+    """A method that depends on the tensor and its arguments, whole numbers or nothing: learnt from what it did."""
+
+    def call(self: Tensor, *args: Any, **options: Any) -> Any:
+        mode: Any = STATE.mode
+        executor: Any = mode.executor
+        if executor.__class__ is not Session or options or mode.inference:
+            return general(self, *args, **options)
+        value = self._lazy
+        # The types too: True is not 1.
+        key = (name, value.row, args, tuple(map(type, args)))
+        try:
+            record = (executor.shorts if mode.grad else executor.shorts_without_grad).get(key)
+        except TypeError:
+            return general(self, *args)
+        if record is not None:
+            return record(executor, (value,), 2)[0]
+        before = len(executor.pending)
+        made = general(self, *args)
+        # One call of this tensor and nothing else, and what it gave is what comes out.
+        if len(executor.pending) == before + 1 and made.__class__ is LazyTensor and not made._lazy.is_part:
+            call_made = executor.pending[-1]
+            only = len(call_made.inputs) == 1 and call_made.inputs[0] is value and call_made.extra is None
+            if only and made._lazy.call is call_made and made._lazy.origin is None:
+                executor.learn_short(key, made)
+        return made
 
     return call
 
@@ -71,20 +128,29 @@ def _parts(name: str, general: Any) -> Any:
             found = _PARTS.get(key)
         except TypeError:
             return general(self, *args)
-        if found is None or True in args or False in args:  # as indices those are not the numbers they are equal to
-            made = general(self, *args)
-            _learn(key, self, made)
-            return made
+        # As indices True and False are not the numbers they are equal to.
+        if found is None or bool in map(type, args):
+            whole = general(self, *args)
+            _learn(key, self, whole)
+            return whole
         value.viewed = True
         live = session.live
         grad = mode.grad and value.needs  # type: ignore[union-attr]
-        made = []
+        call, number, before = value.call, value.number, value.offset
+        made: list[Any] = []
         for row, offset, op, attrs in found:
-            part = value.part(row, offset, grad and row.is_float)
+            # Written out, as in recording: parts are taken as often as calls are made.
+            part = _new_value(Value)
+            part.call, part.number, part.row = call, number, row
+            part.needs = needs = grad and row.is_float
+            part.is_part = True
+            part.offset = before + offset
             part.seen_from = (self, op, attrs)
-            t = lazy(part)
-            live.append(t)
+            t = _new_tensor(LazyTensor)
+            t._lazy = part
+            t._requires_grad = needs
             made.append(t)
+        live += made
         return tuple(made) if name != "__getitem__" else made[0]
 
     return call
@@ -112,8 +178,13 @@ def install() -> None:
         for reverse in (False, True):
             method = f"__{'r' * reverse}{name}__"
             setattr(LazyTensor, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
+    for name in _COMPARISONS:
+        method = f"__{name}__"
+        setattr(LazyTensor, method, _binary(REGISTRY[name], getattr(Tensor, method), False))
     for name in ("chunk", "split", "unbind", "__getitem__"):
         setattr(LazyTensor, name, _parts(name, getattr(Tensor, name)))
+    for name in _REDUCTIONS:
+        setattr(LazyTensor, name, _method(name, getattr(Tensor, name)))
     for name in _METHODS:
         setattr(LazyTensor, name, _unary(REGISTRY[name.strip("_")], getattr(Tensor, name)))
 

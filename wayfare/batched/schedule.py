@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
+from typing import Any
 
 from wayfare.batched.value import Call, Value
 
@@ -72,9 +73,11 @@ class Agenda(Schedule):
 
     def order(self, calls: Sequence[Call]) -> list[list[Call]]:
         """The groups as the agenda finds them; never more of them than `ByDepth` makes."""
-        groups: list[list[Call]] = []
         # What is stuck with the first calls alone is stuck with all of them, so most of the work can be spared.
         first = calls[: len(calls) // _SAMPLE]
+        groups = _kind_by_kind(calls) if not first or _kind_by_kind(first) else []
+        if groups:
+            return groups
         if sum(map(len, _Layers(first).run())) == len(first):
             groups = _Layers(calls).run()
             if sum(map(len, groups)) == len(calls):
@@ -88,6 +91,63 @@ class Agenda(Schedule):
         return groups + (_run_agenda(rest) if len(rest) <= _MOST_BUNDLES else rest)
 
 
+class _Line:
+    """The calls of one kind: those with equally many of their kind before them together."""
+
+    __slots__ = ("levels", "reads")
+
+    def __init__(self) -> None:
+        self.levels: list[list[Call]] = []
+        self.reads: set[int] = set()  # other kinds, whose results they read
+
+
+def _kind_by_kind(calls: Sequence[Call]) -> list[list[Call]]:
+    """One kind after another, each in as many groups as its longest chain has calls; nothing could do with fewer.
+
+    Empty if that cannot be: where kinds read each other by turns.
+    """
+    lines: dict[int, _Line] = {}
+    for call in calls:
+        kind = call.kind
+        line = lines.get(id(kind))
+        if line is None:
+            line = lines[id(kind)] = _Line()
+        level = 0
+        last = last_kind = None
+        for v in call.inputs:
+            if v.__class__ is Value:
+                producer = v.call
+                # Several results of one call, and of calls of one kind, are often read together.
+                if producer is not last and producer.group is None:
+                    last = producer
+                    if producer.kind is kind:
+                        if producer.depth >= level:
+                            level = producer.depth + 1
+                    elif producer.kind is not last_kind:
+                        last_kind = producer.kind
+                        line.reads.add(id(last_kind))
+        call.depth = level
+        if level == len(line.levels):
+            line.levels.append([call])
+        else:
+            line.levels[level].append(call)
+    groups: list[list[Call]] = []
+    waiting = list(lines.items())
+    done: set[int] = set()
+    while waiting:
+        later = []
+        for kind_id, line in waiting:
+            if line.reads <= done:
+                groups += line.levels
+                done.add(kind_id)
+            else:
+                later.append((kind_id, line))
+        if len(later) == len(waiting):
+            return []
+        waiting = later
+    return groups
+
+
 class _Layer:
     """The calls of one kind that have equally many of their kind before them, on the way that has most of them."""
 
@@ -98,12 +158,26 @@ class _Layer:
         self.needs = 0  # the history of them all: for each kind, how many of its layers must have run
 
 
+class _History:
+    """What comes before a call: for each kind, the most calls of it on any way that leads here.
+
+    `fields` is one integer, in which each kind has a field of bits, so that all are compared at once; the top bit of a
+    field is kept free for that. There is one object for each history: what comes of it is found by identity.
+    """
+
+    __slots__ = ("fields", "joined", "steps")
+
+    def __init__(self, fields: int) -> None:
+        self.fields = fields
+        # With another history; and with one more call of a kind: (the history then, where such calls are gathered).
+        self.joined: dict[_History, _History] = {}
+        self.steps: dict[int, tuple[_History, list[Call]]] = {}
+
+
 class _Layers:
     """Calls by kind and layer. A layer that can run whole is all of its kind that can be had.
 
-    What comes before a call is told by its history: for each kind, the most calls of it on any way that leads here.
-    `Call.depth` holds the history with the call itself. It is one integer, in which each kind has a field of bits,
-    so that all fields are compared at once; the top bit of a field is kept free for that.
+    `Call.depth` holds the history of a call with the call itself.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
@@ -111,37 +185,49 @@ class _Layers:
         self.tops = 0  # the free bit of every field
         self.shifts: dict[int, int] = {}  # where the field of a kind begins
         self.layers: list[list[_Layer]] = []
+        self.histories: dict[int, _History] = {}
         # Where almost every call has a history of its own, working them out must not cost more than it saves.
         self.work_left = len(calls) // 2 + _FREE_WORK
         self._sort(calls)
+        for history in self.histories.values():
+            # Some lead back to themselves: what is left to the garbage collector is left for long.
+            history.joined.clear()
+            history.steps.clear()
 
     def _sort(self, calls: Sequence[Call]) -> None:
-        steps: dict[tuple[int, int], tuple[int, list[Call]]] = {}
-        joined: dict[tuple[int, int], int] = {}
+        nothing = self._history(0)
         for call in calls:
-            before = 0
+            before = nothing
             for v in call.inputs:
                 if v.__class__ is Value:
                     producer = v.call
                     if producer.group is None:
-                        history = producer.depth
-                        if history != before:
-                            if before:
-                                pair = (before, history)
-                                if pair not in joined:
-                                    joined[pair] = self._join(before, history)
-                                before = joined[pair]
-                            else:
+                        history: Any = producer.depth
+                        if history is not before:
+                            if before is nothing:
                                 before = history
-            key = (id(call.kind), before)
-            step = steps.get(key)
+                            else:
+                                both = before.joined.get(history)
+                                if both is None:
+                                    both = self._history(self._join(before.fields, history.fields))
+                                    before.joined[history] = both
+                                before = both
+            kind = id(call.kind)
+            step = before.steps.get(kind)
             if step is None:
-                step = steps[key] = self._step(*key)
+                step = before.steps[kind] = self._step(kind, before.fields)
                 if self.work_left < 0:
                     self.layers.clear()
                     return
             call.depth, members = step
             members.append(call)
+
+    def _history(self, fields: int) -> _History:
+        """The one history of these numbers."""
+        found = self.histories.get(fields)
+        if found is None:
+            found = self.histories[fields] = _History(fields)
+        return found
 
     def _join(self, one: int, other: int) -> int:
         """The history of what has both before it: the greater number in each field."""
@@ -151,7 +237,7 @@ class _Layers:
         kept -= kept >> (self.width - 1)
         return (one & kept) | (other & ~kept)
 
-    def _step(self, kind: int, before: int) -> tuple[int, list[Call]]:
+    def _step(self, kind: int, before: int) -> tuple[_History, list[Call]]:
         """The history with one more call of a kind, and the members of the layer that call belongs to."""
         shift = self.shifts.get(kind)
         if shift is None:
@@ -164,7 +250,7 @@ class _Layers:
             layers.append(_Layer())
         layer = layers[number]
         layer.needs = self._join(layer.needs, before)
-        return before + (1 << shift), layer.calls
+        return self._history(before + (1 << shift)), layer.calls
 
     def run(self) -> list[list[Call]]:
         """The layers that can run whole, in an order in which they can."""
@@ -315,7 +401,13 @@ def placed(groups: list[list[Call]]) -> None:
     for group in reversed(groups):
         if len(group) > 1:
             group.sort(key=by_rank)
+        ends: Any = None
         for column in reversed(list(zip(*[call.inputs for call in group], strict=False))):
+            if column[0].__class__ is Value and column[-1].__class__ is Value:
+                # Two results of the same calls, as far as one can see at a glance: they have their order already.
+                if ends == (column[0].call, column[-1].call):
+                    continue
+                ends = (column[0].call, column[-1].call)
             for v in reversed(column):
                 if v.__class__ is Value:
                     rank -= 1

@@ -11,6 +11,7 @@ from wayfare.batched.value import Array, Row, Value, row_of
 from wayfare.tensor import Tensor
 
 _FIRST = 1024
+_VALUES = {Value}
 
 
 class Segment:
@@ -48,34 +49,38 @@ class Segment:
             self._numbered.append((group, number))
         return start
 
-    def bring_together(self, values: list[Any], grad: bool) -> tuple[Array, Any, bool]:
+    def bring_together(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
         """Rows of one input of all calls: (array, where they came from, are there several?).
 
         Where they came from is None if no gradient goes there.
         """
         first = values[0]
         # By identity: tensors compare element by element.
-        if all([v is first for v in values]):
+        if values[-1] is first and all([v is first for v in values]):
             return self._shared(first, grad)
-        lazies = [v.__class__ is Value for v in values]
-        if False in lazies:
-            return self._mixed(values, lazies, grad)
+        if set(map(type, values)) != _VALUES:
+            return self._mixed(values, grad)
         places = [v.call.place + v.number for v in values]
-        found = slice_of(values, places)
+        offsets = [v.offset for v in values]
+        needed = 0 if not grad else [v.needs for v in values].count(True)
+        found = slice_of(values, places, offsets)
         source: Any = None
-        if found is None:
-            where = np.array(places)
-            addresses = self._addresses[where]
-            offsets = [v.offset for v in values]
-            if any(offsets):
-                addresses += np.array(offsets)
-            self.stats.gathers += 1
-            return gathered(addresses, first.row), self._scattered(values, where) if grad else None, True
-        self.stats.copies_avoided += 1
-        if grad:
-            needs = [v.needs for v in values]
-            source = found if False not in needs else self._scattered(values) if True in needs else None
-        return found.rows(), source, True
+        if found is not None:
+            self.stats.copies_avoided += 1
+            if needed:
+                source = found if needed == len(values) else self._scattered(values)
+            return found.rows(), source, True
+        where = np.array(places)
+        addresses = self._addresses[where]
+        moved = np.array(offsets) if any(offsets) else None
+        if moved is not None:
+            addresses += moved
+        self.stats.gathers += 1
+        if needed == len(values):
+            source = Scattered(None, where, moved, self._groups_at(where), [])
+        elif needed:
+            source = self._scattered(values)
+        return gathered(addresses, first.row), source, True
 
     def _shared(self, what: Any, grad: bool) -> tuple[Array, Any, bool]:
         if what.__class__ is Value:
@@ -83,18 +88,14 @@ class Segment:
             return array, Shared(what.bare()) if grad and what.needs else None, False
         return what._array, Shared(what) if grad and what._requires_grad else None, False
 
-    def _mixed(self, values: list[Any], lazies: list[bool], grad: bool) -> tuple[Array, Any, bool]:
-        arrays = [v.call.group.array_of(v) if is_lazy else v._array
-                  for v, is_lazy in zip(values, lazies, strict=True)]  # fmt: skip
+    def _mixed(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+        arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
         self.stats.gathers += 1
         row: Row = row_of(arrays[0].shape, arrays[0].dtype)
         return stacked(arrays, row), self._scattered(values) if grad else None, True
 
-    def _scattered(self, values: list[Any], places: Array | None = None) -> Scattered | None:
-        """Where to send the gradients of these rows; None if nobody wants them. With `places` all are values."""
-        if places is not None and False not in [v.needs for v in values]:
-            offsets = [v.offset for v in values]
-            return Scattered(None, places, np.array(offsets) if any(offsets) else None, self._groups_at(places), [])
+    def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
+        """Where to send the gradients of these rows; None if nobody wants them."""
         inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs]
         outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
         if not inside and not outside:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.batched.automatic import OF_MODULE, forward_of, may_be_whole
+from wayfare.batched.automatic import OF_MODULE, as_whole
+from wayfare.batched.entering import MISSED, lane_for, recorder_for
 from wayfare.batched.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_own, is_shared, outcome
 from wayfare.batched.lazy import LazyTensor, lazy, seen_from
 from wayfare.batched.parts import Picked, part_seen
 from wayfare.batched.runners import run_op, run_random, run_selected
-from wayfare.batched.value import Array, Call, Value, row_of
+from wayfare.batched.value import Array, row_of
 from wayfare.batched.whole import NOT_WHOLE, About, find_whole, take_apart
 from wayfare.batched.work import Work
 from wayfare.batched.writing import write
 from wayfare.eager import apply
 from wayfare.nested import TENSOR, rebuild
 from wayfare.op import REGISTRY, Op
-from wayfare.site import INSIDE
-from wayfare.state import STATE
+from wayfare.state import STATE, Mode
 from wayfare.tensor import Tensor
 
-_getframe = sys._getframe
 _SELECT = REGISTRY["select"]
-_new_call, _new_value, _new_tensor = Call.__new__, Value.__new__, Tensor.__new__
+# Short ways that are tried for one cell: more would cost those who miss them all.
+_MOST_LANES = 4
 
 
 class Session(Work):
@@ -91,90 +90,31 @@ class Session(Work):
             if extra is not None:
                 attrs = attrs | {"index": extra}
             made[0]._lazy.seen_from = (inputs[0], op, attrs)
-        return made[0] if op.outputs == 1 else tuple(made)
+        return made[0] if op.outputs == 1 else made
 
-    def two(self, op: Op, a: Tensor, b: Tensor) -> Tensor:
-        """`apply` for an op of two lazy tensors, or of one and a number, without attributes: the commonest case."""
-        mode = STATE.mode
-        assert mode is not None
-        grad: Any = "inference" if mode.inference else mode.grad
-        if a.__class__ is not LazyTensor:
-            kind = self.kinds.get((op, grad, row_of(a._array.shape, a._array.dtype), b._lazy.row))
-            rows = (a, b._lazy)
-        elif b.__class__ is not LazyTensor:
-            kind = self.kinds.get((op, grad, a._lazy.row, row_of(b._array.shape, b._array.dtype)))
-            rows = (a._lazy, b)
-        else:
-            kind = self.kinds.get((op, grad, a._lazy.row, b._lazy.row))
-            rows = (a._lazy, b._lazy)
-        if kind is None:
-            return self.apply(op, (a, b), {})  # type: ignore[no-any-return]
-        return self.record(kind, rows, None, 3)[0]
+    def learn_short(self, key: Any, made: Any) -> None:
+        """Remember how a call of an op without attributes was entered: the next like it is entered so at once."""
+        if made.__class__ is LazyTensor:
+            kind = made._lazy.call.kind
+            if kind.record is not None and not kind.inference:
+                (self.shorts if kind.key[1] is True else self.shorts_without_grad)[key] = kind.record
 
-    def one(self, op: Op, a: Tensor) -> Tensor:
-        """`apply` for an op of one lazy tensor without attributes."""
-        mode = STATE.mode
-        assert mode is not None
-        kind = self.kinds.get((op, "inference" if mode.inference else mode.grad, a._lazy.row))
-        if kind is None:
-            return self.apply(op, (a,), {})  # type: ignore[no-any-return]
-        return self.record(kind, (a._lazy,), None, 3)[0]
-
-    def record(self, kind: Kind, rows: Any, extra: Any, depth: int) -> list[LazyTensor]:
+    def record(self, kind: Kind, rows: Any, extra: Any, depth: int) -> tuple[LazyTensor, ...]:
         """Enter a call; gives tensors for its outputs. The user's line is at least `depth` frames up."""
         if not rows and extra is None:
             known = self.once.get(kind)
             if known is not None:
-                again = [lazy(v) for v in known]
+                again = tuple([lazy(v) for v in known])
                 self.live += again
                 return again
-        needs = False
-        if kind.differentiable:
-            needs = kind.leaf_needs
-            if not needs:
-                for v in rows:
-                    if v.needs if v.__class__ is Value else v._requires_grad:
-                        needs = True
-                        break
-        if self.pending_bytes > self.limit:
-            self.flush()
-        call = _new_call(Call)
-        call.kind = kind
-        call.inputs = rows
-        call.extra = extra
-        call.group = None
-        call.example = self.hub.current
-        made: list[LazyTensor] = []
-        # Written out, because it runs for every output of every call.
-        for number, row, carries in kind.layout:
-            value = _new_value(Value)
-            value.call = call
-            value.number = number
-            value.row = row
-            value.needs = own = needs and carries
-            value.is_part = value.viewed = False
-            value.offset = 0
-            value.seen_from = None
-            t = _new_tensor(LazyTensor)
-            t._lazy = value
-            t._requires_grad = own
-            made.append(t)
-        call.handles = made
-        frame: Any = _getframe(depth)
-        code = frame.f_code
-        while INSIDE[code.co_filename]:
-            frame = frame.f_back
-            if frame is None:  # The function itself is one of the library's.
-                code = None
-                break
-            code = frame.f_code
-        call.code = code
-        call.offset = 0 if code is None else frame.f_lasti
-        kind.nodes += 1
-        self.pending.append(call)
-        if not rows and extra is None:
+        enter = kind.record
+        if enter is None:
+            enter = kind.record = recorder_for(kind)
+        made: tuple[LazyTensor, ...] = enter(self, rows, depth + 1)
+        if extra is not None:
+            self.pending[-1].extra = extra
+        elif not rows:
             self.once[kind] = tuple([t._lazy for t in made])
-        self.pending_bytes += kind.pending_bytes
         return made
 
     def whole_call(
@@ -183,68 +123,54 @@ class Session(Work):
         """A cell or a compiled function as one call; NotImplemented where it must be taken apart."""
         mode = STATE.mode
         assert mode is not None
+        if not options and not mode.inference:
+            for lane in (self.lanes if mode.grad else self.lanes_without_grad).get((id(owner), function), ()):
+                made = lane(self, args)
+                if made is not MISSED:
+                    return made
+        return self._whole_call(owner, function, args, options, about, mode, (id(owner), function), 3)
+
+    def _whole_call(
+        self, owner: Any, function: Any, args: Any, options: Any, about: About, mode: Mode, place: Any, depth: int
+    ) -> Any:
+        """A whole call for which there is no lane, or not yet."""
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
-        rows: list[Any] = []
-        kind: Kind | None = None
-        # Written out for the usual arguments: lazy tensors, tuples of them, and rows from outside.
-        for part in args:
-            if part.__class__ is LazyTensor:
-                value = part._lazy
-                key.append(value.row)
-                rows.append(value)
-            elif part.__class__ is tuple:
-                key.append(tuple)
-                for t in part:
-                    if t.__class__ is not LazyTensor:
-                        break
-                    value = t._lazy
-                    key.append(value.row)
-                    rows.append(value)
-                else:
-                    key.append(")")
-                    continue
-                break
-            elif part.__class__ is Tensor and not is_shared(part):
-                array = part._array
-                key.append(row_of(array.shape, array.dtype))
-                rows.append(part if is_own(array) else as_of_now(part))
-            else:
-                break
-        else:
-            if not options:
-                # Nearly always the same cell is called again. There are no tensors in this key, so it can be compared.
-                last = self.recent.get(about)
-                if last is not None and last[0] == key:
-                    kind = last[1]
-                else:
-                    kind = self.kinds.get(tuple(key))
-                    if kind is not None:
-                        self.recent[about] = (key, kind)
-                if kind is not None and not kind.what.holds():
-                    kind = None
-        if kind is None:
-            kind, rows = self._unusual_call(key[:3], owner, function, args, options, about)
+        kind, rows = self._kind_of_call(key, owner, function, args, options, about)
         if kind is None or kind is NOT_WHOLE:
             return NotImplemented
-        made = self.record(kind, rows, None, 3)
+        if not options and not mode.inference:
+            lane = lane_for(kind, owner, args, rows, depth)
+            if lane is not None:
+                lanes = self.lanes if mode.grad else self.lanes_without_grad
+                lanes[place] = (lane, *lanes.get(place, ())[: _MOST_LANES - 1])
+        made = self.record(kind, rows, None, depth + 1)
         whole = kind.what
-        if whole.result is TENSOR:
-            return made[0]
-        # A plain tuple of tensors is what most cells give.
-        return tuple(made) if whole.plain_tuple else rebuild(whole.result, iter(made), iter(()))
+        return made[0] if whole.result is TENSOR else rebuild(whole.result, iter(made), iter(()))
 
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A call of a module: as one, where its `forward` only computes; else NotImplemented."""
+        mode = STATE.mode
+        assert mode is not None
+        if not options and not mode.inference:
+            for lane in (self.lanes if mode.grad else self.lanes_without_grad).get(id(module), ()):
+                made = lane(self, args)
+                if made is not MISSED:
+                    return made
         kind = module.__class__
         known = self.whole_classes.get(kind)
         if known is None:
-            known = self.whole_classes[kind] = may_be_whole(module)
-        if not known or any([a.__class__ is list for a in args]):
+            known = self.whole_classes[kind] = as_whole(module)
+        if not known:
+            return NotImplemented
+        function, about = known
+        if about is OF_MODULE and any([a.__class__ is list for a in args]):
             # Lists are of any length: their examples have steps in common, not whole calls.
             return NotImplemented
-        return self.whole_call(module, forward_of, args, options, OF_MODULE)
+        if "forward" in module.__dict__ and about is not OF_MODULE:
+            return NotImplemented
+        return self._whole_call(module, function, args, options, about, mode, id(module), 4)
 
-    def _unusual_call(
+    def _kind_of_call(
         self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, about: About
     ) -> tuple[Kind | None, list[Any]]:
         """The kind and the rows of a call with any arguments, met before or not; None if no key can be made of them."""
@@ -310,7 +236,7 @@ class Session(Work):
     def is_contiguous(self, t: Tensor) -> bool:
         """Would its rows lie one after the other?"""
         while t.__class__ is LazyTensor:
-            if t._lazy.seen_from is None:
+            if t._lazy.origin is None:
                 return True
             base, op, _ = t._lazy.seen_from
             if op is not None and not t._lazy.is_part:

@@ -38,7 +38,7 @@ def settle_tensors(live: list[Tensor], segment: Segment) -> None:
         # What a view looks into becomes ordinary first, held by anybody else or not.
         following = []
         for t in waiting:
-            origin = t._lazy.seen_from
+            origin = t._lazy.origin
             if origin is None:
                 whole.append(t)
             else:

@@ -52,7 +52,7 @@ class Stats:
                 raise ArgumentError("why_apart: takes two tensors that were computed in a map or a batching block, and "
                                     f"one was not: {type(t).__name__}")  # fmt: skip
         stories = [_story(story) for story in found]
-        return _compare(*stories)
+        return compare(*stories)
 
     def __str__(self) -> str:
         lines = [
@@ -94,12 +94,15 @@ def _story(what: Any) -> Story:
     return Story(call.kind, -1 if group is None else group.number, -1 if group is None else group.round)
 
 
-def _compare(a: Story, b: Story) -> str:
+def compare(a: Story, b: Story) -> str:
+    """Why two calls did not run as one; or that they did."""
     if a.group == b.group and a.group >= 0:
         return f"they ran together, in one group of {a.kind.name}"
     first, second = a.kind, b.kind
-    if first.what is not second.what:
+    if first.name != second.name:
         return f"they are different ops: {first.name} and {second.name}"
+    if first.what is not second.what and first.key[1] is not second.key[1]:
+        return f"both are {first.name}, but of two objects, each with weights of its own"
     if first is not second:
         return _difference(first, second)
     if a.round != b.round:
@@ -117,7 +120,7 @@ def _difference(first: Kind, second: Kind) -> str:
     for position, (t, u) in enumerate(zip(first.pattern, second.pattern, strict=True)):
         if t is not u:
             return f"both are {name}, but their input {position} is not the same shared tensor"
-    for attribute in first.attrs.keys() | second.attrs.keys():
+    for attribute in sorted(first.attrs.keys() | second.attrs.keys()):
         mine, other = first.attrs.get(attribute), second.attrs.get(attribute)
         if mine != other or type(mine) is not type(other):
             return f"both are {name}, but with {attribute}={mine} and {attribute}={other}"

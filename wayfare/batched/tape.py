@@ -345,22 +345,30 @@ class _WayBack:
         held.pairs.append((g, kept[1]))
         held.size += g.size + kept[1].size
         if held.size > _HELD_BACK:
-            self._do(held)
+            self._do(held, {})
         return (edges[0], *[None] * (len(edges) - 1))
 
     def finish_products(self) -> None:
         """Do what was held back."""
+        known: dict[tuple[int, ...], list[Any]] = {}
         for held in self._products.values():
-            self._do(held)
+            self._do(held, known)
 
-    def _do(self, held: _Products) -> None:
+    def _do(self, held: _Products, known: dict[tuple[int, ...], list[Any]]) -> None:
         if not held.pairs:
             return
-        g = held.pairs[0][0] if len(held.pairs) == 1 else np.concatenate([g for g, _ in held.pairs])
+        # The two products of a recurrent cell have the same gradients behind them: put together and summed up once.
+        key = tuple([id(g) for g, _ in held.pairs])
+        found = known.get(key)
+        if found is None:
+            parts = [g for g, _ in held.pairs]
+            found = known[key] = [parts[0] if len(parts) == 1 else np.concatenate(parts), None, parts]
         x = held.pairs[0][1] if len(held.pairs) == 1 else np.concatenate([x for _, x in held.pairs])
-        self._to_outside(held.weight, g.T @ x)
+        self._to_outside(held.weight, found[0].T @ x)
         if held.bias is not None:
-            self._to_outside(held.bias, raw_ops.sum_to(g, shape=held.bias._array.shape))
+            if found[1] is None:
+                found[1] = raw_ops.sum_to(found[0], shape=held.bias._array.shape)
+            self._to_outside(held.bias, found[1])
         held.pairs.clear()
         held.size = 0
 

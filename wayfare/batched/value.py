@@ -65,7 +65,7 @@ class Call:
     extra: Any  # what differs between calls of one kind beside their rows: a random key, an index
     group: Any  # the group it has run in; None as long as it is pending
     handles: Any  # the tensors Python was given for the outputs, as long as the call is pending
-    depth: int  # for the schedule to use
+    depth: Any  # for the schedule to use
     example: Any  # the Example it belongs to; None in a block without examples
     code: Any  # the user's line
     offset: int
@@ -90,13 +90,19 @@ class Value:
         # Is it a part of a result, and where in it does it begin, in bytes?
         self.is_part = False
         self.offset = 0
-        # Does some tensor look into this one's memory? What does this one look into (tensor, view op, attributes)?
-        self.viewed = False
-        self.seen_from: Any = None
+
+    # Two that few have: does some tensor look into this one's memory (there if so)? What does this one look into?
+    viewed: bool
+    seen_from: Any
+
+    @property
+    def origin(self) -> Any:
+        """What it looks into: (tensor, view op, attributes), or None."""
+        return getattr(self, "seen_from", None)
 
     def bare(self) -> Value:
         """The same value, without the tensor it was seen from: what is kept must not keep that alive."""
-        if self.seen_from is None:
+        if self.origin is None:
             return self
         made = self.part(self.row, 0, self.needs)
         made.is_part = self.is_part

@@ -294,6 +294,7 @@ class _NotWhole:
     nodes = 0
     groups = 0
     session: Any = None
+    record: Any = None
 
     @property
     def what(self) -> _NotWhole:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
+from wayfare.backend.turned import turning
+from wayfare.batched.entering import Lane
 from wayfare.batched.examples import Hub
 from wayfare.batched.faults import LOST, Blamed, blame
 from wayfare.batched.group import Group
@@ -18,7 +21,7 @@ from wayfare.batched.segment import Segment
 from wayfare.batched.settling import settle_tensors
 from wayfare.batched.stats import KindStats, Stats
 from wayfare.batched.value import Array, Call, Value
-from wayfare.state import Mode, changed_mode, outer_mode, set_mode
+from wayfare.state import Mode, changed_mode, outer_mode, set_mode, watcher
 from wayfare.tensor import Tensor, wrap
 
 # Bytes of results (and a thousand for each call) that may be pending before they are computed.
@@ -39,10 +42,9 @@ class Work:
         self.retired: list[Kind] = []
         # Of kinds without rows of their own: the one value that all their calls have.
         self.once: dict[Kind, tuple[Value, ...]] = {}
-        # Classes of modules whose calls may be taken as one.
-        self.whole_classes: dict[type, bool] = {}
-        # The last call of each cell: its key and its kind.
-        self.recent: dict[Any, tuple[list[Any], Kind]] = {}
+        # Classes of modules whose calls may be taken as one: the function that is called, and what is to know of it.
+        self.whole_classes: dict[type, Any] = {}
+        self.forget_short_ways()
         self.pending: list[Call] = []
         self.pending_bytes = 0
         # Tensors that are to become ordinary ones if they are still held at the end.
@@ -61,6 +63,15 @@ class Work:
         gc.disable()
         self._began = perf_counter()
 
+    def forget_short_ways(self) -> None:
+        """Every call goes the long way once more."""
+        # Into calls like the last ones of each cell: with gradients recorded, and without.
+        self.lanes: dict[Any, tuple[Lane, ...]] = {}
+        self.lanes_without_grad: dict[Any, tuple[Lane, ...]] = {}
+        # Into calls of ops without attributes: (op, rows) → what enters such a call.
+        self.shorts: dict[Any, Callable[..., Any]] = {}
+        self.shorts_without_grad: dict[Any, Callable[..., Any]] = {}
+
     def outside(self) -> outer_mode:
         """The mode outside the session, but recording gradients as inside."""
         return outer_mode(self.outer)
@@ -72,7 +83,7 @@ class Work:
             self.flush()
         self.retired += self.kinds.values()
         self.kinds = {}
-        self.recent = {}
+        self.forget_short_ways()
         self.once.clear()
 
     def for_real(self, function: Callable[[], Any]) -> Any:
@@ -103,7 +114,7 @@ class Work:
         groups = self.schedule.order(calls)
         placed(groups)
         scheduled = perf_counter()
-        with changed_mode(executor=None):
+        with changed_mode(executor=None), turning():
             for number, members in enumerate(groups):
                 try:
                     self._run(members)
@@ -129,25 +140,30 @@ class Work:
         if grad not in self._modes:
             self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
         set_mode(self._modes[grad])
+        looking = watcher()
+        if looking is not None:
+            looking.starts(calls)
         try:
             group.run(self._segment, calls)
         except Exception as error:
             raise blame(error, calls, self._segment) from None
+        finally:
+            if looking is not None:
+                looking.ended(calls)
         kind.groups += 1
+        kind.nodes += len(calls)
         kind.largest = max(kind.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
-        live, count = self.live, sys.getrefcount
-        place, step = group.start, 0 if group.single else len(kind.outs)
-        for call in calls:
+        count = sys.getrefcount
+        # Three: the tuple, the loop's variable, and the question itself.
+        self.live += [t for call in calls for t in call.handles if count(t) > 3]
+        step = len(kind.outs)
+        places = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
+        for call, place in zip(calls, places, strict=False):
             call.group = group
             call.place = place
-            place += step
             call.inputs = ()
-            for t in call.handles:
-                # Three: the list, the loop's variable, and the question itself.
-                if count(t) > 3:
-                    live.append(t)
             call.handles = None
 
     def drop(self, call: Call) -> None:
@@ -193,7 +209,7 @@ class Work:
         stats.nodes = sum([k.nodes for k in kinds])
         stats.groups = sum([k.groups for k in kinds])
         for kind in kinds:
-            kind.session = None
+            kind.session = kind.record = None
         for call in self.pending:
             call.handles = call.example = None
             call.inputs = ()
@@ -202,7 +218,7 @@ class Work:
             if tensor.__class__ is LazyTensor:
                 become(tensor, wrap(array))
         self.kinds, self.retired, self.once, self.pending, self.live = {}, [], {}, [], []
-        self.recent = {}
+        self.forget_short_ways()
         self.overwritten = []
         self._segment = Segment(stats)
         self.hub.release()

@@ -51,7 +51,7 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
 def _may_become(session: Session, tensor: Tensor) -> bool:
     if tensor.__class__ is LazyTensor:
         value = tensor._lazy
-        return value.seen_from is None and not value.viewed
+        return value.origin is None and not hasattr(value, "viewed")
     array = tensor._array
     # Two: the tensor's slot and our name. (And the question itself.) Nobody else sees this memory.
     return (

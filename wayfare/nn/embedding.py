@@ -92,16 +92,15 @@ class Embedding(_Table):
         self._set_weight(_weight, not _freeze, device, dtype)
         self.sparse = sparse
 
+    def _is_alike(self) -> bool:
+        """Are the rows the same whatever else is looked up with them? By frequency they are not."""
+        return self.max_norm is None and not self.scale_grad_by_freq
+
+    @one_call_of_any_rank(only_if=_is_alike)
     def forward(self, input: Tensor) -> Tensor:
         """Integers (…) to (…, embedding_dim)."""
-        if self.max_norm is None and not self.scale_grad_by_freq:
-            return self._rows_at(input)
         how = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
         return embedding(input, self.weight, *how)
-
-    @one_call_of_any_rank
-    def _rows_at(self, input: Tensor) -> Tensor:
-        return embedding(input, self.weight, self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:
         """Sizes, and what differs from the usual."""

@@ -12,7 +12,7 @@ from wayfare.autograd.function import Function
 from wayfare.errors import ArgumentTypeError
 from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, StructureHandle
-from wayfare.state import batcher
+from wayfare.state import STATE, UNUSUAL, Watcher, batcher, watchers
 from wayfare.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -51,14 +51,47 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
 
 def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call without hooks, taken as one by automatic batching; NotImplemented where `forward` is to run."""
-    batching = batcher()
+    mode = STATE.mode
+    if mode is None:
+        return NotImplemented
+    if mode.watchers:
+        return _watched(mode.watchers, module, args, kwargs)
+    batching = mode.batcher
     return NotImplemented if batching is None else batching.module_call(module, args, kwargs)
+
+
+def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call without hooks that somebody looks at."""
+    batching = batcher()
+    for watcher in watching:
+        watcher.entered(module)
+    try:
+        made = NotImplemented if batching is None else batching.module_call(module, args, kwargs)
+        return module.forward(*args, **kwargs) if made is NotImplemented else made
+    finally:
+        for watcher in watching:
+            watcher.left(module)
 
 
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module.forward(*args, **kwargs)` with its hooks around it."""
     if not (hooks.forward_pre or hooks.forward or hooks.backward or hooks.backward_pre):
-        return module.forward(*args, **kwargs)
+        # All were taken away again, so it is a module without hooks, also for automatic batching.
+        made = as_one(module, args, kwargs) if UNUSUAL else NotImplemented
+        return module.forward(*args, **kwargs) if made is NotImplemented else made
+    watching = watchers() if UNUSUAL else ()
+    if not watching:
+        return _with_hooks(module, hooks, args, kwargs)
+    for watcher in watching:
+        watcher.entered(module)
+    try:
+        return _with_hooks(module, hooks, args, kwargs)
+    finally:
+        for watcher in watching:
+            watcher.left(module)
+
+
+def _with_hooks(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for hook, with_kwargs in list(hooks.forward_pre.values()):
         args, kwargs = _before(module, hook, with_kwargs, args, kwargs)
     watch = _BackwardWatch(module, hooks) if hooks.backward or hooks.backward_pre else None

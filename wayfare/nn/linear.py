@@ -52,7 +52,7 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
             uniform_(self.bias, -bound, bound)
 
-    @one_call_of_any_rank
+    @one_call_of_any_rank()
     def forward(self, input: Tensor) -> Tensor:
         """(…, in_features) to (…, out_features)."""
         return linear(input, self.weight, self.bias)

@@ -20,9 +20,9 @@ def one_call(method: F) -> F:
     return _as_one(method, _OfLayer(method.__name__, most=1))
 
 
-def one_call_of_any_rank(method: F) -> F:
-    """The same for those that take a batch in front of whatever they take."""
-    return _as_one(method, _OfLayer(method.__name__, most=64))
+def one_call_of_any_rank(only_if: Callable[[Any], bool] = lambda layer: True) -> Callable[[F], F]:
+    """The same for those that take a batch in front of whatever they take, if the layer is such a one."""
+    return lambda method: _as_one(method, _OfLayer(method.__name__, most=64, only_if=only_if))
 
 
 def _as_one(method: F, about: _OfLayer) -> F:
@@ -37,6 +37,8 @@ def _as_one(method: F, about: _OfLayer) -> F:
                     return made
         return method(self, *args, **options)
 
+    # For a call of the layer itself, which comes by here only where it is taken apart.
+    call.as_one = (method, about)  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
@@ -81,8 +83,9 @@ class _OfFunction:
 class _OfLayer:
     """What automatic batching is told of such a method."""
 
-    def __init__(self, method: str, most: int) -> None:
+    def __init__(self, method: str, most: int, only_if: Callable[[Any], bool] = lambda layer: True) -> None:
         self._method = method
+        self._only_if = only_if
         self.in_front = most
 
     def name_in(self, layer: Any) -> str:
@@ -90,9 +93,9 @@ class _OfLayer:
         name = type(layer).__name__
         return name if self._method == "forward" or self._method.startswith("_") else f"{name}.{self._method}"
 
-    def guard(self, layer: Any) -> Callable[[], bool]:
+    def guard(self, layer: Any) -> Callable[[], bool] | None:
         """A function that says whether the layer's attributes are those of now."""
-        return _snapshot(layer)
+        return _snapshot(layer) if self._only_if(layer) else None
 
 
 def _snapshot(layer: Any) -> Callable[[], bool]:
