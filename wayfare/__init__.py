@@ -134,18 +134,22 @@ from wayfare.version import __version__
 
 if _TYPE_CHECKING:
     from wayfare import data as data
+    from wayfare import debug as debug
     from wayfare import metrics as metrics
+    from wayfare import onnx as onnx
     from wayfare import optim as optim
-    from wayfare import profile as profile
     from wayfare import train as train
     from wayfare.batched.frontend import batching, map
     from wayfare.compiled.decorator import compile
+    from wayfare.control import cond, scan, while_loop
     from wayfare.io import Checkpoint, load, save
+    from wayfare.profile.block import Profile as profile
     from wayfare.ragged import Ragged
+    from wayfare.reporting import report
 
 __all__ = [
-    "Checkpoint", "Ragged", "batching", "compile", "data", "load", "map", "metrics", "optim", "profile", "save",
-    "train",
+    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "load", "map", "metrics", "onnx", "optim",
+    "profile", "report", "save", "scan", "train", "while_loop",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
@@ -206,8 +210,6 @@ for _name in __all__:
             continue
         globals()[_name] = _guarded(_value)
 
-_LATER = {"onnx": "export"}
-
 # Names of PyTorch that are left out for good, and what to write.
 _INSTEAD = {
     name: f"use wf.tensor(data, dtype=wf.{kind}), or wf.empty(size, dtype=wf.{kind}) if a size was given"
@@ -220,9 +222,12 @@ _INSTEAD = {
 # The library above the engine is written against the names of this package, and loaded when it is first asked for.
 _LIBRARY = {
     "data": "wayfare.data", "metrics": "wayfare.metrics", "optim": "wayfare.optim", "train": "wayfare.train",
-    "profile": "wayfare.profile", "Ragged": "wayfare.ragged", "compile": "wayfare.compiled.decorator",
-    "map": "wayfare.batched.frontend", "batching": "wayfare.batched.frontend",
-    "save": "wayfare.io", "load": "wayfare.io", "Checkpoint": "wayfare.io",
+    "debug": "wayfare.debug", "profile": "wayfare.profile", "Ragged": "wayfare.ragged",
+    "compile": "wayfare.compiled.decorator",
+    "map": "wayfare.batched.frontend", "batching": "wayfare.batched.frontend", "onnx": "wayfare.onnx",
+    "cond": "wayfare.control", "scan": "wayfare.control", "while_loop": "wayfare.control",
+    "report": "wayfare.reporting", "save": "wayfare.io", "load": "wayfare.io", "Checkpoint": "wayfare.io",
+    "export": "wayfare.program", "load_program": "wayfare.program",
 }  # fmt: skip
 
 
@@ -232,8 +237,6 @@ def __getattr__(name: str) -> object:
         value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
         globals()[name] = value
         return value
-    if name in _LATER:
-        raise AttributeError(f"wayfare.{name}: {_LATER[name]} is planned and not part of version {__version__}")
     if name in _INSTEAD:
         raise AttributeError(f"wayfare.{name}: {_INSTEAD[name]}")
     raise AttributeError(f"module 'wayfare' has no attribute {name!r}")

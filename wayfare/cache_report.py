@@ -9,6 +9,7 @@ from typing import Any
 
 from wayfare.backend.cache import Entry, Store, default_store
 from wayfare.demo.page import Page
+from wayfare.units import bytes_text, counted, cut
 
 # A table longer than this says nothing a summary does not.
 ROWS = 40
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         print(_OFF)
     elif options.clear:
         count, size = store.clear()
-        print(f"Removed {_kernels(count)}, {_bytes(size)}, from {store.folder}")
+        print(f"Removed {counted(count, 'kernel')}, {bytes_text(size)}, from {store.folder}")
     else:
         show(store, Page())
 
@@ -58,9 +59,10 @@ def show(store: Store, page: Page) -> None:
         now = time.time()
         page.table(("kernel", "layout", "size", "made", "used"), [_row(entry, now) for entry in entries[:ROWS]])
     if len(entries) > ROWS:
-        page.say(f"… and {_kernels(len(entries) - ROWS)} more; --json lists all.")
+        page.say(f"… and {counted(len(entries) - ROWS, 'kernel')} more; --json lists all.")
     page.show(
-        total=f"{_kernels(len(entries))}, {_bytes(store.size())} of at most {_bytes(store.limit_bytes)}",
+        total=f"{counted(len(entries), 'kernel')}, {bytes_text(store.size())} of at most "
+        f"{bytes_text(store.limit_bytes)}",
         folder=str(store.folder),
     )
 
@@ -69,21 +71,7 @@ def _row(entry: Entry, now: float) -> tuple[str, ...]:
     # Names can be whole expressions; the table cuts them, and a line break in one would break the table.
     name = " ".join(entry.about.get("name", "unnamed").split()) or "unnamed"
     layout = entry.about.get("layout", "")
-    return _cut(name, 28), _cut(layout, 12), _bytes(entry.size), _age(now - entry.made), _age(now - entry.used)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _kernels(count: int) -> str:
-    return f"{count} kernel" if count == 1 else f"{count} kernels"
-
-
-def _bytes(size: int) -> str:
-    if size < 1000:
-        return f"{size} B"
-    return f"{size / 2**10:.1f} KB" if size < 2**20 else f"{size / 2**20:.1f} MB"
+    return cut(name, 26), cut(layout, 12), bytes_text(entry.size), _age(now - entry.made), _age(now - entry.used)
 
 
 def _age(seconds: float) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 from wayfare import cache_report, doctor
 from wayfare.demo import command as demo_command
+from wayfare.onnx import command as export_command
 from wayfare.version import __version__
+from wayfare.view import command as view_command
 
 # What a shell reports for a program that an interrupt or a closed pipe ended.
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -26,6 +28,10 @@ def _parser() -> argparse.ArgumentParser:
     show = "train small networks on numbers, words and trees, and show each stage of it"
     demo = commands.add_parser("demo", help=show, description=_sentence(show))
     demo_command.add_arguments(demo)
+    look = "open a saved run in the browser"
+    view_command.add_arguments(commands.add_parser("view", help=look, description=_sentence(look)))
+    ship = "write a function or a module as a model file for ONNX Runtime, and try it there"
+    export_command.add_arguments(commands.add_parser("export", help=ship, description=_sentence(ship)))
     describe = "describe this installation, to paste into a bug report"
     examine = commands.add_parser("doctor", help=describe, description=_sentence(describe))
     examine.add_argument("--json", action="store_true", help="print JSON")
@@ -44,6 +50,10 @@ def _run(options: argparse.Namespace) -> int:
     match options.command:
         case "demo":
             status = demo_command.run(options)
+        case "view":
+            status = view_command.run(options)
+        case "export":
+            status = export_command.run(options)
         case "doctor":
             report = doctor.examine()
             print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))

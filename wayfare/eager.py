@@ -16,7 +16,7 @@ import numpy as np
 
 from wayfare.backend.pool import Block
 from wayfare.backend.writes import tick
-from wayfare.errors import AnomalyError, GraphError
+from wayfare.errors import GraphError
 from wayfare.graph.node import Node
 from wayfare.op import REGISTRY, VALUE, ByName, Op, explain_failure
 from wayfare.site import INSIDE
@@ -39,8 +39,11 @@ def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS)
 
 def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
     mode = STATE.mode
-    if mode is not None and mode.executor is not None:
-        return mode.executor.apply(op, inputs, attrs)
+    if mode is not None:
+        if mode.executor is not None:
+            return mode.executor.apply(op, inputs, attrs)
+        if mode.watcher is not None:
+            mode.watcher.starts(op)
     arrays = [t._array for t in inputs]
     try:
         if max([x.size for x in arrays], default=0) < op.large_from:
@@ -67,7 +70,7 @@ def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         if record and out.dtype.kind == "f":
             record_one(op, inputs, arrays, outputs[0], attrs)
     if mode is not None:
-        _after(op, inputs, outputs, mode)
+        _after(op, inputs, outputs, attrs, mode)
     return outputs if several else outputs[0]
 
 
@@ -311,16 +314,19 @@ def refuse_inference(op: Op, inputs: tuple[Tensor, ...]) -> None:
                              fix="Clone it outside inference_mode first.")  # fmt: skip
 
 
-def _after(op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], mode: Mode) -> None:
+def _after(
+    op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], attrs: dict[str, Any], mode: Mode
+) -> None:
     """What the less usual modes do with a result."""
-    if mode.anomaly:
-        for out in outputs:
-            _check_finite(op, inputs, out)
+    if mode.anomaly is not None:
+        mode.anomaly.ran(op, inputs, outputs, attrs)
     if mode.inference:
         for out in outputs:
             out._more()["inference"] = True
     if mode.saved_hooks is not None and outputs[0].grad_fn is not None:
         pack(outputs[0].grad_fn, mode.saved_hooks)
+    if mode.watcher is not None:
+        mode.watcher.ran(op, inputs, outputs, attrs)
 
 
 def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -> None:
@@ -359,22 +365,6 @@ def with_history(array: Any, edge: Any) -> Tensor:
         tensor._edge = edge
         tensor._requires_grad = True
     return tensor
-
-
-def _check_finite(op: Op, inputs: tuple[Tensor, ...], out: Tensor) -> None:
-    array = out._array
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        if all(np.isfinite(t._array).all() for t in inputs if t._array.dtype.kind == "f"):
-            bad = np.argwhere(~np.isfinite(array))[0]
-            kind = "NaN" if np.isnan(array[tuple(bad)]) else "infinity"
-            given = ", ".join(_range_of(t) for t in inputs)
-            raise AnomalyError(f"{op.name}: made a {kind} at index {bad.tolist()} of {out.spec} from {given}")
-
-
-def _range_of(t: Tensor) -> str:
-    if t._array.size == 0 or t._array.dtype.kind == "b":
-        return repr(t.spec)
-    return f"{t.spec} in [{t._array.min():.4g}, {t._array.max():.4g}]"
 
 
 class TensorOps(ByName):

@@ -5,16 +5,22 @@ Each class is also the built-in exception that PyTorch raises in its place, so `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from wayfare.site import current_site
+from wayfare.expression import drawn
+from wayfare.site import Site, user_frame
 
 
 class WayfareError(Exception):
     """Base of all errors; adds to the sentence the user's own line and, inside a model, the layer's path."""
 
+    # Is it about shapes or dtypes? Then a note shows the user's expression with the shape under each operand.
+    about_operands = False
+
     def __init__(self, sentence: str, *, fix: str = "") -> None:
-        site = current_site()
+        frame = user_frame(2)
+        site = None if frame is None else Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         self.sentence = sentence
         self.fix = fix
         self.site = "" if site is None else f" ({site})"
@@ -23,7 +29,10 @@ class WayfareError(Exception):
         self.path = ""
         self.layer = ""
         self.example = ""
+        self.expression = ""
         super().__init__(self._text())
+        if self.about_operands:
+            self._show(drawn(frame))
 
     def came_from(self, module: Any, layer: str, path: str) -> None:
         """Note a module on the way up: the layer where it happened (`layer`) or a way down to the last one (`path`)."""
@@ -36,8 +45,21 @@ class WayfareError(Exception):
         """Note the example it happened in, and the line if that is not the one that was running."""
         self.example = f", in {what}" if what else ""
         if site is not None:
+            if self.site != f" ({site})":
+                self._show("")
             self.site = f" ({site})"
         self.args = (self._text(),)
+
+    def failed_on(self, op: str, specs: Sequence[Any]) -> None:
+        """Note which op it was and what it was given: more operands of the user's expression are known then."""
+        if self.about_operands:
+            self._show(drawn(user_frame(2), op, specs) or self.expression)
+
+    def _show(self, expression: str) -> None:
+        """Make this the note that shows the expression; it stands below the sentence in a traceback."""
+        notes = [note for note in getattr(self, "__notes__", []) if note != self.expression]
+        self.expression = expression
+        self.__notes__ = [expression, *notes] if expression else notes
 
     def _text(self) -> str:
         where = f", in {self.path} = {self.layer}" if self.path else f", in {self.layer}" if self.layer else ""
@@ -47,9 +69,13 @@ class WayfareError(Exception):
 class ShapeError(WayfareError, RuntimeError):
     """Shapes that do not fit together."""
 
+    about_operands = True
+
 
 class DTypeError(WayfareError, RuntimeError):
     """An element type that an op cannot take."""
+
+    about_operands = True
 
 
 class ArgumentError(WayfareError, ValueError):
@@ -66,6 +92,8 @@ class ArgumentTypeError(WayfareError, TypeError):
 
 class IndexRangeError(WayfareError, IndexError):
     """An index or a dimension outside its range."""
+
+    about_operands = True
 
 
 class MissingKeyError(WayfareError, KeyError):
@@ -92,6 +120,10 @@ class CheckError(WayfareError, RuntimeError):
 
 class LinAlgError(WayfareError, RuntimeError):
     """A matrix that a decomposition cannot take: singular, not positive definite, not square."""
+
+
+class ExportError(WayfareError, RuntimeError):
+    """What cannot be written as a model file, or came out of it otherwise than out of Python."""
 
 
 class FileFormatError(WayfareError, ValueError):

@@ -23,6 +23,7 @@ from typing import Any
 
 from wayfare.backend.expr import LoopError
 from wayfare.errors import OperationError, WayfareError
+from wayfare.flops import FAMILIES, Work, unknown
 from wayfare.spec import spec_of
 
 Forward = Callable[..., Any]
@@ -42,6 +43,13 @@ class Sample:
     attrs: dict[str, Any] = field(default_factory=dict)
     # A sample at a kink or over integers has no gradient to check.
     smooth: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NotExportable:
+    """Stands in place of an ONNX rule: why an op has no meaning in a model file."""
+
+    reason: str
 
 
 class joint:
@@ -98,8 +106,13 @@ class Op:
     large_from: int = sys.maxsize
     large_slopes: Any = field(default=None, repr=False)
     slopes_from: int = sys.maxsize
+    # What the op is in ONNX: the name of an operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that
+    # writes nodes with the builder `b` and gives the value(s), or NotExportable. None: the formula, written out.
+    onnx: str | Callable[..., Any] | NotExportable | None = field(default=None, repr=False)
     # One rule for each of one or two inputs: what the backward pass has a fast lane for.
     simple_rules: bool = False
+    # How much arithmetic a call is, where the rule of the family does not say it.
+    work: Work | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.grad_name:
@@ -125,6 +138,14 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The arithmetic operations of one call forward, from anything with a shape; None where nobody can say.
+
+        An input may be None: one whose shape is not known any more.
+        """
+        rule = self.work or FAMILIES.get(self.family, unknown)
+        return rule([None if x is None else x.shape for x in inputs], [y.shape for y in outputs], attrs)
 
     def packer(self, needs: tuple[bool, ...]) -> Callable[..., Any]:
         """The function that picks what a node keeps, given which inputs want a gradient."""
@@ -250,10 +271,12 @@ def explain_failure(op: Op, specs: Sequence[Any], attrs: dict[str, Any], error: 
     """The error to show for a failed forward: the shape rule's own sentence if it has one."""
     # A loop knows nothing of the op it is part of: the shape rule has the better sentence.
     if isinstance(error, WayfareError) and not isinstance(error, LoopError):
+        error.failed_on(op.name, specs)
         return error
     try:
         op.infer(*specs, **attrs)
     except WayfareError as sentence:
+        sentence.failed_on(op.name, specs)
         return sentence
     except Exception:
         pass

@@ -281,9 +281,12 @@ class Tensor(TensorMethods):
     def _read(self, how: str) -> Array:
         """The numbers, for Python to look at. An executor may step in here."""
         mode = STATE.mode
-        if mode is not None and mode.executor is not None:
-            return mode.executor.read(self, how)  # type: ignore[no-any-return]
-        return self._array
+        if mode is None:
+            return self._array
+        array: Array = self._array if mode.executor is None else mode.executor.read(self, how)
+        if mode.watcher is not None:
+            mode.watcher.looked(self, how, array)
+        return array
 
     def item(self) -> Any:
         """The one element as a Python number."""

@@ -3,6 +3,7 @@
 import pytest
 
 import wayfare as wf
+from wayfare.errors import ArgumentTypeError
 from wayfare.graph.node import AccumulateGrad
 
 
@@ -44,6 +45,11 @@ def test_listing_of_several_outputs_and_shared_leaves():
 def test_a_leaf_alone_and_a_constant_alone():
     assert "0 nodes, 1 leaf" in str(wf.graph(wf.ones(2, requires_grad=True)))
     assert "0 nodes, 0 leaves" in str(wf.graph(wf.ones(2)))
+
+
+def test_several_in_a_list_are_to_be_given_apart():
+    with pytest.raises(ArgumentTypeError, match=r"not list .* wf.graph\(\*outputs\)"):
+        wf.graph([wf.ones(1)])
 
 
 def test_something_else_than_a_tensor():

@@ -22,13 +22,13 @@ from wayfare.backend.pool import Block
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import latest_write, version, version_at
 from wayfare.eager import Packed, tensor_ops, with_history
-from wayfare.errors import AnomalyError, GraphError, InPlaceError
+from wayfare.errors import GraphError, InPlaceError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
 from wayfare.op import DROP, SPEC, VALUE, joint, raw_ops
 from wayfare.spec import Spec
-from wayfare.state import STATE, changed_mode, recorder
-from wayfare.tensor import Tensor, wrap
+from wayfare.state import STATE, changed_mode, recorder, watcher
+from wayfare.tensor import wrap
 
 _ndarray = np.ndarray
 _add = np.add
@@ -47,7 +47,16 @@ def run(
         watching.backward(roots, retain=retain, capture=capture, accumulate=accumulate)
         return
     with _TURN:
-        _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate)).run(roots)
+        this = _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate))
+        looking = watcher()
+        if looking is None:
+            this.run(roots)
+            return
+        looking.starts(this)
+        try:
+            this.run(roots)
+        finally:
+            looking.ended(this)
 
 
 class _Pass:
@@ -70,8 +79,10 @@ class _Pass:
         pending, owned, heap, born = self.pending, self.owned, self.heap, self.leaves.born
         m = tensor_ops if create else raw_ops
         mode = STATE.mode
-        anomaly = mode is not None and mode.anomaly
-        plain = not (create or anomaly or capture is not None)
+        anomaly = None if mode is None else mode.anomaly
+        watching = None if mode is None else mode.watcher
+        plain = not (create or capture is not None)
+        looking = anomaly is not None or watching is not None
         for edge, g in roots:
             self.send(edge, g, False)
         # `ahead` is the youngest pending node if it is not in the heap, `g_ahead` its gradient: a chain touches
@@ -96,6 +107,8 @@ class _Pass:
             if usual and kept is not None and not node.attrs:
                 if latest_write[0] > node.number:
                     _check_versions(node)
+                if looking and watching is not None:
+                    watching.starts(node)
                 grads = None
                 if g.size >= op.slopes_from:
                     grads = _at_once(node, g, kept)
@@ -113,6 +126,8 @@ class _Pass:
                         None if second is None else by_second(m, g, y, x, x2),
                     )
                     x2 = None
+                if looking:
+                    _tell(anomaly, watching, node, g, grads)
             else:
                 g = prepare(node, g, create)
                 if capture is not None:
@@ -122,7 +137,13 @@ class _Pass:
                 if node.extras is not None and node.extras.pre_hooks:
                     g = call_pre_hooks(node, g, create)
                 kept = unpack(node, create)
-                grads = _all_gradients(node, m, g, kept, edges, anomaly)
+                if watching is not None:
+                    watching.starts(node)
+                grads = by_rule(node, m, g, kept, edges)
+                if anomaly is not None:
+                    anomaly.stepped(node, g, grads)
+                grads = call_post_hooks(node, g, grads, m.differentiable)
+                _tell(None, watching, node, g, grads)
             if not retain:
                 node.kept = None
             for edge, gi in zip(edges, grads):  # noqa: B905 - of equal length, and strict= costs on this path
@@ -180,6 +201,14 @@ class _Pass:
                 self.owned.add(edge)
         else:
             self.leaves.receive(edge, g, fresh)
+
+
+def _tell(anomaly: Any, watching: Any, node: Node, g: Any, grads: Any) -> None:
+    """Those who look on hear of a step."""
+    if anomaly is not None:
+        anomaly.stepped(node, g, grads)
+    if watching is not None:
+        watching.stepped(node, g, grads)
 
 
 def _at_once(node: Node, g: Any, kept: tuple[Any, ...]) -> Any:
@@ -292,19 +321,6 @@ def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, 
         raise GraphError(f"backward: a hook returned {len(changed)} gradients in place of {len(grads)}",
                          fix="Return one for each, or None to leave them as they are.")  # fmt: skip
     return [checked_gradient(new, old, create) for new, old in zip(changed, grads, strict=True)]
-
-
-def _all_gradients(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any, anomaly: bool) -> list[Any]:
-    """The gradient of every input at once: joint rules, anomaly mode and node hooks need them together."""
-    grads = by_rule(node, m, g, kept, edges)
-    if anomaly:
-        for i, gi in enumerate(grads):
-            array = gi._array if isinstance(gi, Tensor) else _dense(gi)
-            if array is not None and not np.isfinite(array).all():
-                kind = "NaN" if np.isnan(array).any() else "infinity"
-                raise AnomalyError(f"{node.name()} returned a {kind} for input {i}; the forward op was {node.op.name} "
-                                   f"on line {node.site}")  # fmt: skip
-    return call_post_hooks(node, g, grads, m.differentiable)
 
 
 def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:

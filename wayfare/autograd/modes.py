@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from wayfare.anomaly import Anomaly
 from wayfare.state import changed_mode, current, set_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,12 +103,12 @@ class inference_mode(_Block):
 
 
 class detect_anomaly(_Block):
-    """Stop at the first NaN or infinity, forward or backward, and name the op and the line that made it."""
+    """Stop at the first NaN or infinity, forward or backward, and name the op, the line and the module that made it."""
 
     __slots__ = ()
 
     def __init__(self, check_nan: bool = True) -> None:
-        super().__init__(anomaly=bool(check_nan))
+        super().__init__(anomaly=Anomaly() if check_nan else None)
 
 
 class set_detect_anomaly(set_grad_enabled):
@@ -116,9 +117,10 @@ class set_detect_anomaly(set_grad_enabled):
     __slots__ = ()
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        changed_mode.__init__(self, anomaly=bool(mode and check_nan))
+        anomaly = Anomaly() if mode and check_nan else None
+        changed_mode.__init__(self, anomaly=anomaly)
         self._previous.append(current().replace())
-        set_mode(current().replace(anomaly=bool(mode and check_nan)))
+        set_mode(current().replace(anomaly=anomaly))
 
 
 class saved_tensors_hooks(_Block):
@@ -145,4 +147,4 @@ def is_inference_mode_enabled() -> bool:
 
 def is_anomaly_enabled() -> bool:
     """Is anomaly mode in force in this thread?"""
-    return current().anomaly
+    return current().anomaly is not None

@@ -18,7 +18,15 @@ from wayfare.backend import pool
 from wayfare.backend.commands import Commands
 from wayfare.backend.cpu import Array
 from wayfare.errors import ShapeError
-from wayfare.fusion.plan_actions import Action, KernelAction, Objects, ProductAction, Run, UpdateAction
+from wayfare.fusion.plan_actions import (
+    Action,
+    KernelAction,
+    Objects,
+    ProductAction,
+    PythonAction,
+    Run,
+    UpdateAction,
+)  # fmt: skip
 from wayfare.fusion.plan_build import Builder
 from wayfare.fusion.plan_lower import PlanLowering, Slot
 from wayfare.fusion.plan_memory import Layout
@@ -61,9 +69,11 @@ class Plan:
         self._actions = layout.actions
         self.arena_bytes = layout.arena_bytes
         self.peak_bytes = layout.arena_bytes + layout.result_bytes + layout.slot_bytes
-        self._constants = seats.constants
+        self.constants = seats.constants
         self._numbers: list[tuple[Any, np.dtype[Any]]] = []
         self._number_objects(made, [seats[v] for v in wanted[: len(results)]])
+        # The command list that a run consists of, where it is nothing but that.
+        self.whole_list: Commands | None = None
         self._parts = self._compose(set(made))
 
     # -- making
@@ -71,16 +81,16 @@ class Plan:
     def _number_objects(self, made: Sequence[Memory], seats: Sequence[Seat]) -> None:
         """Numbers for all arrays of a run: inputs, constants, the arena, numbers of updates, results, slots."""
         first_constant = len(self._shapes)
-        arena = first_constant + len(self._constants)
+        arena = first_constant + len(self.constants)
         # How to get the memory that each run has for itself.
-        self._fresh: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
+        self.fresh: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
             (_maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
         ]
         for memory, seat in zip(made, seats, strict=True):
             if memory.kind == "result":
-                memory.number = arena + len(self._fresh)
-                self._fresh.append((_maker(memory.bytes), seat.shape, seat.dtype))
-        count = arena + len(self._fresh)
+                memory.number = arena + len(self.fresh)
+                self.fresh.append((_maker(memory.bytes), seat.shape, seat.dtype))
+        count = arena + len(self.fresh)
         for action in self._actions:
             if isinstance(action, UpdateAction):
                 for kind, dtype in action.precisions():
@@ -104,7 +114,8 @@ class Plan:
                     slots += 1
         self._slots = slots
         self._made = [(memory.number, seat.shape) for memory, seat in zip(made, seats, strict=True)]
-        self._as_made = all(memory.kind == "result" for memory in made)
+        # Are all results handed out as they were made for this run?
+        self.fresh_results = all(memory.kind == "result" for memory in made)
 
     def _compose(self, kept: set[Memory]) -> list[Run]:
         """Runs of native actions as command lists, with the others between them."""
@@ -121,6 +132,7 @@ class Plan:
                 commands.finish()
                 parts.append(_listed(commands))
                 self.lists += 1
+                self.whole_list = commands
                 commands, pending = Commands(), []
             if freed:
                 parts.append(_freed(sorted(freed)))
@@ -138,6 +150,8 @@ class Plan:
             if not pending:
                 flush()
         flush()
+        if len(parts) != 1 or self._numbers or self._slots:
+            self.whole_list = None
         return parts
 
     # -- running
@@ -149,15 +163,29 @@ class Plan:
         if not self._plain.issuperset(map(type, arrays)):
             # Native code reads the array object itself: anything else would be read as garbage.
             return self._run_otherwise(arrays, given)
-        objects: Objects = [*arrays, *self._constants]
-        objects += [empty(shape, dtype) for empty, shape, dtype in self._fresh]
+        objects: Objects = [*arrays, *self.constants]
+        objects += [empty(shape, dtype) for empty, shape, dtype in self.fresh]
+        return self.run_objects(objects, given)
+
+    @property
+    def made_numbers(self) -> list[int]:
+        """Which objects of a run are its results, if they are fresh."""
+        return [number for number, _ in self._made]
+
+    def fits(self, arrays: Sequence[Array]) -> bool:
+        """Do arrays lie as the samples did?"""
+        alike = [a.strides for a in arrays] == self._strides and [a.shape for a in arrays] == self._shapes
+        return alike and self._plain.issuperset(map(type, arrays)) and [a.dtype for a in arrays] == self._dtypes
+
+    def run_objects(self, objects: Objects, given: Sequence[Any] = ()) -> list[Array]:
+        """The results, for inputs that fit, then `constants`, then new memory as `fresh` says, in one list."""
         for slot, dtype in self._numbers:
             objects.append(np.array(given[slot.number] if slot.__class__ is Slot else slot, dtype))
         if self._slots:
             objects += [None] * self._slots
         for part in self._parts:
             part(objects, given)
-        if self._as_made:
+        if self.fresh_results:
             return [objects[number] for number, _ in self._made]
         return [objects[number].reshape(shape) for number, shape in self._made]
 
@@ -193,6 +221,21 @@ class Plan:
     def python_steps(self) -> int:
         """How many actions of a run are Python."""
         return len(self.in_python)
+
+    def parts(self) -> list[tuple[str, tuple[str, ...], tuple[int, ...]]]:
+        """Of each action in order: its title, the names of the steps in it, and the shape it works on."""
+        found = []
+        for action in self._actions:
+            shape = action.writes[0].shape if action.writes else ()
+            ops: tuple[str, ...] = ()
+            if isinstance(action, KernelAction):
+                ops, shape = action.ops, action.shape
+            elif isinstance(action, ProductAction):
+                ops = ("matmul",)
+            elif isinstance(action, PythonAction):
+                ops = (action.op.name,)
+            found.append((action.title(), ops, shape))
+        return found
 
     def describe(self) -> str:
         """The actions, one line each."""

@@ -100,6 +100,8 @@ class KernelAction(Action):
     ) -> None:  # fmt: skip
         super().__init__(reads, writes)
         self.kernel, self.shape, self.axes = kernel, shape, axes
+        # The names of the steps it was made of.
+        self.ops: tuple[str, ...] = ()
 
     def enter(self, commands: Commands) -> bool:
         """As one kernel."""

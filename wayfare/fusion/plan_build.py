@@ -24,6 +24,7 @@ from wayfare.fusion.plan_again import Again
 from wayfare.fusion.plan_groups import NearPartition, is_one_row
 from wayfare.fusion.plan_lower import accumulations, is_product, uses_of
 from wayfare.fusion.plan_memory import with_zeros
+from wayfare.fusion.plan_native import native_actions
 from wayfare.fusion.plan_places import CHECKS, Memory, Seat, Seating, fresh, row_strides
 from wayfare.fusion.trace import Step, Value, in_order
 from wayfare.fusion.update_op import of_update
@@ -37,7 +38,7 @@ class Builder:
 
     def __init__(self, inputs: Sequence[Value], outputs: Sequence[Value], samples: Sequence[Array]) -> None:
         steps = in_order([*inputs, *outputs])
-        uses = uses_of(steps, outputs)
+        self._uses = uses = uses_of(steps, outputs)
         self.seating = Seating(steps, inputs, samples)
         self._accumulated = accumulations(steps, uses)
         self._zeros: list[Seat] = []
@@ -66,6 +67,7 @@ class Builder:
     def _kernel(self, partition: NearPartition, group: Group, wanted: list[Value]) -> None:
         names = dict.fromkeys(v.step.name for v in group.members)
         made = self._loop(partition, group, wanted, [self.seating[v] for v in wanted], "_".join(list(names)[-_NAMED:]))
+        made.ops = tuple([v.step.name for v in group.members])
         if made.axes and len(made.axes) > 1:
             made.reads = [self._in_one_row(seat, made.axes, made.shape) for seat in made.reads]
         self._actions.append(made)
@@ -129,7 +131,8 @@ class Builder:
         elif op.family == "update":
             self._actions.append(UpdateAction(of_update(op), step.attrs["numbers"], reads, writes))
         else:
-            self._python(step, reads, writes)
+            used = [v in self._uses for v in step.outputs]
+            self._actions += native_actions(step, reads, writes, used) or self._python(step, reads, writes)
 
     def _product(self, step: Step, out: Seat, add: bool) -> None:
         a, b = (self.seating[v] for v in step.inputs)
@@ -155,8 +158,9 @@ class Builder:
             if (seat.memory, seat.offset, seat.strides) != (target.memory, target.offset, target.strides):
                 self._actions.append(CopyAction(seat, target))
 
-    def _python(self, step: Step, reads: list[Seat], writes: list[Seat]) -> None:
-        made, copies = [], []
+    def _python(self, step: Step, reads: list[Seat], writes: list[Seat]) -> list[Action]:
+        made: list[Seat] = []
+        copies: list[Action] = []
         for seat in writes:
             own = fresh(seat.shape, seat.dtype, "slot")
             if seat.is_whole:
@@ -166,8 +170,7 @@ class Builder:
                 copies.append(CopyAction(own, seat))
             made.append(own)
         assert step.op is not None
-        self._actions.append(PythonAction(step.op, step.attrs, reads, made))
-        self._actions += copies
+        return [PythonAction(step.op, step.attrs, reads, made), *copies]
 
 
 def _along(seat: Seat, own: Map, shape: tuple[int, ...]) -> Seat:

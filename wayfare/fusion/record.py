@@ -11,6 +11,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.fusion.bound import Bound
+from wayfare.fusion.counting import traced_flops
 from wayfare.fusion.gradient import gradients, needed_from, standing_on
 from wayfare.fusion.lower import Lowering
 from wayfare.fusion.program import Program
@@ -88,7 +89,7 @@ class FusedRecord:
             vjp=joint(self._rule(bool(read))) if self.wanted and floats else None, batch=self._batch,
             samples=lambda rng: (), reference=self._forward, formula=self._by_ops, outputs=len(made),
             differentiable_outputs=floats,
-            kept_outputs=tuple(read) if len(made) > 1 else None, takes_none=True,
+            kept_outputs=tuple(read) if len(made) > 1 else None, takes_none=True, work=self._work,
             grad_name="".join(w.capitalize() for w in self.name.strip("_<>").split("_")) + "Backward0",
         )  # fmt: skip
 
@@ -186,6 +187,12 @@ class FusedRecord:
         symbols = self._symbols_of([s.shape for s in specs], numbers)
         made = tuple(Spec(settled(v.shape, symbols), OF_NUMPY[v.dtype]) for v in self.op_outputs)
         return made if len(made) > 1 else made[0]
+
+    def _work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The sum over the ops inside."""
+        if None in inputs:
+            return None
+        return traced_flops(self.outputs, self._symbols_of(inputs, attrs.get("numbers", ())))
 
     def _batch(
         self, m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]

@@ -19,6 +19,9 @@ import numpy as np
 
 from wayfare.backend.fold_native import sum_to
 from wayfare.backend.rows import Rows
+from wayfare.errors import WayfareError
+from wayfare.fusion.counting import traced_flops
+from wayfare.fusion.trace import Value, leaf, trace_ops
 from wayfare.op import DROP, SPEC, VALUE, Op, joint, raw_ops
 from wayfare.spec import Spec, float16, float32
 
@@ -35,6 +38,7 @@ def vjp_op(
     return Op(
         name=f"{op.name}_vjp", family="vjp", forward=rule.forward, infer=rule.infer, vjp=None, batch=_no_batch,
         samples=lambda rng: (), reference=rule.forward, formula=rule.by_ops, outputs=len(given),
+        work=rule.work,
     )  # fmt: skip
 
 
@@ -47,6 +51,20 @@ def vjp_inputs(
     if of_output == VALUE:
         picked += [outputs[i] for i in _read_outputs(op, len(outputs))]
     return picked + [x for x, kept in zip(inputs, of_inputs, strict=True) if kept == VALUE]
+
+
+def gradient_flops(
+    op: Op, needs: tuple[bool, ...], inputs: tuple[Spec, ...], outputs: tuple[Spec, ...], attrs: dict[str, Any]
+) -> int | None:
+    """The operations of the gradient rules of an op, asked for the inputs `needs`; None where nobody can say.
+
+    The rules are counted op by op, so what a faster form of them saves is counted all the same.
+    """
+    if op.vjp is None or not any(needs):
+        return 0
+    arrived = tuple(op.differentiable_outputs is None or i in op.differentiable_outputs for i in range(len(outputs)))
+    given = tuple(i for i, need in enumerate(needs) if need)
+    return vjp_op(op, needs, arrived, given, outputs, inputs).flops((), (), attrs)
 
 
 def original(op: Op) -> Op:
@@ -80,6 +98,7 @@ class _Rule:
         self.several = op.outputs != 1
         self.of_output, self.of_inputs = op.keeps(needs)
         self.read = _read_outputs(op, len(outputs))
+        self._counted: dict[Any, int | None] = {}
 
     def infer(self, *_specs: Spec, **_attrs: Any) -> Any:
         """A gradient is like its input."""
@@ -128,6 +147,26 @@ class _Rule:
                 gradient = sum_to(gradient, self.inputs[i].shape)
             made.append(gradient)
         return tuple(made) if len(made) > 1 else made[0]
+
+    def work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The arithmetic of the rules by ops, traced once for each set of attributes; shapes are the rule's own."""
+        key = tuple(attrs.items())
+        try:
+            if key not in self._counted:
+                self._counted[key] = self._count(attrs)
+            return self._counted[key]
+        except TypeError:  # An attribute that has no hash.
+            return self._count(attrs)
+
+    def _count(self, attrs: dict[str, Any]) -> int | None:
+        grads, made, taken = ([leaf("input", 0, spec.shape, spec.dtype.numpy) for spec in specs]
+                              for specs in (self.outputs, self.outputs, self.inputs))  # fmt: skip
+        arrived = [g if there else None for g, there in zip(grads, self.arrived, strict=True)]
+        try:
+            slopes = self.by_ops(trace_ops, *vjp_inputs(self.op, self.needs, arrived, made, taken), **attrs)
+        except (WayfareError, NotImplementedError, TypeError, AttributeError, IndexError, ValueError):
+            return None  # A rule that looks at the numbers, which are not there.
+        return traced_flops(v for v in (slopes if isinstance(slopes, tuple) else (slopes,)) if isinstance(v, Value))
 
     def by_ops(self, m: Any, *values: Any, **attrs: Any) -> Any:
         """By ops, as where the gradient is recorded; halves are computed in single precision."""

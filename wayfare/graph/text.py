@@ -1,4 +1,4 @@
-"""`wf.graph(t)`: the graph behind a tensor, to iterate over and to read.
+"""`wf.graph(t)`: the graph behind a tensor, to iterate over, to read, to count and to compare.
 
     graph of f32[8,3] · 1 node, 2 leaves
       %a  leaf         f32[8,3]
@@ -12,22 +12,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from wayfare.errors import ArgumentTypeError
+from wayfare.graph.diff import GraphDiff
+from wayfare.graph.document import graph_document
+from wayfare.graph.drawing import as_html, as_svg
+from wayfare.graph.listing import listing
+from wayfare.graph.look import values_kept
+from wayfare.graph.naming import Names
 from wayfare.graph.node import Node
+from wayfare.graph.stats import GraphStats
 from wayfare.graph.walk import reachable, split_edge
-from wayfare.spec import Spec
 from wayfare.tensor import Tensor
-
-# A listing longer than this shows its beginning and its end.
-_LONGEST = 200
+from wayfare.units import counted
 
 
 class Graph:
     """The nodes and leaves behind some tensors, oldest first."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._roots = [t._edge or (t if t.requires_grad else None) for t in tensors]
-        self._specs = [t.spec for t in tensors]
-        self.nodes, self.leaves = reachable(self._roots)
+    def __init__(self, tensors: list[Tensor], modules: Any = None) -> None:
+        self._tensors = tensors
+        # What the graph is of: the edge of each tensor, None for one that requires no gradient.
+        self.roots = [t._edge or (t if t.requires_grad else None) for t in tensors]
+        self.nodes, self.leaves = reachable(self.roots)
+        self.names = Names(self.nodes, self.leaves, modules)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -45,78 +51,76 @@ class Graph:
         return max(depths.values(), default=0)
 
     def __str__(self) -> str:
-        names: dict[Any, str] = {leaf: f"%{_letters(i)}" for i, leaf in enumerate(self.leaves)}
-        names |= {node: f"%{i}" for i, node in enumerate(self.nodes)}
-        rows = [(names[leaf], "leaf", repr(leaf.spec), "", "") for leaf in self.leaves]
-        rows += [_row(node, names) for node in self.nodes]
-        shown = " and ".join(map(repr, self._specs))
-        head = f"graph of {shown} · {_count(len(self.nodes), 'node')}, {_count(len(self.leaves), 'leaf', 'leaves')}"
-        return "\n".join([head, *_table(rows)])
+        return self.text()
 
     def __repr__(self) -> str:
         return str(self)
 
+    @property
+    def title(self) -> str:
+        """What it is the graph of, and how large it is."""
+        shown = " and ".join(repr(t.spec) for t in self._tensors)
+        return f"graph of {shown} · {counted(len(self.nodes), 'node')}, {counted(len(self.leaves), 'leaf', 'leaves')}"
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    def text(self, values: bool = False, fold: bool = False, whole: bool = False) -> str:
+        """The listing: a line for each leaf and node.
 
+        `values` shows under a node what came out of it, where something still keeps it: small values whole, others by
+        statistics; after a backward pass little is left. `fold` shows the turns of a loop once (×37). A long listing is
+        shown by its beginning and end, unless it is wanted `whole`.
+        """
+        found = self.values() if values else None
+        return listing(self.nodes, self.leaves, self.names, self.title, values=found, folded=fold, whole=whole)
 
-def _letters(i: int) -> str:
-    """a, b, …, z, aa, ab, …"""
-    text = ""
-    i += 1
-    while i:
-        i, rest = divmod(i - 1, 26)
-        text = chr(97 + rest) + text
-    return text
+    def values(self) -> dict[tuple[Node, int], Any]:
+        """(node, output number) → array, for every result that is still alive: kept for a gradient, or a root."""
+        found = values_kept(self.nodes)
+        for tensor in self._tensors:
+            target, number = split_edge(tensor._edge)
+            if target is not None:
+                found[target, number] = tensor._array
+        return found
 
+    def stats(self) -> GraphStats:
+        """Nodes, depth, parameters, arithmetic and bytes, by op, line and (if a model was given) module."""
+        return GraphStats(self.nodes, self.leaves, self.depth, self.names)
 
-def _row(node: Node, names: dict[Any, str]) -> tuple[str, str, str, str, str]:
-    inputs = []
-    for edge in node.edges:
-        target, number = split_edge(edge)
-        name = names.get(target, "·")
-        several = isinstance(target, Node) and target.outs is not None
-        inputs.append(f"{name}.{number}" if several else name)
-    # A flag that is off says nothing.
-    attrs = [f"{key}={_short(value)}" for key, value in node.attrs.items() if value is not False]
-    site = node.site
-    specs: tuple[Spec, ...] = node.specs
-    return (
-        names[node],
-        f"{node.op.name}({', '.join(inputs + attrs)})",
-        ", ".join(map(repr, specs)),
-        "" if site is None else str(site),
-        "" if site is None else site.text,
-    )
+    def diff(self, other: Graph) -> GraphDiff:
+        """What is different in another graph: print it, or look at its `added`, `removed`, `changed` and `lines`."""
+        if not isinstance(other, Graph):
+            raise ArgumentTypeError(f"diff: expected a graph, not {type(other).__name__}",
+                                    fix="Write wf.graph(a).diff(wf.graph(b)).")  # fmt: skip
+        return GraphDiff(self, other)
 
+    def document(self) -> dict[str, Any]:
+        """The graph in the form that the viewer shows, without values."""
+        return graph_document(self, self.title)
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    def svg(self) -> str:
+        """A drawing of the graph, for at most a few hundred nodes."""
+        return as_svg(self.nodes, self.leaves, self.names)
 
-
-def _table(rows: list[tuple[str, str, str, str, str]]) -> list[str]:
-    if len(rows) > _LONGEST:
-        left_out = len(rows) - _LONGEST
-        middle = ("…", f"{left_out} more", "", "", "")
-        rows = [*rows[: _LONGEST // 2], middle, *rows[-_LONGEST // 2 :]]
-    widths = [min(max((len(row[i]) for row in rows), default=0), 48) for i in range(4)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        text = row[4] if len(row[4]) <= 60 else row[4][:57] + "..."
-        lines.append(("  " + "  ".join([*cells, text])).rstrip())
-    return lines
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
-def graph(*tensors: Tensor) -> Graph:
-    """The graph behind one or more tensors: print it, iterate over its nodes, ask for its depth.
+def graph(*tensors: Any, modules: Any = None) -> Graph:
+    """The graph behind one or more tensors: print it, iterate over its nodes, ask for its `stats()` or a `diff()`.
 
     Each line shows a node with its op, inputs, shape and the user's line that made it; `·` stands for an input that
-    requires no gradient.
+    requires no gradient. With a model, `wf.graph(loss, model)`, parameters have their names; `modules` takes a
+    dictionary of several modules (or tensors) by name.
     """
-    for t in tensors:
+    given = list(tensors)
+    if len(given) > 1 and modules is None and not isinstance(given[-1], Tensor) and hasattr(given[-1], "named_modules"):
+        modules = given.pop()
+    fix = "Give what was computed with the model first: wf.graph(loss, model)."
+    if not given:
+        raise ArgumentTypeError("graph: expected a Tensor, and there is none", fix=fix)
+    for t in given:
         if not isinstance(t, Tensor):
-            raise ArgumentTypeError(f"graph: expected a Tensor, not {type(t).__name__}")
-    return Graph(list(tensors))
+            hint = fix if hasattr(t, "named_modules") else ""
+            if isinstance(t, (list, tuple)):
+                hint = "Give its tensors one by one: wf.graph(*outputs)."
+            raise ArgumentTypeError(f"graph: expected a Tensor, not {type(t).__name__}", fix=hint)
+    return Graph(given, modules)

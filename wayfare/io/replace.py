@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from wayfare.errors import FileAccessError, MissingFileError
@@ -21,7 +21,7 @@ try:
 except ImportError:  # Windows, where a file that is open cannot be deleted: that is lock enough
     locks = None
 
-__all__ = ["replace_file", "write_all"]
+__all__ = ["replace_file", "replace_text", "write_all"]
 
 PREFIX, SUFFIX = ".wayfare-save-", ".tmp"
 # Small enough that an interrupt is noticed soon, large enough that a call costs nothing.
@@ -61,6 +61,16 @@ def replace_file(path: str, write: Callable[[int], None]) -> None:
     except OSError as error:
         raise _failed(error, path, folder, target) from error
     _folder_to_disk(folder, path)
+
+
+def replace_text(path: str, parts: Iterable[str]) -> None:
+    """The same for a text, piece by piece, in UTF-8; half a character, which a file's name may have, becomes `?`."""
+
+    def write(descriptor: int) -> None:
+        for part in parts:
+            write_all(descriptor, memoryview(part.encode("utf-8", "replace")))
+
+    replace_file(path, write)
 
 
 def write_all(descriptor: int, data: memoryview) -> None:

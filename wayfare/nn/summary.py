@@ -10,6 +10,7 @@ from wayfare.functions.generator import fork_rng
 from wayfare.nn.modes import in_mode
 from wayfare.nn.module import Module
 from wayfare.tensor import Tensor
+from wayfare.units import bytes_text, cut
 
 __all__ = ["summary", "Summary", "LayerSummary"]
 
@@ -58,25 +59,17 @@ class Summary:
         for row in rows:
             cells = []
             for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
-                cut = cell if len(cell) <= width else cell[: width - 1] + "…"
-                cells.append(cut.rjust(width) if i in numeric else cut.ljust(width))
+                shown = cut(cell, width)
+                cells.append(shown.rjust(width) if i in numeric else shown.ljust(width))
             lines.append("  ".join(cells).rstrip())
         lines.insert(1, "-" * max(map(len, lines)))
         frozen = self.parameters - self.trainable
         lines.append("-" * len(lines[1]))
         lines.append(f"{self.parameters:,} parameters ({self.trainable:,} trainable, {frozen:,} frozen), "
-                     f"{_readable(self.bytes)}")  # fmt: skip
+                     f"{bytes_text(self.bytes)}")  # fmt: skip
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def _readable(count: float) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GB"
 
 
 def _shown(output: Any) -> str:

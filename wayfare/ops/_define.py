@@ -10,15 +10,17 @@ import numpy as np
 
 from wayfare.backend.cpu import numpy_math
 from wayfare.errors import DTypeError, OperationError
+from wayfare.flops import Work
 from wayfare.fusion.composite import NATIVE_FROM, Composite
 from wayfare.fusion.folds import prepare_fold
 from wayfare.fusion.single import prepare
-from wayfare.op import BatchRule, Op, Rule, Sample, joint, register
+from wayfare.op import BatchRule, NotExportable, Op, Rule, Sample, joint, register
 from wayfare.spec import Spec, bool_, broadcast
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]
 Domain = tuple[float, float]
+Onnx = str | Callable[..., Any] | NotExportable | None
 
 
 # From how many elements on a native loop is faster than NumPy, as `python -m benchmarks.dispatch` measures it. NumPy's
@@ -67,6 +69,7 @@ def elementwise(
     masks: tuple[int, ...] = (),
     grad_name: str = "",
     smooth: bool = True,
+    onnx: Onnx = None,
 ) -> Op:
     """An op that works on each element by itself; inputs broadcast.
 
@@ -92,6 +95,7 @@ def elementwise(
         batch=_batch_elementwise(name), formula=formula,
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
+        onnx=onnx,
     ))  # fmt: skip
     prepare(op, _native_from(name, forward, formula), _SLOPES_FROM, "f" if name in _NUMPY_IN_SINGLE else "")
     return op
@@ -188,6 +192,7 @@ def reduction(
     formula: Callable[..., Any] | None = None,
     native_from: int = NATIVE_FROM,
     vjp: Rule | None,
+    work: Work | None = None,
     reference: Callable[..., Any],
     dtype: Callable[[Any], Any] = lambda dtype: dtype,
     domain: Domain = (-2.0, 2.0),
@@ -197,6 +202,7 @@ def reduction(
     empty: bool = True,
     grad_name: str = "",
     smooth: bool = True,
+    onnx: Onnx = None,
 ) -> Op:
     """An op that folds dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
@@ -223,7 +229,7 @@ def reduction(
     op = define(
         name, family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
         vjp=None if vjp is None else (vjp,), batch=batch, samples=samples or default_samples, reference=reference,
-        kinds=kinds, grad_name=grad_name,
+        kinds=kinds, grad_name=grad_name, work=work, onnx=onnx,
     )  # fmt: skip
     if formula is None:
         prepare_fold(op)
@@ -245,6 +251,7 @@ def movement(
     view: bool = True,
     sparse: Callable[..., Any] | None = None,
     grad_name: str = "",
+    onnx: Onnx = None,
 ) -> Op:
     """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
     batch size)` gives the attributes that do the same behind one more leading axis."""
@@ -258,6 +265,7 @@ def movement(
     return register(Op(
         name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,), batch=batch,
         samples=samples, reference=reference, view=view, sparse=sparse, grad_name=grad_name,
+        onnx=onnx,
     ))  # fmt: skip
 
 

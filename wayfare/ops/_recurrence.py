@@ -28,7 +28,7 @@ Parts = tuple[Any, ...]
 
 # BLAS is up to a quarter faster (on three to ten rows several times) if the weight of the state lies as it is read. So
 # few rows, in so few steps, are not worth turning it.
-_FEW_ROWS, _FEW_STEPS = 2, 40
+FEW_ROWS, FEW_STEPS = 2, 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +84,19 @@ def _step_loop(cell: Cell, dtype: str) -> Loop:
         a = [part + bias for part, bias in zip(a, rest[cell.direct :], strict=True)]
     kept, beside, after = cell.step(_InLoops, x, a, rest[: cell.direct])
     return elementwise(f"{cell.name}_step", [dtype] * len(loads), *kept, *beside, *after)
+
+
+def states_loop(cell: Cell, dtype: str) -> Loop:
+    """A step of which nothing is kept but the states, and whose biases are not added yet: those of the input (and of
+    the state in it, where there is no inner bias) come last but for the inner ones."""
+    count = 2 * cell.gates + cell.direct
+    loads = [load(i, dtype) for i in range(count + cell.gates * (2 if cell.inner_bias else 1))]
+    x = [part + bias for part, bias in zip(loads[: cell.gates], loads[count:], strict=False)]
+    a = loads[cell.gates : 2 * cell.gates]
+    if cell.inner_bias:
+        a = [part + bias for part, bias in zip(a, loads[count + cell.gates :], strict=True)]
+    _, _, after = cell.step(_InLoops, x, a, loads[2 * cell.gates : count])
+    return elementwise(f"{cell.name}_states", [dtype] * len(loads), *after)
 
 
 def _slope_loop(cell: Cell, dtype: str) -> Loop:
@@ -181,7 +194,7 @@ def run(
     finals = [state.copy() for state in states]
     product = pool.empty((sizes[0] if sizes else 0, cell.gates * hidden), dtype)
     turned = of_state.T
-    if sizes and (sizes[0] > _FEW_ROWS or len(sizes) > _FEW_STEPS):
+    if sizes and (sizes[0] > FEW_ROWS or len(sizes) > FEW_STEPS):
         turned = np.ascontiguousarray(turned)
     in_place = _parts(kept, cell.gates)
     read = before[cell.reads : cell.reads + 1] if cell.reads is not None else []

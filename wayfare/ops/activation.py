@@ -10,12 +10,14 @@ import numpy as np
 
 from wayfare.backend.select import bounded, select, zero_of
 from wayfare.ops._define import elementwise
+from wayfare.ops.exports import elementwise as elementwise_rules
+from wayfare.ops.exports import functions as rules
 
 _float = partial(elementwise, kinds="f")
 
 # The gate is open where y is not 0: that is where x was positive, or NaN.
 relu = elementwise(
-    "relu", formula=lambda m, x: m.maximum(x, 0), kinds="iuf",
+    "relu", onnx=elementwise_rules.relu, formula=lambda m, x: m.maximum(x, 0), kinds="iuf",
     forward=lambda x: bounded(x, zero_of(x.dtype), None),
     reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: m.gate(g, y),
 )  # fmt: skip
@@ -40,7 +42,8 @@ def _leaky_relu(x: Any, *, slope: float) -> Any:
 
 
 leaky_relu = _float(
-    "leaky_relu", formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope), forward=_leaky_relu,
+    "leaky_relu", onnx=rules.leaky_relu, formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope),
+    forward=_leaky_relu,
     sample_attrs=({"slope": 0.1}, {"slope": -0.5}, {"slope": 2.0}),
     reference=lambda x, slope: x if x > 0 else x * slope,
     vjp=lambda m, g, _y, x, *, slope: m.where(x > 0, g, g * slope),
@@ -60,7 +63,7 @@ threshold = _float(
 
 # elu(x) = scale * (x if x > 0 else alpha * (exp(inner * x) - 1)); selu and celu are special cases of it.
 elu = _float(
-    "elu",
+    "elu", onnx=rules.elu,
     formula=lambda m, x, *, alpha, scale, inner: m.where(
         x > 0, x * scale, m.expm1(m.minimum(x, 0) * inner) * (alpha * scale)
     ),
@@ -90,17 +93,18 @@ def _softplus(m: Any, x: Any, *, beta: float, threshold: float) -> Any:
 
 
 softplus = _float(
-    "softplus", formula=_softplus, sample_attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 1.0}),
+    "softplus", onnx=rules.softplus, formula=_softplus,
+    sample_attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 1.0}),
     reference=lambda x, beta, threshold: x if x * beta > threshold else math.log1p(math.exp(x * beta)) / beta,
     vjp=lambda m, g, _y, x, *, beta, threshold: m.where(x * beta > threshold, g, g * m.sigmoid(x * beta)),
 )  # fmt: skip
 logsigmoid = _float(
-    "logsigmoid", formula=lambda m, x: m.minimum(x, 0) - m.log1p(m.exp(-m.abs(x))),
+    "logsigmoid", onnx=rules.log_sigmoid, formula=lambda m, x: m.minimum(x, 0) - m.log1p(m.exp(-m.abs(x))),
     reference=lambda x: -math.log1p(math.exp(-x)), vjp=lambda m, g, _y, x: g * m.sigmoid(-x),
     grad_name="LogSigmoidBackward0",
 )  # fmt: skip
 mish = _float(
-    "mish", formula=lambda m, x: x * m.tanh(m.maximum(x, 0) + m.log1p(m.exp(-m.abs(x)))),
+    "mish", onnx=rules.mish, formula=lambda m, x: x * m.tanh(m.maximum(x, 0) + m.log1p(m.exp(-m.abs(x)))),
     reference=lambda x: x * math.tanh(math.log1p(math.exp(x))), vjp=lambda m, g, _y, x: _mish_slope(m, g, x),
 )  # fmt: skip
 
@@ -113,13 +117,15 @@ def _mish_slope(m: Any, g: Any, x: Any) -> Any:
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO_BY_PI = math.sqrt(2 / math.pi)
 gelu = _float(
-    "gelu", formula=lambda m, x: x * m.normal_cdf(x), reference=lambda x: 0.5 * x * math.erfc(-x * _ROOT_HALF),
+    "gelu", onnx=rules.gelu, formula=lambda m, x: x * m.normal_cdf(x),
+    reference=lambda x: 0.5 * x * math.erfc(-x * _ROOT_HALF),
     vjp=lambda m, g, _y, x: g * (
         m.erf(x * _ROOT_HALF) * 0.5 + 0.5 + x * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
     ),
 )  # fmt: skip
 gelu_tanh = _float(
-    "gelu_tanh", formula=lambda m, x: x * 0.5 * (m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x))) + 1),
+    "gelu_tanh", onnx=rules.gelu_tanh, formula=lambda m,
+    x: x * 0.5 * (m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x))) + 1),
     reference=lambda x: 0.5 * x * (1 + math.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * x**3))),
     vjp=lambda m, g, _y, x: _gelu_tanh_slope(m, g, x), grad_name="GeluBackward0",
 )  # fmt: skip
@@ -132,12 +138,13 @@ def _gelu_tanh_slope(m: Any, g: Any, x: Any) -> Any:
 
 
 hardsigmoid = _float(
-    "hardsigmoid", formula=lambda m, x: m.minimum(m.maximum(x + 3, 0), 6) / 6, domain=(-5, 5),
+    "hardsigmoid", onnx=rules.hard_sigmoid, formula=lambda m, x: m.minimum(m.maximum(x + 3, 0), 6) / 6, domain=(-5, 5),
     reference=lambda x: min(max(x + 3, 0), 6) / 6,
     vjp=lambda m, g, _y, x: m.gate(g * (1 / 6), m.logical_and(x > -3, x < 3)),
 )  # fmt: skip
 hardswish = _float(
-    "hardswish", formula=lambda m, x: x * (m.minimum(m.maximum(x + 3, 0), 6) / 6), domain=(-5, 5),
+    "hardswish", onnx=rules.hard_swish, formula=lambda m, x: x * (m.minimum(m.maximum(x + 3, 0), 6) / 6),
+    domain=(-5, 5),
     reference=lambda x: x * min(max(x + 3, 0), 6) / 6,
     vjp=lambda m, g, _y, x: m.where(x >= 3, g, m.gate(g * (x / 3 + 0.5), m.logical_not(x <= -3))),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import DTypeError, IndexRangeError, ShapeError
 from wayfare.op import Sample, joint
 from wayfare.ops._define import by_loop, define, expand_unbatched
+from wayfare.ops.exports import indexing as rules
 from wayfare.spec import Shape, Spec, broadcast
 
 _ALL = slice(None)
@@ -176,6 +177,7 @@ def _index_reference(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
 
 index = define(
     "index",
+    onnx=rules.index,
     family="indexing",
     forward=_index,
     infer=_index_infer,
@@ -219,6 +221,7 @@ def _index_place_reference(g: Array, *indices: Array, shape: Shape, dims: tuple[
 # Zeros with values added at an advanced index (where it repeats, they add up): the adjoint of `index`.
 index_place = define(
     "index_place",
+    onnx=rules.index_place,
     family="indexing",
     forward=_index_place,
     infer=lambda g, *indices, shape, dims: Spec(shape, g.dtype),
@@ -309,6 +312,7 @@ def _index_put_samples(rng: Any) -> Iterable[Sample]:
 
 index_put = define(
     "index_put",
+    onnx=rules.index_put,
     family="indexing",
     forward=_index_put,
     infer=_index_put_infer,
@@ -337,6 +341,7 @@ def _row_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, 
 
 index_select = define(
     "index_select",
+    onnx=rules.index_select,
     family="indexing",
     forward=_index_select,
     infer=lambda x, index, *, dim: Spec(_indexed_shape("index_select", x.shape, (index,), (dim,)), x.dtype),
@@ -386,6 +391,7 @@ def _embedding_batch(
 # how often it was looked up.
 embedding = define(
     "embedding",
+    onnx=rules.embedding,
     family="indexing",
     forward=_embedding,
     infer=lambda weight, index, *, padding_idx, by_frequency: Spec((*index.shape, *weight.shape[1:]), weight.dtype),

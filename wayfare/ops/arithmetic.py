@@ -11,32 +11,34 @@ import numpy as np
 
 from wayfare.backend.select import bounded
 from wayfare.backend.select import gate as _gate
-from wayfare.op import Rule, Sample
+from wayfare.flops import nothing
+from wayfare.op import NotExportable, Rule, Sample
 from wayfare.ops._define import define, elementwise
+from wayfare.ops.exports import elementwise as rules
 from wayfare.spec import DType, Spec, float64, int32
 
 add = elementwise(
-    "add", arity=2, reference=operator.add,
+    "add", onnx="Add", arity=2, reference=operator.add,
     vjp=(lambda m, g, _y, _a, _b: g, lambda m, g, _y, _a, _b: g),
 )  # fmt: skip
 
 sub = elementwise(
-    "sub", arity=2, reference=operator.sub, kinds="iuf",
+    "sub", onnx="Sub", arity=2, reference=operator.sub, kinds="iuf",
     vjp=(lambda m, g, _y, _a, _b: g, lambda m, g, _y, _a, _b: -g),
 )  # fmt: skip
 
 mul = elementwise(
-    "mul", arity=2, reference=operator.mul,
+    "mul", onnx="Mul", arity=2, reference=operator.mul,
     vjp=(lambda m, g, _y, _a, b: g * b, lambda m, g, _y, a, _b: g * a),
 )  # fmt: skip
 
 div = elementwise(
-    "div", arity=2, reference=operator.truediv, promotion="float", kinds="f", domain=((-2, 2), (0.5, 2.0)),
+    "div", onnx="Div", arity=2, reference=operator.truediv, promotion="float", kinds="f", domain=((-2, 2), (0.5, 2.0)),
     # By a and not by the quotient, so that `(a / b).mul_(c)` overwrites nothing that is kept.
     vjp=(lambda m, g, _y, _a, b: g / b, lambda m, g, _y, a, b: -g * (a / b / b)),
 )  # fmt: skip
 
-neg = elementwise("neg", reference=operator.neg, kinds="iuf", vjp=lambda m, g, _y, _x: -g)
+neg = elementwise("neg", onnx="Neg", reference=operator.neg, kinds="iuf", vjp=lambda m, g, _y, _x: -g)
 
 
 def _to_number(x: Any, *, exponent: float) -> Any:
@@ -69,7 +71,7 @@ def _pow_by_exponent(m: Any, g: Any, y: Any, x: Any, exponent: Any) -> Any:
 
 
 pow_ = elementwise(
-    "pow", arity=2, reference=math.pow, domain=((0.3, 2.0), (-2.0, 3.0)), kinds="iuf",
+    "pow", onnx="Pow", arity=2, reference=math.pow, domain=((0.3, 2.0), (-2.0, 3.0)), kinds="iuf",
     vjp=(_pow_by_base, _pow_by_exponent),
 )  # fmt: skip
 
@@ -82,13 +84,15 @@ def _to_number_vjp(m: Any, g: Any, _y: Any, x: Any, *, exponent: float) -> Any:
 
 # The exponent is one Python number, as it nearly always is.
 pow_to_number = elementwise(
-    "pow_to_number", forward=_to_number, formula=lambda m, x, *, exponent: m.pow(x, exponent), kinds="f",
+    "pow_to_number", onnx=rules.power_of_number, forward=_to_number, formula=lambda m, x, *,
+    exponent: m.pow(x, exponent), kinds="f",
     reference=lambda x, exponent: x**exponent, vjp=_to_number_vjp, domain=(0.3, 2.0), grad_name="PowBackward0",
     sample_attrs=tuple({"exponent": e} for e in (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 2.7)),
 )  # fmt: skip
 
 zeros_like = elementwise(
-    "zeros_like", forward=np.zeros_like, formula=lambda m, x: m.where(x == 0, x, 0), reference=lambda x: x * 0
+    "zeros_like", onnx=rules.zeros_like, forward=np.zeros_like, formula=lambda m, x: m.where(x == 0, x, 0),
+    reference=lambda x: x * 0,
 )
 
 
@@ -101,9 +105,9 @@ def _sign(x: Any) -> Any:
     return out
 
 
-abs_ = elementwise("abs", reference=abs, kinds="iuf", vjp=lambda m, g, _y, x: g * m.sign(x))
+abs_ = elementwise("abs", onnx="Abs", reference=abs, kinds="iuf", vjp=lambda m, g, _y, x: g * m.sign(x))
 sign = elementwise(
-    "sign", forward=_sign, formula=lambda m, x: m.where(x > 0, 1, 0) - m.where(x < 0, 1, 0),
+    "sign", onnx=rules.sign, forward=_sign, formula=lambda m, x: m.where(x > 0, 1, 0) - m.where(x < 0, 1, 0),
     reference=lambda x: (x > 0) - (x < 0), vjp=lambda m, g, _y, _x: m.zeros_like(g),
 )  # fmt: skip
 angle = elementwise(
@@ -111,7 +115,8 @@ angle = elementwise(
     reference=lambda x: math.atan2(0, x), vjp=lambda m, g, _y, _x: m.zeros_like(g),
 )  # fmt: skip
 square = elementwise(
-    "square", reference=lambda x: x * x, kinds="iuf", vjp=lambda m, g, _y, x: g * (x + x), grad_name="PowBackward0"
+    "square", onnx=lambda b, x: x * x, reference=lambda x: x * x, kinds="iuf", vjp=lambda m, g, _y, x: g * (x + x),
+    grad_name="PowBackward0",
 )
 
 
@@ -124,15 +129,15 @@ def _whole_quotient_vjp(m: Any, g: Any, _y: Any, a: Any, b: Any) -> Any:
 
 
 floor_divide = elementwise(
-    "floor_divide", arity=2, reference=_floor_divide, domain=((-5, 5), (0.5, 2.0)),
+    "floor_divide", onnx=rules.floor_divide, arity=2, reference=_floor_divide, domain=((-5, 5), (0.5, 2.0)),
     vjp=(lambda m, g, _y, _a, _b: m.zeros_like(g), lambda m, g, _y, _a, _b: m.zeros_like(g)),
 )  # fmt: skip
 remainder = elementwise(
-    "remainder", arity=2, reference=operator.mod, domain=((-5, 5), (0.5, 2.0)), kinds="iuf",
+    "remainder", onnx=rules.remainder, arity=2, reference=operator.mod, domain=((-5, 5), (0.5, 2.0)), kinds="iuf",
     vjp=(lambda m, g, _y, _a, _b: g, _whole_quotient_vjp),
 )  # fmt: skip
 fmod = elementwise(
-    "fmod", arity=2, reference=math.fmod, domain=((-5, 5), (0.5, 2.0)), kinds="iuf",
+    "fmod", onnx=rules.truncated_remainder, arity=2, reference=math.fmod, domain=((-5, 5), (0.5, 2.0)), kinds="iuf",
     vjp=(lambda m, g, _y, _a, _b: g, lambda m, g, _y, a, b: -(g * m.trunc(a / b))),
 )  # fmt: skip
 
@@ -149,8 +154,8 @@ def _share_of(loses: Callable[[Any, Any], Any], first: bool) -> Rule:
 
 _higher = (_share_of(operator.lt, True), _share_of(operator.lt, False))
 _lower = (_share_of(operator.gt, True), _share_of(operator.gt, False))
-maximum = elementwise("maximum", arity=2, reference=max, vjp=_higher)
-minimum = elementwise("minimum", arity=2, reference=min, vjp=_lower)
+maximum = elementwise("maximum", onnx="Max", arity=2, reference=max, vjp=_higher)
+minimum = elementwise("minimum", onnx="Min", arity=2, reference=min, vjp=_lower)
 
 
 def _share_past_nan(pick: str, first: bool) -> Rule:
@@ -164,9 +169,13 @@ def _share_past_nan(pick: str, first: bool) -> Rule:
 
 
 fmax = elementwise(
-    "fmax", arity=2, reference=max, vjp=(_share_past_nan("max", True), _share_past_nan("max", False)))  # fmt: skip
+    "fmax", onnx=rules.past_nan("Max"), arity=2, reference=max,
+    vjp=(_share_past_nan("max", True), _share_past_nan("max", False)),
+)  # fmt: skip
 fmin = elementwise(
-    "fmin", arity=2, reference=min, vjp=(_share_past_nan("min", True), _share_past_nan("min", False)))  # fmt: skip
+    "fmin", onnx=rules.past_nan("Min"), arity=2, reference=min,
+    vjp=(_share_past_nan("min", True), _share_past_nan("min", False)),
+)  # fmt: skip
 
 
 def _clamp(m: Any, x: Any, *, low: Any, high: Any) -> Any:
@@ -189,24 +198,25 @@ def _clamp_vjp(m: Any, g: Any, _y: Any, x: Any, *, low: Any, high: Any) -> Any:
 
 
 clamp = elementwise(
-    "clamp", formula=_clamp, forward=_clamp_forward, kinds="iuf", vjp=_clamp_vjp,
+    "clamp", onnx=rules.clamp, formula=_clamp, forward=_clamp_forward, kinds="iuf", vjp=_clamp_vjp,
     reference=lambda x, low, high: min(max(x, low if low is not None else x), high if high is not None else 9e9),
     sample_attrs=({"low": -0.5, "high": 0.7}, {"low": None, "high": 0.3}, {"low": 0.1, "high": None}),
 )  # fmt: skip
 
 copysign = elementwise(
-    "copysign", arity=2, reference=math.copysign, promotion="float", kinds="f",
+    "copysign", onnx=rules.copy_sign, arity=2, reference=math.copysign, promotion="float", kinds="f",
     vjp=(
         lambda m, g, _y, a, b: m.where(m.signbit(b), -g, g) * m.sign(a),
         lambda m, g, _y, _a, _b: m.zeros_like(g),
     ),
 )  # fmt: skip
 nextafter = elementwise(
-    "nextafter", arity=2, reference=math.nextafter, kinds="f",
+    "nextafter", onnx=NotExportable("ONNX cannot step to the neighbour of a number"), arity=2, reference=math.nextafter,
+    kinds="f",
     vjp=(lambda m, g, _y, a, b: m.gate(g, a != b), lambda m, g, _y, a, b: m.gate(g, a == b)),
 )  # fmt: skip
 heaviside = elementwise(
-    "heaviside", arity=2, reference=lambda x, at_zero: at_zero if x == 0 else float(x > 0),
+    "heaviside", onnx=rules.heaviside, arity=2, reference=lambda x, at_zero: at_zero if x == 0 else float(x > 0),
     formula=lambda m, x, at_zero: m.where(x == 0, at_zero, m.where(x > 0, 1, 0)),
     forward=lambda x, at_zero: np.where(x == 0, at_zero, (x > 0).astype(x.dtype)),
     vjp=(lambda m, g, _y, _x, _at_zero: m.zeros_like(g), lambda m, g, _y, x, _at_zero: m.gate(g, x == 0)),
@@ -232,18 +242,27 @@ nan_to_num = elementwise(
     ),
 )  # fmt: skip
 
-isnan = elementwise("isnan", reference=math.isnan, result="bool", smooth=False)
-isinf = elementwise("isinf", reference=math.isinf, result="bool", smooth=False)
-isfinite = elementwise("isfinite", reference=math.isfinite, result="bool", smooth=False)
-signbit = elementwise("signbit", reference=lambda x: math.copysign(1, x) < 0, result="bool", smooth=False)
+isnan = elementwise(
+    "isnan", onnx=rules.of_floats("IsNaN", rules.never), reference=math.isnan, result="bool", smooth=False,
+)  # fmt: skip
+isinf = elementwise(
+    "isinf", onnx=rules.of_floats("IsInf", rules.never), reference=math.isinf, result="bool", smooth=False,
+)  # fmt: skip
+isfinite = elementwise("isfinite", onnx=rules.is_finite, reference=math.isfinite, result="bool", smooth=False)
+signbit = elementwise(
+    "signbit", onnx=rules.sign_bit, reference=lambda x: math.copysign(1, x) < 0, result="bool", smooth=False,
+)  # fmt: skip
 
 COMPARISONS = {
-    name: elementwise(name, arity=2, reference=getattr(operator, name), result="bool", smooth=False)
-    for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}
+    name: elementwise(name, onnx=rule, arity=2, reference=getattr(operator, name), result="bool", smooth=False)
+    for name, rule in (
+        ("eq", "Equal"), ("ne", rules.not_equal), ("lt", "Less"), ("le", "LessOrEqual"), ("gt", "Greater"),
+        ("ge", "GreaterOrEqual"),
+    )
+}  # fmt: skip
 
 where = elementwise(
-    "where", arity=3, masks=(0,), reference=lambda c, a, b: a if c else b,
+    "where", onnx="Where", arity=3, masks=(0,), reference=lambda c, a, b: a if c else b,
     vjp=(
         None,
         lambda m, g, _y, c, _a, _b: m.gate(g, c),
@@ -253,16 +272,22 @@ where = elementwise(
 
 # What passes a mask: the gradient of every selection, where a product with 0 would turn infinity into NaN.
 gate = elementwise(
-    "gate", arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
+    "gate", onnx=rules.gate, arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
     reference=lambda g, mask: g if mask else 0.0,
     # A mask of numbers (the result of relu) has the slope 0, which is not the same as having played no part.
     vjp=(lambda m, g, _y, _x, mask: m.gate(g, mask), lambda m, g, _y, _x, _mask: m.zeros_like(g)),
 )  # fmt: skip
 
-logical_and = elementwise("logical_and", arity=2, reference=lambda a, b: bool(a) and bool(b), result="bool")
-logical_or = elementwise("logical_or", arity=2, reference=lambda a, b: bool(a) or bool(b), result="bool")
-logical_xor = elementwise("logical_xor", arity=2, reference=lambda a, b: bool(a) != bool(b), result="bool")
-logical_not = elementwise("logical_not", reference=lambda a: not a, result="bool")
+logical_and = elementwise(
+    "logical_and", onnx=rules.truth("And"), arity=2, reference=lambda a, b: bool(a) and bool(b), result="bool",
+)  # fmt: skip
+logical_or = elementwise(
+    "logical_or", onnx=rules.truth("Or"), arity=2, reference=lambda a, b: bool(a) or bool(b), result="bool",
+)  # fmt: skip
+logical_xor = elementwise(
+    "logical_xor", onnx=rules.truth("Xor"), arity=2, reference=lambda a, b: bool(a) != bool(b), result="bool",
+)  # fmt: skip
+logical_not = elementwise("logical_not", onnx=rules.truth("Not"), reference=lambda a: not a, result="bool")
 
 
 def _cast_infer(x: Spec, *, dtype: DType) -> Spec:
@@ -270,8 +295,9 @@ def _cast_infer(x: Spec, *, dtype: DType) -> Spec:
 
 
 cast = define(
-    "cast",
+    "cast", onnx=rules.cast,
     family="elementwise",
+    work=nothing,
     forward=lambda x, *, dtype: x.astype(dtype.numpy),
     infer=_cast_infer,
     vjp=(lambda m, g, _y, x_spec, *, dtype: m.cast(g, dtype=x_spec.dtype),),

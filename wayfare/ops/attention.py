@@ -20,6 +20,7 @@ from wayfare.backend.products import stack_product
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.op import Sample, joint
 from wayfare.ops._define import by_loop, define, expand_unbatched
+from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import swap
 from wayfare.spec import Spec, bool_, broadcast, float16, float32
 
@@ -235,6 +236,7 @@ def _attention_samples(rng: Any) -> Iterable[Sample]:
 # after dropout. A bool mask says what is seen.
 attention = define(
     "attention",
+    onnx=rules.attention,
     family="attention",
     forward=_attention,
     infer=_attention_infer,
@@ -342,6 +344,7 @@ def _self_attention_samples(rng: Any) -> Iterable[Sample]:
 # The same of […, positions, 3, heads, features]; the result is […, positions, heads, features].
 self_attention = define(
     "self_attention",
+    onnx=rules.self_attention,
     family="attention",
     forward=_self_attention,
     infer=_self_attention_infer,

@@ -7,8 +7,9 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from wayfare.op import Sample
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import elementwise
+from wayfare.ops.exports import elementwise as rules
 
 
 def _whole_numbers(arity: int, low: int, high: int) -> Any:
@@ -23,18 +24,31 @@ def _whole_numbers(arity: int, low: int, high: int) -> Any:
 
 
 _INTEGERS = "biu"
+_NO_DIVISORS = NotExportable("ONNX has no greatest common divisor")
 bitwise_and = elementwise(
-    "bitwise_and", arity=2, reference=operator.and_, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
+    "bitwise_and", onnx=rules.bits("BitwiseAnd", "And"), arity=2, reference=operator.and_,
+    samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS,
+)  # fmt: skip
 bitwise_or = elementwise(
-    "bitwise_or", arity=2, reference=operator.or_, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
+    "bitwise_or", onnx=rules.bits("BitwiseOr", "Or"), arity=2, reference=operator.or_, samples=_whole_numbers(2, -9, 9),
+    kinds=_INTEGERS,
+)  # fmt: skip
 bitwise_xor = elementwise(
-    "bitwise_xor", arity=2, reference=operator.xor, samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS)  # fmt: skip
+    "bitwise_xor", onnx=rules.bits("BitwiseXor", "Xor"), arity=2, reference=operator.xor,
+    samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS,
+)  # fmt: skip
 bitwise_not = elementwise(
-    "bitwise_not", reference=operator.invert, samples=_whole_numbers(1, -9, 9), kinds=_INTEGERS)  # fmt: skip
+    "bitwise_not", onnx=rules.bits("BitwiseNot", "Not"), reference=operator.invert, samples=_whole_numbers(1, -9, 9),
+    kinds=_INTEGERS,
+)  # fmt: skip
 # Past the width nothing but the sign is left, and a negative count is past it: NumPy and PyTorch agree.
 bitwise_left_shift = elementwise(
-    "bitwise_left_shift", arity=2, reference=operator.lshift, samples=_whole_numbers(2, 0, 9), kinds="iu")  # fmt: skip
+    "bitwise_left_shift", onnx=rules.shift_left, arity=2, reference=operator.lshift, samples=_whole_numbers(2, 0, 9),
+    kinds="iu",
+)  # fmt: skip
 bitwise_right_shift = elementwise(
-    "bitwise_right_shift", arity=2, reference=operator.rshift, samples=_whole_numbers(2, 0, 9), kinds="iu")  # fmt: skip
-gcd = elementwise("gcd", arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
-lcm = elementwise("lcm", arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")
+    "bitwise_right_shift", onnx=rules.shift_right, arity=2, reference=operator.rshift, samples=_whole_numbers(2, 0, 9),
+    kinds="iu",
+)  # fmt: skip
+gcd = elementwise("gcd", onnx=_NO_DIVISORS, arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
+lcm = elementwise("lcm", onnx=_NO_DIVISORS, arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")

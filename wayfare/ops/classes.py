@@ -11,6 +11,7 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import IndexRangeError, ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops.exports import indexing as rules
 from wayfare.spec import Spec
 
 # -- classes that are known to be in range ------------------------------------------------------------------------
@@ -39,6 +40,7 @@ def _checked_samples(rng: Any) -> Iterable[Sample]:
 # The same numbers, once it is sure that each is a class or `ignore_index`.
 checked_classes = define(
     "checked_classes",
+    onnx=lambda b, target, **_range: target,
     family="classes",
     forward=_checked_classes,
     infer=lambda target, *, op, classes, ignore_index: target,
@@ -101,6 +103,7 @@ def _at_index_reference(x: Array, index: Array, dim: int) -> Array:
 # x where its position along `dim` is `index`, 0 elsewhere.
 at_index = define(
     "at_index",
+    onnx=rules.at_index,
     family="elementwise",
     forward=_at_index,
     infer=_at_index_infer,

@@ -18,9 +18,11 @@ from wayfare.backend import depthwise, direct, pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import DTypeError, ShapeError
-from wayfare.op import Sample
+from wayfare.flops import convolution, convolution_to_input, convolution_to_weight
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops._windows import Windows, columns_of, image_of
+from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import dtypes_differ
 from wayfare.spec import Shape, Spec
 
@@ -366,7 +368,9 @@ def _conv_weight_samples(rng: Any) -> Iterable[Sample]:
 
 conv = define(
     "conv",
+    onnx=rules.conv,
     family="contraction",
+    work=convolution,
     forward=_conv,
     infer=_conv_infer,
     vjp=(_conv_by_x, _conv_by_weight),
@@ -378,7 +382,9 @@ conv = define(
 
 conv_bias = define(
     "conv_bias",
+    onnx=rules.conv,
     family="contraction",
+    work=convolution,
     forward=_conv_bias,
     infer=_conv_infer,
     vjp=(_conv_by_x, _conv_by_weight, _conv_by_bias),
@@ -392,7 +398,9 @@ conv_bias = define(
 
 conv_input = define(
     "conv_input",
+    onnx=rules.conv_input,
     family="contraction",
+    work=convolution_to_input,
     forward=_conv_input,
     infer=_conv_input_infer,
     vjp=(_input_by_g, _input_by_weight),
@@ -404,7 +412,9 @@ conv_input = define(
 
 conv_weight = define(
     "conv_weight",
+    onnx=NotExportable("it is the gradient by the weight of a convolution"),
     family="contraction",
+    work=convolution_to_weight,
     forward=_conv_weight,
     infer=lambda x, g, *, kernel, stride, padding, dilation, groups: Spec(
         (g.shape[1], x.shape[1] // groups, *kernel), x.dtype

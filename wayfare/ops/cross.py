@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import DTypeError, ShapeError
+from wayfare.flops import per_output
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops.exports import contraction as rules
 from wayfare.spec import Spec
 
 
@@ -35,7 +37,9 @@ def _reference(a: Any, b: Any, dim: int) -> Any:
 
 cross = define(
     "cross",
+    onnx=rules.cross,
     family="linear algebra",
+    work=per_output(3),
     forward=lambda a, b, *, dim: np.cross(a, b, axis=dim),
     infer=_infer,
     vjp=(

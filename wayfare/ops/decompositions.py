@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import GraphError
+from wayfare.flops import cubic
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
@@ -29,6 +30,7 @@ from wayfare.ops._matrix import (
     swap,
     weighted_columns,
 )
+from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
 from wayfare.spec import Spec, int32, spec_of
 
 
@@ -75,7 +77,9 @@ def _cholesky_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 cholesky = define(
     "cholesky",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(1 / 3),
     forward=_cholesky,
     infer=_cholesky_infer,
     vjp=(_cholesky_vjp,),
@@ -137,7 +141,9 @@ def _eigh_reference(x: Any, uplo: str) -> tuple[Any, Any]:
 
 eigh = define(
     "eigh",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(9),
     forward=_eigh,
     infer=_eigh_infer,
     vjp=(_eigh_vjp,),
@@ -158,7 +164,9 @@ def _eigvalsh_vjp(m: Any, g: Any, _y: Any, x: Any, *, uplo: str) -> Any:
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
 eigvalsh = define(
     "eigvalsh",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(4 / 3),
     forward=lambda x, *, uplo: np.linalg.eigvalsh(x, UPLO=uplo),
     infer=lambda x, *, uplo: _eigh_infer(x, uplo=uplo)[0],
     vjp=(_eigvalsh_vjp,),
@@ -227,7 +235,9 @@ def _qr_reference(x: Any, mode: str) -> tuple[Any, Any]:
 
 qr = define(
     "qr",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(8 / 3),
     forward=_qr,
     infer=_qr_infer,
     vjp=(_qr_vjp,),
@@ -276,7 +286,9 @@ def _geqrf_reference(x: Any) -> tuple[Any, Any]:
 # QR as LAPACK packs it: R above, the reflections' vectors below the diagonal, and their scales.
 geqrf = define(
     "geqrf",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(4 / 3),
     forward=_geqrf,
     infer=_geqrf_infer,
     vjp=None,
@@ -316,7 +328,9 @@ def _cholesky_info_reference(x: Any) -> Any:
 # 0 where a matrix is positive definite, else the order of the first leading minor that is not.
 cholesky_info = define(
     "cholesky_info",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(1 / 3),
     forward=_cholesky_info,
     infer=_cholesky_info_infer,
     vjp=None,

@@ -11,6 +11,8 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.keep import Key, dropped_out, keep_mask
 from wayfare.op import Sample
 from wayfare.ops._define import define
+from wayfare.ops.exports.draws import NO_DRAWS
+from wayfare.ops.exports.draws import dropout as _without_dropout
 from wayfare.spec import Shape, Spec, bool_
 
 
@@ -40,6 +42,7 @@ def _dropout_samples(rng: Any) -> Iterable[Sample]:
 # `shape` is the shape of the mask, broadcast against the input: whole channels share one decision.
 dropout = define(
     "dropout",
+    onnx=_without_dropout,
     family="random",
     forward=_dropout,
     infer=lambda x, *, p, key, shape: x,
@@ -51,6 +54,7 @@ dropout = define(
 
 random_mask = define(
     "random_mask",
+    onnx=NO_DRAWS,
     family="random",
     forward=lambda *, key, shape, p: keep_mask(key, shape, p),
     infer=lambda *, key, shape, p: Spec(shape, bool_),

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import ShapeError
+from wayfare.flops import summed_products
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define
+from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import Attrs, Batch, check_one_dtype, raw_matmul
 from wayfare.spec import Spec
 
@@ -208,7 +210,9 @@ def _samples(rng: Any) -> list[Sample]:
 
 einsum = define(
     "einsum",
+    onnx=rules.einsum,
     family="contraction",
+    work=summed_products,
     forward=_forward,
     infer=_infer,
     vjp=joint(_vjp),

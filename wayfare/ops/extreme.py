@@ -12,6 +12,7 @@ from wayfare.backend.fold import largest, smallest
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Op, Sample, raw_ops
 from wayfare.ops._define import define, reduced_shape, reduction, spread
+from wayfare.ops.exports import reduce as rules
 from wayfare.ops.reduce import Dims, like
 from wayfare.spec import Spec, int64
 
@@ -34,11 +35,13 @@ def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) ->
 
 
 amax = reduction(
-    "amax", forward=lambda x, *, dim, keepdim: largest(x, dim, keepdim), vjp=_extreme_vjp, empty=False,
+    "amax", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: largest(x, dim, keepdim),
+    vjp=_extreme_vjp, empty=False,
     reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 amin = reduction(
-    "amin", forward=lambda x, *, dim, keepdim: smallest(x, dim, keepdim), vjp=_extreme_vjp, empty=False,
+    "amin", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: smallest(x, dim, keepdim),
+    vjp=_extreme_vjp, empty=False,
     reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -77,11 +80,13 @@ def _place_reference(sign: int) -> Any:
 
 
 argmax = reduction(
-    "argmax", forward=_place(np.argmax), vjp=None, dtype=lambda dtype: int64, samples=_place_samples,
+    "argmax", onnx=rules.place_of(largest=True), forward=_place(np.argmax), vjp=None, dtype=lambda dtype: int64,
+    samples=_place_samples,
     reference=_place_reference(1), empty=False,
 )  # fmt: skip
 argmin = reduction(
-    "argmin", forward=_place(np.argmin), vjp=None, dtype=lambda dtype: int64, samples=_place_samples,
+    "argmin", onnx=rules.place_of(largest=False), forward=_place(np.argmin), vjp=None, dtype=lambda dtype: int64,
+    samples=_place_samples,
     reference=_place_reference(-1), empty=False,
 )  # fmt: skip
 
@@ -138,7 +143,7 @@ def _extreme_at(name: str, find: str, reference: Any, grad_name: str) -> Op:
     return define(
         name, family="reduction", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
         reference=by_place, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
-        grad_name=grad_name,
+        grad_name=grad_name, onnx=rules.extreme_at(name == "max_at"),
     )  # fmt: skip
 
 

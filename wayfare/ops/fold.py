@@ -11,9 +11,11 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
-from wayfare.op import Sample
+from wayfare.flops import per_window
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import define
 from wayfare.ops._windows import Windows, columns_of, image_of, pad_sizes
+from wayfare.ops.exports import contraction as rules
 from wayfare.spec import Spec
 
 
@@ -99,6 +101,7 @@ def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> dict[
 
 im2col = define(
     "im2col",
+    onnx=rules.im2col,
     family="movement",
     forward=_im2col,
     infer=_im2col_infer,
@@ -115,6 +118,7 @@ im2col = define(
 # The adjoint of im2col: every column is added where its window lies.
 col2im = define(
     "col2im",
+    onnx=rules.col2im,
     family="movement",
     forward=_col2im,
     infer=_col2im_infer,
@@ -193,7 +197,9 @@ def _pool_spread_reference(g: Array, sizes: Sizes, **how: Any) -> Array:
 
 pool_sum = define(
     "pool_sum",
+    onnx=rules.pool_sum,
     family="reduction",
+    work=per_window,
     forward=_pool_sum,
     infer=lambda x, *, kernel, stride, padding, counts: Spec((*x.shape[:2], *counts), x.dtype),
     vjp=(lambda m, g, _y, x_spec, *, counts, **how: m.pool_spread(g, sizes=x_spec.shape[2:], **how),),
@@ -206,6 +212,7 @@ pool_sum = define(
 # The adjoint of pool_sum: every number goes to all elements of its window.
 pool_spread = define(
     "pool_spread",
+    onnx=NotExportable("it is the gradient of a pooling"),
     family="movement",
     forward=_pool_spread,
     infer=lambda g, *, sizes, **_how: Spec((*g.shape[:2], *sizes), g.dtype),

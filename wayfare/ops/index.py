@@ -19,6 +19,7 @@ from wayfare.backend.rows import Part, Rows
 from wayfare.errors import IndexRangeError
 from wayfare.op import Sample
 from wayfare.ops._define import movement
+from wayfare.ops.exports import movement as rules
 from wayfare.spec import Shape
 
 Entry = int | None | tuple[int, int, int]
@@ -57,6 +58,7 @@ def _select_samples(rng: Any) -> Iterable[Sample]:
 
 select = movement(
     "select",
+    onnx=rules.select,
     forward=_select,
     shape=_select_shape,
     vjp=lambda m, g, _y, x_spec, *, dim, index: m.place(
@@ -73,6 +75,11 @@ def _slice(x: Array, *, dim: int, start: int, stop: int, step: int) -> Array:
     return x[part] if dim == 0 else x[(_ALL,) * dim + (part,)]
 
 
+def _length(start: int, stop: int, step: int) -> int:
+    """len(range(start, stop, step)), by arithmetic: sizes may remember where they came from, and range forgets it."""
+    return max(-((start - stop) // step), 0)
+
+
 def _slice_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(5, 3)),), {"dim": 0, "start": 1, "stop": 4, "step": 1})
     yield Sample((rng.normal(size=(3, 7)),), {"dim": 1, "start": 0, "stop": 7, "step": 3})
@@ -82,8 +89,9 @@ def _slice_samples(rng: Any) -> Iterable[Sample]:
 
 slice_ = movement(
     "slice",
+    onnx=rules.slice_,
     forward=_slice,
-    shape=lambda x, *, dim, start, stop, step: (*x[:dim], len(range(start, stop, step)), *x[dim + 1 :]),
+    shape=lambda x, *, dim, start, stop, step: (*x[:dim], _length(start, stop, step), *x[dim + 1 :]),
     vjp=lambda m, g, _y, x_spec, *, dim, start, stop, step: m.place(
         g, shape=x_spec.shape, index=(*whole(x_spec.shape, dim), (start, stop, step))
     ),
@@ -101,7 +109,7 @@ def _basic_shape(x: Shape, *, index: Index) -> Shape:
             shape.append(1)
             continue
         if entry.__class__ is tuple:
-            shape.append(len(range(*entry)))
+            shape.append(_length(*entry))
         dim += 1
     return (*shape, *x[dim:])
 
@@ -137,6 +145,7 @@ def _basic_reference(x: Array, index: Index) -> Array:
 # Any mix of integers, slices and None, as one view.
 basic_index = movement(
     "basic_index",
+    onnx=rules.basic_index,
     forward=lambda x, *, index: x[numpy_index(index)],
     shape=_basic_shape,
     vjp=lambda m, g, _y, x_spec, *, index: m.place(g, shape=x_spec.shape, index=index),
@@ -165,6 +174,7 @@ def _place_reference(g: Array, shape: Shape, index: Index) -> Array:
 # Zeros with values at a basic index: the adjoint of the three views above.
 place = movement(
     "place",
+    onnx=rules.place,
     forward=_place,
     shape=lambda g, *, shape, index: tuple(shape),
     vjp=lambda m, g, _y, _x, *, shape, index: m.basic_index(g, index=index),

@@ -11,6 +11,7 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import ShapeError
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops.exports import indexing as rules
 from wayfare.spec import Spec
 
 
@@ -59,6 +60,7 @@ def _batch(name: str) -> Any:
 
 cat = define(
     "cat",
+    onnx=rules.cat,
     family="joining",
     forward=_cat,
     infer=_cat_infer,
@@ -98,6 +100,7 @@ def _stack_samples(rng: Any) -> Iterable[Sample]:
 
 stack = define(
     "stack",
+    onnx=rules.stack,
     family="joining",
     forward=_stack,
     infer=_stack_infer,

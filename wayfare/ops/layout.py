@@ -10,6 +10,8 @@ import numpy as np
 from wayfare.backend.cpu import Array
 from wayfare.op import Sample
 from wayfare.ops._define import define, elementwise, movement
+from wayfare.ops.exports import elementwise as rules
+from wayfare.ops.exports import movement as moves
 from wayfare.spec import Shape, Spec
 
 # -- diagonals ---------------------------------------------------------------------------------------------
@@ -48,6 +50,7 @@ def _shift_dims(attrs: dict[str, Any], _size: int) -> dict[str, Any]:
 
 diagonal = movement(
     "diagonal",
+    onnx=moves.diagonal,
     forward=_diagonal,
     shape=_diagonal_shape,
     vjp=_diagonal_vjp,
@@ -82,6 +85,7 @@ def _place_diagonal_vjp(m: Any, g: Any, _y: Any, _x: Any, *, shape: Shape, offse
 # The adjoint of diagonal: zeros with one diagonal filled in.
 place_diagonal = movement(
     "place_diagonal",
+    onnx=moves.place_diagonal,
     forward=_place_diagonal,
     shape=lambda x, *, shape, offset, dim1, dim2: tuple(shape),
     vjp=_place_diagonal_vjp,
@@ -105,6 +109,7 @@ def _triangle_samples(rng: Any) -> Iterable[Sample]:
 
 tril = movement(
     "tril",
+    onnx=moves.triangle(0),
     forward=lambda x, *, diagonal: np.tril(x, diagonal),
     shape=lambda x, *, diagonal: x,
     vjp=lambda m, g, _y, _x, *, diagonal: m.tril(g, diagonal=diagonal),
@@ -116,6 +121,7 @@ tril = movement(
 
 triu = movement(
     "triu",
+    onnx=moves.triangle(1),
     forward=lambda x, *, diagonal: np.triu(x, diagonal),
     shape=lambda x, *, diagonal: x,
     vjp=lambda m, g, _y, _x, *, diagonal: m.triu(g, diagonal=diagonal),
@@ -135,6 +141,7 @@ def _flip(x: Array, *, dims: tuple[int, ...]) -> Array:
 
 flip = movement(
     "flip",
+    onnx=moves.flip,
     forward=_flip,
     shape=lambda x, *, dims: x,
     vjp=lambda m, g, _y, _x, *, dims: m.flip(g, dims=dims),
@@ -157,6 +164,7 @@ def _roll_reference(x: Array, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 
 roll = movement(
     "roll",
+    onnx=moves.roll,
     forward=lambda x, *, shifts, dims: np.roll(x, shifts, dims),
     shape=lambda x, *, shifts, dims: x,
     vjp=lambda m, g, _y, _x, *, shifts, dims: m.roll(g, shifts=tuple(-s for s in shifts), dims=dims),
@@ -208,6 +216,7 @@ def _pad_reference(x: Array, amounts: Amounts, value: float) -> Array:
 
 pad = movement(
     "pad",
+    onnx=moves.pad,
     forward=_pad,
     shape=lambda x, *, amounts, value: tuple(n + a + b for n, (a, b) in zip(x, amounts, strict=True)),
     vjp=_pad_vjp,
@@ -227,6 +236,7 @@ def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
     """A copy of the same numbers, in the same layout or row after row."""
     return define(
         name,
+        onnx=rules.same,
         family="movement",
         forward=copy,
         infer=lambda x: x,
@@ -252,6 +262,7 @@ contiguous = _copying("contiguous", lambda x: x.copy(order="C"))
 # What `copy_` and `fill_` do to a tensor: it takes other values, and its own no longer count.
 overwrite = elementwise(
     "overwrite",
+    onnx=rules.overwrite,
     arity=2,
     formula=lambda m, x, value: np.broadcast_to(value, np.broadcast_shapes(x.shape, value.shape)).copy(),
     reference=lambda x, value: value,

@@ -11,6 +11,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.errors import DTypeError, ShapeError
+from wayfare.flops import per_input, per_row
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, elementwise, expand_unbatched
@@ -34,7 +35,7 @@ def _column(m: Any, op: str, x: Any, target: Any, ignore_index: int) -> Any:
     """The classes, checked, as a column beside the scores."""
     if x.ndim != 2 or target.shape != x.shape[:1]:
         raise ValueError("shapes differ")
-    if x.dtype.kind != "f":
+    if getattr(x.dtype, "kind", "f") != "f":
         raise ValueError("no floats")
     rows, classes = x.shape
     target = m.checked_classes(target, op=op, classes=classes, ignore_index=ignore_index)
@@ -215,6 +216,7 @@ def _nll_loss_batch(
 nll_loss = define(
     "nll_loss",
     family="loss",
+    work=per_row,
     formula=_nll_loss,
     native_from=sys.maxsize,
     infer=_nll_loss_infer,
@@ -288,6 +290,7 @@ def _mse_loss_reference(x: Array, target: Array, reduction: str) -> Any:
 mse_loss = define(
     "mse_loss",
     family="loss",
+    work=per_input(3),
     formula=_mse_loss,
     native_from=_SQUARES_FROM,
     infer=_mse_loss_infer,

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.flops import cubic, nothing
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_matrix, matrices, native_batch, numpy_dtype, scipy_call, swap
+from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
 from wayfare.spec import DType, Spec, float64, int32
 
 
@@ -57,7 +59,9 @@ def _pivot_matrix_reference(pivots: Any, rows: int, dtype: DType) -> Any:
 
 pivot_matrix = define(
     "pivot_matrix",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=nothing,
     forward=_pivot_matrix,
     infer=lambda pivots, *, rows, dtype: Spec((*pivots.shape[:-1], rows, rows), dtype),
     vjp=None,
@@ -130,7 +134,9 @@ def _lu_reference(x: Any) -> tuple[Any, Any, Any]:
 
 lu_factor = define(
     "lu_factor",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(2 / 3),
     forward=_lu,
     infer=_lu_infer,
     vjp=(_lu_vjp,),

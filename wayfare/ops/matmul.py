@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend import pool, products
+from wayfare.backend.turned import MOST_ROWS, TURNING, turned
 from wayfare.errors import DTypeError, ShapeError
+from wayfare.flops import affine_map
 from wayfare.op import Sample
 from wayfare.ops._define import define
+from wayfare.ops.exports import contraction as rules
 from wayfare.spec import Spec, bool_, broadcast
 
 Batch = tuple[bool, ...]
@@ -197,6 +200,7 @@ def _matmul_reference(a: Any, b: Any) -> Any:
 
 matmul = define(
     "matmul",
+    onnx="MatMul",
     family="contraction",
     forward=raw_matmul,
     infer=_matmul_infer,
@@ -230,6 +234,8 @@ def _linear_infer(x: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
 
 
 def _linear_plain(x: Any, weight: Any) -> Any:
+    if TURNING and x.ndim == 2 and len(x) <= MOST_ROWS:
+        return raw_matmul(x, turned(weight))
     return raw_matmul(x, weight.T)
 
 
@@ -238,6 +244,8 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
         raise TypeError("the bias does not fit")
     if x.ndim == 2 and x.dtype is bias.dtype and x.size + weight.size <= _WORTH_A_LOOK and x.dtype.char in "fd":
         y = x.dot(weight.T)  # what raw_matmul would come to
+    elif TURNING and x.ndim == 2 and len(x) <= MOST_ROWS:
+        y = raw_matmul(x, turned(weight))
     else:
         y = raw_matmul(x, weight.T)
     y += bias
@@ -276,7 +284,9 @@ _LINEAR_SHAPES = (((3, 4), (2, 4)), ((4,), (2, 4)), ((2, 3, 4), (2, 4)), ((0, 4)
 
 linear_plain = define(
     "linear_plain",
+    onnx=rules.linear,
     family="contraction",
+    work=affine_map,
     forward=_linear_plain,
     infer=_linear_infer,
     vjp=(
@@ -292,7 +302,9 @@ linear_plain = define(
 
 linear = define(
     "linear",
+    onnx=rules.linear,
     family="contraction",
+    work=affine_map,
     forward=_linear,
     # A plain bias behind a product of matrices: an epilogue.
     formula=lambda m, x, weight, bias: m.linear_plain(x, weight) + bias,

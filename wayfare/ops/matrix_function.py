@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.flops import cubic
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_square, matrices, native_batch, scipy_call, swap
+from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
 from wayfare.ops.solve import well_conditioned
 from wayfare.spec import Spec
 
@@ -49,7 +51,9 @@ def _det_reference(x: Any) -> Any:
 
 det = define(
     "det",
+    onnx="Det",
     family="linear algebra",
+    work=cubic(2 / 3),
     forward=_det,
     infer=lambda x: _scalar_infer("det", x),
     vjp=(_det_vjp,),
@@ -102,7 +106,9 @@ def _cofactors_reference(x: Any) -> Any:
 # The derivative of the determinant: det(x) times the transposed inverse, where there is one.
 cofactors = define(
     "cofactors",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(12),
     forward=_cofactors,
     infer=_cofactors_infer,
     vjp=(_cofactors_vjp,),
@@ -138,7 +144,9 @@ def _slogdet_reference(x: Any) -> tuple[Any, Any]:
 
 slogdet = define(
     "slogdet",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(2 / 3),
     forward=_slogdet,
     infer=_slogdet_infer,
     vjp=(_slogdet_vjp,),
@@ -196,7 +204,9 @@ def _exp_reference(x: Any) -> Any:
 
 matrix_exp = define(
     "matrix_exp",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(20),
     forward=_exp,
     infer=_exp_infer,
     vjp=(_exp_vjp,),

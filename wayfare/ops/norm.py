@@ -10,9 +10,11 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.errors import ShapeError
+from wayfare.flops import per_input
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
+from wayfare.ops.exports import contraction as rules
 from wayfare.ops.reduce import Dims, count_of, moments
 from wayfare.spec import Spec
 
@@ -69,6 +71,7 @@ def standardize_reference(x: Array, dim: Dims, eps: float) -> Any:
 standardize = define(
     "standardize",
     family="normalisation",
+    work=per_input(5),
     formula=_standardize,
     infer=_standardize_infer,
     vjp=(_standardize_vjp,),
@@ -218,6 +221,7 @@ def _layer_norm_reference(x: Array, weight: Array, bias: Array, eps: float) -> A
 # Standardized over the last dimensions, then scaled and shifted; mean and 1/deviation are what the gradient needs.
 layer_norm = define(
     "layer_norm",
+    onnx=rules.layer_norm,
     family="normalisation",
     formula=_layer_norm,
     infer=_layer_norm_infer,
@@ -307,6 +311,7 @@ def _rms_norm_reference(x: Array, weight: Array, eps: float) -> Any:
 rms_norm = define(
     "rms_norm",
     family="normalisation",
+    work=per_input(4),
     formula=_rms_norm,
     infer=_rms_norm_infer,
     vjp=joint(_rms_norm_vjp),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.flops import per_input
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
 from wayfare.ops._define import reduction, spread
@@ -87,7 +88,7 @@ def _norm_reference(x: Array, dim: Dims, keepdim: bool, p: float) -> Any:
 
 
 vector_norm = reduction(
-    "vector_norm", formula=_norm, native_from=_NATIVE_FROM, vjp=_norm_vjp, samples=_norm_samples,
+    "vector_norm", formula=_norm, work=per_input(2), native_from=_NATIVE_FROM, vjp=_norm_vjp, samples=_norm_samples,
     reference=_norm_reference, kinds="f",
     grad_name="LinalgVectorNormBackward0",
 )  # fmt: skip

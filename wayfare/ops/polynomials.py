@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import Sample
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import elementwise
 
 
@@ -76,7 +76,7 @@ def _samples(rng: Any) -> list[Sample]:
 for _name, (_scipy_name, _values) in _POLYNOMIALS.items():
     elementwise(
         _name, arity=2, forward=_values, reference=partial(_reference, _name, _scipy_name), samples=_samples,
-        promotion="float", kinds="f",
+        promotion="float", kinds="f", onnx=NotExportable("the degree is a value, and ONNX has no such polynomials"),
     )  # fmt: skip
 
 POLYNOMIAL_NAMES = tuple(_POLYNOMIALS)

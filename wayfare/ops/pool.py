@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.largest import largest
+from wayfare.backend.largest import LONGEST_TABLE, largest, window_table
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
+from wayfare.flops import per_window
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._windows import Windows, pad_sizes
+from wayfare.ops.exports import contraction as rules
 from wayfare.ops.fold import merged
 from wayfare.spec import Spec, int64
 
@@ -26,35 +28,12 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-# Places that are listed for the windows of one plane at most.
-_LONGEST_TABLE = 1 << 22
-
-
-@functools.lru_cache(maxsize=64)
-def _window_table(sizes: Sizes, windows: Windows, counts: Sizes) -> Array:
-    """The flat places of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
-    rank = len(sizes)
-    places: Any = 0
-    inside: Any = True
-    for axis, (n, k, s, p, d, o) in enumerate(
-        zip(sizes, windows.kernel, windows.stride, windows.padding, windows.dilation, counts, strict=True)
-    ):
-        at = np.arange(k)[:, None] * d + np.arange(o) * s - p
-        shape = [1] * (2 * rank)
-        shape[axis], shape[rank + axis] = k, o
-        at = at.reshape(shape)
-        inside = inside & (at >= 0) & (at < n)
-        places = places * n + at
-    table = np.where(inside, places, -1).astype(np.int32)
-    return table.reshape(math.prod(windows.kernel), math.prod(counts))
-
-
 def _max_pool(
     x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes
 ) -> tuple[Array, Array]:
     windows = Windows(kernel, stride, padding, dilation)
-    if math.prod(kernel) * math.prod(counts) <= _LONGEST_TABLE:
-        found = largest(x, _window_table(x.shape[2:], windows, counts), counts)
+    if math.prod(kernel) * math.prod(counts) <= LONGEST_TABLE:
+        found = largest(x, window_table(x.shape[2:], windows.slide(counts)), counts)
         if found is not None:
             return found
     padded = pad_sizes(x, windows, counts, _lowest(x.dtype))
@@ -131,7 +110,9 @@ def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: 
 
 max_pool = define(
     "max_pool",
+    onnx=rules.max_pool,
     family="reduction",
+    work=per_window,
     forward=_max_pool,
     infer=_max_infer,
     vjp=(_max_vjp,),
@@ -158,7 +139,7 @@ def adaptive_bounds(size: int, count: int) -> list[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=64)
 def _cell_table(sizes: Sizes, counts: Sizes) -> Array:
-    """The same for cells: those that are smaller than the largest have -1 behind their places."""
+    """The flat places of the elements of each cell; those smaller than the largest have -1 behind their places."""
     numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
     bounds = [adaptive_bounds(n, o) for n, o in zip(sizes, counts, strict=True)]
     cells = [numbers[tuple(slice(*bounds[axis][i]) for axis, i in enumerate(c))].ravel() for c in np.ndindex(*counts)]
@@ -170,7 +151,7 @@ def _cell_table(sizes: Sizes, counts: Sizes) -> Array:
 
 def _adaptive_max_pool(x: Array, *, counts: Sizes) -> tuple[Array, Array]:
     sizes = x.shape[2:]
-    if math.prod(sizes) <= _LONGEST_TABLE:
+    if math.prod(sizes) <= LONGEST_TABLE:
         found = largest(x, _cell_table(sizes, counts), counts)
         if found is not None:
             return found
@@ -202,6 +183,7 @@ def _adaptive_reference(x: Array, counts: Sizes) -> tuple[Array, Array]:
 
 adaptive_max_pool = define(
     "adaptive_max_pool",
+    onnx=rules.adaptive_max_pool,
     family="reduction",
     forward=_adaptive_max_pool,
     infer=lambda x, *, counts: (Spec((*x.shape[:2], *counts), x.dtype), Spec((*x.shape[:2], *counts), int64)),

@@ -18,6 +18,7 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import OperationError
 from wayfare.op import Sample
 from wayfare.ops._define import define
+from wayfare.ops.exports.draws import NO_DRAWS
 from wayfare.spec import DType, Shape, Spec, float16, float32, float64, int64
 
 Key = tuple[int, int]
@@ -128,6 +129,7 @@ def _source(name: str, forward: Any, **parameters: Any) -> Any:
     ]
     return define(
         name,
+        onnx=NO_DRAWS,
         family="random",
         forward=forward,
         infer=lambda **attrs: Spec(attrs["shape"] if "shape" in attrs else (attrs["n"],), attrs["dtype"]),
@@ -176,12 +178,13 @@ def _parameters(shape: Shape) -> Any:
 
 
 random_bernoulli = define(
-    "random_bernoulli", family="random", forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_no_slope,),
+    "random_bernoulli", family="random", onnx=NO_DRAWS, forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_no_slope,),
     reference=_bernoulli, samples=_parameters((3, 4)), random=True, grad_name="BernoulliBackward0",
 )  # fmt: skip
 
 random_poisson = define(
-    "random_poisson", family="random", forward=_poisson, infer=lambda rate, *, key: rate, vjp=(_no_slope,),
+    "random_poisson", family="random", onnx=NO_DRAWS, forward=_poisson, infer=lambda rate, *, key: rate,
+    vjp=(_no_slope,),
     reference=_poisson, samples=_parameters((3, 4)), random=True, grad_name="PoissonBackward0",
 )  # fmt: skip
 
@@ -198,7 +201,7 @@ def _normal_infer(mean: Spec, std: Spec, *, key: Key) -> Spec:
 
 
 random_normal_around = define(
-    "random_normal_around", family="random", forward=_normal_around, infer=_normal_infer,
+    "random_normal_around", family="random", onnx=NO_DRAWS, forward=_normal_around, infer=_normal_infer,
     vjp=(lambda m, g, _y, _a, _b, *, key: m.zeros_like(g), lambda m, g, _y, _a, _b, *, key: m.zeros_like(g)),
     reference=_normal_around, random=True, broadcasts=True, grad_name="NormalBackward0",
     samples=lambda rng: [Sample((rng.normal(size=(2, 3)), rng.uniform(1, 2, (3,))), {"key": (7, 1)})],
@@ -239,7 +242,7 @@ def _multinomial_samples(rng: Any) -> Iterable[Sample]:
 
 
 random_multinomial = define(
-    "random_multinomial", family="random", forward=_multinomial, vjp=None, reference=_multinomial,
+    "random_multinomial", family="random", onnx=NO_DRAWS, forward=_multinomial, vjp=None, reference=_multinomial,
     random=True,
     infer=lambda w, *, key, num_samples, replacement: Spec((*w.shape[:-1], num_samples), int64),
     samples=_multinomial_samples,

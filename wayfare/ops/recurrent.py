@@ -15,9 +15,12 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.flops import recurrence
 from wayfare.op import Op, Sample, joint
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops._recurrence import Cell, Sizes, pull, pull_recorded, run
+from wayfare.ops.recurrence_native import register
+from wayfare.ops.recurrence_onnx import rule_for
 from wayfare.spec import Spec, spec_of
 
 _HALF = np.dtype("float16")
@@ -155,7 +158,8 @@ def _check(cell: Cell, specs: Sequence[Spec], sizes: Sizes) -> None:
                             f"they are {list(sizes)}")  # fmt: skip
 
 
-def _record(cell: Cell, compute: Callable[..., Any]) -> Op:
+def _record(cell: Cell, compute: Callable[..., Any], around: int) -> Op:
+    """The record of a cell; `around` is how many operations a step is beside its products, for each number."""
     count = cell.states
     reads = tuple(range(1 + count, 2 + 2 * count + (1 if cell.beside else 0)))
 
@@ -206,14 +210,16 @@ def _record(cell: Cell, compute: Callable[..., Any]) -> Op:
                           (width,), (width,)]  # fmt: skip
                 yield Sample(tuple(rng.normal(size=s) for s in shapes), {"sizes": sizes, "reverse": reverse})
 
+    register(cell)
     return define(
         cell.name, family="recurrence", forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
         reference=_reference(cell, compute), outputs=1 + reads[-1], differentiable_outputs=tuple(range(1 + count)),
-        kept_outputs=reads, takes_none=True, kinds="f",
+        kept_outputs=reads, takes_none=True, kinds="f", work=recurrence(cell.gates, around),
+        onnx=rule_for(cell.name, count, reads[-1] - count),
     )  # fmt: skip
 
 
-_record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_slope, reads=1), _lstm_cell)
-_record(Cell("gru_sequence", 3, 1, _gru_step, _gru_slope, beside=1, reads=0, inner_bias=True), _gru_cell)
-_record(Cell("rnn_tanh_sequence", 1, 1, _tanh_step, _tanh_slope), _plain(np.tanh))
-_record(Cell("rnn_relu_sequence", 1, 1, _relu_step, _relu_slope), _plain(lambda x: np.maximum(x, 0)))
+_record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_slope, reads=1), _lstm_cell, 13)
+_record(Cell("gru_sequence", 3, 1, _gru_step, _gru_slope, beside=1, reads=0, inner_bias=True), _gru_cell, 12)
+_record(Cell("rnn_tanh_sequence", 1, 1, _tanh_step, _tanh_slope), _plain(np.tanh), 2)
+_record(Cell("rnn_relu_sequence", 1, 1, _relu_step, _relu_slope), _plain(lambda x: np.maximum(x, 0)), 2)

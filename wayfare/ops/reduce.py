@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.fold import total
+from wayfare.flops import per_input
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
 from wayfare.ops._define import reduced_shape, reduction, spread
+from wayfare.ops.exports import reduce as rules
 from wayfare.spec import DType, Spec, as_dtype, bool_, int64, uint8
 
 Dims = tuple[int, ...]
@@ -51,7 +53,7 @@ def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool)
 
 
 sum_ = reduction(
-    "sum", forward=_sum, vjp=_sum_vjp, dtype=_sum_dtype,
+    "sum", onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=_sum_dtype,
     reference=lambda x, dim, keepdim: np.sum(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -69,7 +71,8 @@ def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool
 
 
 mean = reduction(
-    "mean", formula=_mean, native_from=_MEAN_FROM, vjp=_mean_vjp, kinds="f", empty=False,
+    "mean", onnx=rules.reduction("ReduceMean"), formula=_mean, native_from=_MEAN_FROM, vjp=_mean_vjp, kinds="f",
+    empty=False,
     reference=lambda x, dim, keepdim: np.mean(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -113,7 +116,8 @@ def _prod_samples(rng: Any) -> Iterable[Sample]:
 
 
 prod = reduction(
-    "prod", forward=_prod, vjp=_prod_vjp, dtype=_sum_dtype, samples=_prod_samples,
+    "prod", onnx=rules.reduction("ReduceProd", of_integers=int64), forward=_prod, vjp=_prod_vjp, dtype=_sum_dtype,
+    samples=_prod_samples,
     reference=lambda x, dim, keepdim: np.apply_over_axes(_product_along, x, dim).reshape(
         reduced_shape(x.shape, dim, keepdim)
     ),
@@ -180,7 +184,7 @@ def _var_samples(rng: Any) -> Iterable[Sample]:
 
 
 var = reduction(
-    "var", formula=_var, vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
+    "var", formula=_var, work=per_input(4), vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
 )
 
 
@@ -203,7 +207,7 @@ def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correc
 
 
 std = reduction(
-    "std", formula=_std, vjp=_std_vjp, samples=_var_samples, kinds="f",
+    "std", formula=_std, work=per_input(4), vjp=_std_vjp, samples=_var_samples, kinds="f",
     reference=lambda x, dim, keepdim, correction: np.std(x, axis=dim, keepdims=keepdim, ddof=correction),
 )  # fmt: skip
 
@@ -232,10 +236,10 @@ def _truth_samples(rng: Any) -> Iterable[Sample]:
 
 
 any_ = reduction(
-    "any", forward=_truth(np.any), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+    "any", onnx=rules.truth(every=False), forward=_truth(np.any), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
     reference=lambda x, dim, keepdim: (x != 0).sum(axis=dim, keepdims=keepdim) > 0,
 )  # fmt: skip
 all_ = reduction(
-    "all", forward=_truth(np.all), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+    "all", onnx=rules.truth(every=True), forward=_truth(np.all), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
     reference=lambda x, dim, keepdim: (x == 0).sum(axis=dim, keepdims=keepdim) == 0,
 )  # fmt: skip

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.op import Sample
+from wayfare.flops import weighted_places
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import by_loop, define
+from wayfare.ops.exports import contraction as rules
 from wayfare.spec import Spec
 
 
@@ -88,7 +90,9 @@ def _back_vjp(m: Any, g: Any, _y: Any, _g: Any, places: Any, weights: Any, *, di
 
 resample = define(
     "resample",
+    onnx=rules.resample,
     family="contraction",
+    work=weighted_places,
     forward=_resample,
     infer=lambda x, places, weights, *, dim: Spec((*x.shape[:dim], places.shape[1], *x.shape[dim + 1 :]), x.dtype),
     vjp=(
@@ -106,7 +110,9 @@ resample = define(
 
 resample_back = define(
     "resample_back",
+    onnx=NotExportable("it is the gradient of a resizing"),
     family="contraction",
+    work=weighted_places,
     forward=_resample_back,
     infer=lambda g, places, weights, *, dim, size: Spec((*g.shape[:dim], size, *g.shape[dim + 1 :]), g.dtype),
     vjp=(_back_vjp, None, None),

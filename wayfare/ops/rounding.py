@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import Sample
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import define, elementwise
+from wayfare.ops.exports import elementwise as rules
 from wayfare.spec import Spec, int32
 
 
@@ -16,9 +17,9 @@ def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
     return m.zeros_like(g)
 
 
-floor = elementwise("floor", reference=math.floor, vjp=_no_slope)
-ceil = elementwise("ceil", reference=math.ceil, vjp=_no_slope)
-trunc = elementwise("trunc", reference=math.trunc, vjp=_no_slope)
+floor = elementwise("floor", onnx=rules.of_floats("Floor", rules.same), reference=math.floor, vjp=_no_slope)
+ceil = elementwise("ceil", onnx=rules.of_floats("Ceil", rules.same), reference=math.ceil, vjp=_no_slope)
+trunc = elementwise("trunc", onnx=rules.trunc, reference=math.trunc, vjp=_no_slope)
 frac = elementwise(
     "frac", formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), kinds="f",
     vjp=lambda m, g, _y, _x: g,
@@ -33,7 +34,8 @@ def _round(m: Any, x: Any, *, decimals: int) -> Any:
 
 
 round_ = elementwise(
-    "round", formula=_round, reference=lambda x, decimals: round(x, decimals), vjp=_no_slope,
+    "round", onnx=rules.round_half_even, formula=_round, reference=lambda x, decimals: round(x, decimals),
+    vjp=_no_slope,
     sample_attrs=({"decimals": 0}, {"decimals": 2}, {"decimals": -1}), domain=(-30.3, 30.2),
 )  # fmt: skip
 
@@ -43,7 +45,7 @@ def _frexp_vjp(m: Any, g: Any, y: Any, x_spec: Spec) -> Any:
 
 
 frexp = define(
-    "frexp",
+    "frexp", onnx=NotExportable("ONNX cannot take a number apart into fraction and exponent"),
     family="elementwise",
     forward=np.frexp,
     infer=lambda x: (x, Spec(x.shape, int32)),

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.flops import per_output
 from wayfare.op import BatchRule, Op, Sample
 from wayfare.ops._define import Samples, define, expand_unbatched
+from wayfare.ops.exports import movement as moves
+from wayfare.ops.exports import reduce as rules
 from wayfare.ops.extreme import scatter_back, take_along
 from wayfare.spec import DType, Spec, int64
 
@@ -86,7 +89,7 @@ def _cumsum_vjp(m: Any, g: Any, _y: Any, _x: Any, *, dim: int, reverse: bool) ->
 
 
 cumsum = define(
-    "cumsum", family="scan", forward=_accumulate(np.add), infer=_same_shape, vjp=(_cumsum_vjp,),
+    "cumsum", onnx=rules.cumsum, family="scan", forward=_accumulate(np.add), infer=_same_shape, vjp=(_cumsum_vjp,),
     batch=_batch_along("cumsum"), samples=_samples(extra=_BOTH_WAYS), reference=_running(operator.add),
 )  # fmt: skip
 
@@ -102,7 +105,8 @@ def _cumprod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int, reverse: bool) -> 
 
 
 cumprod = define(
-    "cumprod", family="scan", forward=_accumulate(np.multiply), infer=_same_shape, vjp=(_cumprod_vjp,),
+    "cumprod", onnx=rules.cumprod, family="scan", forward=_accumulate(np.multiply), infer=_same_shape,
+    vjp=(_cumprod_vjp,),
     batch=_batch_along("cumprod"), samples=_samples(extra=_BOTH_WAYS, low=0.5, zeros=True),
     reference=_running(operator.mul),
 )  # fmt: skip
@@ -135,6 +139,7 @@ def _shifted_reference(x: Array, dim: int, by: int, fill: float) -> Array:
 # y[i] = x[i - by]; what comes in at the end is `fill`.
 shifted = define(
     "shifted",
+    onnx=moves.shifted,
     family="movement",
     forward=_shifted,
     infer=lambda x, *, dim, by, fill: x,
@@ -186,7 +191,9 @@ def _linear_scan_samples(rng: Any) -> Iterable[Sample]:
 # y[i] = b[i] + a[i] y[i - 1], or with `reverse` b[i] + a[i] y[i + 1]; the first factor has nothing to act on.
 linear_scan = define(
     "linear_scan",
+    onnx=rules.linear_scan,
     family="scan",
+    work=per_output(2),
     forward=_linear_scan,
     infer=lambda a, b, *, dim, reverse: b,
     vjp=(_scan_by_a, _scan_by_b),
@@ -215,8 +222,9 @@ def _logcumsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 
 logcumsumexp = define(
-    "logcumsumexp", family="scan", forward=_logcumsumexp, infer=lambda x, *, dim: x, vjp=(_logcumsumexp_vjp,),
-    batch=_batch_along("logcumsumexp"), samples=_samples(), kinds="f",
+    "logcumsumexp", onnx=rules.logcumsumexp, family="scan", work=per_output(4), forward=_logcumsumexp, infer=lambda x,
+    *, dim: x,
+    vjp=(_logcumsumexp_vjp,), batch=_batch_along("logcumsumexp"), samples=_samples(), kinds="f",
     reference=lambda x, dim: np.log(np.cumsum(np.exp(x), axis=dim)),
 )  # fmt: skip
 
@@ -260,6 +268,7 @@ def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], b
     return define(
         name, family="scan", forward=forward, infer=infer, vjp=(vjp,), batch=_batch_along(name), samples=samples,
         reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
+        onnx=rules.running_extreme("Max" if name == "cummax" else "Min"),
     )  # fmt: skip
 
 

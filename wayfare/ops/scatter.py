@@ -15,9 +15,11 @@ from wayfare.backend import indexed, pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import OperationError, ShapeError
+from wayfare.flops import per_input
 from wayfare.op import BatchRule, Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.advanced import check_bounds
+from wayfare.ops.exports import indexing as rules
 from wayfare.spec import Shape, Spec
 
 
@@ -99,6 +101,7 @@ def _gather_samples(rng: Any) -> Iterable[Sample]:
 
 gather = define(
     "gather",
+    onnx=rules.gather,
     family="indexing",
     forward=_gather,
     infer=_gather_infer,
@@ -139,6 +142,7 @@ def _scatter_place_reference(g: Array, index: Array, shape: Shape, dim: int) -> 
 # Zeros with values added at an index: the adjoint of `gather`.
 scatter_place = define(
     "scatter_place",
+    onnx=rules.scatter_place,
     family="indexing",
     forward=_scatter_place,
     infer=lambda g, index, *, shape, dim: Spec(shape, g.dtype),
@@ -192,7 +196,9 @@ def _scatter_samples(repeats: bool) -> Any:
 
 scatter_add = define(
     "scatter_add",
+    onnx=rules.scatter("add"),
     family="indexing",
+    work=per_input(which=2),
     forward=_scatter_add,
     infer=_scatter_infer("scatter_add"),
     vjp=(
@@ -228,6 +234,7 @@ def _hole(m: Any, g: Any, index: Any, dim: int) -> Any:
 
 scatter = define(
     "scatter",
+    onnx=rules.scatter("none"),
     family="indexing",
     forward=_scatter,
     infer=_scatter_infer("scatter"),
@@ -270,7 +277,9 @@ def _extreme_share(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, dim: in
 def _extreme(name: str, ufunc: Any, fold: Any) -> None:
     define(
         name,
+        onnx=rules.scatter("max" if name == "scatter_amax" else "min"),
         family="indexing",
+        work=per_input(which=2),
         forward=lambda x, index, src, *, dim: _folded(name, ufunc, x, index, src, dim),
         infer=_scatter_infer(name),
         vjp=(
@@ -313,7 +322,9 @@ def _prod_by_src(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, *, dim: i
 
 scatter_prod = define(
     "scatter_prod",
+    onnx=rules.scatter("mul"),
     family="indexing",
+    work=per_input(which=2),
     forward=lambda x, index, src, *, dim: _folded("scatter_prod", np.multiply, x, index, src, dim),
     infer=_scatter_infer("scatter_prod"),
     vjp=(_prod_by_x, None, _prod_by_src),

@@ -9,9 +9,11 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.errors import OperationError
+from wayfare.flops import by_searching, per_output
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.advanced import check_bounds
+from wayfare.ops.exports import indexing as rules
 from wayfare.spec import DType, Spec, bool_, int32, int64
 
 
@@ -50,7 +52,9 @@ def _searchsorted_batch(
 
 searchsorted = define(
     "searchsorted",
+    onnx=rules.searchsorted,
     family="indexing",
+    work=by_searching,
     forward=_searchsorted,
     infer=lambda row, values, *, right, dtype: Spec(values.shape, dtype),
     vjp=None,
@@ -78,7 +82,9 @@ def _isin_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool,
 
 isin = define(
     "isin",
+    onnx=rules.isin,
     family="indexing",
+    work=per_output(),
     forward=lambda elements, tests, *, invert: np.isin(elements, tests, invert=invert),
     infer=lambda elements, tests, *, invert: Spec(elements.shape, bool_),
     vjp=None,
@@ -100,6 +106,7 @@ def _one_hot(x: Array, *, classes: int) -> Array:
 
 one_hot = define(
     "one_hot",
+    onnx=rules.one_hot,
     family="indexing",
     forward=_one_hot,
     infer=lambda x, *, classes: Spec((*x.shape, classes), int64),

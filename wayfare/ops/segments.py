@@ -15,8 +15,10 @@ import numpy as np
 from wayfare.backend import segments
 from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.flops import nothing, per_input
 from wayfare.op import BatchRule, Op, Sample, raw_ops
 from wayfare.ops._define import by_loop, define
+from wayfare.ops.exports import indexing as rules
 from wayfare.spec import Spec, int64, spec_of
 
 _HALF = np.dtype("float16")
@@ -92,8 +94,11 @@ def _segment_op(
     keeps_rows: bool = False,
     empty: str = "smooth",
     kinds: str = "biuf",
+    each: int = 1,
+    onnx: Any = None,
 ) -> Op:
-    """A record of `x` and `offsets`: one row for each segment, or (`keeps_rows`) as many rows as before."""
+    """A record of `x` and `offsets`: one row for each segment, or (`keeps_rows`) as many rows as before; `each` is how
+    many operations a number of x takes."""
 
     def forward(x: Array, offsets: Array) -> Array:
         _check(name, x, offsets, x.shape[0] if x.ndim else 0)
@@ -109,7 +114,7 @@ def _segment_op(
 
     return define(
         name, family="segments", forward=forward, infer=infer, vjp=(vjp, None), batch=_columns_first(name),
-        reference=reference, samples=lambda rng: _samples(rng, empty), kinds=kinds,
+        reference=reference, samples=lambda rng: _samples(rng, empty), kinds=kinds, work=per_input(each), onnx=onnx,
     )  # fmt: skip
 
 
@@ -137,7 +142,9 @@ def _spread_samples(rng: Any) -> Iterable[Sample]:
 
 define(
     "segment_repeat",
+    onnx=rules.segment_repeat,
     family="segments",
+    work=nothing,
     forward=_spread,
     infer=_spread_infer,
     vjp=(lambda m, g, _y, _x, offsets, *, size: m.segment_sum(g, offsets), None),
@@ -151,6 +158,7 @@ _segment_op(
     lambda x, offsets: segments.fold(x, offsets, "add"),
     lambda m, g, _y, x_spec, offsets: m.segment_repeat(g, offsets, size=x_spec.shape[0]),
     _of_each(lambda rows: rows.sum(axis=0)),
+    onnx=rules.segment_fold("add", 0),
 )
 
 
@@ -171,7 +179,8 @@ def _extreme(name: str, how: str, word: str) -> None:
         return segments.fold(x, offsets, how)
 
     reference = _of_each(lambda rows: getattr(rows, word)(axis=0))
-    _segment_op(name, compute, _share, reference, empty="refused")
+    rule = rules.segment_fold(word, -math.inf if word == "max" else math.inf)
+    _segment_op(name, compute, _share, reference, empty="refused", onnx=rule)
 
 
 _extreme("segment_max", "maximum", "max")
@@ -205,7 +214,7 @@ def _logsumexp_slope(m: Any, g: Any, y: Any, x: Any, offsets: Any) -> Any:
 
 
 _segment_op("segment_logsumexp", _logsumexp, _logsumexp_slope, _of_each(_logsumexp_reference), empty="infinite",
-            kinds="f")  # fmt: skip
+            kinds="f", each=4, onnx=rules.segment_logsumexp)  # fmt: skip
 
 
 def _softmax(x: Array, offsets: Array) -> Array:
@@ -228,4 +237,5 @@ def _softmax_slope(m: Any, g: Any, y: Any, _x: Any, offsets: Any) -> Any:
     return m.mul(y, m.sub(g, mean))
 
 
-_segment_op("segment_softmax", _softmax, _softmax_slope, _softmax_reference, keeps_rows=True, kinds="f")
+_segment_op("segment_softmax", _softmax, _softmax_slope, _softmax_reference, keeps_rows=True, kinds="f", each=5,
+            onnx=rules.segment_softmax)  # fmt: skip

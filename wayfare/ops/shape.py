@@ -12,8 +12,9 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.fold_native import sum_to
 from wayfare.backend.rows import Rows
 from wayfare.errors import OperationError, ShapeError
-from wayfare.op import REGISTRY, Op, Sample
+from wayfare.op import REGISTRY, NotExportable, Op, Sample
 from wayfare.ops._define import define, movement
+from wayfare.ops.exports import movement as rules
 from wayfare.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
 
 Path = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
@@ -38,6 +39,7 @@ def _reshaping(name: str, grad_name: str) -> Op:
     """One op under several names, so that the graph shows the one that was called."""
     return movement(
         name,
+        onnx=rules.reshape,
         forward=lambda x, *, shape: x.reshape(shape),
         shape=lambda x, *, shape: _resolved(x, tuple(shape)),
         vjp=lambda m, g, _y, x_spec, *, shape: m.reshape(g, shape=x_spec.shape),
@@ -69,6 +71,7 @@ def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
 def _permuting(name: str, grad_name: str) -> Op:
     return movement(
         name,
+        onnx=rules.permute,
         forward=lambda x, *, dims: x.transpose(dims),
         shape=lambda x, *, dims: tuple(x[d] for d in dims),
         vjp=lambda m, g, _y, _x, *, dims: m.permute(g, dims=_inverse(dims)),
@@ -108,6 +111,7 @@ def _expand_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[boo
 
 expand = define(
     "expand",
+    onnx=rules.expand,
     family="movement",
     forward=_expand_forward,
     infer=lambda x, *, shape: Spec(_expand_shape(x.shape, shape=shape), x.dtype),
@@ -175,6 +179,7 @@ def _view_bits(x: Array, *, dtype: DType) -> Array:
 # Numbers read by their bits have no slope: no gradient.
 view_bits = define(
     "view_bits",
+    onnx=NotExportable("ONNX cannot read numbers by their bits"),
     family="movement",
     forward=_view_bits,
     infer=_bits_spec,
@@ -226,6 +231,7 @@ def _look_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, path: Path) -> Any:
 # What a view shows, as one step: the history a view takes over after its base was written into.
 look_through = define(
     "look_through",
+    onnx=rules.look_through,
     family="movement",
     forward=lambda x, *, path: replay(x, path),
     infer=lambda x, *, path: _replay_spec(x, path),
@@ -239,6 +245,7 @@ look_through = define(
 # A base with the part that a view shows replaced: the history a base takes over when it is written through a view.
 write_through = define(
     "write_through",
+    onnx=rules.write_through,
     family="movement",
     forward=_write_through,
     infer=lambda x, part, *, path: x,

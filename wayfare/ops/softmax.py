@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.flops import per_input
 from wayfare.fusion.composite import as_rule
 from wayfare.op import BatchRule, Sample
 from wayfare.ops._define import define, expand_unbatched, reduction, spread
+from wayfare.ops.exports import reduce as rules
 from wayfare.ops.reduce import Dims, drop
 
 
@@ -46,6 +48,7 @@ def _softmax(m: Any, x: Any, *, dim: int) -> Any:
 
 softmax = define(
     "softmax",
+    onnx=lambda b, x, *, dim: b.node("Softmax", x, axis=dim),
     family="softmax",
     formula=_softmax,
     infer=lambda x, *, dim: x,
@@ -69,6 +72,7 @@ def _softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: int)
 softmax_backward = define(
     "softmax_backward",
     family="softmax",
+    work=per_input(4),
     formula=_softmax_backward,
     infer=lambda g, y, *, dim: g,
     vjp=(lambda m, h, _z, _g, y, *, dim: m.softmax_backward(h, y, dim=dim), _softmax_backward_by_y),
@@ -90,6 +94,7 @@ def _log_softmax(m: Any, x: Any, *, dim: int) -> Any:
 
 log_softmax = define(
     "log_softmax",
+    onnx=lambda b, x, *, dim: b.node("LogSoftmax", x, axis=dim),
     family="softmax",
     formula=_log_softmax,
     infer=lambda x, *, dim: x,
@@ -116,6 +121,7 @@ def _log_softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: 
 log_softmax_backward = define(
     "log_softmax_backward",
     family="softmax",
+    work=per_input(4),
     formula=_log_softmax_backward,
     infer=lambda g, y, *, dim: g,
     vjp=(_log_softmax_backward_by_g, _log_softmax_backward_by_y),
@@ -157,5 +163,6 @@ def _logsumexp_reference(x: Array, dim: Dims, keepdim: bool) -> Any:
 
 
 logsumexp = reduction(
-    "logsumexp", formula=_logsumexp, vjp=_logsumexp_vjp, reference=_logsumexp_reference, kinds="f"
+    "logsumexp", onnx=rules.log_sum_exp, formula=_logsumexp, work=per_input(4), vjp=_logsumexp_vjp,
+    reference=_logsumexp_reference, kinds="f",
 )

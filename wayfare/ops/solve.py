@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import ShapeError
+from wayfare.flops import by_solving, cubic
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
@@ -22,6 +23,7 @@ from wayfare.ops._matrix import (
     scipy_call,
     swap,
 )
+from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
 from wayfare.spec import Spec
 
 _SINGULAR = "is singular"
@@ -70,7 +72,9 @@ def _inv_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 inv = define(
     "inv",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(2),
     forward=_inv,
     infer=_inv_infer,
     vjp=(_inv_vjp,),
@@ -116,7 +120,9 @@ def _solve_vjp(m: Any, needs: tuple[bool, ...], g: Any, y: Any, a: Any, _b: Any,
 
 solve = define(
     "solve",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=by_solving(2 / 3),
     forward=_solve,
     infer=_solve_infer,
     vjp=joint(_solve_vjp),
@@ -180,7 +186,9 @@ def _triangular_reference(a: Any, b: Any, upper: bool, unitriangular: bool) -> A
 
 solve_triangular = define(
     "solve_triangular",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=by_solving(0),
     forward=_triangular,
     infer=_triangular_infer,
     vjp=joint(_triangular_vjp),
@@ -253,7 +261,9 @@ def _pinv_samples(rng: Any) -> list[Sample]:
 
 pinv = define(
     "pinv",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(12),
     forward=_pinv,
     infer=_pinv_infer,
     vjp=(_pinv_vjp, None, None),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.op import Op, Sample
+from wayfare.op import NotExportable, Op, Sample
 from wayfare.ops._define import define, reduced_shape
+from wayfare.ops.exports import reduce as rules
 from wayfare.ops.extreme import scatter_back, take_along
 from wayfare.spec import Spec, int64
 
@@ -44,6 +45,7 @@ def _picking(
     size: Callable[..., int] | None = None,
     attrs: tuple[dict[str, Any], ...],
     grad_name: str = "",
+    onnx: Any = None,
 ) -> Op:
     """An op that picks elements along `dim`: `places(x, dim, **attrs)` are the chosen indices, kept dimension.
 
@@ -95,12 +97,13 @@ def _picking(
     return define(
         name, family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
         reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
-        grad_name=grad_name,
+        grad_name=grad_name, onnx=onnx,
     )  # fmt: skip
 
 
 sort = _picking(
     "sort",
+    onnx=rules.sort,
     places=lambda x, dim, descending: argsort_along(x, dim, descending),
     one_place=lambda row, descending: _ordered_places(row, descending),
     reduces=False,
@@ -124,6 +127,7 @@ def _top_places(x: Array, dim: int, k: int, largest: bool) -> Array:
 
 topk = _picking(
     "topk",
+    onnx=rules.topk,
     places=_top_places,
     one_place=lambda row, k, largest: _ordered_places(row, largest)[:k],
     reduces=False,
@@ -139,6 +143,7 @@ def _place_of_rank(x: Array, dim: int, k: int) -> Array:
 
 kthvalue = _picking(
     "kthvalue",
+    onnx=rules.kthvalue,
     places=lambda x, dim, k: _place_of_rank(x, dim, k - 1),
     one_place=lambda row, k: _ordered_places(row, False)[k - 1],
     reduces=True,
@@ -170,6 +175,7 @@ def _median_place(row: list[float], ignore_nan: bool) -> int:
 # The lower of the two middle values, so that the median is always an element.
 median = _picking(
     "median",
+    onnx=rules.median,
     places=_median_places,
     one_place=_median_place,
     reduces=True,
@@ -203,5 +209,6 @@ def _mode_place(row: list[float]) -> int:
 
 # The commonest value, the smallest of several; of its places the last.
 mode = _picking(
-    "mode", places=_mode_places, one_place=_mode_place, reduces=True, attrs=({"keepdim": False}, {"keepdim": True})
-)
+    "mode", places=_mode_places, one_place=_mode_place, reduces=True, attrs=({"keepdim": False}, {"keepdim": True}),
+    onnx=NotExportable("ONNX cannot count equal values"),
+)  # fmt: skip

@@ -7,10 +7,14 @@ import math
 from functools import partial
 from typing import Any
 
+from wayfare.op import NotExportable
 from wayfare.ops._define import elementwise, refuses
+from wayfare.ops.exports import functions as rules
 
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.3, 3.0)
+# Written in series and cases they would be slow and inexact.
+_MISSING = NotExportable("ONNX has no such special function")
 _TWO_BY_ROOT_PI = 2 / math.sqrt(math.pi)
 
 
@@ -23,19 +27,23 @@ def _scipy(name: str) -> Any:
     return call
 
 
-erf = _float("erf", reference=math.erf, vjp=lambda m, g, _y, x: g * (_TWO_BY_ROOT_PI * m.exp(-(x * x))))
-erfc = _float("erfc", reference=math.erfc, vjp=lambda m, g, _y, x: g * (-_TWO_BY_ROOT_PI * m.exp(-(x * x))))
+erf = _float("erf", onnx="Erf", reference=math.erf, vjp=lambda m, g, _y, x: g * (_TWO_BY_ROOT_PI * m.exp(-(x * x))))
+erfc = _float(
+    "erfc", onnx=rules.erfc, reference=math.erfc, vjp=lambda m, g, _y, x: g * (-_TWO_BY_ROOT_PI * m.exp(-(x * x))),
+)  # fmt: skip
 erfcx = _float(
-    "erfcx", reference=lambda x: math.exp(x * x) * math.erfc(x),
+    "erfcx", onnx=_MISSING, reference=lambda x: math.exp(x * x) * math.erfc(x),
     vjp=lambda m, g, y, x: g * (2 * x * y - _TWO_BY_ROOT_PI),
 )  # fmt: skip
 erfinv = _float(
-    "erfinv", reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
+    "erfinv", onnx=_MISSING, reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
     vjp=lambda m, g, y, _x: g * (math.sqrt(math.pi) / 2 * m.exp(y * y)),
 )  # fmt: skip
-lgamma = _float("lgamma", reference=math.lgamma, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.digamma(x))
+lgamma = _float(
+    "lgamma", onnx=_MISSING, reference=math.lgamma, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.digamma(x),
+)  # fmt: skip
 digamma = _float(
-    "digamma", domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.polygamma(x, n=1),
+    "digamma", onnx=_MISSING, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.polygamma(x, n=1),
     reference=lambda x: _digamma_by_recurrence(x),
 )  # fmt: skip
 
@@ -52,30 +60,31 @@ def _digamma_by_recurrence(x: float) -> float:
 
 
 polygamma = _float(
-    "polygamma", formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x), domain=_POSITIVE,
+    "polygamma", onnx=_MISSING, formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x),
+    domain=_POSITIVE,
     reference=lambda x, n: (
         (-1.0) ** (n + 1) * math.factorial(n) * _scipy("zeta")(n + 1, x) if n else _digamma_by_recurrence(x)
     ),
     vjp=lambda m, g, _y, x, *, n: g * m.polygamma(x, n=n + 1), sample_attrs=({"n": 1}, {"n": 2}, {"n": 0}),
 )  # fmt: skip
 zeta = _float(
-    "zeta", arity=2, domain=((1.5, 4.0), (0.5, 3.0)), reference=_scipy("zeta"),
+    "zeta", onnx=_MISSING, arity=2, domain=((1.5, 4.0), (0.5, 3.0)), reference=_scipy("zeta"),
     vjp=(refuses("zeta", "input"), lambda m, g, _y, x, q: -(g * x * m.zeta(x + 1, q))),
 )  # fmt: skip
 ndtr = _float(
-    "ndtr", reference=lambda x: 0.5 * math.erfc(-x / math.sqrt(2)),
+    "ndtr", onnx=rules.normal_cdf, reference=lambda x: 0.5 * math.erfc(-x / math.sqrt(2)),
     vjp=lambda m, g, _y, x: g * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),
 )  # fmt: skip
 ndtri = _float(
-    "ndtri", reference=_scipy("ndtri"), domain=(0.1, 0.9),
+    "ndtri", onnx=_MISSING, reference=_scipy("ndtri"), domain=(0.1, 0.9),
     vjp=lambda m, g, y, _x: g * (m.exp(y * y * 0.5) * math.sqrt(2 * math.pi)),
 )  # fmt: skip
 log_ndtr = _float(
-    "log_ndtr", reference=lambda x: math.log(0.5 * math.erfc(-x / math.sqrt(2))),
+    "log_ndtr", onnx=_MISSING, reference=lambda x: math.log(0.5 * math.erfc(-x / math.sqrt(2))),
     vjp=lambda m, g, _y, x: g / m.erfcx(x * (-1 / math.sqrt(2))) * math.sqrt(2 / math.pi),
 )  # fmt: skip
-i0 = _float("i0", reference=_scipy("i0"), vjp=lambda m, g, _y, x: g * m.i1(x))
-i0e = _float("i0e", reference=_scipy("i0e"), vjp=lambda m, g, y, x: g * (m.i1e(x) - m.sign(x) * y))
+i0 = _float("i0", onnx=_MISSING, reference=_scipy("i0"), vjp=lambda m, g, _y, x: g * m.i1(x))
+i0e = _float("i0e", onnx=_MISSING, reference=_scipy("i0e"), vjp=lambda m, g, y, x: g * (m.i1e(x) - m.sign(x) * y))
 
 
 def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
@@ -85,19 +94,26 @@ def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
     return m.where(tiny, m.cos(m.zeros_like(x)) * 0.5, zeroth - y / safe)
 
 
-i1 = _float("i1", reference=_scipy("i1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * _i1_slope(m, m.i0(x), y, x))
+i1 = _float(
+    "i1", onnx=_MISSING, reference=_scipy("i1"), domain=_POSITIVE, vjp=lambda m, g, y,
+    x: g * _i1_slope(m, m.i0(x), y, x),
+)  # fmt: skip
 i1e = _float(
-    "i1e", reference=_scipy("i1e"), domain=_POSITIVE,
+    "i1e", onnx=_MISSING, reference=_scipy("i1e"), domain=_POSITIVE,
     vjp=lambda m, g, y, x: g * (_i1_slope(m, m.i0e(x), y, x) - m.sign(x) * y),
 )  # fmt: skip
-j0 = _float("j0", reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
-j1 = _float("j1", reference=_scipy("j1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.j0(x) - y / x))
-y0 = _float("y0", reference=_scipy("y0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.y1(x)))
-y1 = _float("y1", reference=_scipy("y1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.y0(x) - y / x))
-k0 = _float("k0", reference=_scipy("k0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.k1(x)))
-k1 = _float("k1", reference=_scipy("k1"), domain=_POSITIVE, vjp=lambda m, g, y, x: -(g * (m.k0(x) + y / x)))
-k0e = _float("k0e", reference=_scipy("k0e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k1e(x)))
-k1e = _float("k1e", reference=_scipy("k1e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k0e(x) - y / x))
+j0 = _float("j0", onnx=_MISSING, reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
+j1 = _float("j1", onnx=_MISSING, reference=_scipy("j1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.j0(x) - y / x))
+y0 = _float("y0", onnx=_MISSING, reference=_scipy("y0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.y1(x)))
+y1 = _float("y1", onnx=_MISSING, reference=_scipy("y1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.y0(x) - y / x))
+k0 = _float("k0", onnx=_MISSING, reference=_scipy("k0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.k1(x)))
+k1 = _float(
+    "k1", onnx=_MISSING, reference=_scipy("k1"), domain=_POSITIVE, vjp=lambda m, g, y, x: -(g * (m.k0(x) + y / x)),
+)  # fmt: skip
+k0e = _float("k0e", onnx=_MISSING, reference=_scipy("k0e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k1e(x)))
+k1e = _float(
+    "k1e", onnx=_MISSING, reference=_scipy("k1e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k0e(x) - y / x),
+)  # fmt: skip
 
 
 def _gamma_density(m: Any, a: Any, x: Any) -> Any:
@@ -106,11 +122,11 @@ def _gamma_density(m: Any, a: Any, x: Any) -> Any:
 
 
 gammainc = _float(
-    "gammainc", arity=2, reference=_scipy("gammainc"), domain=_POSITIVE,
+    "gammainc", onnx=_MISSING, arity=2, reference=_scipy("gammainc"), domain=_POSITIVE,
     vjp=(refuses("igamma", "input"), lambda m, g, _y, a, x: g * _gamma_density(m, a, x)),
 )  # fmt: skip
 gammaincc = _float(
-    "gammaincc", arity=2, reference=_scipy("gammaincc"), domain=_POSITIVE,
+    "gammaincc", onnx=_MISSING, arity=2, reference=_scipy("gammaincc"), domain=_POSITIVE,
     vjp=(refuses("igammac", "input"), lambda m, g, _y, a, x: -(g * _gamma_density(m, a, x))),
 )  # fmt: skip
 
@@ -121,11 +137,12 @@ def _xlogy_by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
 
 
 xlogy = _float(
-    "xlogy", arity=2, reference=lambda x, y: x * math.log(y), domain=((-2, 2), (0.3, 3.0)),
+    "xlogy", onnx=rules.x_log("log", 0), arity=2, reference=lambda x, y: x * math.log(y), domain=((-2, 2), (0.3, 3.0)),
     vjp=(_xlogy_by_x, lambda m, g, _y, x, y: g * (x / y)),
 )  # fmt: skip
 xlog1py = _float(
-    "xlog1py", arity=2, reference=lambda x, y: x * math.log1p(y), domain=((-2, 2), (-0.5, 3.0)),
+    "xlog1py", onnx=rules.x_log("log1p", 1), arity=2, reference=lambda x, y: x * math.log1p(y),
+    domain=((-2, 2), (-0.5, 3.0)),
     vjp=(
         lambda m, g, _y, x, y: _xlogy_by_x(m, g, None, x, y + 1),
         lambda m, g, _y, x, y: g * (x / (y + 1)),
@@ -153,4 +170,4 @@ def _airy_by_bessel(x: float) -> float:
 
 
 # PyTorch has no derivative of it either.
-airy_ai = _float("airy_ai", forward=_airy, reference=_airy_by_bessel, domain=_POSITIVE)
+airy_ai = _float("airy_ai", onnx=_MISSING, forward=_airy, reference=_airy_by_bessel, domain=_POSITIVE)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.flops import cubic
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
@@ -20,6 +21,7 @@ from wayfare.ops._matrix import (
     swap,
     weighted_columns,
 )
+from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
 from wayfare.spec import Spec
 
 
@@ -82,7 +84,9 @@ def _svd_reference(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
 
 svd = define(
     "svd",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(12),
     forward=_svd,
     infer=_svd_infer,
     vjp=(_svd_vjp,),
@@ -116,7 +120,9 @@ def _svdvals(x: Any) -> Any:
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
 svdvals = define(
     "svdvals",
+    onnx=NO_DECOMPOSITIONS,
     family="linear algebra",
+    work=cubic(8 / 3),
     forward=_svdvals,
     infer=lambda x: _svd_infer(x, full_matrices=False)[1],
     vjp=(_svdvals_vjp,),

@@ -10,42 +10,53 @@ import numpy as np
 
 from wayfare.backend.cpu import numpy_math
 from wayfare.ops._define import elementwise
+from wayfare.ops.exports import functions as rules
 
 # All of these give floats: integers become the default float first.
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.2, 3.0)
 _INSIDE = (-0.9, 0.9)
 
-exp = _float("exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
-exp2 = _float("exp2", reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
-expm1 = _float("expm1", reference=math.expm1, vjp=lambda m, g, y, _x: g + g * y)
-log = _float("log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x)
-log2 = _float("log2", reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / (x * math.log(2)))
-log10 = _float("log10", reference=math.log10, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / (x * math.log(10)))
-log1p = _float("log1p", reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1))
-sqrt = _float("sqrt", reference=math.sqrt, domain=_POSITIVE, vjp=lambda m, g, y, _x: g / (y + y))
+exp = _float("exp", onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
+exp2 = _float("exp2", onnx=rules.exp2, reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
+expm1 = _float("expm1", onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g + g * y)
+log = _float("log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x)
+log2 = _float(
+    "log2", onnx=rules.times("Log", 1 / math.log(2)), reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y,
+    x: g / (x * math.log(2)),
+)  # fmt: skip
+log10 = _float(
+    "log10", onnx=rules.times("Log", 1 / math.log(10)), reference=math.log10, domain=_POSITIVE, vjp=lambda m, g, _y,
+    x: g / (x * math.log(10)),
+)  # fmt: skip
+log1p = _float("log1p", onnx=rules.log1p, reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1))
+sqrt = _float("sqrt", onnx="Sqrt", reference=math.sqrt, domain=_POSITIVE, vjp=lambda m, g, y, _x: g / (y + y))
 rsqrt = _float(
     "rsqrt", formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: g * (y * y * y) * -0.5,
 )  # fmt: skip
 reciprocal = _float(
-    "reciprocal", formula=lambda m, x: 1 / x, reference=lambda x: x**-1, domain=_POSITIVE,
+    "reciprocal", onnx="Reciprocal", formula=lambda m, x: 1 / x, reference=lambda x: x**-1, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: -(g * y * y),
 )  # fmt: skip
 
-sin = _float("sin", reference=math.sin, vjp=lambda m, g, _y, x: g * m.cos(x))
-cos = _float("cos", reference=math.cos, vjp=lambda m, g, _y, x: -(g * m.sin(x)))
-tan = _float("tan", reference=math.tan, domain=(-1.2, 1.2), vjp=lambda m, g, y, _x: g + g * (y * y))
-asin = _float("asin", reference=math.asin, domain=_INSIDE, vjp=lambda m, g, _y, x: g / m.sqrt(1 - x * x))
-acos = _float("acos", reference=math.acos, domain=_INSIDE, vjp=lambda m, g, _y, x: -g / m.sqrt(1 - x * x))
-atan = _float("atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
-sinh = _float("sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
-cosh = _float("cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
-tanh = _float("tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g - g * (y * y))
-asinh = _float("asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1))
-acosh = _float("acosh", reference=math.acosh, domain=(1.2, 3.0), vjp=lambda m, g, _y, x: g / m.sqrt(x * x - 1))
-atanh = _float("atanh", reference=math.atanh, domain=_INSIDE, vjp=lambda m, g, _y, x: g / (1 - x * x))
-sigmoid = _float("sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y))
+sin = _float("sin", onnx="Sin", reference=math.sin, vjp=lambda m, g, _y, x: g * m.cos(x))
+cos = _float("cos", onnx="Cos", reference=math.cos, vjp=lambda m, g, _y, x: -(g * m.sin(x)))
+tan = _float("tan", onnx="Tan", reference=math.tan, domain=(-1.2, 1.2), vjp=lambda m, g, y, _x: g + g * (y * y))
+asin = _float("asin", onnx="Asin", reference=math.asin, domain=_INSIDE, vjp=lambda m, g, _y, x: g / m.sqrt(1 - x * x))
+acos = _float("acos", onnx="Acos", reference=math.acos, domain=_INSIDE, vjp=lambda m, g, _y, x: -g / m.sqrt(1 - x * x))
+atan = _float("atan", onnx="Atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
+sinh = _float("sinh", onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
+cosh = _float("cosh", onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
+tanh = _float("tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g - g * (y * y))
+asinh = _float("asinh", onnx="Asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1))
+acosh = _float(
+    "acosh", onnx="Acosh", reference=math.acosh, domain=(1.2, 3.0), vjp=lambda m, g, _y, x: g / m.sqrt(x * x - 1),
+)  # fmt: skip
+atanh = _float("atanh", onnx="Atanh", reference=math.atanh, domain=_INSIDE, vjp=lambda m, g, _y, x: g / (1 - x * x))
+sigmoid = _float(
+    "sigmoid", onnx="Sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y),
+)  # fmt: skip
 
 
 # Outside [0, 1] there is neither a value nor a slope.
@@ -84,15 +95,16 @@ def _logaddexp(a: Any, b: Any) -> Any:
 
 
 logaddexp = _float(
-    "logaddexp", arity=2, forward=_logaddexp, reference=lambda a, b: math.log(math.exp(a) + math.exp(b)),
+    "logaddexp", onnx=rules.log_add_exp, arity=2, forward=_logaddexp, reference=lambda a,
+    b: math.log(math.exp(a) + math.exp(b)),
     vjp=(lambda m, g, _y, a, b: g / (m.exp(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp(a - b) + 1)),
 )  # fmt: skip
 logaddexp2 = _float(
-    "logaddexp2", arity=2, reference=lambda a, b: math.log2(2**a + 2**b),
+    "logaddexp2", onnx=rules.log_add_exp2, arity=2, reference=lambda a, b: math.log2(2**a + 2**b),
     vjp=(lambda m, g, _y, a, b: g / (m.exp2(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp2(a - b) + 1)),
 )  # fmt: skip
 hypot = _float(
-    "hypot", arity=2, reference=math.hypot, domain=(0.3, 2.0),
+    "hypot", onnx=rules.hypot, arity=2, reference=math.hypot, domain=(0.3, 2.0),
     vjp=(lambda m, g, y, a, _b: g * (a / y), lambda m, g, y, _a, b: g * (b / y)),
 )  # fmt: skip
 
@@ -104,6 +116,6 @@ def _atan2_slope(m: Any, g: Any, leg: Any, a: Any, b: Any) -> Any:
 
 
 atan2 = _float(
-    "atan2", arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
+    "atan2", onnx=rules.atan2, arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
     vjp=(lambda m, g, _y, a, b: _atan2_slope(m, g, b, a, b), lambda m, g, _y, a, b: -_atan2_slope(m, g, a, a, b)),
 )  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.op import Sample
+from wayfare.op import NotExportable, Sample
 from wayfare.ops._define import define, movement
+from wayfare.ops.exports import movement as rules
 from wayfare.spec import Shape, Spec
 
 
@@ -73,6 +74,7 @@ def _unfold_reference(x: Array, dim: int, size: int, step: int) -> Array:
 
 unfold = movement(
     "unfold",
+    onnx=rules.unfold,
     forward=_unfold,
     shape=_unfold_shape,
     vjp=lambda m, g, _y, x_spec, *, dim, size, step: m.fold_back(g, shape=x_spec.shape, dim=dim, step=step),
@@ -107,6 +109,7 @@ def _fold_back_reference(x: Array, shape: Shape, dim: int, step: int) -> Array:
 # The adjoint of unfold: windows laid back over each other and summed.
 fold_back = movement(
     "fold_back",
+    onnx=rules.fold_back,
     forward=_fold_back,
     shape=lambda g, *, shape, dim, step: tuple(shape),
     vjp=lambda m, g, _y, x_spec, *, shape, dim, step: m.unfold(g, dim=dim, size=x_spec.shape[-1], step=step),
@@ -186,6 +189,7 @@ def _as_strided_reference(x: Array, size: Shape, stride: Any, offset: int, layou
 
 as_strided = define(
     "as_strided",
+    onnx=rules.as_strided,
     family="movement",
     forward=_as_strided,
     infer=lambda x, *, size, stride, offset, layout: Spec(size, x.dtype),
@@ -197,6 +201,7 @@ as_strided = define(
 
 add_strided = define(
     "add_strided",
+    onnx=NotExportable("it is the gradient of as_strided"),
     family="movement",
     forward=_add_strided,
     infer=lambda g, *, shape, stride, offset, layout: Spec(shape, g.dtype),

@@ -14,7 +14,7 @@ import wayfare as wf
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.graph.node import Handle
 from wayfare.optim.saved import load_state, saved_state
-from wayfare.state import UNUSUAL, recorder
+from wayfare.state import UNUSUAL, recorder, watcher
 
 __all__ = ["Optimizer", "Params", "required"]
 
@@ -38,8 +38,18 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Optimizer, *args: Any, **options: Any) -> Any:
         if UNUSUAL:
             self._check_recorded()
+            looking = watcher()
+            if looking is not None:
+                looking.starts(self)
+                try:
+                    return with_hooks(self, *args, **options)
+                finally:
+                    looking.ended(self)
         if not self._before and not self._after:
             return step(self, *args, **options)
+        return with_hooks(self, *args, **options)
+
+    def with_hooks(self: Optimizer, *args: Any, **options: Any) -> Any:
         if self._in_step:  # a step that calls the step of its base class
             return step(self, *args, **options)
         self._in_step = True

@@ -1,4 +1,5 @@
-"""What may happen around the steps of a run: stopping early, keeping the best, clipping, following a schedule."""
+"""What may happen around the steps of a run: stopping early, keeping the best, clipping, following a schedule, and
+keeping what a report shows."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import wayfare as wf
 from wayfare.errors import ArgumentError
+from wayfare.train.history import GRADIENTS, write_record
+from wayfare.utils.tensorboard import SummaryWriter
 
 if TYPE_CHECKING:
     from wayfare.train.loop import Run
 
-__all__ = ["Callback", "ClipGradients", "EarlyStopping", "KeepBest", "Schedule"]
+__all__ = ["Callback", "ClipGradients", "EarlyStopping", "GradientFlow", "KeepBest", "Schedule", "TensorBoard"]
 
 
 class Callback:
@@ -173,3 +176,65 @@ class KeepBest(_Best):
             run.model.load_state_dict(wf.load(self.path))
 
 
+class GradientFlow(Callback):
+    """Keep the norm of every parameter's gradient, as the mean of an epoch: `history.gradient_norms()`, for a report.
+
+    `every` is how many steps lie between two that are looked at. Before clipping or after it is a matter of the order
+    of the callbacks; `fit(clip=…)` comes first.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ArgumentError(f"GradientFlow: every must be a whole number from 1, it is {every!r}")
+        self.every = every
+        self._sums: dict[str, float] = {}
+        self._looked = 0
+
+    def before_update(self, run: Run) -> None:
+        """Look at the gradients."""
+        if run.steps % self.every:
+            return
+        self._looked += 1
+        for name, parameter in run.model.named_parameters():
+            if parameter.grad is not None:
+                self._sums[name] = self._sums.get(name, 0.0) + float(parameter.grad.norm().item())
+            elif parameter.requires_grad:
+                self._sums.setdefault(name, 0.0)
+
+    def after_epoch(self, run: Run) -> None:
+        """Put the means into the record of the epoch."""
+        if self._looked:
+            run.history[-1][GRADIENTS] = {name: total / self._looked for name, total in self._sums.items()}
+        self._sums, self._looked = {}, 0
+
+
+class TensorBoard(Callback):
+    """Write each epoch's scores to a TensorBoard event file in a folder, and each step's loss (`every` so many)."""
+
+    def __init__(self, folder: str | os.PathLike[str], every: int = 1) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ArgumentError(f"TensorBoard: every must be a whole number from 1, it is {every!r}")
+        self.folder = Path(folder)
+        self.every = every
+        self._writer: SummaryWriter | None = None
+
+    def on_start(self, run: Run) -> None:
+        """Open the file: better now than after an epoch."""
+        self._writer = SummaryWriter(self.folder)
+
+    def after_step(self, run: Run) -> None:
+        """Write the loss of the batch."""
+        if self._writer is not None and run.steps % self.every == 0:
+            self._writer.add_scalar("loss/step", run.loss, run.steps)
+
+    def after_epoch(self, run: Run) -> None:
+        """Write the epoch's record; it is on the disk when this returns."""
+        if self._writer is not None:
+            write_record(self._writer, run.history[-1], run.epoch)
+            self._writer.flush()
+
+    def on_end(self, run: Run) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

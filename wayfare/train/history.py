@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import ArgumentError
-from wayfare.train.plot import svg_plot, text_plot
+from wayfare.io.replace import replace_text
+from wayfare.pages.charts import curves_picture
+from wayfare.train.observations import Observation, observe
+from wayfare.train.plot import text_plot
+from wayfare.utils.tensorboard import SummaryWriter
 
 __all__ = ["History"]
 
 # What an epoch records beside its scores.
 FACTS = ("epoch", "iterations", "seconds", "seconds per iteration", "peak memory", "learning rate")
-
+# What `wf.train.GradientFlow` adds: the mean norm of each parameter's gradient.
+GRADIENTS = "gradient norms"
 
 # JSON has no words for these numbers.
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -24,8 +29,19 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 def as_line(record: dict[str, Any]) -> str:
     """A record as a line of JSON; a score that is no number, or infinite, is written as a word."""
-    plain = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in record.items()}
-    return json.dumps(plain, ensure_ascii=False) + "\n"
+    return json.dumps(_as_words(record), ensure_ascii=False) + "\n"
+
+
+def _as_words(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_words(inside) for name, inside in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_numbers(inside) for name, inside in value.items()}
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 class History:
@@ -63,7 +79,7 @@ class History:
 
     def scores(self) -> list[str]:
         """The losses and metrics among the names."""
-        return [name for name in self.names() if name not in FACTS]
+        return [name for name in self.names() if name not in FACTS and name != GRADIENTS]
 
     def best(self, name: str, mode: str = "min") -> dict[str, Any]:
         """The record of the epoch with the lowest (`"min"`) or highest (`"max"`) value of a score."""
@@ -76,6 +92,18 @@ class History:
         numbers = [record for record in found if not math.isnan(record[name])]
         return (min if mode == "min" else max)(numbers or found, key=lambda record: record[name])
 
+    def observations(self) -> list[Observation]:
+        """What the numbers say in words: still falling, a plateau, overfitting, diverging, not a number."""
+        return observe(self.records, self.stopped, self.interrupted)
+
+    def gradient_norms(self) -> dict[str, list[float]]:
+        """The mean norm of each parameter's gradient, epoch after epoch, if `wf.train.GradientFlow` was there.
+
+        It is 0 in an epoch in which a parameter had none.
+        """
+        names = dict.fromkeys(name for record in self.records for name in record.get(GRADIENTS, ()))
+        return {name: [record.get(GRADIENTS, {}).get(name, 0.0) for record in self.records] for name in names}
+
     # -- files ----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -83,6 +111,13 @@ class History:
         target = Path(path)
         target.write_text("".join(map(as_line, self.records)), encoding="utf-8")
         return target
+
+    def to_tensorboard(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the scores, the learning rate and the gradients' norms as a TensorBoard event file in a folder."""
+        with SummaryWriter(folder) as writer:
+            for number, record in enumerate(self.records, start=1):
+                write_record(writer, record, number)
+            return writer.path
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
@@ -99,7 +134,7 @@ class History:
                                     fix="Give a file that History.save or fit(log=…) wrote.") from None  # fmt: skip
             if not isinstance(record, dict):
                 raise ArgumentError(f"History.load: line {number} of {path} is no record")
-            records.append({name: _NOT_FINITE.get(v, v) if isinstance(v, str) else v for name, v in record.items()})
+            records.append(_as_numbers(record))
         return cls(records)
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,7 +164,7 @@ class History:
         target = Path(path)
         curves = self.curves(*names)
         if target.suffix == ".svg":
-            target.write_text(svg_plot(curves, title=title), encoding="utf-8")
+            replace_text(str(target), [curves_picture(curves, title)])
         elif target.suffix == ".png":
             _png(target, curves, title)
         else:
@@ -149,6 +184,25 @@ class History:
             return "History(no epoch yet)"
         last = ", ".join(f"{name} {_shown(self.records[-1].get(name))}" for name in self.scores())
         return f"History({len(self)} epochs; last: {last})"
+
+
+def write_record(writer: SummaryWriter, record: dict[str, Any], number: int) -> None:
+    """Write one epoch's record to TensorBoard; scores of several numbers get a curve for each."""
+    step = int(record.get("epoch", number))
+    for name, value in record.items():
+        if name == GRADIENTS:
+            for parameter, norm in value.items():
+                writer.add_scalar(f"gradient norm/{parameter}", norm, step)
+        elif isinstance(value, (int, float)) and name not in ("epoch", "iterations"):
+            # "validation loss" and "loss" belong on one page of TensorBoard, under one heading.
+            held_out, score = name.startswith("validation "), name.removeprefix("validation ")
+            heading = "run" if name in FACTS else score
+            writer.add_scalar(f"{heading}/{'validation' if held_out else 'training' if heading == score else name}",
+                              value, step)  # fmt: skip
+        elif isinstance(value, list):
+            for index, one in enumerate(value):
+                if isinstance(one, (int, float)):
+                    writer.add_scalar(f"{name}/{index}", one, step)
 
 
 def _check_numbers(name: str, values: list[Any], outcome: str) -> None:

@@ -1,15 +1,13 @@
-"""Curves as text and as SVG: what `History.plot` draws."""
+"""Curves as text: what `History.plot` draws."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import escape
 
 Curves = Mapping[str, Sequence[float]]
 
 _MARKS = "●○▲△■□◆◇"
-_COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 
 
 def _points(curves: Curves) -> list[float]:
@@ -53,46 +51,3 @@ def text_plot(curves: Curves, width: int = 72, height: int = 12) -> str:
     lines.append(" " * (margin + 2) + first + " " * max(1, columns - len(first) - len(last)) + last)
     legend = "  ".join(f"{mark} {name}" for mark, name in zip(_MARKS * len(curves), curves, strict=False))
     return "\n".join([*lines, " " * (margin + 2) + legend])
-
-
-def svg_plot(curves: Curves, width: int = 720, height: int = 400, title: str = "") -> str:
-    """The same as one SVG picture, readable on light and on dark ground."""
-    curves = {name: list(values) for name, values in curves.items() if values}
-    low, high = _range(curves)
-    longest = max(map(len, curves.values()), default=1)
-    left, right, top, bottom = 70, 20, 40, 70
-
-    def x(epoch: int) -> float:
-        return left + (width - left - right) * (epoch / max(longest - 1, 1))
-
-    def y(value: float) -> float:
-        return top + (height - top - bottom) * (high - value) / (high - low)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="13">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-    ]
-    if title:
-        parts.append(f'<text x="{left}" y="24" font-size="15" font-weight="600" fill="#111827">{escape(title)}</text>')
-    for step in range(6):
-        value = low + (high - low) * step / 5
-        at = y(value)
-        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e5e7eb"/>')
-        parts.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#4b5563">{value:.4g}</text>')
-    for epoch in sorted({round(i * (longest - 1) / 5) for i in range(6)}):
-        parts.append(f'<text x="{x(epoch):.1f}" y="{height - bottom + 20}" text-anchor="middle" '
-                     f'fill="#4b5563">{epoch + 1}</text>')  # fmt: skip
-    parts.append(f'<text x="{(left + width - right) / 2}" y="{height - bottom + 38}" text-anchor="middle" '
-                 'fill="#4b5563">epoch</text>')  # fmt: skip
-    at = float(left)
-    for number, (name, values) in enumerate(curves.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        points = [(x(i), y(v)) for i, v in enumerate(values) if math.isfinite(v)]
-        shown = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        parts.append(f'<polyline points="{shown}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.5" fill="{colour}"/>' for px, py in points[:200]]
-        parts.append(f'<rect x="{at:.0f}" y="{height - 20}" width="12" height="4" fill="{colour}"/>')
-        parts.append(f'<text x="{at + 18:.0f}" y="{height - 13}" fill="#111827">{escape(name)}</text>')
-        at += 36 + 7.5 * len(name)
-    return "\n".join([*parts, "</svg>"]) + "\n"

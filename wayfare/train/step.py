@@ -11,7 +11,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.errors import ArgumentError, ArgumentTypeError
 from wayfare.train.checks import check_made
-from wayfare.train.history import FACTS
+from wayfare.train.history import FACTS, GRADIENTS
 
 Step = Callable[[Any, Any], Any]
 
@@ -82,7 +82,7 @@ def named_metrics(metrics: Any) -> dict[str, Any]:
                                     fix="Use those of wf.metrics, or write such a class.")  # fmt: skip
     if isinstance(metrics, Mapping):
         for name in metrics:
-            if name == "loss" or name in FACTS:
+            if name in ("loss", GRADIENTS, *FACTS):
                 raise ArgumentError(f"fit: a metric cannot be called {name!r}, which every epoch records anyway",
                                     fix="Give it another name.")  # fmt: skip
         return dict(metrics)

@@ -1,0 +1,87 @@
+"""`wayfare view`: which page it opens, and what it says about files that are none."""
+
+import json
+import os
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from tests.view import documents
+from wayfare import cli
+from wayfare.view import page
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The addresses a browser was asked to open; it says that it did."""
+    addresses = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: addresses.append(address) or True)
+    return addresses
+
+
+def test_a_page_opens_as_it_is(tmp_path, opened, capsys):
+    file = tmp_path / "run.html"
+    file.write_text(page(documents.small()), encoding="utf-8")
+    assert cli.main(["view", str(file)]) == 0
+    assert opened == [file.resolve().as_uri()]
+    assert capsys.readouterr().out == f"Opened {file.resolve()}\n"
+
+
+def test_a_document_becomes_a_page_beside_it(tmp_path, opened):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(documents.small()))
+    assert cli.main(["view", str(file)]) == 0
+    made = tmp_path / "run.html"
+    assert opened == [made.resolve().as_uri()]
+    assert made.read_text(encoding="utf-8") == page(documents.small())
+    # And again, over the page of before.
+    assert cli.main(["view", str(file)]) == 0
+    assert sorted(os.listdir(tmp_path)) == ["run.html", "run.json"]
+
+
+def test_a_page_of_something_else_is_not_written_over(tmp_path, opened):
+    (tmp_path / "run.json").write_text(json.dumps(documents.small()))
+    (tmp_path / "run.html").write_text("<p>mine</p>")
+    assert cli.main(["view", str(tmp_path / "run.json")]) == 0
+    assert (tmp_path / "run.html").read_text() == "<p>mine</p>"
+    [address] = opened
+    assert address != (tmp_path / "run.html").resolve().as_uri()
+
+
+def test_without_a_browser_the_path_is_printed(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "run.html"
+    file.write_text(page(documents.small()), encoding="utf-8")
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    assert cli.main(["view", str(file)]) == 0
+    assert cli.main(["view", "--no-browser", str(file)]) == 0
+    assert capsys.readouterr().out == f"The page is {file.resolve()}\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "says"),
+    [
+        ("gone.html", None, "there is no file"),
+        ("gone.json", None, "there is no file"),
+        ("other.html", b"<p>hello</p>", "is no page of a run. Make one with run.save('other.html')."),
+        ("half.json", b'{"format": "wayf', "is not JSON"),
+        ("binary.json", b"\xff\xfe\x00", "is not JSON"),
+        ("deep.json", b"[" * 200000, "is not JSON"),
+        ("list.json", b"[]", "holds no run"),
+        ("other.json", b'{"format": "x"}', "holds no run"),
+        ("run.png", b"", "is neither .html nor .json"),
+        ("folder.json", "folder", "cannot be read"),
+    ],
+)
+def test_other_files_are_refused_in_a_sentence(tmp_path, opened, capsys, name, contents, says):
+    file = Path(tmp_path / name)
+    if contents == "folder":
+        file.mkdir()
+    elif contents is not None:
+        file.write_bytes(contents)
+    assert cli.main(["view", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1
+    assert opened == []

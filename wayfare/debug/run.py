@@ -1,0 +1,168 @@
+"""A run that was recorded: its steps and values, its text, and how it is saved and shown."""
+
+from __future__ import annotations
+
+import gc
+import html
+import json
+import os
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wayfare.debug.document import FORMAT, VERSION, document_of, ending
+from wayfare.debug.recorder import Recorder
+from wayfare.debug.seen import Step, Summary, Values, steps_of, summary_of
+from wayfare.debug.text import text_of
+from wayfare.errors import ArgumentError, FileAccessError, FileFormatError, MissingFileError
+from wayfare.io.replace import replace_file, write_all
+from wayfare.site import Site
+from wayfare.view import page
+
+# How high a run is shown in a notebook, in pixels.
+_HEIGHT = 640
+
+
+class Run:
+    """What happened in a `with wf.debug.record() as run:` block, in the order of time.
+
+    Iterating gives its steps: ops forward, gradients backward, what Python looked at. `print(run)` is a readable text,
+    `run.save("run.html")` a page to explore it. It holds numbers and text, no tensors.
+    """
+
+    def __init__(self, title: str, recorder: Recorder | None, document: dict[str, Any] | None = None) -> None:
+        self.title = title
+        self._recorder = recorder
+        self._document = document
+        self._created = datetime.now(UTC)
+        self._ended: tuple[str, Site | None] | None = None
+        self._over = recorder is None
+
+    def _end(self, error: BaseException | None) -> None:
+        """The block has ended."""
+        assert self._recorder is not None
+        self._recorder.let_go()
+        self._ended = None if error is None else ending(error)
+        self._over = True
+
+    def document(self) -> dict[str, Any]:
+        """All of it as lists and text, as `save` writes it to a .json file. While the block runs: what is there yet."""
+        if self._document is not None:
+            return self._document
+        assert self._recorder is not None
+        # Millions of small lists and no garbage among them: looking for it would take most of the time.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            made = document_of(self._recorder, self.title, self._created, self._ended)
+        finally:
+            if collects:
+                gc.enable()
+        if self._over:
+            # It says all, in less room.
+            self._document, self._recorder = made, None
+        return made
+
+    @property
+    def nodes(self) -> Values:
+        """All values in the order in which they were met, by number: `run.nodes[3]` is shown as `%3`."""
+        return Values(self.document())
+
+    def __iter__(self) -> Iterator[Step]:
+        return steps_of(self.document())
+
+    def __len__(self) -> int:
+        return len(self.document()["events"])
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def error(self) -> str | None:
+        """The error by which the block ended, as text; None if it came to its end."""
+        ended = self.document().get("ended")
+        return None if ended is None else str(ended["error"])
+
+    def stats(self) -> Summary:
+        """Counts: steps, values, bytes, the most memory alive, by op, by module, by line."""
+        return summary_of(self.document())
+
+    def __str__(self) -> str:
+        return text_of(self.document())
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {len(self)} steps, {len(self.nodes)} values>"
+
+    # -- out of here
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to a page (.html) that any browser opens, or to a .json file that `wf.debug.load` reads.
+
+        The file is replaced in one step: if there is no room, the old one is as it was, and the run is still here.
+        """
+        target = os.fspath(path)
+        ending_of = os.path.splitext(target)[1].lower()
+        if ending_of in (".html", ".htm"):
+            text = page(self.document())
+        elif ending_of == ".json":
+            text = json.dumps(self.document(), allow_nan=False, separators=(",", ":"))
+        else:
+            raise ArgumentError(f"save: a run is saved as .html or .json, not as {os.path.basename(target)!r}",
+                                fix='Call run.save("run.html").')  # fmt: skip
+        data = memoryview(text.encode("utf-8", "surrogatepass"))
+        replace_file(target, lambda descriptor: write_all(descriptor, data))
+
+    def show(self) -> None:
+        """Open the run in the browser, as a page in the folder for temporary files."""
+        folder = tempfile.mkdtemp(prefix="wayfare-run-")
+        path = os.path.join(folder, "run.html")
+        self.save(path)
+        if not webbrowser.open(Path(path).as_uri()):
+            print(f"no browser was found; the page is {path}")
+
+    def _repr_html_(self) -> str:
+        """The page, inside a notebook."""
+        return (
+            f'<iframe srcdoc="{html.escape(page(self.document()), quote=True)}" '
+            f'style="width:100%;height:{_HEIGHT}px;border:1px solid #8884" sandbox="allow-scripts"></iframe>'
+        )
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run that was saved as .json."""
+    target = os.fspath(path)
+    try:
+        with open(target, encoding="utf-8") as file:
+            document = json.load(file)
+    except FileNotFoundError:
+        raise MissingFileError(f"load: there is no file {target!r}") from None
+    except OSError as error:
+        raise FileAccessError(f"load: cannot read {target!r}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        fix = 'Give a file that run.save("run.json") wrote; a .html file is for the browser.'
+        raise FileFormatError(f"load: {target!r} is not a run: it is no JSON", fix=fix) from None
+    problem = _problem(document)
+    if problem:
+        raise FileFormatError(f"load: {target!r} {problem}")
+    return Run(str(document.get("title", "run")), None, document)
+
+
+def _problem(document: Any) -> str:
+    """What is wrong with a document; empty if it can be shown."""
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        return "is JSON, but not a run"
+    version = document.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        return f"is a run of format version {version}, and this Wayfare reads up to {VERSION}"
+    nodes = document.get("nodes")
+    if not isinstance(nodes, dict) or not all(isinstance(column, list) for column in nodes.values()):
+        return "is damaged: there are no values in it"
+    if len({len(column) for column in nodes.values()}) > 1:
+        return "is damaged: its columns are of different lengths"
+    for name in ("strings", "files", "sites", "modules", "calls", "stats", "values", "events", "memory"):
+        if not isinstance(document.get(name), list):
+            return f"is damaged: {name!r} is missing"
+    return ""

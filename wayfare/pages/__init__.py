@@ -1,0 +1,1 @@
+"""What pages are made of: HTML put together safely, and pictures as SVG."""
