@@ -15,7 +15,7 @@ help: ## Show this list
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter of a new environment (now: $(PYTHON))."
 
-demo: $(VENV)/.stamp-base ## Train three small networks and show each stage of it
+demo: $(VENV)/.stamp-onnx ## Train three small networks, show each stage of it, and ship each as a file
 	@$(PY) -m wayfare demo
 
 test: lint ## Check style and types, then run every test
@@ -33,6 +33,7 @@ bench: $(VENV)/.stamp-referee ## Measure eager execution, kernels, the library a
 
 docs: $(VENV)/.stamp-base ## Write docs/api from the docstrings, and docs/coverage.md if PyTorch is there
 	$(PY) tools/make_api_docs.py
+	$(PY) tools/make_onnx_ops.py
 	@if $(PY) -c "import expecttest, torch" 2>/dev/null; then \
 		echo "$(PY) -m tests.oracle.report"; $(PY) -m tests.oracle.report; \
 	else \
@@ -55,10 +56,14 @@ $(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml Makefile
 	$(PIP) install --editable .
 	@touch $@
 
+$(VENV)/.stamp-onnx: $(VENV)/.stamp-venv pyproject.toml Makefile
+	$(PIP) install --editable ".[onnx]"
+	@touch $@ $(VENV)/.stamp-base
+
 $(VENV)/.stamp-test: $(VENV)/.stamp-venv pyproject.toml Makefile
 	$(PIP) install --editable ".[test]"
-	@touch $@ $(VENV)/.stamp-base
+	@touch $@ $(VENV)/.stamp-base $(VENV)/.stamp-onnx
 
 $(VENV)/.stamp-referee: $(VENV)/.stamp-venv pyproject.toml Makefile
 	$(PIP) install --editable ".[test,referee]"
-	@touch $@ $(VENV)/.stamp-base $(VENV)/.stamp-test
+	@touch $@ $(VENV)/.stamp-base $(VENV)/.stamp-onnx $(VENV)/.stamp-test

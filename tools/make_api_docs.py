@@ -23,6 +23,7 @@ NAMESPACES = [
     "wayfare.autograd",
     "wayfare.cuda",
     "wayfare.data",
+    "wayfare.debug",
     "wayfare.func",
     "wayfare.linalg",
     "wayfare.metrics",
@@ -31,6 +32,7 @@ NAMESPACES = [
     "wayfare.nn.init",
     "wayfare.nn.utils",
     "wayfare.nn.utils.rnn",
+    "wayfare.onnx",
     "wayfare.optim",
     "wayfare.optim.lr_scheduler",
     "wayfare.profile",
@@ -39,6 +41,7 @@ NAMESPACES = [
     "wayfare.testing",
     "wayfare.train",
     "wayfare.utils.checkpoint",
+    "wayfare.utils.tensorboard",
 ]
 NOTE = "<!-- Written by tools/make_api_docs.py (make docs): change the docstrings, not this page. -->\n"
 

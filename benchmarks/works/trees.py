@@ -71,7 +71,7 @@ def tree_lstm(
             return m.nn.functional.cross_entropy(self.head(h), node.label)
 
     model = Classifier()
-    _start(m, model, shapes, hidden)
+    start(m, model, shapes, hidden)
     examples = [[(_planted(m, tree), indices(m, _words(tree))) for tree in batch] for batch in batches]
     return prepared(m, mode, model, model, examples, lambda gradients: _of_cell(gradients, hidden))
 
@@ -119,7 +119,7 @@ def parser(
             return m.stack(losses).sum()
 
     model = Parser()
-    _start(m, model, shapes, hidden)
+    start(m, model, shapes, hidden)
     examples = [
         [
             (indices(m, _words(tree)), tree.actions, [index(m, action) for action in tree.actions], seed)
@@ -169,7 +169,8 @@ def weights_of(shapes: Shapes, hidden: int) -> Values:
     return values
 
 
-def _start(m: Any, model: Any, shapes: Shapes, hidden: int) -> None:
+def start(m: Any, model: Any, shapes: Shapes, hidden: int) -> None:
+    """Give the model the weights that every side starts from, whichever cell it has."""
     values = weights_of(shapes, hidden)
     if hasattr(model.cell, "weight_hh"):
         leaf, children = values.pop("cell.of_input.weight"), values.pop("cell.of_children.weight")

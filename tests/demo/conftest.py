@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wayfare.demo import sequences, trees
+from wayfare.demo import regression, sequences, trees
 from wayfare.demo.page import Page
 from wayfare.demo.results import Results
 from wayfare.settings import settings
@@ -43,3 +43,12 @@ def all_sentences():
 @pytest.fixture(scope="session")
 def all_trees():
     return trees.read_trees()
+
+
+@pytest.fixture(scope="session")
+def short_runs(run_demo, all_sentences, all_trees):
+    """Each demo, run for one epoch on a part of its data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "read_sentences", lambda: all_sentences[::4])
+        patch.setattr(trees, "read_trees", lambda: all_trees[::6])
+        return {demo: run_demo(demo, epochs=1) for demo in (regression, sequences, trees)}

@@ -221,7 +221,7 @@ def test_summary_counts_calls_shapes_and_parameters():
     }  # fmt: skip
     assert (table.parameters, table.trainable, table.bytes) == (32, 23, 128)
     text = str(table)
-    assert "32 parameters (23 trainable, 9 frozen), 128 bytes" in text
+    assert "32 parameters (23 trainable, 9 frozen), 128 B" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

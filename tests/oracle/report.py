@@ -112,6 +112,8 @@ def page(lines: list[Line]) -> str:
         "",
         *_refusal_summary(lines),
         "",
+        "Which ops can be exported to ONNX, and why the others cannot, is in [onnx_ops.md](onnx_ops.md).",
+        "",
         *_area_table(lines),
         "",
         "## Entries that agree",

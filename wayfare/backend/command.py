@@ -20,7 +20,11 @@ Shape = tuple[int, ...]
 # The object that is the list's own scratch memory; its constants have the numbers below.
 SCRATCH = -1
 # Scratch arrays begin on lines of the cache.
-_LINE = 64
+LINE = 64
+
+
+class Unsuited(Exception):
+    """This work has no native form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Scratch:
     def place(self, shape: Shape, dtype: np.dtype[Any]) -> Place:
         """Room for an array."""
         made = whole(SCRATCH, self.bytes, shape, dtype)
-        self.bytes += -(-made.elements * dtype.itemsize // _LINE) * _LINE
+        self.bytes += -(-made.elements * dtype.itemsize // LINE) * LINE
         return made
 
 
@@ -83,6 +87,8 @@ class Command:
     # Products only: must BLAS keep to the calling thread, and is this one that it should spread over its own?
     alone: bool = False
     spread: bool = False
+    # What must live as long as the blocks do, because they hold its address.
+    kept: object = None
 
 
 def operand_addresses(places: Sequence[Place], blocks: int, first: int = 0) -> list[tuple[int, int, int]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from wayfare.backend import layout as layouts
 from wayfare.backend import turn
-from wayfare.backend.command import Command, Place, Scratch, Shape, operand_addresses
+from wayfare.backend.command import Command, Place, Scratch, Shape, Unsuited, operand_addresses
 from wayfare.backend.expr import NUMPY, load
 from wayfare.backend.layout import Nest
 from wayfare.backend.llvm import SIZES, WORDS_PER_OPERAND, Layout
@@ -31,10 +31,6 @@ _PIECE = 16 * 1024
 # Copies move bits, whatever they mean.
 _BITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 _WIDE = 16
-
-
-class Unsuited(Exception):
-    """This work has no native form."""
 
 
 def kernel_commands(

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend import products
-from wayfare.backend.command import Command, Place, Scratch
-from wayfare.backend.command_kernels import Unsuited, copy_commands, stretched
+from wayfare.backend.command import Command, Place, Scratch, Unsuited
+from wayfare.backend.command_kernels import copy_commands, stretched
 from wayfare.backend.llvm_expr import Writer
 from wayfare.backend.machine import Machine, machine
 from wayfare.backend.products import AS_IS, LARGE, SHARES, SMALL, TURNED, WORTH, product_of_block
@@ -27,6 +27,8 @@ from wayfare.backend.routine import Routine, function, pointer, word
 _SPLIT_BY_BLAS = 1 << 18
 # Multiplications up to which BLAS has code of its own for small products.
 _SMALL_CODE = 1_000_000
+# Rows up to which, and numbers of the other side from which on, the result is better computed turned.
+_FEW_ROWS, _LONG_SIDE = 128, 1 << 15
 # Nanoseconds of one multiplication in the registers of one processor, and of one call.
 _COST = {np.dtype("float32"): 0.02, np.dtype("float64"): 0.04}
 _CALL = 100.0
@@ -122,6 +124,10 @@ def product_commands(a: Place, b: Place, out: Place, add: bool, threads: int, sc
         target = scratch.place(out.shape, out.dtype)
         before += copy_commands(out, target, threads) if add else []
         after = copy_commands(target, out, threads)
+    elif not add and _better_written_turned(sides[0], sides[1], out):
+        target = scratch.place(out.shape[::-1], out.dtype)
+        target = target.seen(out.shape, target.strides[::-1])
+        after = copy_commands(target, out, threads)
     a, b, target = _in_rows(sides[0], sides[1], target)
     if _better_turned(a, b):
         b, source = _copied(b, scratch)
@@ -137,6 +143,16 @@ def product_commands(a: Place, b: Place, out: Place, add: bool, threads: int, sc
     sizes = "×".join(str(n) for n in (*out.shape[:-2], rows, inner, columns))
     made.title = f"{sizes} {'added' if add else 'product'} {out.dtype}"
     return [*before, made, *after]
+
+
+def _better_written_turned(a: Place, b: Place, out: Place) -> bool:
+    """Does it pay to compute the turned result and turn it? Few rows times many rows, which is how a layer meets its
+    weight, take BLAS twice the time, where its code is for registers of sixteen numbers: it packs the longer side badly
+    when that comes second."""
+    (rows, inner), columns = a.shape[-2:], b.shape[-1]
+    turned = [lies is not None and lies[0] == TURNED for lies in (_lies(a), _lies(b))]
+    fits = len(out.shape) == 2 and turned == [False, True] and a.dtype == np.float32 and machine().processor.lanes == 16
+    return fits and 1 < rows <= _FEW_ROWS and 2 * rows <= inner and inner * columns >= _LONG_SIDE
 
 
 def _better_turned(a: Place, b: Place) -> bool:

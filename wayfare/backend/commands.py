@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend import crew, products
-from wayfare.backend.command import SCRATCH, Command, Place, Scratch, Shape
-from wayfare.backend.command_kernels import Unsuited, copy_commands, fill_commands, kernel_commands, update_commands
+from wayfare.backend.command import LINE, SCRATCH, Command, Place, Scratch, Shape, Unsuited
+from wayfare.backend.command_kernels import copy_commands, fill_commands, kernel_commands, update_commands
 from wayfare.backend.command_products import product_commands, spread
 from wayfare.backend.counters import COUNTERS
 from wayfare.backend.layout import Scattered
@@ -105,8 +105,9 @@ class _Room:
         # The BLAS that must keep to the calling thread meanwhile.
         self.alone = products.openblas() if any(c.alone for c in commands) else None
         commands = spread(commands)
-        memory = np.empty(scratch, np.uint8)
-        own = {SCRATCH: memory.ctypes.data} | {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
+        memory = np.empty(scratch + LINE, np.uint8)
+        own = {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
+        own[SCRATCH] = -(-memory.ctypes.data // LINE) * LINE
         blocks = np.array([w for c in commands for block in c.blocks for w in block], np.int64)
         first = blocks.ctypes.data
         table: list[tuple[int, int, int]] = []
@@ -125,7 +126,7 @@ class _Room:
             list_words += [command.function, first + 8 * start, count, (-8 if small else 8) * size, int(command.shared)]
             start += size * count
         entries, rows = np.array(table, np.int64), np.array(list_words, np.int64)
-        self._kept = (memory, blocks, entries, rows)
+        self._kept = (memory, blocks, entries, rows, [c.kept for c in commands])
         # The first word is set for each run: where the array objects are.
         self.words = (ctypes.c_int64 * 5)(0, entries.ctypes.data, len(table), rows.ctypes.data, len(commands))
         self.address = ctypes.addressof(self.words)
@@ -186,6 +187,10 @@ class Commands:
         """An elementwise formula over many sets of places that do not overlap: for each its inputs (but for the
         last ones, which are the numbers at `numbers`, read at each run), then its outputs. Threads share all pieces."""
         return self._add(lambda threads, _scratch: update_commands(kernel, sets, numbers, threads))
+
+    def routine(self, request: Request) -> bool:
+        """Commands that somebody else writes, for a number of threads; they may use scratch memory."""
+        return self._add(request)
 
     def _add(self, request: Request) -> bool:
         if not _ready():

@@ -7,7 +7,7 @@ where columns and BLAS are the better way or the only one. What decides was meas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend import crew, pool
+from wayfare.backend.command import Command, Place, Scratch, Unsuited
 from wayfare.backend.direct_code import write_output, write_weight
 from wayfare.backend.expr import OF_NUMPY
 from wayfare.backend.machine import Machine, machine
@@ -43,6 +44,8 @@ _BEYOND = 128
 _CHUNK = 80
 
 _BYTES = np.dtype(np.uint8)
+# Nanoseconds of one multiplication, and of what is done once for each image.
+_COST, _CALL = 0.02, 200.0
 
 
 def _routines(name: str, write: Callable[[str, int, Machine], str]) -> dict[tuple[str, int], Routine]:
@@ -145,13 +148,17 @@ def _two(sizes: Sizes, filler: int) -> Pair:
     return (sizes[0], sizes[1]) if len(sizes) == 2 else (filler, sizes[0])
 
 
-def _shares(batch: int, made: int, work: int) -> tuple[bool, list[Pair]]:
+def _shares(batch: int, made: int, threads: int) -> tuple[bool, list[Pair]]:
     """Are images shared out among threads, or output channels? And (first, how many) of each share."""
-    threads = crew.threads() if work >= _SHARE else 1
     by_image = batch >= threads
     total = batch if by_image else made
     each = -(-total // threads)
     return by_image, [(first, min(each, total - first)) for first in range(0, total, each)]
+
+
+def _threads(work: int, most: int) -> int:
+    """How many threads so many multiplications are worth."""
+    return most if work >= _SHARE else 1
 
 
 def _find(kinds: dict[tuple[str, int], Routine], dtype: Any, slide: Slide, step: int, work: int) -> Routine | None:
@@ -227,29 +234,81 @@ def _convolve(
 
     The next group's weights are `by_group` bytes further.
     """
-    batch, channels, made, size = x.shape[0], x.shape[1] // groups, shape[1] // groups, x.itemsize
-    plan = _plan(channels, made, groups, step, size, 4 * machine().processor.lanes // size, _SCRATCH)
+    size = x.itemsize
+    of = _Convolution(x.shape, shape, step, size, groups, weight.strides, by_group)
     out = pool.empty(shape, x.dtype)
-    by_image, shares = _shares(batch, made, work)
-    each = plan.room + -(-made * len(plan.offsets) * size // 64) * 64
-    scratch = pool.empty((each * len(shares) + 64,), _BYTES)
-    place = -(-address(scratch) // 64) * 64
+    shares = _shares(shape[0], of.made, _threads(work, crew.threads()))
+    scratch = pool.empty((of.room * len(shares[1]) + 64,), _BYTES)
     bias = np.zeros(shape[1], x.dtype) if bias is None else np.ascontiguousarray(bias)
-    start, output, weights, biases = (address(array) for array in (x, out, weight, bias))
-    of_weight = (*weight.strides[:2], *_two(weight.strides[2:], 0), *step.kernel)
-    words: list[int] = []
-    for begin, count in shares:
-        first, target, own, counts = (
-            (begin * plan.image, begin * plan.output[0], 0, (count, channels, made)) if by_image
-            else (0, begin * plan.output[1], begin, (batch, channels, count))
-        )  # fmt: skip
-        words += [
-            start + first, output + target, *plan.tables, place, *counts, *plan.words, by_group,
-            weights + own * weight.strides[0], place + plan.room, *of_weight, biases + own * size, made * size,
-        ]  # fmt: skip
-        place += each
-    routine.run(words, len(shares))
+    addresses = [address(array) for array in (x, out, weight, bias)]
+    blocks = of.blocks(shares, addresses, -(-address(scratch) // 64) * 64)
+    routine.run([word for block in blocks for word in block], len(blocks))
     return out
+
+
+class _Convolution:
+    """The argument blocks of a convolution of given sizes."""
+
+    def __init__(
+        self, shape: Sizes, made: Sizes, step: _Step, size: int, groups: int, strides: Sizes, by_group: int
+    ) -> None:
+        self.batch, self.channels, self.made, self.size = shape[0], shape[1] // groups, made[1] // groups, size
+        lanes = 4 * machine().processor.lanes // size
+        self.plan = _plan(self.channels, self.made, groups, step, size, lanes, _SCRATCH)
+        self._of_weight = (*strides[:2], *_two(strides[2:], 0), *step.kernel)
+        self._by_group = by_group
+        # Bytes of scratch for a share.
+        self.room = self.plan.room + -(-self.made * len(self.plan.offsets) * size // 64) * 64
+
+    def blocks(self, shares: tuple[bool, list[Pair]], addresses: Sequence[int], place: int) -> list[list[int]]:
+        """A block for each share; addresses are those of image, output, weight, bias, and of scratch."""
+        start, output, weights, biases = addresses
+        plan, size, (by_image, cuts) = self.plan, self.size, shares
+        found = []
+        for begin, count in cuts:
+            first, target, own, counts = (
+                (begin * plan.image, begin * plan.output[0], 0, (count, self.channels, self.made)) if by_image
+                else (0, begin * plan.output[1], begin, (self.batch, self.channels, count))
+            )  # fmt: skip
+            found.append([
+                start + first, output + target, *plan.tables, place, *counts, *plan.words, self._by_group,
+                weights + own * self._of_weight[0], place + plan.room, *self._of_weight, biases + own * size,
+                self.made * size,
+            ])  # fmt: skip
+            place += self.room
+        return found
+
+    @property
+    def address_words(self) -> tuple[int, ...]:
+        """Which words of a block are addresses: of image, output, weight, bias, scratch, and scratch again."""
+        weights = 9 + len(self.plan.words) + 1
+        return 0, 1, weights, weights + 2 + len(self._of_weight), 5, weights + 1
+
+
+def convolution_commands(
+    x: Place, weight: Place, bias: Place | None, out: Place, slide: Slide, groups: int, threads: int, scratch: Scratch
+) -> list[Command]:
+    """`forward` for a command list. All lie row after row, but for the weight; raises Unsuited where it says None."""
+    work = math.prod(out.shape) * math.prod(weight.shape[1:])
+    routine = _find(_OUTPUT, x.dtype, slide, slide.stride[-1], work)
+    if routine is None:
+        raise Unsuited
+    size = x.dtype.itemsize
+    step = _Step.of(x.shape[2:], slide.counts, slide)
+    by_group = weight.strides[0] * (weight.shape[0] // groups)
+    of = _Convolution(x.shape, out.shape, step, size, groups, weight.strides, by_group)
+    shares = _shares(x.shape[0], of.made, _threads(work, threads))
+    room = scratch.place((of.room * len(shares[1]),), _BYTES)
+    nothing = np.zeros(out.shape[1], x.dtype)
+    biases = bias.offset if bias is not None else address(nothing)
+    blocks = of.blocks(shares, (x.offset, out.offset, weight.offset, biases), room.offset)
+    objects = (x.object, out.object, weight.object, None if bias is None else bias.object, room.object, room.object)
+    addresses = [(block, at, number) for block in range(len(blocks))
+                 for at, number in zip(of.address_words, objects, strict=True) if number is not None]  # fmt: skip
+    title = f"convolution {list(out.shape)} of {list(weight.shape)}"
+    nanoseconds = work * _COST + _CALL * x.shape[0]
+    return [Command("kernel", title, routine.address, blocks, addresses, nanoseconds, len(blocks) > 1,
+                    kept=(of.plan, nothing))]  # fmt: skip
 
 
 def by_weight(x: Array, g: Array, slide: Slide, groups: int = 1) -> Array | None:
@@ -262,7 +321,7 @@ def by_weight(x: Array, g: Array, slide: Slide, groups: int = 1) -> Array | None
     batch, channels, made, size = x.shape[0], x.shape[1] // groups, g.shape[1] // groups, x.itemsize
     lanes = 4 * machine().processor.lanes // size
     plan = _plan(channels, made, groups, _Step.of(x.shape[2:], g.shape[2:], slide), size, lanes, _WEIGHT_SCRATCH)
-    by_image, shares = _shares(batch, made, work)
+    by_image, shares = _shares(batch, made, _threads(work, crew.threads()))
     windows = math.prod(slide.counts)
     vectors = -(-windows // lanes)
     group = max(1, min(_CHUNK // vectors, _WEIGHT_SCRATCH // plan.room, batch))

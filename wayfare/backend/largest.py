@@ -7,22 +7,48 @@ window reaches over the edge. The first of several largest is taken, and of NaNs
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend import crew, pool
+from wayfare.backend.command import Command, Place, Unsuited
 from wayfare.backend.expr import NUMPY, OF_NUMPY
 from wayfare.backend.llvm_expr import Writer, memory_type, number, splat_constant, vector
 from wayfare.backend.machine import Machine
 from wayfare.backend.routine import Routine, function, pointer, word
-from wayfare.backend.sliding import address
+from wayfare.backend.sliding import Sizes, Slide, address
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Numbers looked at below which NumPy is as fast, and from which on another thread is worth while.
 LARGEST_FROM = 256
 _SHARE = 1 << 18
+# Nanoseconds of looking at one number.
+_COST = 0.3
+# Places that are listed for the windows of one plane at most.
+LONGEST_TABLE = 1 << 22
+
+
+@lru_cache(maxsize=64)
+def window_table(sizes: Sizes, slide: Slide) -> Array:
+    """The flat places of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
+    rank = len(sizes)
+    places: Any = 0
+    inside: Any = True
+    for axis, (n, k, s, p, d, o) in enumerate(
+        zip(sizes, slide.kernel, slide.stride, slide.padding, slide.dilation, slide.counts, strict=True)
+    ):
+        at = np.arange(k)[:, None] * d + np.arange(o) * s - p
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = k, o
+        at = at.reshape(shape)
+        inside = inside & (at >= 0) & (at < n)
+        places = places * n + at
+    table = np.where(inside, places, -1).astype(np.int32)
+    return table.reshape(math.prod(slide.kernel), math.prod(slide.counts))
 
 
 def _write(dtype: str, host: Machine) -> str:
@@ -81,6 +107,40 @@ _ROUTINES = {
 }
 
 
+def largest_commands(
+    x: Place, values: Place, places: Place, table: Array, threads: int
+) -> list[Command]:
+    """`largest` for a command list; all lie row after row. Raises Unsuited where it says None."""
+    routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
+    planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape
+    work = planes * windows * elements
+    if routine is None or work < LARGEST_FROM or not routine.ready:
+        raise Unsuited
+    shares = min(threads, planes) if work >= _SHARE else 1
+    blocks = _blocks(planes, table, (x.offset, values.offset, places.offset), math.prod(x.shape[2:]), x.dtype, shares)
+    addresses = [(block, at, place.object) for block in range(len(blocks))
+                 for at, place in enumerate((x, values, places))]  # fmt: skip
+    title = f"largest of {elements} {list(values.shape)}"
+    return [Command("kernel", title, routine.address, blocks, addresses, work * _COST, len(blocks) > 1, kept=table)]
+
+
+def _blocks(
+    planes: int, table: Array, addresses: Sequence[int], size: int, dtype: np.dtype[Any], shares: int
+) -> list[list[int]]:
+    """The argument blocks for planes of so many numbers; addresses are those of images, values and places."""
+    image, values, places = addresses
+    elements, windows = table.shape
+    each = -(-planes // shares)
+    found = []
+    for start in range(0, planes, each):
+        done, item = start * windows, dtype.itemsize
+        found.append([
+            image + start * size * item, values + done * item, places + done * 8, address(table),
+            min(each, planes - start), windows, elements, size * item,
+        ])  # fmt: skip
+    return found
+
+
 def largest(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Array] | None:
     """(values, places), both (N, C, *counts), of planes (N, C, *sizes); None where NumPy should do it.
 
@@ -94,16 +154,8 @@ def largest(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Arr
     x = np.ascontiguousarray(x)
     values = pool.empty((*x.shape[:2], *counts), x.dtype)
     places = pool.empty((*x.shape[:2], *counts), np.dtype(np.int64))
-    size = math.prod(x.shape[2:]) * x.itemsize
     shares = min(crew.threads(), planes) if work >= _SHARE else 1
-    each = -(-planes // shares)
-    words: list[int] = []
-    starts = range(0, planes, each)
-    for start in starts:
-        done = start * windows
-        words += [
-            address(x) + start * size, address(values) + done * x.itemsize, address(places) + done * 8, address(table),
-            min(each, planes - start), windows, elements, size,
-        ]  # fmt: skip
-    routine.run(words, len(starts))
+    addresses = [address(array) for array in (x, values, places)]
+    blocks = _blocks(planes, table, addresses, math.prod(x.shape[2:]), x.dtype, shares)
+    routine.run([word for block in blocks for word in block], len(blocks))
     return values, places

@@ -24,17 +24,20 @@ from wayfare.compiled.guards import Guards
 from wayfare.compiled.reach import reach
 from wayfare.compiled.recorder import GiveUp, Recorder
 from wayfare.compiled.recording import Recording
+from wayfare.compiled.shortcut import MISS, Shortcut, shortcut
 from wayfare.compiled.structure import ITEM, OBJECT, Opaque, has_objects, take_apart
 from wayfare.compiled.tree import Unsteady
 from wayfare.errors import OperationError
 from wayfare.spec import default_dtype
-from wayfare.state import STATE, Mode, batcher, changed_mode
+from wayfare.state import STATE, Mode, batcher, changed_mode, watcher
 from wayfare.tensor import Tensor
 
 # Kinds of calls remembered for one function, and states of what it depends on for each.
 _KINDS, _VARIANTS = 256, 8
 # Recordings in a row that did not last before the function is left to Python.
 _STRIKES, _MISSES = 3, 8
+# Kinds of calls that have a shortcut at one time.
+_SHORTCUTS = 4
 # Reasons that are remembered: for recording again, and for running plain Python.
 _REASONS = 32
 
@@ -59,6 +62,7 @@ class Compiled:
         self._is_method = False
         self._more: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self._dynamic = Dynamic(self.name)
+        self._shortcuts: list[Shortcut] = []
         self._turn = lock()
         self.calls = 0
         self.recorded = 0
@@ -83,9 +87,23 @@ class Compiled:
         mode = STATE.mode
         if mode is not None and (
             mode.executor is not None or mode.anomaly or mode.saved_hooks is not None or mode.generator is not None
-        ):
+            or (mode.watcher is not None and not mode.watcher.allows_plans)
+        ):  # fmt: skip
             return self._elsewhere(args, options)
+        if mode is None or mode.watcher is None:
+            return self._call(args, options, mode)
+        mode.watcher.starts(self)
+        try:
+            return self._call(args, options, mode)
+        finally:
+            mode.watcher.ended(self)
+
+    def _call(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
         self.calls += 1
+        if self._shortcuts and not options:
+            made = self._shortly(args, mode)
+            if made is not MISS:
+                return made
         tensors: list[Tensor] = []
         objects: list[Any] = []
         try:
@@ -122,7 +140,14 @@ class Compiled:
                 made = batching.whole_call(self, _call_function, args, options, self)
             if made is not NotImplemented:
                 return made
-        return self._function(*args, **options)
+        looking = watcher()
+        if looking is None:
+            return self._function(*args, **options)
+        looking.starts(self)
+        try:
+            return self._function(*args, **options)
+        finally:
+            looking.ended(self)
 
     # As one call of automatic batching: nothing is known of batches in front of its arguments.
     in_front = -1
@@ -168,6 +193,34 @@ class Compiled:
 
     # -- running
 
+    def _shortly(self, args: tuple[Any, ...], mode: Mode | None) -> Any:
+        """By a shortcut, or `MISS`."""
+        with self._turn:
+            try:
+                for short in self._shortcuts:
+                    made = short.call(args, mode)
+                    if made is not MISS:
+                        if short is not self._shortcuts[0]:
+                            self._shortcuts.remove(short)
+                            self._shortcuts.insert(0, short)
+                        return made
+            except Exception:
+                pass  # Nothing was changed: on the long way it fails again, and Python says why.
+        return MISS
+
+    def _shorten(self, entry: Entry, args: Any, tensors: list[Tensor], objects: Any) -> None:
+        """See that calls of this kind have a shortcut, if they can have one, that knows where weights lie."""
+        for short in self._shortcuts:
+            if short.entry is entry:
+                if short.moved != entry.moved:
+                    short.renew()
+                return
+        if entry.hits == 1:
+            made = shortcut(entry, args, tensors, objects, _state(STATE.mode))
+            if made is not None:
+                self._shortcuts.insert(0, made)
+                del self._shortcuts[_SHORTCUTS:]
+
     def _again(self, entry: Entry, key: Any, tensors: list[Tensor], objects: Any, args: Any, options: Any) -> Any:
         if entry.eager_reason:
             return self._plainly(args, options, entry.eager_reason)
@@ -182,11 +235,14 @@ class Compiled:
             # Python says what is wrong, on the user's line. If it finds nothing wrong, the plan was.
             result = self._function(*args, **options)
             entry.eager_reason = f"its plan failed: {type(error).__name__}: {error}"
+            self._shortcuts = [short for short in self._shortcuts if short.entry is not entry]
             if self._fullgraph:
                 raise
             return result
         if self._strikes:
             self._strikes.pop(key, None)
+        if not options and not self._check:
+            self._shorten(entry, args, tensors, objects)
         return result if trial is None else trial.judge(result, lambda: self._function(*args, **options))
 
     def _rerun_from_now_on(self, key: Any, reason: str, args: Any, options: Any) -> Any:
@@ -195,7 +251,8 @@ class Compiled:
         return self._dynamically(key, args, options)
 
     def _leave(self, key: Any, reason: str) -> None:
-        self._kinds.pop(key, None)
+        gone = self._kinds.pop(key, [])
+        self._shortcuts = [short for short in self._shortcuts if short.entry not in gone]
         while len(self._rerun) >= _KINDS:
             self._rerun.pop(next(iter(self._rerun)))
         self._rerun[key] = reason
@@ -221,7 +278,7 @@ class Compiled:
                 reason = "there are more reasons than are remembered"
             else:
                 told = f"compile: {self.name} runs as plain Python, because {self.with_line(reason)}"
-                warnings.warn(told, stacklevel=4)
+                warnings.warn(told, stacklevel=5)
         self.plain[reason] = self.plain.get(reason, 0) + 1
         return self._function(*args, **options)
 

@@ -20,6 +20,7 @@ from wayfare.compiled.recording import Recording
 from wayfare.compiled.tree import rebased
 from wayfare.eager import apply, tensor_ops
 from wayfare.errors import GraphError, InPlaceError
+from wayfare.fusion.counting import traced_flops
 from wayfare.fusion.plan import Plan, Slot
 from wayfare.fusion.trace import Step, Value, in_order
 from wayfare.graph.node import Node
@@ -45,6 +46,7 @@ class Gradient:
         # All inputs that the gradient may be computed from when it is differentiated again.
         self.given = recording.sources
         self.op = _record_of(name, self._rule)
+        self.op.work = self._work
 
     def node(self, arguments: Sequence[Tensor], saved: Sequence[Array], given: Sequence[Any]) -> Node:
         """The node of a call."""
@@ -61,6 +63,10 @@ class Gradient:
         node.code = frame.f_code if frame is not None else None
         node.offset = frame.f_lasti if frame is not None else 0
         return node
+
+    def _work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The arithmetic of the call: that of the ops recorded."""
+        return traced_flops(self.recording.made)
 
     def _rule(self, m: Any, needs: tuple[bool, ...], g: Any, kept: _Kept) -> list[Any]:
         kept.check(self.name, self._used)

@@ -11,7 +11,7 @@ from types import ModuleType
 from wayfare.demo import regression, sequences, trees
 from wayfare.demo.corpus import NoSourcesError
 from wayfare.demo.page import Page
-from wayfare.demo.results import FOLDER, Outcome, Results
+from wayfare.demo.results import FOLDER, REPORT, Outcome, Results
 
 DEMOS: dict[str, ModuleType] = {"regression": regression, "sequences": sequences, "trees": trees}
 EVERY = "all"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", type=Path, default=FOLDER, metavar="FOLDER",
-        help=f"where models and histories go, a folder for each demo ({FOLDER})",
+        help=f"where reports, models and histories go, a folder for each demo ({FOLDER})",
     )  # fmt: skip
 
 
@@ -63,6 +63,11 @@ def run(options: argparse.Namespace) -> int:
         page.heading("All demos")
         page.say("The share of held-out examples each got right, beside always giving the commonest answer:")
         page.table(("demo", "right", "commonest", "time"), rows)
+    pages = [options.out / name / REPORT for name in names]
+    if options.name == EVERY and any(map(Path.exists, pages)):
+        page.say("Each has a page to open in a browser:")
+        for path in filter(Path.exists, pages):
+            page.place(str(path))
     # A demo that was asked for by its name and could not run has failed.
     return int(options.name != EVERY and rows[0][1] == "-")
 

@@ -98,9 +98,9 @@ def numbers(t: wf.Tensor, count: int = 5) -> str:
     return shown if flat.numel() <= count else f"{shown} …"
 
 
-def described(t: wf.Tensor, count: int = 5) -> str:
+def described(t: wf.Tensor | None, count: int = 5) -> str:
     """The shape of a tensor and its first values."""
-    return f"{list(t.shape)!s:<10} {numbers(t, count)}"
+    return "no tensor" if t is None else f"{list(t.shape)!s:<10} {numbers(t, count)}"
 
 
 def described_batching(stats: Any) -> str:
@@ -108,8 +108,3 @@ def described_batching(stats: Any) -> str:
     if stats is None:
         return "nothing was batched"
     return f"{stats.nodes:,} calls ran as {stats.groups:,} groups of {stats.mean_group:.1f} on average"
-
-
-def shortened(text: str, width: int) -> str:
-    """A text cut to a width, with a mark where it is cut."""
-    return text if len(text) <= width else text[: width - 2].rstrip() + " …"

@@ -10,8 +10,9 @@ from wayfare import nn
 from wayfare.demo.data import FEATURES, FORMULA, Split, make_data
 from wayfare.demo.page import Page, described, numbers
 from wayfare.demo.results import Outcome, Results
-from wayfare.demo.trace import traced
+from wayfare.demo.shipping import ship
 from wayfare.nn.functional import binary_cross_entropy_with_logits
+from wayfare.reporting.trace import traced
 
 EPOCHS = 20
 HIDDEN = 16
@@ -103,8 +104,8 @@ def slope_by_hand(model: nn.Module, parameter: wf.Tensor, train: Split) -> float
 def show_training(
     page: Page, results: Results, model: Network, optimizer: wf.optim.Optimizer, train: Split, held_out: Split,
     epochs: int,
-) -> float:  # fmt: skip
-    """Train, and print how the model does as it learns. Returns its accuracy on the held-out rows."""
+) -> wf.train.History:  # fmt: skip
+    """Train, and print how the model does as it learns."""
     page.heading("Training")
     page.say(f"The same stages {BATCH} rows at a time, by wf.train.fit; an epoch sees each row once.")
     history = results.train(
@@ -119,7 +120,7 @@ def show_training(
         baseline=f"{held_out.baseline:.1%}, always giving the commoner label",
         ceiling=f"{held_out.ceiling:.1%}, knowing the formula: the labels are drawn by chance",
     )
-    return accuracy
+    return history
 
 
 def show_predictions(page: Page, model: Network, held_out: Split, count: int = 6) -> None:
@@ -156,6 +157,41 @@ def show_graph(page: Page, model: Network, train: Split) -> None:
     page.listing(str(wf.graph(loss)))
 
 
+def write_report(
+    results: Results, model: Network, optimizer: wf.optim.Optimizer, history: wf.train.History, train: Split,
+    held_out: Split,
+) -> None:  # fmt: skip
+    """The same as a page."""
+    with wf.no_grad():
+        said = wf.sigmoid(model(held_out.x))
+    results.report(
+        model, title="A small network learns from 1,000 rows of numbers", history=history, optimizer=optimizer,
+        batch=(train.x[:BATCH], train.y[:BATCH]), loss=binary_cross_entropy_with_logits,
+        stages=[
+            ("rows", f"{FEATURES} normal numbers a row, drawn at random.", wf.cat([train.x, held_out.x])),
+            ("labels", f"0 or 1, drawn by chance with log-odds {FORMULA}; the other features mean nothing.",
+             wf.cat([train.y, held_out.y])),
+            ("training rows", f"{len(held_out.x)} of the rows are held out.", train.x),
+            ("batch", f"{BATCH} rows and their labels, in another order in each epoch.",
+             (train.x[:BATCH], train.y[:BATCH])),
+        ],
+        predictions=(said, held_out.y), names=["label 0", "label 1"], example=held_out.x[:1],
+        truth=f"label {int(held_out.y[0].item())}: positive log-odds are label 1",
+    )  # fmt: skip
+
+
+def show_shipping(page: Page, results: Results, model: Network, held_out: Split) -> None:
+    """The model as a file, for any number of rows."""
+    model.eval()
+    with wf.no_grad():
+        scores = model(held_out.x)
+    ship(
+        page, results, model, (held_out.x[:1],), {"x": {0: "rows"}},
+        about="It takes any number of rows.", one="one row", held_out=f"{len(held_out.x)} rows, in one call",
+        calls=[(held_out.x,)], scores=scores,
+    )  # fmt: skip
+
+
 def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Outcome:
     """Run the demo on a page."""
     wf.manual_seed(seed)
@@ -173,8 +209,10 @@ def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Ou
         held_out=f"{list(held_out.x.shape)}  kept aside",
     )
     show_one_step(page, model, optimizer, train)
-    accuracy = show_training(page, results, model, optimizer, train, held_out, epochs)
+    history = show_training(page, results, model, optimizer, train, held_out, epochs)
     show_predictions(page, model, held_out)
     show_graph(page, model, train)
+    write_report(results, model, optimizer, history, train, held_out)
+    show_shipping(page, results, model, held_out)
     results.finish(page)
-    return Outcome(accuracy, held_out.baseline)
+    return Outcome(float(history[-1]["validation acc"]), held_out.baseline)

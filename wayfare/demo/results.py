@@ -1,4 +1,4 @@
-"""What a demo leaves behind: a folder with the model, the whole run, its history and a picture of the losses."""
+"""What a demo leaves behind: a folder with a report, the model, the whole run, its history and its losses' picture."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from wayfare import nn
 from wayfare.demo.page import Page
 
 FOLDER = Path("wayfare-demo")
+REPORT = "report.html"
 
 
 class Outcome(NamedTuple):
@@ -38,7 +39,10 @@ class Results:
         for saved in checkpoint.saved:  # of the demo's last run
             saved.path.unlink()
         with page.taking_prints():
-            history = wf.train.fit(model, data, optimizer=optimizer, log=log, checkpoint=checkpoint, **options)
+            history = wf.train.fit(
+                model, data, optimizer=optimizer, log=log, checkpoint=checkpoint,
+                callbacks=[wf.train.GradientFlow(every=4)], **options,
+            )  # fmt: skip
         if history.interrupted:
             raise KeyboardInterrupt
         page.listing(f"\n{history.plot(width=72, height=10)}\n")
@@ -52,9 +56,18 @@ class Results:
         }
         return history
 
+    def report(self, model: nn.Module, **what: Any) -> None:
+        """Write the page that shows all of it."""
+        wf.report(model, path=self.folder / REPORT, **what)
+        self._written = {REPORT: "all of this and more as a page: open it in a browser", **self._written}
+
     def keep(self, name: str, about: str, value: Any) -> None:
         """Write what else is needed to use the model, as JSON."""
         (self.folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        self.add(name, about)
+
+    def add(self, name: str, about: str) -> None:
+        """Count a file in the folder among those that are listed at the end."""
         self._written[name] = about
 
     def finish(self, page: Page) -> None:

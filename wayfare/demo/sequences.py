@@ -16,11 +16,13 @@ from dataclasses import dataclass
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.corpus import library_folder, split_by_file
-from wayfare.demo.page import Page, described, described_batching, numbers, shortened
+from wayfare.demo.page import Page, described, described_batching, numbers
 from wayfare.demo.results import Outcome, Results
-from wayfare.demo.trace import traced
+from wayfare.demo.shipping import ship
 from wayfare.demo.words import Sentence, Vocabulary, read_sentences
 from wayfare.nn.functional import cross_entropy
+from wayfare.reporting.trace import traced
+from wayfare.units import cut
 
 EPOCHS = 8
 LONGEST = 60  # words; longer functions wait for the last stage
@@ -106,7 +108,7 @@ def show_raw(page: Page, sentences: Sequence[Sentence], corpus: Corpus) -> None:
     page.heading("Stage 1 · Raw sequences")
     page.say("The identifiers of functions in the largest packages of Python's own library, in the order of the "
              "source and split into words; a package's own name is taken out. Which package is it?")  # fmt: skip
-    page.show(read_from=shortened(str(library_folder()), 60))
+    page.show(read_from=cut(str(library_folder()), 60))
     trained, kept = Counter(s.label for s in corpus.train), Counter(s.label for s in corpus.held_out)
     files = Counter(label for label, _ in {(s.label, s.file) for s in sentences})
     rows = [(name, str(files[name]), str(trained[name]), str(kept[name])) for name in corpus.classes]
@@ -114,7 +116,7 @@ def show_raw(page: Page, sentences: Sequence[Sentence], corpus: Corpus) -> None:
     page.say("Held out are whole files, and nothing is in both. Three of the sequences:")
     for sentence in _spread(corpus.train, 3):
         page.listing(f"  {sentence.label}: {sentence.name}(), {len(sentence.words)} words")
-        page.listing("    " + shortened(" ".join(sentence.words), 74))
+        page.listing("    " + cut(" ".join(sentence.words), 74))
     page.say("How many words they have:")
     lengths = [len(sentence.words) for sentence in sentences]
     bounds = [4, 8, 16, 32, LONGEST + 1, max(lengths) + 1]
@@ -222,8 +224,8 @@ def show_rnn(page: Page, model: Reader, batch: Sequence[wf.Tensor]) -> None:
 
 def show_training(
     page: Page, results: Results, corpus: Corpus, model: Reader, data: wf.data.DataLoader, epochs: int
-) -> float:
-    """Stage 5: training, with metrics. Returns the accuracy on the held-out files."""
+) -> wf.train.History:
+    """Stage 5: training, with metrics."""
     page.heading("Stage 5 · Training and metrics")
     page.say("Scores of the training batches, and (val.) of the files held out.")
     held_out = corpus.encoded(corpus.held_out)
@@ -247,7 +249,7 @@ def show_training(
         commonest=f"{majority(corpus):.1%}, always answering the commonest package",
         counting=f"{counting(corpus):.1%}, counting words without their order (naive Bayes)",
     )
-    return accuracy
+    return history
 
 
 def majority(corpus: Corpus) -> float:
@@ -271,6 +273,13 @@ def counting(corpus: Corpus) -> float:
     return sum(a == s.label for a, s in zip(answers, corpus.held_out, strict=True)) / len(corpus.held_out)
 
 
+def long_sentence(corpus: Corpus) -> Sentence:
+    """A sentence about twice as long as any that was trained on; the longest held out where there is none."""
+    if not corpus.long:
+        return max(corpus.held_out, key=lambda s: (len(s.words), s.file, s.name))
+    return min(corpus.long, key=lambda s: (abs(len(s.words) - 2 * LONGEST), s.file, s.name))
+
+
 def show_prediction(page: Page, corpus: Corpus, model: Reader) -> None:
     """Stage 6: a sequence longer than all that were trained on, layer by layer."""
     page.heading("Stage 6 · A new sequence of a length never seen")
@@ -278,10 +287,10 @@ def show_prediction(page: Page, corpus: Corpus, model: Reader) -> None:
     if not corpus.long:
         page.say(f"No held-out function has more than {LONGEST} words here, so there is none to read.")
         return
-    sentence = min(corpus.long, key=lambda s: (abs(len(s.words) - 2 * LONGEST), s.file, s.name))
+    sentence = long_sentence(corpus)
     page.say(f"{sentence.name}() in {sentence.file.as_posix()}, held out. It has {len(sentence.words)} words; the "
              f"longest in training had {longest}.")  # fmt: skip
-    page.listing("  " + shortened(" ".join(sentence.words), 76))
+    page.listing("  " + cut(" ".join(sentence.words), 76))
     page.say("Layer by layer, what every layer gave last (seen through forward hooks):")
     scores, calls = traced(model, corpus.vocabulary.encode(sentence.words))
     # Of the cells, which were called once a word, the last call.
@@ -292,6 +301,61 @@ def show_prediction(page: Page, corpus: Corpus, model: Reader) -> None:
     })  # fmt: skip
     page.listing("")
     page.chances(dict(zip(corpus.classes, scores.softmax(0).tolist(), strict=True)), sentence.label)
+
+
+def compared(corpus: Corpus, model: Reader) -> wf.profile.Comparison:
+    """One sequence forward and backward as plain Python and as plans, for two lengths: each has a plan of its own."""
+
+    def one_sequence(words: wf.Tensor, label: wf.Tensor) -> wf.Tensor:
+        model.zero_grad()
+        loss = cross_entropy(model(words), label)
+        loss.backward()
+        return loss
+
+    sentences = zip(_spread(corpus.train, 2), (6, 12), strict=True)
+    pairs = [(corpus.vocabulary.encode(s.words[:length]), wf.tensor(corpus.classes.index(s.label)))
+             for s, length in sentences]  # fmt: skip
+    return wf.profile.compare(one_sequence, pairs, rounds=2)
+
+
+def write_report(
+    results: Results, corpus: Corpus, model: Reader, data: wf.data.DataLoader, history: wf.train.History
+) -> None:
+    """The same as a page."""
+    model.eval()
+    with wf.no_grad():
+        said = wf.stack(wf.map(model, [numbers_ for numbers_, _ in corpus.encoded(corpus.held_out)]))
+    batch = next(iter(data))
+    first, longest = _spread(corpus.train, 1)[0], long_sentence(corpus)
+    results.report(
+        model, title="Which package do a function's words come from?", history=history, batch=batch, step=step,
+        stages=[
+            ("functions", "The identifiers of a function of Python's own library, in the order of its source.",
+             f"{first.name}() in {first.file.as_posix()}", "a function"),
+            ("words", "Split into words; the package's own name is taken out.", list(first.words)),
+            ("numbers", f"Each word is its number among the {len(corpus.vocabulary):,} that occur {RARE} times or "
+             "more; 0 stands for any other.", corpus.vocabulary.encode(first.words)),
+            ("batch", f"{BATCH} sequences of similar length, as a list: nothing is padded. wf.map runs the model, "
+             "which is written for one sequence, over them.", batch[0]),
+        ],
+        predictions=(said, wf.tensor([label for _, label in corpus.encoded(corpus.held_out)])), names=corpus.classes,
+        example=corpus.vocabulary.encode(longest.words), truth=longest.label, comparison=compared(corpus, model),
+    )  # fmt: skip
+
+
+def show_shipping(page: Page, results: Results, corpus: Corpus, model: Reader) -> None:
+    """The model as a file, for a sequence of any length."""
+    calls = [words for words, _ in corpus.encoded([*corpus.held_out, *corpus.long])]
+    model.eval()
+    with wf.no_grad():
+        scores = wf.stack(wf.map(model, calls))
+    example = corpus.vocabulary.encode(_spread(corpus.held_out, 1)[0].words)
+    ship(
+        page, results, model, (example,), {"words": {0: "length"}},
+        about="The Python loop over the words is a Loop in it, of as many steps as there are words.",
+        one=f"{len(example)} words", held_out=f"{len(calls)} sequences of up to {max(map(len, calls))} words",
+        calls=[(words,) for words in calls], scores=scores,
+    )  # fmt: skip
 
 
 def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Outcome:
@@ -310,9 +374,11 @@ def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Ou
     show_preparation(page, corpus, sampler, pairs)
     show_embedding(page, corpus, model, batch)
     show_rnn(page, model, batch)
-    accuracy = show_training(page, results, corpus, model, data, epochs)
+    history = show_training(page, results, corpus, model, data, epochs)
     show_prediction(page, corpus, model)
+    write_report(results, corpus, model, data, history)
     results.keep("words.json", "the words and classes by number",
                  {"words": corpus.vocabulary.words, "classes": corpus.classes})  # fmt: skip
+    show_shipping(page, results, corpus, model)
     results.finish(page)
-    return Outcome(accuracy, majority(corpus))
+    return Outcome(float(history[-1]["validation acc"]), majority(corpus))

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.corpus import library_folder, split_by_file
-from wayfare.demo.page import Page, described, described_batching, shortened
+from wayfare.demo.page import Page, described, described_batching
 from wayfare.demo.results import Outcome, Results
+from wayfare.demo.shipping import ship
 from wayfare.demo.syntax import LARGEST, SMALLEST, NamedTree, Tree, first_word, read_trees
-from wayfare.demo.trace import traced
 from wayfare.demo.words import Vocabulary
 from wayfare.nn.functional import cross_entropy
+from wayfare.reporting.trace import traced
+from wayfare.units import cut
 
 EPOCHS = 5
 RARE = 3  # kinds of nodes that occur less often are unknown
@@ -76,6 +79,38 @@ class Climber(nn.Module):
         return state
 
 
+class LevelClimber(nn.Module):
+    """The same network for a model file, which knows no recursion: trees come as arrays, level by level."""
+
+    def __init__(self, climber: Climber) -> None:
+        super().__init__()
+        self.climber = climber
+
+    def arrays(self, trees: Sequence[Tree], places: int) -> wf.onnx.Levels:
+        """Trees as arrays, with places for so many children of a node beside the node's own kind."""
+        numbers_ = {kind: number for number, kind in enumerate(self.climber.kinds.words)}
+
+        def numbered(node: Tree) -> tuple[Any, ...]:
+            return numbers_.get(node.kind, 0), *map(numbered, node.children)
+
+        return wf.onnx.levels([numbered(tree) for tree in trees], arity=1 + places)
+
+    def forward(self, values: wf.Tensor, children: wf.Tensor, roots: wf.Tensor) -> wf.Tensor:
+        """Trees as arrays to their scores [trees, classes]."""
+        _, h, _ = wf.onnx.over_levels((values, children, roots), self.kind, self.node)
+        scores: wf.Tensor = self.climber.output(self.climber.dropout(h))
+        return scores
+
+    def kind(self, numbers_: wf.Tensor) -> tuple[wf.Tensor, ...]:
+        """The rows of kinds; h and c are for nodes."""
+        empty = wf.zeros(len(numbers_), HIDDEN)
+        return self.climber.embedding(numbers_), empty, empty
+
+    def node(self, kind: tuple[wf.Tensor, ...], *children: tuple[wf.Tensor, ...]) -> tuple[wf.Tensor, ...]:
+        """The states of a level's nodes. A place without a child holds zeros, and adds nothing to a sum."""
+        return wf.zeros_like(kind[0]), *self.climber.cell(kind[0], [(h, c) for _, h, c in children])
+
+
 def step(model: nn.Module, batch: Sequence[Pair]) -> tuple[wf.Tensor, wf.Tensor, wf.Tensor]:
     """(loss, scores, classes) of a few trees, batched by itself."""
     scores = wf.stack(wf.map(model, [tree for tree, _ in batch]))
@@ -92,7 +127,7 @@ def show_trees(page: Page, trees: Sequence[NamedTree], corpus: Corpus) -> None:
     page.say("Functions of Python's own library, as the syntax trees of their bodies. What does the name of such a "
              "function begin with? All names inside are hidden, but for self, cls and Python's builtins, unless an "
              "answer is part of them.")  # fmt: skip
-    page.show(read_from=shortened(str(library_folder()), 60))
+    page.show(read_from=cut(str(library_folder()), 60))
     trained, kept = Counter(named.label for named in corpus.train), Counter(named.label for named in corpus.held_out)
     rows = []
     for name in corpus.classes:
@@ -100,7 +135,7 @@ def show_trees(page: Page, trees: Sequence[NamedTree], corpus: Corpus) -> None:
         sizes, depths = [named.tree.size for named in own], [named.tree.depth for named in own]
         means = f"{sum(sizes) / len(sizes):.1f}", f"{sum(depths) / len(depths):.1f}"
         instance = next((named.name for named in own if first_word(named.name) != named.name.strip("_")), own[0].name)
-        rows.append((f"{name}…", str(trained[name]), str(kept[name]), *means, shortened(instance, 24)))
+        rows.append((f"{name}…", str(trained[name]), str(kept[name]), *means, cut(instance, 24)))
     page.table(("class", "train", "held out", "nodes", "depth", "for instance"), rows)
     page.say(f"Trees of {SMALLEST} to {LARGEST} nodes, repeats left out; held out are whole files.")
 
@@ -133,7 +168,9 @@ def _example(trees: Sequence[NamedTree]) -> NamedTree:
     return max(small, key=lambda named: (len({node.kind for node in named.tree}), named.name))
 
 
-def show_training(page: Page, results: Results, corpus: Corpus, model: Climber, epochs: int) -> Outcome:
+def show_training(
+    page: Page, results: Results, corpus: Corpus, model: Climber, epochs: int
+) -> tuple[wf.train.History, wf.metrics.ClassificationReport]:
     """Stage 4: training, and a report on the held-out files."""
     page.heading("Stage 4 · Training and metrics")
     cells = sum(named.tree.size for named in corpus.train)
@@ -142,7 +179,7 @@ def show_training(page: Page, results: Results, corpus: Corpus, model: Climber, 
     data = wf.data.DataLoader(corpus.labelled(corpus.train), batch_size=BATCH, shuffle=True, collate_fn=list)
     held_out = wf.data.DataLoader(corpus.labelled(corpus.held_out), batch_size=BATCH, collate_fn=list)
     optimizer = wf.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    results.train(
+    history = results.train(
         page, model, data, optimizer,
         step=step, epochs=epochs, validation=held_out, clip=1.0,
         scheduler=wf.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
@@ -157,7 +194,7 @@ def show_training(page: Page, results: Results, corpus: Corpus, model: Climber, 
     classes = wf.tensor([label for _, label in corpus.labelled(corpus.held_out)])
     report = wf.metrics.classification_report(scores, classes, names=corpus.classes)
     page.listing(str(report))
-    return Outcome(report.accuracy, report.baseline)
+    return history, report
 
 
 def show_prediction(page: Page, corpus: Corpus, model: Climber) -> None:
@@ -179,6 +216,48 @@ def show_prediction(page: Page, corpus: Corpus, model: Climber) -> None:
     page.chances(dict(zip(corpus.classes, scores.softmax(0).tolist(), strict=True)), named.label)
 
 
+def write_report(
+    results: Results, corpus: Corpus, model: Climber, history: wf.train.History,
+    metrics: wf.metrics.ClassificationReport,
+) -> None:  # fmt: skip
+    """The same as a page."""
+    named, other = _example(corpus.train), _example(corpus.held_out)
+    batch = corpus.labelled(corpus.train)[:BATCH]
+    kinds = [node.kind for node in named.tree]
+    results.report(
+        model, title="What does a function's name begin with?", history=history, batch=batch, step=step,
+        stages=[
+            ("functions", "A function of Python's own library; what does its name begin with?",
+             f"{named.name}() in {named.file.as_posix()}", "a function"),
+            ("tree", "The syntax tree of its body; names are hidden.", kinds, f"{named.tree.size} nodes"),
+            ("numbers", f"Each node's kind is its number among the {len(corpus.kinds)} that are known; 0 is any "
+             "other.", corpus.kinds.encode(kinds)),
+            ("batch", f"{BATCH} trees and their classes, as a list. wf.map runs the model, which is written for one "
+             "tree, over them.", [tree.kind for tree, _ in batch], f"{len(batch)} trees of "
+             f"{min(tree.size for tree, _ in batch)} to {max(tree.size for tree, _ in batch)} nodes"),
+        ],
+        metrics=metrics, names=[f"{name}…" for name in corpus.classes], example=other.tree, truth=f"{other.label}…",
+    )  # fmt: skip
+
+
+def show_shipping(page: Page, results: Results, corpus: Corpus, model: Climber) -> None:
+    """The model as a file, for any number of trees of any shape."""
+    places = max(len(node.children) for named in (*corpus.train, *corpus.held_out) for node in named.tree)
+    levels = LevelClimber(model).eval()
+    trees = [named.tree for named in corpus.held_out]
+    with wf.no_grad():
+        scores = wf.stack(wf.map(model, trees))
+    axes = {"values": {0: "kinds"}, "children": {0: "levels", 1: "width"}, "roots": {0: "trees"}}
+    one = _example(corpus.held_out).tree
+    ship(
+        page, results, levels, tuple(levels.arrays([one], places)), axes,
+        about=f"The recursion is a Loop over levels in it: wf.onnx.levels makes arrays of trees, with places for "
+        f"{places} children.",
+        one=f"{one.size} nodes", held_out=f"{len(trees)} trees, in one call", calls=[levels.arrays(trees, places)],
+        scores=scores,
+    )  # fmt: skip
+
+
 def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Outcome:
     """Run the demo on a page."""
     wf.manual_seed(seed)
@@ -188,9 +267,11 @@ def run(page: Page, results: Results, epochs: int = EPOCHS, seed: int = 0) -> Ou
     model = Climber(corpus.kinds, len(corpus.classes))
     show_trees(page, trees, corpus)
     show_one_tree(page, corpus, model)
-    outcome = show_training(page, results, corpus, model, epochs)
+    history, metrics = show_training(page, results, corpus, model, epochs)
     show_prediction(page, corpus, model)
+    write_report(results, corpus, model, history, metrics)
     results.keep("kinds.json", "the kinds of nodes and classes by number",
                  {"kinds": corpus.kinds.words, "classes": corpus.classes})  # fmt: skip
+    show_shipping(page, results, corpus, model)
     results.finish(page)
-    return outcome
+    return Outcome(metrics.accuracy, metrics.baseline)

@@ -1,0 +1,265 @@
+"""Straight models: names, sizes, constants, files, and what is refused."""
+
+# ruff: noqa: E402 - without the packages there is nothing to import for
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+import wayfare as wf
+from wayfare import nn
+from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
+
+BATCH = {"x": {0: "batch"}}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    wf.random.manual_seed(0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+def export(*args, **options):
+    return wf.onnx.export(*args, timed=False, **options)
+
+
+def run(path, *arrays):
+    session = runtime.InferenceSession(str(path))
+    names = [i.name for i in session.get_inputs()]
+    return session.run(None, dict(zip(names, [np.asarray(a) for a in arrays], strict=True)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_names_come_from_modules_and_parameters(path):
+    net = Net()
+    report = export(net, (wf.randn(2, 4),), path, dynamic_axes=BATCH)
+    model = onnx.load(path)
+    assert [n.name for n in model.graph.node] == ["body.0/Gemm", "body.1/Relu", "head/Gemm", "Identity"]
+    assert {t.name for t in model.graph.initializer} == {n for n, _ in net.named_parameters()}
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert model.producer_name == "wayfare" and model.opset_import[0].version == 21
+    assert {p.key for p in model.metadata_props} >= {"wayfare.function", "wayfare.examples"}
+    assert report.nodes == 4 and net.training and net.body[2].training
+    (got,) = run(path, np.ones((7, 4), np.float32))
+    net.eval()
+    assert np.allclose(got, net(wf.ones(7, 4)).detach().numpy(), atol=1e-6)
+
+
+def test_dropout_is_left_out_and_the_report_says_where(path):
+    report = export(lambda x: nn.functional.dropout(x, 0.5) + 1, (wf.randn(2, 4),), path, check_results=False)
+    (line,) = report.dropped
+    assert line.startswith("test_export.py:") and line in str(report) and list(report.ops) == ["add", ""]
+
+
+def test_a_size_that_is_not_dynamic_is_checked_by_the_model(path):
+    export(Net(), (wf.randn(2, 4),), path)
+    with pytest.raises(Exception, match="Got invalid dimensions"):
+        run(path, np.ones((3, 4), np.float32))
+
+
+def test_the_report_fits_a_terminal(path):
+    report = wf.onnx.export(Net(), (wf.randn(2, 4),), path, dynamic_axes=BATCH)
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "linear → Gemm ×2" in text and "batch=1;" in text and "output float32[batch, 3]" in text
+    assert set(report.seconds) == {"ONNX Runtime", "Wayfare, compiled"}
+    assert report.errors["output"] < 1e-5 and sum(c.fresh for c in report.checked) == 4
+
+
+def of_sizes(x):
+    n, m = x.shape
+    flat = x.reshape(n * m)
+    mean = x.sum(0) / n
+    scaled = x * (1 / m) + x * m**-0.5
+    ramp = wf.arange(m) * 2 + wf.arange(1, n + 1)[:, None]
+    grid = wf.zeros(n + 1, m) + 3
+    part = x[: n // 2, 1:].sum()
+    return flat, mean, scaled + ramp, grid, part, wf.full((m,), True), x[n - 1], x.repeat(2, 1)
+
+
+def test_numbers_that_follow_from_sizes(path):
+    axes = {"x": {0: "rows", 1: "columns"}}
+    export(of_sizes, (wf.randn(4, 6),), path, dynamic_axes=axes)
+    for shape in ((2, 2), (13, 3), (1, 9)):
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        for got, wanted in zip(run(path, x), of_sizes(wf.tensor(x)), strict=True):
+            assert got.shape == tuple(wanted.shape) and np.allclose(got, wanted.numpy(), atol=1e-5)
+
+
+def test_writes_in_place_and_views(path):
+    def f(x):
+        y = x.clone()
+        y[:, 1] = 0
+        top = y[0]
+        top += 5
+        y.mul_(2)
+        return y, top
+
+    export(f, (wf.randn(3, 4),), path, dynamic_axes=BATCH)
+
+
+def test_structures_of_arguments_and_results(path):
+    def f(pair, scale, options):
+        a, b = pair
+        return {"sum": a + b * scale, "rest": [options["w"] - a]}
+
+    report = export(f, ((wf.randn(2, 3), wf.randn(2, 3)), 2.0, {"w": wf.randn(3)}), path)
+    assert list(report.inputs) == ["pair_0", "pair_1", "options"]
+    assert list(report.outputs) == ["output_0", "output_1"]
+
+
+def test_tensors_from_outside_keep_their_names(path):
+    weight = wf.randn(4, 2)
+    export(lambda x: x @ weight, (wf.randn(3, 4),), path, dynamic_axes=BATCH)
+    assert "weight" in onnx.load(path).graph.initializer[0].name
+
+
+def test_constants_are_folded_and_equal_steps_done_once(path):
+    weight = wf.randn(4, 4)
+
+    def f(x):
+        return (x @ (weight * 2 + 1)).tanh() + (x @ (weight * 2 + 1)).tanh()
+
+    report = export(f, (wf.randn(3, 4),), path, dynamic_axes=BATCH)
+    assert report.ops["matmul"].total() == 1 and report.ops["tanh"].total() == 1 and "mul" not in report.ops
+
+
+def test_what_nobody_uses_is_left_out(path):
+    def f(x):
+        x.exp().sum()
+        return x + 1
+
+    assert "exp" not in export(f, (wf.randn(3),), path).ops
+
+
+def test_large_weights_go_beside_the_file(tmp_path):
+    net = nn.Linear(64, 64)
+    report = export(net, (wf.randn(2, 64),), tmp_path / "m.onnx", external_data=True)
+    assert [f.name for f in report.files] == ["m.onnx", "m.onnx.data"]
+    assert (tmp_path / "m.onnx").stat().st_size < 5000
+    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    places = [e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"]
+    assert places and set(places) == {"m.onnx.data"}
+
+
+@pytest.mark.parametrize("opset", [18, 20, 23])
+def test_other_operator_sets(path, opset):
+    export(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()), (wf.randn(2, 4),), path, opset=opset)
+    assert onnx.load(path).opset_import[0].version == opset
+
+
+def test_float64_and_integers(path):
+    export(lambda x, n: (x.exp() * n.sum(), n // 2), (wf.randn(3, dtype=wf.float64), wf.arange(5)), path)
+
+
+def test_modules_of_a_function_are_put_into_eval_mode(path):
+    norm = nn.BatchNorm1d(4)
+    before = norm.running_mean.clone()
+    export(lambda x: norm(x), (wf.randn(3, 4),), path, dynamic_axes=BATCH)
+    assert norm.training and wf.equal(norm.running_mean, before)
+
+
+def frozen(x):
+    """A branch on a size that none of the examples takes shows when the file is tried."""
+    return x * 2 if x.shape[0] > 1 else x + 100
+
+
+@pytest.mark.parametrize(("function", "example", "words"), [
+    (lambda x: x * x.sum().item(), (wf.randn(3),), "item\\(\\) looks at a number that depends on the input"),
+    (lambda x: wf.tensor(x.tolist()), (wf.randn(3),), "tolist\\(\\) looks at"),
+    (lambda x: x[x > 0], (wf.randn(3),), "a mask as index looks at"),
+    (lambda x: x + wf.randn(3), (wf.randn(3),), "draws random numbers"),
+    (lambda x: 3, (wf.randn(3),), "returns no tensor"),
+    (lambda x: object(), (wf.randn(3),), "returns an object of type object"),
+])  # fmt: skip
+def test_what_cannot_be_exported_is_refused_with_the_line(path, function, example, words):
+    with pytest.raises(ExportError, match=words) as caught:
+        export(function, example, path)
+    assert "test_export.py:" in str(caught.value)
+    assert not path.exists()
+
+
+def test_a_branch_on_a_size_is_not_frozen(path):
+    path.write_bytes(b"what was there before")
+    with pytest.raises(ExportError, match="batch=1 .*other numbers|different ways at different sizes"):
+        export(frozen, (wf.randn(2, 3),), path, dynamic_axes=BATCH)
+    assert path.read_bytes() == b"what was there before"
+    assert [f.name for f in path.parent.iterdir()] == [path.name]
+
+
+def test_a_node_may_be_called_as_an_output_is(path):
+    export(lambda x: x.relu() + 1, (wf.randn(3),), path, output_names=["Relu"])
+
+
+def test_a_write_to_a_tensor_from_outside_is_refused(path):
+    counter = nn.Module()
+    counter.register_buffer("calls", wf.zeros(1))
+
+    def f(x):
+        counter.calls += 1
+        return x + counter.calls
+
+    with pytest.raises(ExportError, match="writes in place to"):
+        export(f, (wf.randn(3),), path)
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), [
+    ({"dynamic_axes": {"y": {0: "b"}}}, ArgumentError, "dynamic_axes names 'y', and the inputs are x"),
+    ({"dynamic_axes": {"x": {5: "b"}}}, ArgumentError, "no axis 5"),
+    ({"dynamic_axes": {"x": {0: "a b"}}}, ArgumentError, "cannot be 'a b'"),
+    ({"input_names": ["a", "b"]}, ArgumentError, "takes 1 tensors"),
+    ({"output_names": ["a", "a"]}, ArgumentError, "returns 1 tensors"),
+    ({"output_names": ["x"]}, ArgumentError, "'x' is the name of an input and of an output"),
+    ({"opset": 3}, ArgumentError, "opset must be from 18 to"),
+])  # fmt: skip
+def test_wrong_options_are_named(path, options, kind, words):
+    with pytest.raises(kind, match=words):
+        export(lambda x: x + 1, (wf.randn(2, 3),), path, **options)
+
+
+def test_wrong_functions_and_examples_are_named(path, tmp_path):
+    with pytest.raises(ArgumentTypeError, match="takes a module or a function, not int"):
+        export(3, (wf.randn(2),), path)
+    with pytest.raises(ArgumentError, match="has no tensor in it"):
+        export(lambda x: x, (3,), path)
+    with pytest.raises(ArgumentError, match="list of examples is empty"):
+        export(lambda x: x, [], path)
+    with pytest.raises(ArgumentError, match="have another form"):
+        export(lambda x, n: x + n, [(wf.randn(2), 1), (wf.randn(2), 2)], path)
+    with pytest.raises(ArgumentError, match="is not among the dynamic axes"):
+        export(lambda x: x, [(wf.randn(2),), (wf.randn(3),)], path)
+    with pytest.raises(ArgumentError, match="'n' is 2 elsewhere and 3"):
+        axes = {"x": {0: "n"}, "y": {0: "n"}}
+        export(lambda x, y: x.sum() + y.sum(), (wf.randn(2), wf.randn(3)), path, dynamic_axes=axes)
+    with pytest.raises(ExportError, match="there is no folder"):
+        export(lambda x: x + 1, (wf.randn(2),), tmp_path / "none" / "m.onnx")
+    with pytest.raises(ExportError, match="runs at no other sizes than the example's"):
+        export(lambda x: x + wf.ones(2), (wf.randn(2),), path, dynamic_axes=BATCH)
+
+
+def test_import_does_not_need_onnx():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['onnx'] = None; import wayfare as wf; wf.onnx\n"
+        "try: wf.onnx.export(lambda x: x, (wf.ones(2),), 'm.onnx')\n"
+        "except wf.errors.ExportError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "wayfare[onnx]"' in done.stdout

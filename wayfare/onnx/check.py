@@ -1,0 +1,162 @@
+"""The written file, judged by others: ONNX's checker, then ONNX Runtime on the examples and at other sizes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wayfare.autograd.modes import no_grad
+from wayfare.backend.cpu import Array
+from wayfare.compiled.decorator import compile as compiled
+from wayfare.compiled.structure import take_apart
+from wayfare.errors import ExportError
+from wayfare.onnx.fresh import fresh_inputs
+from wayfare.onnx.report import Checked, ExportReport
+from wayfare.onnx.write import onnx_package
+from wayfare.site import Site
+from wayfare.tensor import Tensor, wrap
+
+if TYPE_CHECKING:
+    from wayfare.onnx.export import Traced
+
+# How far results may be apart, relative to the largest number among them.
+_TOLERANCE = {"float16": 2e-2, "float32": 5e-4, "float64": 1e-8}
+# Seconds for which each side is timed.
+_TIMED = 0.05
+
+
+def runtime_package() -> Any:
+    """The `onnxruntime` package, or how to get it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ExportError(
+            "export: the package onnxruntime is not installed, so the file cannot be tried",
+            fix='Install it with: pip install "wayfare[onnx]", or give check_results=False.',
+        ) from None
+    return onnxruntime
+
+
+def session_of(path: str) -> Any:
+    """A session of ONNX Runtime on the CPU, quiet."""
+    runtime = runtime_package()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
+    """Raise where the file does something else than the function; enter in the report how it did."""
+    onnx = onnx_package()
+    try:
+        onnx.checker.check_model(path, full_check=True)
+        session = session_of(path)
+    except Exception as error:
+        raise ExportError(
+            f"export: the file that was written is no valid model: {_first_line(error)}",
+            fix="This is a fault of the exporter: please report it with the function.",
+        ) from error
+    for made in traced.runs:
+        _compare(session, traced, report, made.arrays, made.results, fresh=False)
+    with traced.in_eval_mode(), no_grad():
+        for arrays, site in fresh_inputs(traced):
+            try:
+                wanted = _results(traced, arrays)
+            except Exception:
+                continue  # Not every size and every number is one the function takes.
+            with explained(site):
+                _compare(session, traced, report, arrays, wanted, fresh=True)
+        if timed:
+            _time(session, traced, report)
+
+
+def _results(traced: Traced, arrays: Sequence[Array]) -> list[Array]:
+    tensors: list[Tensor] = []
+    take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
+    return [t._array for t in tensors]
+
+
+@contextmanager
+def explained(site: Site | None) -> Iterator[None]:
+    """A difference at sizes that were chosen for the other answer to a question has the line of the question."""
+    try:
+        yield
+    except ExportError as error:
+        if site is not None:
+            error.sentence += ", because Python decides by a size here"
+            error.fix = "Export the two cases apart, or do without the decision."
+            error.happened_in("", site)
+        raise
+
+
+def _compare(
+    session: Any, traced: Traced, report: ExportReport, arrays: Sequence[Array], wanted: Sequence[Array], fresh: bool
+) -> None:
+    sizes = traced.examples.sizes_of(arrays)
+    shown = ", ".join(f"{label}={n}" for label, n in sizes.items()) or "the example's sizes"
+    used = {i.name for i in session.get_inputs()}
+    feed = {n: np.asarray(a, order="C") for n, a in zip(traced.examples.names, arrays, strict=True)}
+    try:
+        results = session.run(None, {name: a for name, a in feed.items() if name in used})
+    except Exception as error:
+        raise ExportError(f"export: with {shown} ONNX Runtime cannot run the model: {_first_line(error)}",
+                          fix=_OTHER_WAY) from error  # fmt: skip
+    for name, got, right in zip(report.outputs, results, wanted, strict=True):
+        if got.shape != right.shape or got.dtype != right.dtype:
+            raise ExportError(f"export: with {shown} ONNX Runtime gives {got.dtype}{list(got.shape)} for {name}, and "
+                              f"the function {right.dtype}{list(right.shape)}", fix=_OTHER_WAY)  # fmt: skip
+        apart, largest = _distance(got, right)
+        if apart > _TOLERANCE.get(right.dtype.name, 0) * max(1.0, largest):
+            raise ExportError(f"export: with {shown} ONNX Runtime gives other numbers for {name} than the function, up "
+                              f"to {apart:.3g} apart", fix=_OTHER_WAY)  # fmt: skip
+        report.errors[name] = max(report.errors.get(name, 0.0), apart)
+    report.checked.append(Checked(sizes, fresh))
+
+
+_OTHER_WAY = (
+    "Perhaps Python takes another way there than in the examples: add an example of that kind, or leave the axis out "
+    "of dynamic_axes."
+)
+
+
+def _distance(got: Array, right: Array) -> tuple[float, float]:
+    """The largest difference, and the largest number. What is equal, infinite or NaN on both sides is no difference."""
+    if right.dtype.kind != "f":
+        return float(np.count_nonzero(got != right)), 0.0
+    a, b = got.astype(np.float64), right.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    apart = np.where(same, 0.0, np.abs(np.where(same, 0.0, a) - np.where(same, 0.0, b)))
+    apart = np.where(np.isnan(apart), np.inf, apart)
+    finite = b[np.isfinite(b)]
+    return float(apart.max(initial=0.0)), float(np.abs(finite).max(initial=0.0))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _time(session: Any, traced: Traced, report: ExportReport) -> None:
+    """The first example: in ONNX Runtime, and compiled by Wayfare."""
+    arrays = traced.examples.arrays[0]
+    used = {i.name for i in session.get_inputs()}
+    feed = {n: np.asarray(a, order="C") for n, a in zip(traced.examples.names, arrays, strict=True) if n in used}
+    report.seconds["ONNX Runtime"] = _least(lambda: session.run(None, feed))
+    tensors = [wrap(np.array(a)) for a in arrays]
+    arguments = traced.examples.arguments(tensors)
+    function = compiled(traced.examples.function)
+    report.seconds["Wayfare, compiled"] = _least(lambda: function(*arguments))
+
+
+def _least(call: Callable[[], Any]) -> float:
+    for _ in range(3):
+        call()
+    least, begin = float("inf"), time.perf_counter()
+    while time.perf_counter() - begin < _TIMED:
+        start = time.perf_counter()
+        call()
+        least = min(least, time.perf_counter() - start)
+    return least

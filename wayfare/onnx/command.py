@@ -1,0 +1,109 @@
+"""`wayfare export module:function --out model.onnx`: its options, and running it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from wayfare.errors import ArgumentError, WayfareError
+from wayfare.onnx.export import export
+from wayfare.spec import OF_NUMPY
+from wayfare.tensor import Tensor, wrap
+
+_INPUT = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\](?:<(?P<below>\d+))?")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of the command to a parser of the command line."""
+    parser.add_argument("target", metavar="module:function", help="a function or a module of yours, as Python finds it")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the model file to write (model.onnx)")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="SPEC", dest="inputs",
+        help="an input: 'x=float32[batch=2,10]', with a name for each size that stays open; numbers are drawn at "
+        "random, 'words=int64[batch=2,length=7]<1000' from 0 to 999; once for each input",
+    )  # fmt: skip
+    parser.add_argument(
+        "--examples", metavar="module:name",
+        help="arguments of a call (a tuple), several (a list of tuples), or a function that gives them",
+    )  # fmt: skip
+    parser.add_argument("--opset", type=int, default=21, metavar="N", help="the version of the operator set (21)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file and print the report; returns the exit status."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        function = find(options.target)
+        names: list[str] | None = None
+        axes: dict[str, dict[int, str]] = {}
+        examples: Any = None
+        if options.inputs:
+            names, axes, examples = read_inputs(options.inputs)
+        if options.examples:
+            examples = find(options.examples)
+            examples = examples() if callable(examples) else examples
+        if examples is None:
+            raise ArgumentError("export: there are no examples", fix="Give --input for each input, or --examples.")
+        print(export(function, examples, options.out, names, dynamic_axes=axes, opset=options.opset))
+    except WayfareError as error:
+        print(f"wayfare export: {error}", file=sys.stderr)
+        return 1
+    finally:
+        sys.path.pop(0)
+    return 0
+
+
+def find(target: str) -> Any:
+    """What `module:name` names."""
+    module, _, path = target.partition(":")
+    if not module or not path:
+        raise ArgumentError(f"export: {target!r} is not of the form module:function")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ArgumentError(f"export: there is no module {error.name!r} here") from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ArgumentError(f"export: {module} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+def read_inputs(specs: list[str]) -> tuple[list[str], dict[str, dict[int, str]], tuple[Tensor, ...]]:
+    """Names, dynamic axes and random tensors from texts such as `x=float32[batch=2,10]`."""
+    rng = np.random.default_rng(0)
+    names: list[str] = []
+    axes: dict[str, dict[int, str]] = {}
+    tensors: list[Tensor] = []
+    for spec in specs:
+        found = _INPUT.fullmatch(spec.replace(" ", ""))
+        if found is None:
+            raise ArgumentError(f"export: cannot read the input {spec!r}", fix="Write it like x=float32[batch=2,10].")
+        name = found["name"]
+        sizes: list[int] = []
+        axes[name] = {}
+        for axis, part in enumerate(filter(None, found["sizes"].split(","))):
+            label, _, number = part.rpartition("=")
+            if not number.isdigit():
+                raise ArgumentError(f"export: {part!r} is no size in {spec!r}", fix="Write 10, or batch=2.")
+            sizes.append(int(number))
+            if label:
+                axes[name][axis] = label
+        names.append(name)
+        tensors.append(_drawn(rng, found["dtype"], sizes, found["below"]))
+    return names, axes, tuple(tensors)
+
+
+def _drawn(rng: Any, dtype_name: str, sizes: list[int], below: str | None) -> Tensor:
+    dtype = next((d for d in OF_NUMPY.values() if d.name == dtype_name), None)
+    if dtype is None:
+        raise ArgumentError(f"export: there is no dtype {dtype_name!r}", fix="Use float32, int64, bool, ….")
+    if dtype.is_floating_point:
+        return wrap(rng.normal(size=sizes).astype(dtype.numpy))
+    return wrap(rng.integers(0, int(below) if below else 2, size=sizes).astype(dtype.numpy))

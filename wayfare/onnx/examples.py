@@ -1,0 +1,224 @@
+"""The examples of an export: their tensors, the names of inputs and axes, and the same examples at other sizes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.compiled.structure import Opaque, put_together, take_apart
+from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
+from wayfare.nn.module import Module
+from wayfare.onnx.sizes import prime_unlike
+from wayfare.tensor import Tensor, to_tensor
+
+Sizes = dict[str, int]
+# Small sizes for up to four axes at once, no axis of which goes with another.
+_SMALL = ((4, 9, 6, 8), (8, 3, 9, 6), (3, 6, 4, 9), (9, 8, 3, 4))
+
+
+class Examples:
+    """Calls of the function: the structure of the arguments, and for each call the arrays in it."""
+
+    def __init__(self, function: Any, examples: Any, names: Sequence[str] | None, axes: Any) -> None:
+        self.function = function
+        calls = examples if isinstance(examples, list) else [examples]
+        if not calls:
+            raise ArgumentError("export: the list of examples is empty",
+                                fix="Give the arguments of at least one call.")  # fmt: skip
+        self.arrays: list[list[Array]] = []
+        self.shape: Any = None
+        for number, call in enumerate(calls):
+            self._enter(number, call)
+        self.names = self._names(names)
+        self.axes = self._axes(axes)
+        for arrays in self.arrays[1:]:
+            self._check_fixed(arrays)
+
+    def _enter(self, number: int, call: Any) -> None:
+        arguments = call if isinstance(call, tuple) else (call,)
+        arguments = tuple(to_tensor(a) if isinstance(a, np.ndarray) else a for a in arguments)
+        tensors: list[Tensor] = []
+        try:
+            shape = take_apart(arguments, tensors, [])
+        except Opaque as opaque:
+            raise ArgumentTypeError(f"export: an argument holds {opaque}, which is neither a tensor nor a plain value",
+                                    fix="Give what it is made of as tensors.") from None  # fmt: skip
+        if not tensors:
+            raise ArgumentError(f"export: example {number} has no tensor in it",
+                                fix="An example is a tuple of the function's arguments.")  # fmt: skip
+        if self.shape is not None and shape != self.shape:
+            raise ArgumentError(f"export: the arguments of example {number} have another form than those of the first",
+                                fix="All examples must have the same tuples, keys, numbers and texts.")  # fmt: skip
+        self.shape = shape
+        arrays = [t.detach()._array for t in tensors]
+        if self.arrays:
+            for have, other in zip(self.arrays[0], arrays, strict=True):
+                if have.dtype != other.dtype or have.ndim != other.ndim:
+                    raise ArgumentError(f"export: example {number} has {other.dtype}{list(other.shape)} where the "
+                                        f"first has {have.dtype}{list(have.shape)}")  # fmt: skip
+        self.arrays.append(arrays)
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """Call the function with these tensors in the places of the examples' ones."""
+        return self.function(*self.arguments(tensors))
+
+    def arguments(self, tensors: Sequence[Tensor]) -> Any:
+        """The arguments with these tensors in them."""
+        return put_together(self.shape, iter(tensors))
+
+    # -- names
+
+    def _names(self, given: Sequence[str] | None) -> list[str]:
+        found = self._found_names() if given is None else list(given)
+        count = len(self.arrays[0])
+        if isinstance(given, str) or len(found) != count or not all(isinstance(n, str) and n for n in found):
+            raise ArgumentError(f"export: the function takes {count} tensors, input_names are {given!r}",
+                                fix="Give a list of one name for each tensor among the arguments.")  # fmt: skip
+        if len(set(found)) != count:
+            raise ArgumentError(f"export: two inputs have one name: {found}")
+        return found
+
+    def _found_names(self) -> list[str]:
+        """The names of the parameters that the tensors are given for."""
+        target: Any = self.function.forward if isinstance(self.function, Module) else self.function
+        parts = self.shape[1:]
+        try:
+            parameters = list(inspect.signature(target).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [*plain, *[f"input_{i}" for i in range(len(plain), len(parts))]]
+        found: list[str] = []
+        for name, part in zip(names, parts, strict=False):
+            inner = _count(part)
+            found += [name] if inner == 1 else [f"{name}_{i}" for i in range(inner)]
+        return found
+
+    def _axes(self, given: Any) -> list[dict[int, str]]:
+        """The dynamic axes of each input, by name. `[0, 1]` for some axes gives them names of their own."""
+        found: list[dict[int, str]] = [{} for _ in self.names]
+        for name, axes in dict(given or {}).items():
+            if name not in self.names:
+                raise ArgumentError(f"export: dynamic_axes names {name!r}, and the inputs are "
+                                    f"{', '.join(self.names)}")  # fmt: skip
+            number = self.names.index(name)
+            rank = self.arrays[0][number].ndim
+            named = dict(axes) if isinstance(axes, dict) else {a: f"{name}_axis_{a}" for a in axes}
+            for axis, label in named.items():
+                if not isinstance(axis, int) or not -rank <= axis < rank:
+                    raise ArgumentError(f"export: dynamic_axes: {name} has {rank} dimensions, and no axis {axis!r}")
+                if not isinstance(label, str) or not label.isidentifier():
+                    raise ArgumentError(f"export: dynamic_axes: the name of an axis cannot be {label!r}",
+                                        fix='Use a name such as "batch".')  # fmt: skip
+                found[number][axis % rank] = label
+        for arrays in self.arrays:
+            self.sizes_of(arrays, found)
+        return found
+
+    def sizes_of(self, arrays: Sequence[Array], axes: list[dict[int, str]] | None = None) -> Sizes:
+        """The dynamic sizes of a call; one name must be one size."""
+        sizes: Sizes = {}
+        for name, array, named in zip(self.names, arrays, self.axes if axes is None else axes, strict=True):
+            for axis, label in named.items():
+                if sizes.setdefault(label, array.shape[axis]) != array.shape[axis]:
+                    raise ArgumentError(f"export: the size {label!r} is {sizes[label]} elsewhere and "
+                                        f"{array.shape[axis]} in axis {axis} of {name}",
+                                        fix="Give different sizes different names.")  # fmt: skip
+        return sizes
+
+    def _check_fixed(self, arrays: Sequence[Array]) -> None:
+        for number, (name, have, other) in enumerate(zip(self.names, self.arrays[0], arrays, strict=True)):
+            for axis, (a, b) in enumerate(zip(have.shape, other.shape, strict=True)):
+                if a != b and axis not in self.axes[number]:
+                    raise ArgumentError(f"export: axis {axis} of {name} is {a} in one example and {b} in another, and "
+                                        "is not among the dynamic axes",
+                                        fix=f'Add it: dynamic_axes={{"{name}": {{{axis}: "length"}}}}.')  # fmt: skip
+
+    # -- other sizes
+
+    def resized(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+        """A call at other sizes: its arrays cut, or repeated from their beginning."""
+        made = []
+        for array, named in zip(arrays, self.axes, strict=True):
+            for axis, label in named.items():
+                if array.shape[axis] == 0:
+                    raise ArgumentError(f"export: the size {label!r} is 0 in an example, so it cannot be varied",
+                                        fix="Give an example with at least one element.")  # fmt: skip
+                array = array.take(np.arange(sizes[label]) % array.shape[axis], axis=axis)
+            made.append(np.array(array, order="C"))
+        return made
+
+    def elements(self, arrays: Sequence[Array], sizes: Sizes) -> int:
+        """How many elements a call has at other sizes."""
+        total = 0
+        for array, named in zip(arrays, self.axes, strict=True):
+            total += math.prod([sizes[named[axis]] if axis in named else n for axis, n in enumerate(array.shape)])
+        return total
+
+    def other_sizes(self, number: int) -> Iterator[Sizes]:
+        """Sizes to try for a call: primes unlike any other size, then multiples of what it has."""
+        have = self.sizes_of(self.arrays[number])
+        taken = {n for array in self.arrays[0] for n in array.shape}
+        first = {}
+        for label in have:
+            first[label] = prime_unlike(taken, 5)
+            taken.add(first[label])
+        yield first
+        for row in _SMALL:
+            yield {label: row[i % len(row)] + i // len(row) for i, label in enumerate(have)}
+        for times in (3, 5, 2, 7, 4):
+            yield {label: n * (times + shift) for shift, (label, n) in enumerate(have.items())}
+        for more in (1, 2, 4, 8):
+            yield {label: n + more * (shift + 1) for shift, (label, n) in enumerate(have.items())}
+
+
+def _count(shape: Any) -> int:
+    """How many tensors there are in a structure."""
+    found = 0
+
+    def once() -> Iterator[Any]:
+        nonlocal found
+        while True:
+            found += 1
+            yield None
+
+    put_together(shape, once())
+    return found
+
+
+def runs_of(examples: Examples, trace: Callable[[list[Array]], Any], wanted: int) -> Iterator[Any]:
+    """Traces of all examples at several sizes, the first of them at sizes unlike all others.
+
+    A function need not take every size (only even ones, say), but it must take some beside the example's.
+    """
+    for number, arrays in enumerate(examples.arrays):
+        own = trace(arrays)
+        if not any(examples.axes):
+            yield own
+            continue
+        others, failure = [], None
+        for sizes in examples.other_sizes(number):
+            given = examples.resized(arrays, sizes)
+            try:
+                others.append(trace(given))
+            except ExportError:
+                raise
+            except Exception as error:
+                failure = (sizes, error)
+            if len(others) == wanted:
+                break
+        if not others:
+            assert failure is not None
+            shown = ", ".join(f"{label}={n}" for label, n in failure[0].items())
+            raise ExportError(
+                f"export: the function runs at no other sizes than the example's; with {shown} it raises "
+                f"{type(failure[1]).__name__}: {failure[1]}",
+                fix="Give more examples, or leave the axis out of dynamic_axes.",
+            ) from failure[1]
+        yield from others
+        yield own

@@ -1,0 +1,116 @@
+"""`wf.onnx.export`: from a function of tensors to a model file that was run and compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.onnx.builder import NEWEST_OPSET, OLDEST_OPSET
+from wayfare.onnx.check import check
+from wayfare.onnx.examples import Examples, runs_of
+from wayfare.onnx.graph import Value
+from wayfare.onnx.lower import Lowering
+from wayfare.onnx.passes import simplified
+from wayfare.onnx.paths import merged
+from wayfare.onnx.program import Program
+from wayfare.onnx.report import ExportReport
+from wayfare.onnx.trace import Modules, Run, run
+from wayfare.onnx.write import Writer, onnx_package, saved
+
+# Runs at other sizes than the example's: formulas of two sizes have three unknowns.
+_OTHERS = 4
+
+
+class Traced:
+    """A function traced at several sizes: its program, its runs, and the modules it used."""
+
+    def __init__(self, function: Any, examples: Any, input_names: Sequence[str] | None, dynamic_axes: Any,
+                 output_names: Sequence[str] | None = None) -> None:  # fmt: skip
+        if not callable(function):
+            raise ArgumentTypeError(f"export: takes a module or a function, not {type(function).__name__}")
+        self.examples = Examples(function, examples, input_names, dynamic_axes)
+        self.modules = Modules(function)
+        self.runs: list[Run] = []
+        with self.in_eval_mode():
+            self.runs += runs_of(self.examples, lambda arrays: run(self.examples.call, arrays, self.modules), _OTHERS)
+        outputs = _output_names(output_names, len(self.runs[0].results), self.examples.names)
+        self.program: Program = simplified(
+            merged(self.runs, self.modules, self.examples.names, self.examples.axes, outputs)
+        )
+
+    @contextmanager
+    def in_eval_mode(self) -> Iterator[None]:
+        """With the modules that are used out of training mode; afterwards each is as it was."""
+        for module in self.modules.switched:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in self.modules.switched:
+                module.training = True
+
+    @property
+    def size_names(self) -> list[str]:
+        """What the symbols of sizes are called; one that counts iterations has no name."""
+        inputs = {id(v): number for number, v in enumerate(self.program.block.inputs)}
+        names = []
+        for number, (var, axis) in enumerate(self.program.symbols):
+            of = inputs.get(id(var))
+            inside = "" if axis < 0 else f"size_{number}"
+            names.append(inside if of is None else self.examples.axes[of][axis])
+        return names
+
+
+def _output_names(given: Sequence[str] | None, count: int, inputs: list[str]) -> list[str]:
+    names = list(given) if given is not None else ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
+    both = [name for name in names if name in inputs]
+    if both:
+        raise ArgumentError(f"export: {both[0]!r} is the name of an input and of an output",
+                            fix="Give others with input_names or output_names.")  # fmt: skip
+    if isinstance(given, str) or len(names) != count or len(set(names)) != count:
+        raise ArgumentError(f"export: the function returns {count} tensors, output_names are {given!r}",
+                            fix="Give a list of that many different names.")  # fmt: skip
+    return names
+
+
+def export(
+    fn_or_module: Any, examples: Any, path: str | os.PathLike[str], input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None, dynamic_axes: Any = None, opset: int = 21, *,
+    external_data: bool | None = None, metadata: dict[str, Any] | None = None, check_results: bool = True,
+    timed: bool = True,
+) -> ExportReport:  # fmt: skip
+    """Write a model file for ONNX Runtime, run it there, and report what was written.
+
+    `examples` is a tuple of arguments, or a list of such tuples: one for each way the function can take. Axes in
+    `dynamic_axes` (`{"x": {0: "batch", 1: "length"}}`) stay open; equal names are equal sizes. Weights go to a file of
+    their own, `<path>.data`, if there is more than 1 GB of them, or as `external_data` says. The file is compared with
+    the function in ONNX Runtime unless `check_results` is False, and timed unless `timed` is.
+    """
+    onnx_package()
+    if not isinstance(opset, int) or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise ArgumentError(f"export: opset must be from {OLDEST_OPSET} to {NEWEST_OPSET}, it is {opset!r}")
+    traced = Traced(fn_or_module, examples, input_names, dynamic_axes, output_names)
+    graph = Lowering(traced.program, opset).graph()
+    about = {
+        "wayfare.function": getattr(fn_or_module, "__name__", type(fn_or_module).__name__),
+        "wayfare.examples": [[list(a.shape) for a in arrays] for arrays in traced.examples.arrays],
+        **(metadata or {}),
+    }
+    writer = Writer(traced.size_names)
+    model = writer.model(graph, opset, about)
+    report = ExportReport(graph, opset, _specs(writer, graph.inputs), _specs(writer, graph.outputs))
+    report.dropped = sorted({str(site) for made in traced.runs for site in made.dropped})
+    report.notes = traced.program.notes
+    with saved(model, path, external_data) as (file, files):
+        if check_results:
+            check(str(file), traced, report, timed)
+        report.files = files
+    return report
+
+
+def _specs(writer: Writer, values: list[Value]) -> dict[str, str]:
+    """Dtype and shape of inputs or outputs, as text."""
+    return {v.name: f"{v.dtype.name}[{', '.join(str(writer.size(n)) for n in v.shape)}]" for v in values}

@@ -1,0 +1,94 @@
+"""Inputs that no run has seen, for comparing a file with the function it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wayfare.backend.cpu import Array
+from wayfare.onnx.examples import Sizes
+from wayfare.onnx.questions import untried
+from wayfare.onnx.sizes import prime_unlike
+from wayfare.site import Site
+
+if TYPE_CHECKING:
+    from wayfare.onnx.export import Traced
+
+# Inputs of more elements than this are not made up: nobody wants to wait for them.
+_LARGEST = 1 << 20
+# How far one axis alone goes.
+_LONG = 257
+# So many mixtures of the examples are tried for a function that decides by values; more where the examples do not show
+# every combination of its decisions.
+_MIXED, _MIXED_MORE = 16, 64
+
+
+class Fresh(NamedTuple):
+    """Arrays for a call. `site` is the line of a question about sizes, if they were made for its other answer."""
+
+    arrays: list[Array]
+    site: Site | None = None
+
+
+def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
+    """Other numbers like the examples', other sizes (1, 2 and large ones among them), and mixtures of the examples."""
+    rng = np.random.default_rng(0)
+    examples = traced.examples
+    seen = {n for run in traced.runs for n in examples.sizes_of(run.arrays).values()}
+    tried = [examples.sizes_of(run.arrays) for run in traced.runs]
+    for arrays in examples.arrays:
+        for sizes in _other_sizes(examples.sizes_of(arrays), seen):
+            if examples.elements(arrays, sizes) <= _LARGEST:
+                tried.append(sizes)
+                given = examples.resized(arrays, sizes)
+                yield Fresh([_others(rng, a, b) for a, b in zip(given, arrays, strict=True)])
+    for sizes, site in untried(examples, tried):
+        if examples.elements(examples.arrays[0], sizes) <= _LARGEST:
+            given = examples.resized(examples.arrays[0], sizes)
+            yield Fresh([_others(rng, a, b) for a, b in zip(given, examples.arrays[0], strict=True)], site)
+        else:
+            shown = ", ".join(f"{label}={n}" for label, n in sizes.items())
+            traced.program.notes.append(f"the decision on a size at {site} is another with {shown}, which is too large "
+                                        "to be tried")  # fmt: skip
+    decides = any(node.kind == "if" or node.attrs.get("asks") for node in traced.program.block.walk())
+    for _ in range(_MIXED_MORE if traced.program.notes else _MIXED if decides else 0):
+        yield Fresh(_mixed(rng, examples.arrays))
+
+
+def _other_sizes(have: Sizes, seen: set[int]) -> Iterator[Sizes]:
+    yield have
+    if not have:
+        return
+    sizes: Sizes = {}
+    for label in have:
+        sizes[label] = prime_unlike(seen | set(sizes.values()), 7)
+    yield sizes
+    yield dict.fromkeys(have, 1)
+    yield dict.fromkeys(have, 2)
+    yield {label: prime_unlike(seen, 61 + 10 * number) for number, label in enumerate(have)}
+    for label in have:
+        yield {**have, label: _LONG}
+
+
+def _others(rng: Any, array: Array, like: Array) -> Array:
+    if like.size == 0 or array.size == 0:
+        return array
+    made = rng.choice(like.reshape(-1), size=array.shape)
+    if like.dtype.kind == "f":
+        made = made * (1 + 0.1 * rng.normal(size=array.shape))
+    return np.asarray(made, like.dtype)
+
+
+def _mixed(rng: Any, calls: list[list[Array]]) -> list[Array]:
+    """One of the examples with numbers out of all of them, floats turned and stretched."""
+    like = calls[rng.integers(len(calls))]
+    made = []
+    for number, array in enumerate(like):
+        pool = np.concatenate([call[number].reshape(-1) for call in calls])
+        mixed = _others(rng, array, pool)
+        if array.dtype.kind == "f":
+            mixed = np.asarray(mixed * rng.choice([1, 1, -1]) * rng.choice([0.1, 0.3, 1, 3]), array.dtype)
+        made.append(mixed)
+    return made

@@ -1,0 +1,93 @@
+"""What an export wrote, and how it did when it was run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from wayfare.onnx.graph import Graph
+
+_WIDTH = 80
+
+
+class Checked(NamedTuple):
+    """One run in ONNX Runtime that was compared: its dynamic sizes, and whether nobody had seen its inputs."""
+
+    sizes: dict[str, int]
+    fresh: bool
+
+
+class ExportReport:
+    """The result of `wf.onnx.export`: print it, or look at its parts.
+
+    `ops` says for each Wayfare op which ONNX operators it became and how often, `errors` for each output how far it was
+    at most from Python's, `checked` at which sizes, `seconds` how long the first example takes.
+    """
+
+    def __init__(self, graph: Graph, opset: int, inputs: dict[str, str], outputs: dict[str, str]) -> None:
+        self.files: list[Path] = []
+        self.opset = opset
+        # Names, with dtype and shape as text.
+        self.inputs = inputs
+        self.outputs = outputs
+        self.ops: dict[str, Counter[str]] = {}
+        self.nodes = 0
+        for each in graph.walk():
+            for node in each.nodes:
+                self.nodes += 1
+                self.ops.setdefault(node.op, Counter())[node.kind] += 1
+        self.weights = sum(a.nbytes for a in graph.initializers.values())
+        self.dropped: list[str] = []
+        # What was taken for granted: combinations of decisions that no example showed.
+        self.notes: list[str] = []
+        self.checked: list[Checked] = []
+        self.errors: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
+
+    def _lines(self) -> Iterator[str]:
+        names = " and ".join(f.name for f in self.files)
+        yield f"{names}: {self.nodes} nodes, {_bytes(self.weights)} of weights, opset {self.opset}"
+        for title, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
+            yield from _listed(title, [f"{name} {spec}" for name, spec in specs.items()])
+        mapping = []
+        for op, kinds in sorted(self.ops.items(), key=lambda item: (item[0] == "", item[0])):
+            made = ", ".join(kind if n == 1 else f"{kind} ×{n}" for kind, n in kinds.items())
+            mapping.append(f"{op or 'sizes and results'} → {made}")
+        yield from _listed("ops", mapping)
+        if self.dropped:
+            yield from _listed("left out", [f"dropout ({line})" for line in self.dropped])
+        yield from _listed("note", self.notes)
+        if self.checked:
+            fresh = sum(c.fresh for c in self.checked)
+            sizes = sorted({", ".join(f"{k}={v}" for k, v in c.sizes.items()) for c in self.checked if c.sizes})
+            calls = f"{len(self.checked)} calls in ONNX Runtime, {fresh} of them on fresh inputs"
+            yield from _listed("checked", [calls])
+            yield from _listed("at", sizes)
+            yield from _listed("apart", [f"{name} {error:.1e} at most" for name, error in self.errors.items()])
+        if self.seconds:
+            yield from _listed("time", [f"{name} {s * 1e6:.0f} µs" for name, s in self.seconds.items()])
+
+
+def _listed(title: str, parts: list[str]) -> Iterator[str]:
+    """A title with its parts beside it, within the width of a terminal."""
+    if parts:
+        yield from textwrap.wrap(
+            "; ".join(parts), _WIDTH, initial_indent=f"  {title:<10}", subsequent_indent=" " * 12,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _bytes(count: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count = count / 1000  # type: ignore[assignment]
+    return f"{count:.1f} GB"

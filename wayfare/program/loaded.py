@@ -1,0 +1,110 @@
+"""A program that was read from a file: called like the function it was made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wayfare as wf
+from wayfare.compiled.structure import put_together
+from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from wayfare.fusion.sizes import Dim
+from wayfare.onnx.program import Program, Var
+from wayfare.program.run import Runner, opaque
+from wayfare.tensor import Tensor, wrap
+
+
+class LoadedProgram:
+    """`program(x, y)` or `program(x=…, y=…)` runs it, compiled, without the Python it was made from.
+
+    Its inputs are the tensors among the arguments of the function that was exported, in order; its results have the
+    form of the function's own.
+    """
+
+    def __init__(self, program: Program, function: str, size_names: list[str], limit: int, compiled: bool) -> None:
+        self.name = function
+        self.input_names = tuple(program.input_names)
+        self.output_names = tuple(program.output_names)
+        self._program = program
+        self._size_names = size_names
+        constants: dict[int, Tensor] = {}
+        for var in _variables(program):
+            if var.array is not None and id(var) not in constants:
+                constants[id(var)] = wrap(var.array)
+        self._weights = {var.name: constants[id(var)] for var in _variables(program) if id(var) in constants}
+        run, weights = opaque(Runner(program, constants, limit)), list(constants.values())
+
+        def call(*tensors: Tensor) -> list[Tensor]:
+            del weights[len(weights) :]  # named here, so that what is compiled knows that it depends on them
+            return run(*tensors)
+
+        call.__name__ = call.__qualname__ = function
+        self._run: Any = wf.compile(call) if compiled else call
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run it."""
+        tensors = self._arguments(args, named)
+        sizes: dict[Any, tuple[int, str]] = {}
+        for name, var, tensor in zip(self.input_names, self._program.block.inputs, tensors, strict=True):
+            self._check(name, var, tensor, sizes)
+        return put_together(self._program.structure, iter(self._run(*tensors)))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its constants by their names in the file: the weights of the model."""
+        return dict(self._weights)
+
+    @property
+    def ops(self) -> dict[str, int]:
+        """How often each op occurs."""
+        counts: dict[str, int] = {}
+        for node in self._program.block.walk():
+            counts[node.label] = counts.get(node.label, 0) + 1
+        return counts
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{n}: {self._shown(v)}" for n, v in zip(self.input_names, self._program.block.inputs,
+                                                                  strict=True))  # fmt: skip
+        return f"<program {self.name}({given}) → {', '.join(self.output_names)}: {sum(self.ops.values())} steps>"
+
+    def _shown(self, var: Var) -> str:
+        names = {("symbol", i): name for i, name in enumerate(self._size_names)}
+        sizes = [names.get(n.formula, "?") if isinstance(n, Dim) else str(n) for n in var.shape]
+        return f"{var.dtype.short}[{', '.join(sizes)}]"
+
+    def _arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Tensor]:
+        unknown = [name for name in named if name not in self.input_names[len(args) :]]
+        if unknown or len(args) + len(named) != len(self.input_names):
+            raise ArgumentError(f"program: takes {', '.join(self.input_names)}; it was given {len(args)} in order"
+                                + (f" and {', '.join(named)}" if named else ""))  # fmt: skip
+        given = [*args, *[named[name] for name in self.input_names[len(args) :]]]
+        for name, value in zip(self.input_names, given, strict=True):
+            if not isinstance(value, Tensor):
+                raise ArgumentTypeError(f"program: input {name!r} must be a tensor, not {type(value).__name__}",
+                                        fix="Make one with wf.tensor.")  # fmt: skip
+        return given
+
+    def _check(self, name: str, var: Var, tensor: Tensor, sizes: dict[Any, tuple[int, str]]) -> None:
+        if tensor.dtype is not var.dtype:
+            raise DTypeError(f"program: input {name!r} must be {self._shown(var)}, it is {tensor.spec}",
+                             fix=f"Convert it with .to({var.dtype!r}).".replace("wayfare.", "wf."))  # fmt: skip
+        fits = tensor.ndim == len(var.shape)
+        for axis, n in enumerate(var.shape if fits else ()):
+            here = tensor.shape[axis]
+            if not isinstance(n, Dim):
+                fits = fits and n == here
+                continue
+            first, where = sizes.setdefault(n.formula, (here, name))
+            if first != here:
+                raise ShapeError(f"program: {where!r} and {name!r} must have equal sizes where both are "
+                                 f"{self._shown(var)}, not {first} and {here}")  # fmt: skip
+        if not fits:
+            raise ShapeError(f"program: input {name!r} must be {self._shown(var)}, it is {tensor.spec}",
+                             fix="Sizes that are to vary are named in dynamic_axes of wf.export.")  # fmt: skip
+
+
+def _variables(program: Program) -> list[Var]:
+    found = list(program.block.outputs)
+    for node in program.block.walk():
+        found += node.inputs
+        for block in node.blocks:
+            found += block.outputs
+    return found
