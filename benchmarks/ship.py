@@ -115,7 +115,8 @@ def measured(
     pairs = zip(outcome.seconds[mine], outcome.seconds[other], strict=False)
     rounds = [[seconds * UNITS[unit] for seconds in side] for side in zip(*pairs, strict=True)]
     disturbed = "~" * bool(outcome.disturbed & {mine, other})
-    title = f"{disturbed}{model.title}: {mine.name} over {other.name}"
+    sides = {COMPILED: "compiled", FILE: "file", TORCH: "PyTorch", TORCH_FILE: "PyTorch's file"}
+    title = f"{disturbed}{model.title}: {sides[mine]} over {sides[other]}"
     return Measurement(f"batch {batch}", title, unit, rounds, must)
 
 

@@ -1,4 +1,4 @@
-"""Models that answer requests: eagerly, compiled, or as a file that ONNX Runtime runs; the same weights on every side."""
+"""Models that answer requests: eagerly, compiled, or as a file for ONNX Runtime; the same weights on every side."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def lstm(m: Any, mode: str, batch: int = 1, length: int = 30, size: int = 64, hi
 def tree(m: Any, mode: str, data: str, batch: int = 1, hidden: int = 128, size: int = 128) -> Prepared:
     """The class of a sentence from its tree by a Tree-LSTM: a request is a tree, or a batch of them.
 
-    Compiled are the cell and the head, called by Python for each node; batches go through `map`. The file takes trees as
-    index arrays, which are made beforehand, as are other sides' tensors.
+    Compiled are the cell and the head, called by Python for each node; batches go through `map`. The file takes trees
+    as index arrays, which are made beforehand, as are other sides' tensors.
     """
     corpus = read(data)
     shapes = trees.shapes_of(len(corpus.letters), size, hidden)

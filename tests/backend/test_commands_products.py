@@ -229,3 +229,14 @@ def test_what_blas_cannot_do_is_refused(monkeypatch):
     monkeypatch.setattr(products, "openblas", lambda: None)
     assert not commands.product(a, b, out)
     assert commands.describe() == ""
+
+
+@pytest.mark.parametrize("m, k, n", [(2, 64, 512), (3, 200, 300), (30, 64, 512), (64, 256, 130), (128, 257, 129)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_few_rows_times_a_long_side_that_lies_turned(m, k, n, target):
+    """As a layer meets its weight: where that is faster, the result is computed turned."""
+    a, b = some(m, k), LAYOUTS["turned"](some(k, n))
+    commands, _ = check(a, b, LAYOUTS[target](some(m, n)))
+    if target == "plain" and machine().processor.lanes == 16:
+        assert commands.titles[-1] in (f"turn [{m}, {n}]", f"copy [{m}, {n}]")
+    check(a, b, LAYOUTS[target](some(m, n)), add=True)

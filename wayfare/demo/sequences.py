@@ -347,14 +347,12 @@ def show_shipping(page: Page, results: Results, corpus: Corpus, model: Reader) -
     """The model as a file, for a sequence of any length."""
     calls = [words for words, _ in corpus.encoded([*corpus.held_out, *corpus.long])]
     model.eval()
-    with wf.no_grad():
-        scores = wf.stack(wf.map(model, calls))
     example = corpus.vocabulary.encode(_spread(corpus.held_out, 1)[0].words)
     ship(
         page, results, model, (example,), {"words": {0: "length"}},
         about="The Python loop over the words is a Loop in it, of as many steps as there are words.",
         one=f"{len(example)} words", held_out=f"{len(calls)} sequences of up to {max(map(len, calls))} words",
-        calls=[(words,) for words in calls], scores=scores,
+        calls=[(words,) for words in calls], scores=lambda: wf.stack(wf.map(model, calls)),
     )  # fmt: skip
 
 

@@ -245,8 +245,6 @@ def show_shipping(page: Page, results: Results, corpus: Corpus, model: Climber) 
     places = max(len(node.children) for named in (*corpus.train, *corpus.held_out) for node in named.tree)
     levels = LevelClimber(model).eval()
     trees = [named.tree for named in corpus.held_out]
-    with wf.no_grad():
-        scores = wf.stack(wf.map(model, trees))
     axes = {"values": {0: "kinds"}, "children": {0: "levels", 1: "width"}, "roots": {0: "trees"}}
     one = _example(corpus.held_out).tree
     ship(
@@ -254,7 +252,7 @@ def show_shipping(page: Page, results: Results, corpus: Corpus, model: Climber) 
         about=f"The recursion is a Loop over levels in it: wf.onnx.levels makes arrays of trees, with places for "
         f"{places} children.",
         one=f"{one.size} nodes", held_out=f"{len(trees)} trees, in one call", calls=[levels.arrays(trees, places)],
-        scores=scores,
+        scores=lambda: wf.stack(wf.map(model, trees)),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
     with traced.in_eval_mode(), no_grad():
         for arrays, site in fresh_inputs(traced):
             try:
-                wanted = _results(traced, arrays)
+                wanted = results_of(traced, arrays)
             except Exception:
                 continue  # Not every size and every number is one the function takes.
             with explained(site):
@@ -74,7 +74,8 @@ def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
             _time(session, traced, report)
 
 
-def _results(traced: Traced, arrays: Sequence[Array]) -> list[Array]:
+def results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array]:
+    """What the function itself gives."""
     tensors: list[Tensor] = []
     take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
     return [t._array for t in tensors]
@@ -104,20 +105,20 @@ def _compare(
         results = session.run(None, {name: a for name, a in feed.items() if name in used})
     except Exception as error:
         raise ExportError(f"export: with {shown} ONNX Runtime cannot run the model: {_first_line(error)}",
-                          fix=_OTHER_WAY) from error  # fmt: skip
+                          fix=OTHER_WAY) from error  # fmt: skip
     for name, got, right in zip(report.outputs, results, wanted, strict=True):
         if got.shape != right.shape or got.dtype != right.dtype:
             raise ExportError(f"export: with {shown} ONNX Runtime gives {got.dtype}{list(got.shape)} for {name}, and "
-                              f"the function {right.dtype}{list(right.shape)}", fix=_OTHER_WAY)  # fmt: skip
+                              f"the function {right.dtype}{list(right.shape)}", fix=OTHER_WAY)  # fmt: skip
         apart, largest = _distance(got, right)
         if apart > _TOLERANCE.get(right.dtype.name, 0) * max(1.0, largest):
             raise ExportError(f"export: with {shown} ONNX Runtime gives other numbers for {name} than the function, up "
-                              f"to {apart:.3g} apart", fix=_OTHER_WAY)  # fmt: skip
+                              f"to {apart:.3g} apart", fix=OTHER_WAY)  # fmt: skip
         report.errors[name] = max(report.errors.get(name, 0.0), apart)
     report.checked.append(Checked(sizes, fresh))
 
 
-_OTHER_WAY = (
+OTHER_WAY = (
     "Perhaps Python takes another way there than in the examples: add an example of that kind, or leave the axis out "
     "of dynamic_axes."
 )

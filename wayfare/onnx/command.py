@@ -13,6 +13,7 @@ import numpy as np
 
 from wayfare.errors import ArgumentError, WayfareError
 from wayfare.onnx.export import export
+from wayfare.site import current_site
 from wayfare.spec import OF_NUMPY
 from wayfare.tensor import Tensor, wrap
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the file and print the report; returns the exit status."""
     sys.path.insert(0, os.getcwd())
+    started = f" ({current_site()})"
     try:
         function = find(options.target)
         names: list[str] | None = None
@@ -52,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
             raise ArgumentError("export: there are no examples", fix="Give --input for each input, or --examples.")
         print(export(function, examples, options.out, names, dynamic_axes=axes, opset=options.opset))
     except WayfareError as error:
-        print(f"wayfare export: {error}", file=sys.stderr)
+        # Where nothing of the user's was running, the line is that of whoever started the command.
+        print(f"wayfare export: {str(error).replace(started, '')}", file=sys.stderr)
         return 1
     finally:
         sys.path.pop(0)

@@ -34,6 +34,7 @@ class Examples:
         self.shape: Any = None
         for number, call in enumerate(calls):
             self._enter(number, call)
+        self._check_call()
         self.names = self._names(names)
         self.axes = self._axes(axes)
         for arrays in self.arrays[1:]:
@@ -63,6 +64,21 @@ class Examples:
                                         f"first has {have.dtype}{list(have.shape)}")  # fmt: skip
         self.arrays.append(arrays)
 
+    def _check_call(self) -> None:
+        """Can the function be called with so many arguments? A list of tensors is taken for several examples."""
+        target: Any = self.function.forward if isinstance(self.function, Module) else self.function
+        try:
+            signature = inspect.signature(target)
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind(*self.shape[1:])
+        except TypeError as why:
+            raise ArgumentTypeError(
+                f"export: an example has {len(self.shape) - 1} arguments, and the function is {signature}: {why}",
+                fix="An example is a tuple of all arguments of a call; a list holds several examples.",
+            ) from None
+
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Call the function with these tensors in the places of the examples' ones."""
         return self.function(*self.arguments(tensors))
@@ -74,9 +90,11 @@ class Examples:
     # -- names
 
     def _names(self, given: Sequence[str] | None) -> list[str]:
+        if given is not None and not isinstance(given, (list, tuple)):
+            raise ArgumentTypeError(f"export: input_names must be a list of names, it is {given!r}")
         found = self._found_names() if given is None else list(given)
         count = len(self.arrays[0])
-        if isinstance(given, str) or len(found) != count or not all(isinstance(n, str) and n for n in found):
+        if len(found) != count or not all(isinstance(n, str) and n for n in found):
             raise ArgumentError(f"export: the function takes {count} tensors, input_names are {given!r}",
                                 fix="Give a list of one name for each tensor among the arguments.")  # fmt: skip
         if len(set(found)) != count:
@@ -102,20 +120,27 @@ class Examples:
     def _axes(self, given: Any) -> list[dict[int, str]]:
         """The dynamic axes of each input, by name. `[0, 1]` for some axes gives them names of their own."""
         found: list[dict[int, str]] = [{} for _ in self.names]
-        for name, axes in dict(given or {}).items():
+        if given is not None and not isinstance(given, dict):
+            raise ArgumentTypeError(f"export: dynamic_axes must be a dictionary, it is {given!r}",
+                                    fix='Write it like {"x": {0: "batch"}}.')  # fmt: skip
+        for name, axes in (given or {}).items():
             if name not in self.names:
                 raise ArgumentError(f"export: dynamic_axes names {name!r}, and the inputs are "
                                     f"{', '.join(self.names)}")  # fmt: skip
             number = self.names.index(name)
             rank = self.arrays[0][number].ndim
+            if not isinstance(axes, (dict, list, tuple)):
+                raise ArgumentTypeError(f"export: dynamic_axes: the axes of {name} are {axes!r}",
+                                        fix=f'Write it like {{"{name}": {{0: "batch"}}}}.')  # fmt: skip
             named = dict(axes) if isinstance(axes, dict) else {a: f"{name}_axis_{a}" for a in axes}
             for axis, label in named.items():
-                if not isinstance(axis, int) or not -rank <= axis < rank:
+                if type(axis) is not int or not -rank <= axis < rank:
                     raise ArgumentError(f"export: dynamic_axes: {name} has {rank} dimensions, and no axis {axis!r}")
                 if not isinstance(label, str) or not label.isidentifier():
                     raise ArgumentError(f"export: dynamic_axes: the name of an axis cannot be {label!r}",
                                         fix='Use a name such as "batch".')  # fmt: skip
-                found[number][axis % rank] = label
+                if found[number].setdefault(axis % rank, label) != label:
+                    raise ArgumentError(f"export: dynamic_axes: axis {axis % rank} of {name} has two names")
         for arrays in self.arrays:
             self.sizes_of(arrays, found)
         return found

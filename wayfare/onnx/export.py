@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wayfare.errors import ArgumentError, ArgumentTypeError
+import numpy as np
+
+from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
+from wayfare.io.files import path_text
 from wayfare.onnx.builder import NEWEST_OPSET, OLDEST_OPSET
 from wayfare.onnx.check import check
 from wayfare.onnx.examples import Examples, runs_of
@@ -18,7 +23,7 @@ from wayfare.onnx.paths import merged
 from wayfare.onnx.program import Program
 from wayfare.onnx.report import ExportReport
 from wayfare.onnx.trace import Modules, Run, run
-from wayfare.onnx.write import Writer, onnx_package, saved
+from wayfare.onnx.write import Writer, add_metadata, onnx_package, saved
 
 # Runs at other sizes than the example's: formulas of two sizes have three unknowns.
 _OTHERS = 4
@@ -35,11 +40,24 @@ class Traced:
         self.modules = Modules(function)
         self.runs: list[Run] = []
         with self.in_eval_mode():
-            self.runs += runs_of(self.examples, lambda arrays: run(self.examples.call, arrays, self.modules), _OTHERS)
+            self.runs += runs_of(self.examples, self._run, _OTHERS)
+            self._run_again()
         outputs = _output_names(output_names, len(self.runs[0].results), self.examples.names)
         self.program: Program = simplified(
             merged(self.runs, self.modules, self.examples.names, self.examples.axes, outputs)
         )
+
+    def _run(self, arrays: list[Any]) -> Run:
+        return run(self.examples.call, arrays, self.modules)
+
+    def _run_again(self) -> None:
+        """The same call must give the same: Python's own random numbers, counters and clocks do not go into a file."""
+        first = self.runs[-1]
+        again = self._run(first.arrays)
+        for number, (a, b) in enumerate(zip(first.results, again.results, strict=False)):
+            if a.shape != b.shape or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                raise ExportError(f"export: result {number} of the function is another when it is called again with the "
+                                  "same tensors", fix="Take random numbers and what is counted as inputs.")  # fmt: skip
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
@@ -65,12 +83,14 @@ class Traced:
 
 
 def _output_names(given: Sequence[str] | None, count: int, inputs: list[str]) -> list[str]:
+    if given is not None and (not isinstance(given, (list, tuple)) or not all(isinstance(n, str) and n for n in given)):
+        raise ArgumentTypeError(f"export: output_names must be a list of names, it is {given!r}")
     names = list(given) if given is not None else ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
     both = [name for name in names if name in inputs]
     if both:
         raise ArgumentError(f"export: {both[0]!r} is the name of an input and of an output",
                             fix="Give others with input_names or output_names.")  # fmt: skip
-    if isinstance(given, str) or len(names) != count or len(set(names)) != count:
+    if len(names) != count or len(set(names)) != count:
         raise ArgumentError(f"export: the function returns {count} tensors, output_names are {given!r}",
                             fix="Give a list of that many different names.")  # fmt: skip
     return names
@@ -87,9 +107,12 @@ def export(
     `examples` is a tuple of arguments, or a list of such tuples: one for each way the function can take. Axes in
     `dynamic_axes` (`{"x": {0: "batch", 1: "length"}}`) stay open; equal names are equal sizes. Weights go to a file of
     their own, `<path>.data`, if there is more than 1 GB of them, or as `external_data` says. The file is compared with
-    the function in ONNX Runtime unless `check_results` is False, and timed unless `timed` is.
+    the function in ONNX Runtime unless `check_results` is False, and timed unless `timed` is. What was taken for granted
+    without being seen is a warning, and a note in the report.
     """
     onnx_package()
+    path_text("export", path)
+    _check_metadata(metadata)
     if not isinstance(opset, int) or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise ArgumentError(f"export: opset must be from {OLDEST_OPSET} to {NEWEST_OPSET}, it is {opset!r}")
     traced = Traced(fn_or_module, examples, input_names, dynamic_axes, output_names)
@@ -107,8 +130,20 @@ def export(
     with saved(model, path, external_data) as (file, files):
         if check_results:
             check(str(file), traced, report, timed)
+            add_metadata(file, {"wayfare.sizes": report.ranges, "wayfare.notes": report.notes})
         report.files = files
+    for note in report.notes:
+        warnings.warn(f"export: {note}", stacklevel=2)
     return report
+
+
+def _check_metadata(metadata: Any) -> None:
+    try:
+        entries = {} if metadata is None else {key: json.dumps(value) for key, value in metadata.items()}
+    except (AttributeError, TypeError, ValueError) as why:
+        raise ArgumentTypeError(f"export: metadata must be a dictionary of what JSON can hold: {why}") from None
+    if not all(isinstance(key, str) and key for key in entries):
+        raise ArgumentTypeError("export: the keys of metadata must be texts")
 
 
 def _specs(writer: Writer, values: list[Value]) -> dict[str, str]:

@@ -44,14 +44,18 @@ def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
                 tried.append(sizes)
                 given = examples.resized(arrays, sizes)
                 yield Fresh([_others(rng, a, b) for a, b in zip(given, arrays, strict=True)])
-    for sizes, site in untried(examples, tried):
-        if examples.elements(examples.arrays[0], sizes) <= _LARGEST:
-            given = examples.resized(examples.arrays[0], sizes)
-            yield Fresh([_others(rng, a, b) for a, b in zip(given, examples.arrays[0], strict=True)], site)
-        else:
-            shown = ", ".join(f"{label}={n}" for label, n in sizes.items())
-            traced.program.notes.append(f"the decision on a size at {site} is another with {shown}, which is too large "
-                                        "to be tried")  # fmt: skip
+    unlike = examples.sizes_of(traced.runs[0].arrays)
+    calls = [run.arrays for run in traced.runs if examples.sizes_of(run.arrays) == unlike]
+    first = examples.arrays[0]
+    for others, site in untried(examples, tried, calls):
+        small = [sizes for sizes in others if examples.elements(first, sizes) <= _LARGEST]
+        for sizes in small:
+            given = examples.resized(first, sizes)
+            yield Fresh([_others(rng, a, b) for a, b in zip(given, first, strict=True)], site)
+        if not small:
+            shown = ", ".join(f"{label}={n}" for label, n in others[0].items())
+            traced.program.notes.append(f"Python decides by a size at {site}, and goes another way with {shown}, which "
+                                        "is too large to be tried")  # fmt: skip
     decides = any(node.kind == "if" or node.attrs.get("asks") for node in traced.program.block.walk())
     for _ in range(_MIXED_MORE if traced.program.notes else _MIXED if decides else 0):
         yield Fresh(_mixed(rng, examples.arrays))

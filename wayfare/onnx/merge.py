@@ -255,7 +255,8 @@ class Merging:
             return Var(dtype, first.shape, array=first)
         if len({a.ndim for a in arrays}) > 1:
             raise Differs("arrays of different numbers of dimensions")
-        sizes = [self.fitting.explain(dict(zip(who, ns, strict=True))) for ns in zip(*[a.shape for a in arrays], strict=True)]
+        columns = zip(*[a.shape for a in arrays], strict=True)
+        sizes = [self.fitting.explain(dict(zip(who, column, strict=True))) for column in columns]
         if None in sizes:
             raise Differs(f"arrays of shapes {list(first.shape)} and {list(arrays[-1].shape)}")
         var = Var(dtype, tuple(n for n in sizes if n is not None))

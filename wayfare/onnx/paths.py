@@ -126,7 +126,8 @@ class Paths(Merging):
         if len({look.truth for look in looks}) == 1:
             raise refusal(
                 f"Python decides here by the value of a tensor, and it was {first.truth} in every example", first.site,
-                f"Add an example for which it is {not first.truth}, or use wf.where or wf.cond.",
+                "A file cannot raise: take the assert out." if first.site and first.site.text.startswith("assert")
+                else f"Add an example for which it is {not first.truth}, or use wf.where or wf.cond.",
             )
         return True
 
@@ -171,8 +172,8 @@ class Paths(Merging):
 
 # What to do in place of looking at a number.
 _INSTEAD = {
-    "item()": "Keep it a tensor: index with it, compute with it; a loop that runs so often is wf.while_loop, or wf.scan "
-    "over an input.",
+    "item()": "Keep it a tensor: index with it, compute with it; a loop that runs so often is wf.while_loop, or "
+    "wf.scan over an input.",
     "masked_select()": "Keep the shape: wf.where(mask, x, 0), or masked_fill.",
     "": "Compute with tensors (wf.where, masked_fill, index_select).",
 }
@@ -185,7 +186,7 @@ def _explained(what: str, difference: Differs, site: Any) -> Exception:
     if isinstance(difference, FromElsewhere):
         return refusal(
             f"{what} what different steps made in different runs, and no decision on a tensor says which", site,
-            "Choose it with wf.where or wf.cond, carry it with wf.scan or wf.while_loop, or add examples between these.",
+            "Choose it with wf.where or wf.cond, carry it with wf.scan or wf.while_loop, or add examples.",
         )
     return refusal(
         f"{what} {difference} in different runs, which follows from the sizes in no way that was understood", site,
@@ -210,8 +211,8 @@ def _check_forms(structures: Sequence[Any]) -> None:
         first, second = list(_plain_values(structures[0])), list(_plain_values(other))
         pair = next(((a, b) for a, b in zip(first, second, strict=False) if a != b), None)
         if pair is not None and len(first) == len(second):
-            raise refusal(f"the function returns the plain value {pair[0]!r} in one run and {pair[1]!r} in another, and "
-                          "a file would keep one of them", None,
+            raise refusal(f"the function returns the plain value {pair[0]!r} in one run and {pair[1]!r} in another, "
+                          "and a file would keep one of them", None,
                           "Return it as a tensor (wf.tensor), or leave it out.")  # fmt: skip
         raise refusal("the function returns other tuples, lists or dictionaries in one run than in another", None,
                       "Give the same form on every way.")  # fmt: skip

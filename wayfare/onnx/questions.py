@@ -6,19 +6,22 @@ granted without being seen. So the function is called once more with sizes that 
 
 from __future__ import annotations
 
+import itertools
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.autograd.modes import no_grad
 from wayfare.backend.cpu import Array
+from wayfare.debug.watching import Onlooker
 from wayfare.fusion.sizes import Guards, holds, noted, symbol
 from wayfare.onnx.examples import Examples, Sizes
 from wayfare.onnx.sizes import symbols_of
 from wayfare.site import Site, current_site
 from wayfare.spec import Size
+from wayfare.state import changed_mode
 from wayfare.tensor import Tensor, fill
 
 # So many questions are followed up.
@@ -29,23 +32,56 @@ _LADDER = sorted({1, 2, 3, 5, 6, 7, *[2**k + d for k in range(2, 31) for d in (-
 
 
 class Untried(NamedTuple):
-    """Sizes at which a question about them has an answer that no run has seen, and the line that asks."""
+    """Sizes at which a question about them has an answer that no run has seen, nearest first, and who asks."""
 
-    sizes: Sizes
+    sizes: list[Sizes]
     site: Site | None
 
 
+class _Table(threading.local):
+    """Sizes of the call that is being made, as numbers that remember what they are."""
+
+    dims: dict[int, int] = {}  # noqa: RUF012 - replaced as a whole
+
+
+_TABLE = _Table()
+
+
 class _Sized(Tensor):
-    """A tensor whose sizes remember that they are those of an input."""
+    """A tensor whose sizes remember that they follow from those of the inputs."""
 
-    __slots__ = ("dims",)
-
-    dims: tuple[int, ...]
+    __slots__ = ()
 
     @property
     def shape(self) -> Size:
         """The sizes."""
-        return Size(self.dims) if len(self.dims) == self._array.ndim else Size(self._array.shape)
+        dims = _TABLE.dims
+        return Size([dims.get(n, n) for n in self._array.shape])
+
+
+class _Sizing(Onlooker):
+    """Makes every result a tensor of that kind."""
+
+    allows_plans = False
+    allows_batches = False
+
+    def ran(self, op: Any, inputs: Any, outputs: Any, attrs: Any) -> None:
+        """After an op."""
+        for out in outputs:
+            if out.__class__ is Tensor:
+                out.__class__ = _Sized
+
+
+def _table(values: Sequence[int]) -> dict[int, int]:
+    """What a number of the call may be: a size, or what strides, borders and products make of one.
+
+    The sizes are primes unlike others. A number taken for a size by mistake does no harm: one more size is tried.
+    """
+    sizes = [symbol(number, value) for number, value in enumerate(values)]
+    made = [n // 2 for n in sizes] + [(n + 1) // 2 for n in sizes]
+    made += [n * k for n in sizes for k in (2, 3, 4, 8)] + [a * b for a, b in itertools.combinations(sizes, 2)]
+    made += [n + k for n in sizes for k in (-3, -2, 2, 3)] + [n + k for n in sizes for k in (-1, 1)] + sizes
+    return {int.__int__(n): n for n in made if n > 1}
 
 
 class _Located(dict[Any, bool]):
@@ -60,41 +96,41 @@ class _Located(dict[Any, bool]):
         self.sites.setdefault(question, current_site())
 
 
-def untried(examples: Examples, tried: Sequence[Sizes]) -> Iterator[Untried]:
-    """Sizes at which the function gets answers about its sizes that it has got at none of those tried."""
+def untried(examples: Examples, tried: Sequence[Sizes], calls: Sequence[Sequence[Array]]) -> Iterator[Untried]:
+    """Sizes at which the function gets answers about its sizes that it has got at none of those tried.
+
+    `calls` are the arguments to call it with, at sizes unlike others.
+    """
     labels = list(dict.fromkeys(label for named in examples.axes for label in named.values()))
     seen = [[sizes[label] for label in labels] for sizes in tried]
     found: set[Any] = set()
-    for arrays in examples.arrays if labels else ():
+    for arrays in calls if labels else ():
         have = examples.sizes_of(arrays)
         values = [have[label] for label in labels]
-        asked = _asked(examples, arrays, labels, values)
-        for question, answer in list(asked.items()):
+        asked = _asked(examples, arrays, values)
+        for question, answer in asked.items():
             if question in found or len(found) == _MOST or any(_flips(question, answer, one) for one in seen):
                 continue
-            other = _other_side(question, answer, values)
-            if other is not None:
+            others = _other_side(question, answer, values)
+            if others:
                 found.add(question)
-                yield Untried(dict(zip(labels, other, strict=True)), asked.sites[question])
+                yield Untried([dict(zip(labels, other, strict=True)) for other in others], asked.sites[question])
 
 
-def _asked(examples: Examples, arrays: Sequence[Array], labels: list[str], values: list[int]) -> _Located:
-    """The questions of one call. What goes wrong with such sizes would not go wrong with plain ones."""
-    dims = [symbol(number, value) for number, value in enumerate(values)]
-    tensors: list[Tensor] = []
-    for array, named in zip(arrays, examples.axes, strict=True):
-        tensor = fill(Tensor.__new__(_Sized), np.array(array))
-        assert isinstance(tensor, _Sized)
-        tensor.dims = tuple(dims[labels.index(named[axis])] if axis in named else n for axis, n in enumerate(array.shape))
-        tensors.append(tensor)
+def _asked(examples: Examples, arrays: Sequence[Array], values: list[int]) -> _Located:
+    """The questions of one call. What goes wrong with such sizes need not go wrong with plain ones."""
     noting, asked = noted(), _Located()
     noting.guards = asked
-    with noting, no_grad(), warnings.catch_warnings():
+    before, _TABLE.dims = _TABLE.dims, _table(values)
+    tensors = [fill(Tensor.__new__(_Sized), np.array(a)) for a in arrays]
+    with noting, changed_mode(watcher=_Sizing(), grad=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             examples.call(tensors)
         except Exception:
             return asked
+        finally:
+            _TABLE.dims = before
     return asked
 
 
@@ -106,18 +142,21 @@ def _flips(question: Any, answer: bool, values: Sequence[int]) -> bool:
         return False
 
 
-def _other_side(question: Any, answer: bool, values: Sequence[int]) -> list[int] | None:
-    """The nearest sizes at which a question has the other answer: one size changed, or all that it is about."""
+def _other_side(question: Any, answer: bool, values: Sequence[int]) -> list[list[int]]:
+    """The nearest sizes at which a question has the other answer, and twice that: one size changed, or all of them.
+
+    At the border itself both ways may come to the same (`min(n, 100)`).
+    """
     _, left, right = question
     about = sorted(symbols_of(left) | symbols_of(right))
     numbers = {n + d for n in (*_numbers(left), *_numbers(right)) for d in (-1, 0, 1)}
-    ladder = sorted({*_LADDER, *[n for n in numbers if n >= 1]}, key=lambda n: (n > 4096, n))
+    ladder = sorted({*_LADDER, *[n for n in numbers if n >= 1]})
     for changed in (*[[number] for number in about], about):
         for n in ladder:
-            other = [n if number in changed else value for number, value in enumerate(values)]
-            if _flips(question, answer, other):
-                return other
-    return None
+            both = [[m if number in changed else v for number, v in enumerate(values)] for m in (n, 2 * n)]
+            if _flips(question, answer, both[0]):
+                return [other for other in both if _flips(question, answer, other)]
+    return []
 
 
 def _numbers(formula: Any) -> Iterator[int]:

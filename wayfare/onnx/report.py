@@ -47,6 +47,13 @@ class ExportReport:
         self.errors: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
 
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The least and the largest size at which each dynamic axis was compared."""
+        names = dict.fromkeys(label for c in self.checked for label in c.sizes)
+        sizes = {name: [c.sizes[name] for c in self.checked] for name in names}
+        return {name: (min(tried), max(tried)) for name, tried in sizes.items()}
+
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
@@ -67,10 +74,10 @@ class ExportReport:
         yield from _listed("note", self.notes)
         if self.checked:
             fresh = sum(c.fresh for c in self.checked)
-            sizes = sorted({", ".join(f"{k}={v}" for k, v in c.sizes.items()) for c in self.checked if c.sizes})
             calls = f"{len(self.checked)} calls in ONNX Runtime, {fresh} of them on fresh inputs"
             yield from _listed("checked", [calls])
-            yield from _listed("at", sizes)
+            ranges = [f"{label} from {least} to {most}" for label, (least, most) in self.ranges.items()]
+            yield from _listed("sizes", [*ranges, "others were not tried"] if ranges else [])
             yield from _listed("apart", [f"{name} {error:.1e} at most" for name, error in self.errors.items()])
         if self.seconds:
             yield from _listed("time", [f"{name} {s * 1e6:.0f} µs" for name, s in self.seconds.items()])

@@ -14,6 +14,7 @@ import numpy as np
 
 from wayfare.errors import ExportError
 from wayfare.fusion.sizes import Dim, formula_of
+from wayfare.io.files import path_text
 from wayfare.onnx.builder import DTYPE_NUMBERS
 from wayfare.onnx.graph import Graph, Node, Value
 from wayfare.onnx.sizes import symbols_in
@@ -97,6 +98,15 @@ class Writer:
         return None if "" in names else _text(formula_of(n), self.size_names)
 
 
+def add_metadata(file: Path, entries: dict[str, Any]) -> None:
+    """Add to the metadata of a model that is written: messages of protobuf one behind the other are one message."""
+    more = onnx_package().ModelProto()
+    for key, value in entries.items():
+        more.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
+    with file.open("ab") as out:
+        out.write(more.SerializeToString())
+
+
 def _text(formula: Any, names: list[str]) -> str:
     if formula.__class__ is not tuple:
         return str(formula)
@@ -116,7 +126,7 @@ def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> It
     place of what was there. Gives the file to try, and the files as they will be.
     """
     onnx = onnx_package()
-    target = Path(path)
+    target = Path(path_text("export", path))
     if not target.parent.is_dir():
         raise ExportError(f"export: there is no folder {str(target.parent)!r}", fix="Make it first.")
     if external is None:

@@ -51,7 +51,7 @@ def rule_for(name: str, states: int, unused: int) -> Any:
         if not even and any(type(n) is not int for n in sizes):
             raise b.refuse("sequences of different lengths whose number depends on the input")
         if even:
-            rows, lengths = b.ops.reshape(x, shape=(steps, count, features)), None
+            rows, lengths = _steps_of(b, x, (steps, count, features)), None
         else:
             rows, lengths = _padded(b, x, sizes, features)
         weights = [_reordered(b, w, order) for w in (of_input, of_state)]
@@ -70,6 +70,23 @@ def rule_for(name: str, states: int, unused: int) -> Any:
         return (out, *finals, *[None] * unused)
 
     return rule
+
+
+def _steps_of(b: Any, x: Any, shape: tuple[Any, ...]) -> Any:
+    """Packed rows as [steps, sequences, features].
+
+    ONNX Runtime ends the whole process where a recurrence has no steps. So at least one is asked for: a sequence of none
+    is then an error of the Reshape, whose name says why.
+    """
+    steps, *others = shape
+    if not b.varies(steps):
+        return b.ops.reshape(x, shape=shape)
+    place, b.place = b.place, f"{b.place}/at_least_one_step" if b.place else "at_least_one_step"
+    try:
+        least = b.node("Max", b.size(steps), [1], shape=(1,))
+        return b.node("Reshape", x, b.node("Concat", least, b.sizes(others), axis=0), allowzero=1, shape=shape)
+    finally:
+        b.place = place
 
 
 def _reordered(b: Any, weight: Any, order: tuple[int, ...]) -> Any:

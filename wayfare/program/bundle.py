@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ArgumentError, ExportError, FileFormatError
+from wayfare.autograd.modes import no_grad
+from wayfare.backend.cpu import Array
+from wayfare.errors import ArgumentError, ExportError, FileFormatError, WayfareError
 from wayfare.io.files import open_for_reading, path_text, read, write
 from wayfare.io.header import strict_json
 from wayfare.io.structure import Plan
+from wayfare.onnx.check import OTHER_WAY, explained, results_of
 from wayfare.onnx.export import Traced
+from wayfare.onnx.fresh import fresh_inputs
 from wayfare.program.decode import Decoding
 from wayfare.program.encode import Encoding
 from wayfare.program.loaded import LoadedProgram
@@ -24,6 +29,8 @@ from wayfare.version import __version__
 _KEY, _WRITER = "wayfare.program", "wayfare.version"
 # No value of a program may take more bytes than this, unless the caller says so.
 _LIMIT = 1 << 32
+# Its loops may turn so often in one call.
+_TURNS = 1 << 24
 
 
 def export(
@@ -45,42 +52,70 @@ def export(
     planned = Plan("program")
     planned.arrays = encoding.arrays
     text = json.dumps(encoding.document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    _compare(_decoded(text, encoding.arrays, repr(name), _LIMIT, _TURNS, compiled=False), traced)
     write(planned, name, {_KEY: text, _WRITER: __version__})
-    loaded = load_program(name)
-    _compare(loaded, traced)
-    return loaded
+    for note in program.notes:
+        warnings.warn(f"export: {note}", stacklevel=2)
+    return load_program(name)
 
 
-def _compare(loaded: LoadedProgram, traced: Any) -> None:
-    """The file must do what the function did, at every size it was tried at."""
+def _compare(loaded: LoadedProgram, traced: Traced) -> None:
+    """The program must do what the function did, at every size it was tried at, and what it does with fresh inputs."""
     for made in traced.runs:
-        results = loaded._run(*[wrap(np.array(a)) for a in made.arrays])
-        for name, got, want in zip(loaded.output_names, results, made.results, strict=True):
-            near = np.allclose(got.numpy(), want, rtol=1e-4, atol=1e-5, equal_nan=want.dtype.kind == "f")
-            if got.shape != want.shape or not near:
-                raise ExportError(f"export: {name} of the program differs from that of the function",
-                                  fix="Please report this with the function.")  # fmt: skip
+        _compare_call(loaded, traced, made.arrays, made.results)
+    with traced.in_eval_mode(), no_grad():
+        for arrays, site in fresh_inputs(traced):
+            try:
+                wanted = results_of(traced, arrays)
+            except Exception:
+                continue  # Not every size and every number is one the function takes.
+            with explained(site):
+                _compare_call(loaded, traced, arrays, wanted)
 
 
-def load_program(path: str | os.PathLike[str], *, compiled: bool = True, limit: int = _LIMIT) -> LoadedProgram:
+def _compare_call(loaded: LoadedProgram, traced: Traced, arrays: Sequence[Any], wanted: Sequence[Any]) -> None:
+    sizes = traced.examples.sizes_of(arrays)
+    shown = ", ".join(f"{label}={n}" for label, n in sizes.items()) or "the example's sizes"
+    try:
+        results = loaded._run(*[wrap(np.array(a)) for a in arrays])
+    except WayfareError as error:
+        raise ExportError(f"export: with {shown} the program cannot run: {error.sentence}", fix=OTHER_WAY) from error
+    for name, got, want in zip(loaded.output_names, results, wanted, strict=True):
+        near = got.shape == want.shape and np.allclose(got.numpy(), want, rtol=1e-4, atol=1e-5,
+                                                       equal_nan=want.dtype.kind == "f")  # fmt: skip
+        if not near:
+            raise ExportError(f"export: with {shown} {name} of the program differs from that of the function",
+                              fix=OTHER_WAY)  # fmt: skip
+
+
+def load_program(
+    path: str | os.PathLike[str], *, compiled: bool = True, limit: int = _LIMIT, turns: int = _TURNS
+) -> LoadedProgram:
     """Read a file of `wf.export`. Nothing in it is code: it names ops of Wayfare's registry, and all is checked.
 
     `limit` bounds the bytes of any one value that the program makes; a file that would make larger ones is refused.
+    `turns` bounds how often the loops of the program turn in one call, all together: a file may describe one that never
+    ends.
     """
     name = path_text("load_program", path)
-    if type(limit) is not int or limit < 1:
-        raise ArgumentError(f"load_program: limit must be a number of bytes, it is {limit!r}")
+    for what, number in (("limit must be a number of bytes", limit), ("turns must be a number", turns)):
+        if type(number) is not int or number < 1:
+            raise ArgumentError(f"load_program: {what}, it is {number!r}")
     where = repr(name)
     with open_for_reading(name) as file:
         tensors, texts = read(file, os.fstat(file.fileno()).st_size, where)
     if _KEY not in texts or not isinstance(tensors, dict):
         raise FileFormatError(f"load_program: {where} holds tensors and no program",
                               fix="Read it with wf.load, or make a program with wf.export.")  # fmt: skip
-    document = strict_json(texts[_KEY], f"the graph of {where}")
+    return _decoded(texts[_KEY], {key: t.numpy() for key, t in tensors.items()}, where, limit, turns, compiled)
+
+
+def _decoded(text: str, arrays: dict[str, Array], where: str, limit: int, turns: int, compiled: bool) -> LoadedProgram:
+    document = strict_json(text, f"the graph of {where}")
     try:
-        found = Decoding(document, {key: t.numpy() for key, t in tensors.items()}, limit)
+        found = Decoding(document, arrays, limit)
     except Bad as why:
         raise refused(where, why) from None
     except RecursionError:
         raise refused(where, "its graph is nested too deeply") from None
-    return LoadedProgram(found.program, found.function, found.size_names, limit, compiled)
+    return LoadedProgram(found.program, found.function, found.size_names, limit, turns, compiled)

@@ -20,7 +20,8 @@ class LoadedProgram:
     form of the function's own.
     """
 
-    def __init__(self, program: Program, function: str, size_names: list[str], limit: int, compiled: bool) -> None:
+    def __init__(self, program: Program, function: str, size_names: list[str], limit: int, turns: int, compiled: bool
+                 ) -> None:  # fmt: skip
         self.name = function
         self.input_names = tuple(program.input_names)
         self.output_names = tuple(program.output_names)
@@ -31,7 +32,7 @@ class LoadedProgram:
             if var.array is not None and id(var) not in constants:
                 constants[id(var)] = wrap(var.array)
         self._weights = {var.name: constants[id(var)] for var in _variables(program) if id(var) in constants}
-        run, weights = opaque(Runner(program, constants, limit)), list(constants.values())
+        run, weights = opaque(Runner(program, constants, limit, turns)), list(constants.values())
 
         def call(*tensors: Tensor) -> list[Tensor]:
             del weights[len(weights) :]  # named here, so that what is compiled knows that it depends on them

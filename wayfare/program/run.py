@@ -22,9 +22,10 @@ _STACK = REGISTRY["stack"]
 class Runner:
     """A program ready to run, with its constants as tensors."""
 
-    def __init__(self, program: Program, constants: dict[int, Tensor], limit: int) -> None:
+    def __init__(self, program: Program, constants: dict[int, Tensor], limit: int, turns: int) -> None:
         self.program = program
         self.limit = limit
+        self.turns = turns
         self._constants = constants
         self._sizes: dict[int, list[tuple[int, int]]] = {}
         for number, (var, axis) in enumerate(program.symbols):
@@ -47,6 +48,7 @@ class _Call:
         self.runner = runner
         self.known = known
         self.sizes = sizes
+        self.turns = 0
 
     def bind(self, var: Var, tensor: Tensor) -> None:
         """A variable is this tensor from now on."""
@@ -133,6 +135,10 @@ class _Call:
             for column, part in zip(rows, outs[count:], strict=True):
                 column.append(part)
             step += 1
+            self.turns += 1
+            if self.turns > self.runner.turns:
+                raise OperationError(f"program: its loops have turned {self.runner.turns:,} times in this call",
+                                     fix="If that is right, give load_program more `turns`.")  # fmt: skip
         for var, tensor in zip(node.outputs[:count], carried, strict=True):
             self.bind(var, tensor)
         for var, column in zip(node.outputs[count:], rows, strict=True):
