@@ -53,6 +53,9 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
         return _while(cond_fn, body_fn, carried)
     question, body = _Part(cond_fn, shape, before), _Part(_as_tuple(body_fn), shape, before)
     traces = [tracer.block(part, before) for part in (question, body)]
+    if len(traces[0][1]) != 1:
+        raise ArgumentTypeError("while_loop: cond_fn must give one tensor that is true or false to be exported",
+                                fix="Compute it from what is carried.")  # fmt: skip
     _check_alike("while_loop", "what is carried changes:", before, traces[1][1], shape, body.result)
     with changed_mode(executor=None):
         final, _ = _apart("while_loop", _while(cond_fn, body_fn, carried))
@@ -82,8 +85,8 @@ def scan(
     rows, xs_shape = _apart("scan", xs)
     if not rows:
         raise ArgumentError("scan: xs holds no tensor", fix="Give what to go through.")
-    lengths = {t.shape[dim] for t in rows if t.ndim}
-    if len(lengths) != 1 or any(t.ndim == 0 for t in rows):
+    lengths = {t.shape[dim] for t in rows if -t.ndim <= dim < t.ndim}
+    if len(lengths) != 1 or any(not -t.ndim <= dim < t.ndim for t in rows):
         shown = ", ".join(str(t.spec) for t in rows)
         raise ShapeError(f"scan: xs must have one size in dimension {dim}, they are {shown}")
     (length,) = lengths
@@ -196,7 +199,8 @@ def _check_functions(name: str, *functions: Any) -> None:
 def _check_alike(name: str, what: str, a: Sequence[Tensor], b: Sequence[Tensor], first: Any, second: Any) -> None:
     """Two results of one form: the same structure, dtypes and shapes."""
     if first != second:
-        raise ArgumentError(f"{name}: {what} tensors in different tuples, lists or dictionaries")
+        raise ArgumentError(f"{name}: {what} plain values, or tensors in different tuples, lists or dictionaries",
+                            fix="What changes must be a tensor: wf.tensor(0) counts.")  # fmt: skip
     for x, y in zip(a, b, strict=True):
         if x.dtype is not y.dtype or x.ndim != y.ndim:
             raise ArgumentError(f"{name}: {what} {x.spec} and {y.spec}")

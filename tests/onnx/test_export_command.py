@@ -56,3 +56,8 @@ def test_a_function_with_examples_of_its_own(folder):
 def test_what_is_wrong_is_said_and_the_status_is_1(folder, capsys, arguments, words):
     assert main(["export", *arguments, "--out", "m.onnx"]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_the_line_of_whoever_started_the_command_is_not_named(folder, capsys):
+    assert main(["export", "mine_to_ship:double", "--out", "m.onnx"]) == 1
+    assert "test_export_command" not in capsys.readouterr().err

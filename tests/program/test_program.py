@@ -210,3 +210,25 @@ def test_the_limit_holds_for_other_sizes_too(tmp_path):
     assert program(wf.ones(30)).shape == (30, 30)
     with pytest.raises(RuntimeError, match="mul would make a value of 4,096 bytes, over the limit of 4,000"):
         program(wf.ones(32))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_loop_that_never_ends_is_ended(tmp_path, compiled):
+    def f(x):
+        return wf.while_loop(lambda v: v.sum() > -1e9, lambda v: (v * 1,), (x,))
+
+    wf.export(f, (wf.full((3,), -1e10),), tmp_path / "f.wf")
+    program = wf.load_program(tmp_path / "f.wf", turns=1000, compiled=compiled)
+    with pytest.raises(wf.errors.OperationError, match="turned 1,000 times"):
+        program(wf.ones(3))
+    with pytest.raises(wf.errors.ArgumentError, match="turns must be a number"):
+        wf.load_program(tmp_path / "f.wf", turns=0)
+
+
+def test_places_that_are_rounded_down(tmp_path):
+    def twice(x):
+        return x[wf.tensor(np.arange(2 * x.shape[0]) // 2)]
+
+    program = wf.export(twice, (wf.randn(4, 2),), tmp_path / "f.wf", dynamic_axes={"x": {0: "rows"}})
+    x = wf.randn(7, 2)
+    assert (program(x) == twice(x)).all()

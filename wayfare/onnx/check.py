@@ -13,11 +13,13 @@ from wayfare.autograd.modes import no_grad
 from wayfare.backend.cpu import Array
 from wayfare.compiled.decorator import compile as compiled
 from wayfare.compiled.structure import take_apart
+from wayfare.debug.watching import Onlooker
 from wayfare.errors import ExportError
 from wayfare.onnx.fresh import fresh_inputs
 from wayfare.onnx.report import Checked, ExportReport
 from wayfare.onnx.write import onnx_package
 from wayfare.site import Site
+from wayfare.state import changed_mode
 from wayfare.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 # How far results may be apart, relative to the largest number among them.
 _TOLERANCE = {"float16": 2e-2, "float32": 5e-4, "float64": 1e-8}
+# A call on fresh inputs may take so many ops, and each may make so many elements, more for long and large examples.
+_PATIENCE, _ROOM, _MOST_ROOM = 20_000, 1 << 22, 1 << 27
 # Seconds for which each side is timed.
 _TIMED = 0.05
 
@@ -64,21 +68,43 @@ def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
         _compare(session, traced, report, made.arrays, made.results, fresh=False)
     with traced.in_eval_mode(), no_grad():
         for arrays, site in fresh_inputs(traced):
-            try:
-                wanted = results_of(traced, arrays)
-            except Exception:
-                continue  # Not every size and every number is one the function takes.
-            with explained(site):
-                _compare(session, traced, report, arrays, wanted, fresh=True)
+            wanted = results_of(traced, arrays)
+            if wanted is not None:
+                with explained(site):
+                    _compare(session, traced, report, arrays, wanted, fresh=True)
         if timed:
             _time(session, traced, report)
 
 
-def results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array]:
-    """What the function itself gives."""
+def results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
+    """What the function itself gives; None for what it does not take, or where it does not come to an end."""
     tensors: list[Tensor] = []
-    take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
+    longest = max(len(run.trace.events) for run in traced.runs)
+    largest = max(a.size for run in traced.runs for a in (*run.arrays, *run.results))
+    patience = _Patience(max(_PATIENCE, 100 * longest), min(max(_ROOM, 1000 * largest), _MOST_ROOM))
+    try:
+        with changed_mode(watcher=patience):
+            take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
+    except Exception:
+        return None
     return [t._array for t in tensors]
+
+
+class _Patience(Onlooker):
+    """Lets only so many ops run, on arrays of only so many elements: made-up numbers may keep a loop going for ever."""
+
+    allows_plans = False
+    allows_batches = False
+
+    def __init__(self, ops: int, room: int) -> None:
+        self._left = ops
+        self._room = room
+
+    def ran(self, op: Any, inputs: Any, outputs: Any, attrs: Any) -> None:
+        """After an op."""
+        self._left -= 1
+        if self._left < 0 or any(out.numel() > self._room for out in outputs):
+            raise TimeoutError
 
 
 @contextmanager

@@ -41,11 +41,12 @@ class Traced:
         self.runs: list[Run] = []
         with self.in_eval_mode():
             self.runs += runs_of(self.examples, self._run, _OTHERS)
-            self._run_again()
         outputs = _output_names(output_names, len(self.runs[0].results), self.examples.names)
         self.program: Program = simplified(
             merged(self.runs, self.modules, self.examples.names, self.examples.axes, outputs)
         )
+        with self.in_eval_mode():
+            self._run_again()
 
     def _run(self, arrays: list[Any]) -> Run:
         return run(self.examples.call, arrays, self.modules)
@@ -56,8 +57,9 @@ class Traced:
         again = self._run(first.arrays)
         for number, (a, b) in enumerate(zip(first.results, again.results, strict=False)):
             if a.shape != b.shape or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                raise ExportError(f"export: result {number} of the function is another when it is called again with the "
-                                  "same tensors", fix="Take random numbers and what is counted as inputs.")  # fmt: skip
+                raise ExportError(f"export: result {number} of the function is another when it is called again with "
+                                  "the same tensors",
+                                  fix="Take random numbers and what is counted as inputs.")  # fmt: skip
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
@@ -107,8 +109,8 @@ def export(
     `examples` is a tuple of arguments, or a list of such tuples: one for each way the function can take. Axes in
     `dynamic_axes` (`{"x": {0: "batch", 1: "length"}}`) stay open; equal names are equal sizes. Weights go to a file of
     their own, `<path>.data`, if there is more than 1 GB of them, or as `external_data` says. The file is compared with
-    the function in ONNX Runtime unless `check_results` is False, and timed unless `timed` is. What was taken for granted
-    without being seen is a warning, and a note in the report.
+    the function in ONNX Runtime unless `check_results` is False, and timed unless `timed` is. What was taken for
+    granted without being seen is a warning, and a note in the report.
     """
     onnx_package()
     path_text("export", path)

@@ -47,12 +47,12 @@ def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
     unlike = examples.sizes_of(traced.runs[0].arrays)
     calls = [run.arrays for run in traced.runs if examples.sizes_of(run.arrays) == unlike]
     first = examples.arrays[0]
-    for others, site in untried(examples, tried, calls):
+    for others, site, by_user in untried(examples, tried, calls):
         small = [sizes for sizes in others if examples.elements(first, sizes) <= _LARGEST]
         for sizes in small:
             given = examples.resized(first, sizes)
             yield Fresh([_others(rng, a, b) for a, b in zip(given, first, strict=True)], site)
-        if not small:
+        if by_user and not small:
             shown = ", ".join(f"{label}={n}" for label, n in others[0].items())
             traced.program.notes.append(f"Python decides by a size at {site}, and goes another way with {shown}, which "
                                         "is too large to be tried")  # fmt: skip
@@ -86,13 +86,14 @@ def _others(rng: Any, array: Array, like: Array) -> Array:
 
 
 def _mixed(rng: Any, calls: list[list[Array]]) -> list[Array]:
-    """One of the examples with numbers out of all of them, floats turned and stretched."""
+    """One of the examples with numbers out of all of them; floats stretched, and turned where they have both signs."""
     like = calls[rng.integers(len(calls))]
     made = []
     for number, array in enumerate(like):
         pool = np.concatenate([call[number].reshape(-1) for call in calls])
         mixed = _others(rng, array, pool)
         if array.dtype.kind == "f":
-            mixed = np.asarray(mixed * rng.choice([1, 1, -1]) * rng.choice([0.1, 0.3, 1, 3]), array.dtype)
+            sign = rng.choice([1, 1, -1]) if (pool < 0).any() and (pool > 0).any() else 1
+            mixed = np.asarray(mixed * sign * rng.choice([0.1, 0.3, 1, 3]), array.dtype)
         made.append(mixed)
     return made

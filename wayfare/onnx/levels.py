@@ -51,14 +51,14 @@ def levels(
     roots = trees if isinstance(trees, list) else [trees]
     if not roots:
         raise ArgumentError("levels: the list of trees is empty", fix="Give at least one tree.")
-    depth, leaves, inner = _depths(roots, children or _children_of)
+    find = _Once(children or _children_of)
+    depth, leaves, inner = _depths(roots, find)
     if not leaves:
         raise ArgumentError("levels: the trees have no leaves")
     by_level: list[list[Any]] = [[] for _ in range(max(depth.values()))]
     for node in inner:
         by_level[depth[id(node)] - 1].append(node)
     width = max(map(len, by_level), default=0)
-    find = children or _children_of
     most = max((len(find(node)) for node in inner), default=0)
     if arity is None:
         arity = most or 2
@@ -75,6 +75,19 @@ def levels(
     held = [(value or _value_of)(leaf) for leaf in leaves]
     values = stack(held) if isinstance(held[0], Tensor) else tensor(held)
     return Levels(values, wrap(places), wrap(np.array([row[id(root)] for root in roots], np.int64)))
+
+
+class _Once:
+    """The children of each node, asked for once and kept: they may be made anew each time."""
+
+    def __init__(self, children: Callable[[Any], Sequence[Any]]) -> None:
+        self._children = children
+        self._kept: dict[int, tuple[Any, Sequence[Any]]] = {}
+
+    def __call__(self, node: Any) -> Sequence[Any]:
+        if id(node) not in self._kept:
+            self._kept[id(node)] = (node, self._children(node))
+        return self._kept[id(node)][1]
 
 
 def _depths(roots: list[Any], children: Callable[[Any], Sequence[Any]]) -> tuple[dict[int, int], list[Any], list[Any]]:
@@ -131,6 +144,8 @@ def over_levels(
 
     A state is a tensor, or several in a tuple, with a row for each leaf or node.
     """
+    if not isinstance(arrays, tuple) or len(arrays) != 3:
+        raise ArgumentTypeError(f"over_levels: takes what levels() gives, not {type(arrays).__name__}")
     values, children, roots = arrays
     parts: list[Tensor] = []
     shape = take_apart(leaf(values), parts, [])

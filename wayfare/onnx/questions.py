@@ -7,9 +7,11 @@ granted without being seen. So the function is called once more with sizes that 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,23 +21,30 @@ from wayfare.debug.watching import Onlooker
 from wayfare.fusion.sizes import Guards, holds, noted, symbol
 from wayfare.onnx.examples import Examples, Sizes
 from wayfare.onnx.sizes import symbols_of
-from wayfare.site import Site, current_site
+from wayfare.site import INSIDE, Site, current_site
 from wayfare.spec import Size
 from wayfare.state import changed_mode
 from wayfare.tensor import Tensor, fill
 
+_SIZES_FILE = symbol.__code__.co_filename
 # So many questions are followed up.
 _MOST = 16
+# The call may take so many ops; what is asked later is not heard.
+_PATIENCE = 50_000
 # Sizes to try for the other answer, beside the numbers that the question itself has.
 _LADDER = sorted({1, 2, 3, 5, 6, 7, *[2**k + d for k in range(2, 31) for d in (-1, 0, 1)],
                   *[10**k + d for k in range(1, 10) for d in (-1, 0, 1)]})  # fmt: skip
 
 
 class Untried(NamedTuple):
-    """Sizes at which a question about them has an answer that no run has seen, nearest first, and who asks."""
+    """Sizes at which a question about them has an answer that no run has seen, nearest first, and who asks.
+
+    Wayfare itself asks about sizes (`by_user` is False) to choose between ways that come to the same.
+    """
 
     sizes: list[Sizes]
     site: Site | None
+    by_user: bool
 
 
 class _Table(threading.local):
@@ -65,8 +74,14 @@ class _Sizing(Onlooker):
     allows_plans = False
     allows_batches = False
 
+    def __init__(self) -> None:
+        self._left = _PATIENCE
+
     def ran(self, op: Any, inputs: Any, outputs: Any, attrs: Any) -> None:
         """After an op."""
+        self._left -= 1
+        if self._left < 0:
+            raise TimeoutError
         for out in outputs:
             if out.__class__ is Tensor:
                 out.__class__ = _Sized
@@ -90,10 +105,16 @@ class _Located(dict[Any, bool]):
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[Any, Site | None] = {}
+        self.by_user: set[Any] = set()
 
     def __setitem__(self, question: Any, answer: bool) -> None:
         super().__setitem__(question, answer)
         self.sites.setdefault(question, current_site())
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == _SIZES_FILE:
+            frame = frame.f_back
+        if frame is not None and not INSIDE[frame.f_code.co_filename]:
+            self.by_user.add(question)
 
 
 def untried(examples: Examples, tried: Sequence[Sizes], calls: Sequence[Sequence[Array]]) -> Iterator[Untried]:
@@ -114,7 +135,8 @@ def untried(examples: Examples, tried: Sequence[Sizes], calls: Sequence[Sequence
             others = _other_side(question, answer, values)
             if others:
                 found.add(question)
-                yield Untried([dict(zip(labels, other, strict=True)) for other in others], asked.sites[question])
+                yield Untried([dict(zip(labels, other, strict=True)) for other in others], asked.sites[question],
+                              question in asked.by_user)  # fmt: skip
 
 
 def _asked(examples: Examples, arrays: Sequence[Array], values: list[int]) -> _Located:

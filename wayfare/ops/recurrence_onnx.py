@@ -75,16 +75,15 @@ def rule_for(name: str, states: int, unused: int) -> Any:
 def _steps_of(b: Any, x: Any, shape: tuple[Any, ...]) -> Any:
     """Packed rows as [steps, sequences, features].
 
-    ONNX Runtime ends the whole process where a recurrence has no steps. So at least one is asked for: a sequence of none
-    is then an error of the Reshape, whose name says why.
+    ONNX Runtime ends the whole process where a recurrence has no steps or no sequences. So at least one of each is
+    asked for: what is empty is then an error of the Reshape, whose name says why.
     """
-    steps, *others = shape
-    if not b.varies(steps):
+    if not any(map(b.varies, shape)):
         return b.ops.reshape(x, shape=shape)
-    place, b.place = b.place, f"{b.place}/at_least_one_step" if b.place else "at_least_one_step"
+    place, b.place = b.place, f"{b.place}/not_empty" if b.place else "not_empty"
     try:
-        least = b.node("Max", b.size(steps), [1], shape=(1,))
-        return b.node("Reshape", x, b.node("Concat", least, b.sizes(others), axis=0), allowzero=1, shape=shape)
+        counts = b.node("Max", b.sizes(shape[:2]), [1], shape=(2,))
+        return b.node("Reshape", x, b.node("Concat", counts, b.sizes(shape[2:]), axis=0, shape=(3,)), shape=shape)
     finally:
         b.place = place
 

@@ -156,10 +156,12 @@ class Decoding:
             raise Bad("a number of its graph is none")
 
     def _check_grid(self, node: Node) -> None:
-        start, steps = node.attrs.get("start"), node.attrs.get("steps")
+        start, steps, over = node.attrs.get("start"), node.attrs.get("steps"), node.attrs.get("over")
         numbers = [start, *steps] if isinstance(steps, tuple) else [None]
         if len(node.outputs) != 1 or node.inputs or not all(isinstance(n, (int, float)) for n in numbers):
             raise Bad("a grid of its graph is none")
+        if type(over) is not int or over < 1 or (over > 1 and node.outputs[0].dtype is not int64):
+            raise Bad("a grid of its graph is divided by what it cannot be")
         if len(numbers) - 1 != len(node.outputs[0].shape):
             raise Bad("a grid of its graph has other steps than dimensions")
 

@@ -102,7 +102,7 @@ class _Call:
         self.bind(var, wrap(np.asarray(self.settled(node.attrs["value"])).astype(var.dtype.numpy)))
 
     def _grid(self, node: Node) -> None:
-        """start + Σ step·index along the axes."""
+        """(start + Σ step·index along the axes) // over."""
         self._check_room(node)
         (var,) = node.outputs
         shape = self.settled(var.shape)
@@ -111,7 +111,7 @@ class _Call:
             if step:
                 ramp = (np.arange(shape[axis]) * step).astype(var.dtype.numpy)
                 total += ramp.reshape(-1, *[1] * (len(shape) - axis - 1))
-        self.bind(var, wrap(total))
+        self.bind(var, wrap(total if node.attrs["over"] == 1 else total // node.attrs["over"]))
 
     def _if(self, node: Node) -> None:
         way = 0 if bool(self.known[id(node.inputs[0])]) else 1
