@@ -10,6 +10,7 @@ import pytest
 import wayfare as wf
 from tests.oracle.summary import pytest_terminal_summary  # noqa: F401  (a hook: pytest finds it by its name)
 from wayfare.settings import settings
+from wayfare.state import STATE, set_mode
 
 # Property tests time nothing: the first example pays for imports and caches, and machines differ.
 hypothesis.settings.register_profile("here", deadline=None)
@@ -53,11 +54,13 @@ def no_cycle_collector():
 
 
 @pytest.fixture(autouse=True)
-def the_state_is_restored():
-    """No test leaves a mode in force: that would change what those after it see."""
-    yield
-    from wayfare.state import STATE, set_mode
+def the_state_is_restored(request):
+    """No test leaves a mode in force: that would change what those after it see.
 
+    Ctrl-C may come between the change of a mode and the `with` block that would take it back; no Python code can help
+    that, so tests that press it are only cleaned up after.
+    """
+    yield
     left = STATE.mode
     set_mode(None)
-    assert left is None, "a mode is still in force after the test"
+    assert left is None or "interrupt" in request.node.name, "a mode is still in force after the test"
