@@ -263,3 +263,14 @@ def test_import_does_not_need_onnx():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 'pip install "wayfare[onnx]"' in done.stdout
+
+
+def test_nothing_dead_is_written_and_maxima_have_no_places(tmp_path):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 9, 2)).eval()
+    path = tmp_path / "net.onnx"
+    wf.onnx.export(model, (wf.randn(2, 1, 8, 8),), path, dynamic_axes={"input": {0: "batch"}})
+    graph = onnx.load(path).graph
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    assert all(read & set(node.output) for node in graph.node)
+    assert [len(node.output) for node in graph.node if node.op_type == "MaxPool"] == [1]
+    assert {tensor.name for tensor in graph.initializer} <= read

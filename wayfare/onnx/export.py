@@ -119,6 +119,7 @@ def export(
         raise ArgumentError(f"export: opset must be from {OLDEST_OPSET} to {NEWEST_OPSET}, it is {opset!r}")
     traced = Traced(fn_or_module, examples, input_names, dynamic_axes, output_names)
     graph = Lowering(traced.program, opset).graph()
+    graph.prune()
     about = {
         "wayfare.function": getattr(fn_or_module, "__name__", type(fn_or_module).__name__),
         "wayfare.examples": [[list(a.shape) for a in arrays] for arrays in traced.examples.arrays],

@@ -137,3 +137,30 @@ class Graph:
             for value in node.attributes.values():
                 if isinstance(value, Graph):
                     yield from value.walk()
+
+    def prune(self) -> None:
+        """Leave out nodes and initializers that nothing reads, and the places of maxima where only those are wanted."""
+        kept: list[Node] = []
+        used = {value.name for value in self.outputs}
+        for node in reversed(self.nodes):
+            if used.isdisjoint(node.outputs):
+                continue
+            if node.kind == "MaxPool" and len(node.outputs) == 2 and node.outputs[1] not in used:
+                # With them the runtime takes a slower way.
+                del node.outputs[1]
+            used.update(node.inputs)
+            for value in node.attributes.values():
+                if isinstance(value, Graph):
+                    value.prune()
+                    used.update(name for inner in value.walk() for name in inner._read())
+            kept.append(node)
+        self.nodes = kept[::-1]
+        made = {name for node in self.nodes for name in node.outputs} | {value.name for value in self.inputs}
+        self.initializers = {name: array for name, array in self.initializers.items() if name in used}
+        self.values = {name: v for name, v in self.values.items() if name in made or name in self.initializers}
+
+    def _read(self) -> Iterator[str]:
+        for node in self.nodes:
+            yield from node.inputs
+        for value in self.outputs:
+            yield value.name
