@@ -28,7 +28,6 @@ from benchmarks.worker import Worker
 SUMMARY = "models written for one example: trees, sequences, taggers, parsers, graphs, batched by map"
 
 WIDTH = 100
-MILLI = 1e3
 MICRO = 1e6
 DYNET_MEMORY = 1024  # megabytes it takes at its start
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -164,7 +163,7 @@ def steps(report: Report, rows: list[Row], data: str) -> None:
             report.skip("steps", f"{row.title}, {side.name}", reason)
     sides = [side for side in COLUMNS if any(side in outcome.seconds for outcome in outcomes)]
     cells = [
-        [row.title, *(outcome.cell(side, MILLI) for side in sides)]
+        [row.title, *(outcome.cell(side, "ms") for side in sides)]
         for row, outcome in zip(rows, outcomes, strict=True)
     ]
     columns = ["ms", *(side.name for side in sides)]
@@ -174,11 +173,8 @@ def steps(report: Report, rows: list[Row], data: str) -> None:
 
 def measured(row: Row, outcome: Outcome, against: Side, limit: Limit) -> Measurement:
     """How `map` stands against another side."""
-    pairs = zip(outcome.seconds[MAP], outcome.seconds[against], strict=False)
-    rounds = [[seconds * MILLI for seconds in side] for side in zip(*pairs, strict=True)]
-    disturbed = "~" * bool(outcome.disturbed & {MAP, against})
     name = "PyTorch per example" + ", 1 thread" * (against is TORCH_SINGLE) if against in PER_EXAMPLE else against.name
-    return Measurement("steps", f"{disturbed}{row.title}, over {name}", "ms", rounds, limit.must, limit.aim)
+    return outcome.measured("steps", f"{row.title}, over {name}", "ms", MAP, against, limit.must, limit.aim)
 
 
 def curve(report: Report, data: str) -> None:
@@ -221,7 +217,6 @@ def curve(report: Report, data: str) -> None:
         title = f"µs of recording and grouping for each recorded node, {judged_count} examples"
         rows = [Measurement("curve", title, "µs", [[overhead]], MUST_OVERHEAD, AIM_OVERHEAD, absolute=True)]
         judge(report, "Overhead", rows)
-
 
 
 def _least(worker: Worker, repeats: int) -> dict[str, float]:

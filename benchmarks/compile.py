@@ -35,7 +35,6 @@ SUMMARY = "compiled training steps: small and large models, loops, branches, man
 
 WIDTH = 100
 COMPARED = {"rate": 1e-3}  # while results are compared: what a wrong update does must show in the losses
-UNITS = {"µs": 1e6, "ms": 1e3}
 BEST = None  # whoever is the fastest peer
 
 
@@ -79,10 +78,7 @@ class Row:
 
     def measured(self, part: str, title: str, outcome: Outcome, mine: Side, against: Side, limit: Limit) -> Measurement:
         """How one side stands against another."""
-        pairs = zip(outcome.seconds[mine], outcome.seconds[against], strict=False)
-        rounds = [[seconds * UNITS[self.unit] for seconds in side] for side in zip(*pairs, strict=True)]
-        disturbed = "~" * bool(outcome.disturbed & {mine, against})
-        return Measurement(part, disturbed + title, self.unit, rounds, limit.must, limit.aim)
+        return outcome.measured(part, title, self.unit, mine, against, limit.must, limit.aim)
 
 
 SMALL_MLP = {"batch": 32, "sizes": (16, 32, 32, 4)}
@@ -130,7 +126,7 @@ def steps(report: Report, rows: list[Row]) -> None:
     cells, judged = [], []
     for row in rows:
         outcome = row.compete(report.options, [side for side in COLUMNS if side not in row.without] + list(row.more))
-        cells.append([f"{row.title}, {row.unit}", *(outcome.cell(side, UNITS[row.unit]) for side in COLUMNS)])
+        cells.append([f"{row.title}, {row.unit}", *(outcome.cell(side, row.unit) for side in COLUMNS)])
         report.curves[f"seconds, {row.name}"] = {side.name: found for side, found in outcome.seconds.items()}
         for limit in row.limits:
             against = limit.against or outcome.fastest(PEERS)
@@ -150,7 +146,7 @@ def replays(report: Report) -> None:
         if row.name not in REPLAYED:
             continue
         outcome = row.compete(report.options, [STATIC, DYNAMIC])
-        cells.append([f"{row.title}, {row.unit}", *(outcome.cell(side, UNITS[row.unit]) for side in (STATIC, DYNAMIC))])
+        cells.append([f"{row.title}, {row.unit}", *(outcome.cell(side, row.unit) for side in (STATIC, DYNAMIC))])
         if STATIC in outcome.seconds and DYNAMIC in outcome.seconds:
             limit = Limit(STATIC, MUST_REPLAY, AIM_REPLAY)
             judged.append(row.measured("dynamic", row.title, outcome, DYNAMIC, STATIC, limit))
@@ -174,7 +170,7 @@ def _explain(report: Report, row: Row, outcome: Outcome) -> None:
         report.skip("steps", f"{row.title}, {side.name}", reason)
     for side in row.more:
         if side in outcome.seconds:
-            report.note(f"  {row.title}: {side.name} takes {outcome.cell(side, UNITS[row.unit])} {row.unit}")
+            report.note(f"  {row.title}: {side.name} takes {outcome.cell(side, row.unit)} {row.unit}")
     made = outcome.compilations.get(TORCH_COMPILE)
     if made and made["breaks"]:
         report.note(f"  {row.title}: torch.compile made {made['graphs']} graphs, with {made['breaks']} breaks")

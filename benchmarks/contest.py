@@ -14,9 +14,11 @@ import numpy as np
 
 from benchmarks import harness, quiet
 from benchmarks.agreement import difference
-from benchmarks.harness import BenchmarkError, Options, Skipped, figure
+from benchmarks.harness import BenchmarkError, Measurement, Options, Skipped, figure
 from benchmarks.sides import Side
 from benchmarks.worker import Worker
+
+UNITS = {"µs": 1e6, "ms": 1e3}  # how many make a second
 
 
 @dataclass
@@ -28,11 +30,20 @@ class Outcome:
     disturbed: set[Side] = field(default_factory=set)  # sides whose threads had to wait for a core
     compilations: dict[Side, dict[str, int]] = field(default_factory=dict)  # what each compiled, in its own units
 
-    def cell(self, side: Side, factor: float) -> str:
+    def cell(self, side: Side, unit: str) -> str:
         """The best round as a table shows it."""
         if side not in self.seconds:
             return "—"
-        return "~" * (side in self.disturbed) + figure(min(self.seconds[side]) * factor)
+        return "~" * (side in self.disturbed) + figure(min(self.seconds[side]) * UNITS[unit])
+
+    def measured(
+        self, part: str, title: str, unit: str, mine: Side, against: Side, must: float | None, aim: float | None = None
+    ) -> Measurement:
+        """How one side stands against another, both of which ran."""
+        pairs = zip(self.seconds[mine], self.seconds[against], strict=False)
+        rounds = [[seconds * UNITS[unit] for seconds in side] for side in zip(*pairs, strict=True)]
+        disturbed = "~" * bool(self.disturbed & {mine, against})
+        return Measurement(part, disturbed + title, unit, rounds, must, aim)
 
     def fastest(self, sides: list[Side]) -> Side | None:
         """Which of these sides ran fastest; None if none ran."""

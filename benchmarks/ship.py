@@ -20,7 +20,6 @@ from benchmarks.sides import COMPILED, EAGER, PYTORCH, TORCH, WAYFARE, Side
 SUMMARY = "answering requests: compiled inference and ONNX files, one request at a time and 64 at once"
 
 WIDTH = 100
-UNITS = {"µs": 1e6, "ms": 1e3}
 ONE, MANY = 1, 64
 MUST, MUST_SMALL = 1.0, 0.2  # the second: for one request to a small model
 WARM = 300  # requests before the first round: the tree model meets every tree once
@@ -95,7 +94,7 @@ def answers(report: Report, title: str, unit: str, chosen: list[Model], batch: i
     cells, judged = [], []
     for model in chosen:
         outcome = model.compete(report.options, batch, data)
-        cells.append([model.title, *(outcome.cell(side, UNITS[unit]) for side in COLUMNS)])
+        cells.append([model.title, *(outcome.cell(side, unit) for side in COLUMNS)])
         report.curves[f"seconds, {_name(model, batch)}"] = {
             side.name: found for side, found in outcome.seconds.items()
         }
@@ -112,12 +111,9 @@ def measured(
     model: Model, batch: int, unit: str, outcome: Outcome, mine: Side, other: Side, must: float | None
 ) -> Measurement:
     """How one side stands against another."""
-    pairs = zip(outcome.seconds[mine], outcome.seconds[other], strict=False)
-    rounds = [[seconds * UNITS[unit] for seconds in side] for side in zip(*pairs, strict=True)]
-    disturbed = "~" * bool(outcome.disturbed & {mine, other})
     sides = {COMPILED: "compiled", FILE: "file", TORCH: "PyTorch", TORCH_FILE: "PyTorch's file"}
-    title = f"{disturbed}{model.title}: {sides[mine]} over {sides[other]}"
-    return Measurement(f"batch {batch}", title, unit, rounds, must)
+    title = f"{model.title}: {sides[mine]} over {sides[other]}"
+    return outcome.measured(f"batch {batch}", title, unit, mine, other, must)
 
 
 def _name(model: Model, batch: int) -> str:

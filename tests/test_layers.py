@@ -21,6 +21,7 @@ LAYERS = [
     "units",
     "pages",
     "site",
+    "run_document",
     "expression",
     "errors",
     "settings",

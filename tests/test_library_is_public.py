@@ -34,9 +34,9 @@ ALLOWED |= {
 ALLOWED |= {f"wayfare.graph.epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.graph.node.StructureHandle"}
 # How numbers are written, and pages put together: words and pictures, no tensors.
-ALLOWED |= {"wayfare.units", "wayfare.pages.charts", "wayfare.pages.markup"}
+ALLOWED |= {"wayfare.units", "wayfare.pages.charts", "wayfare.pages.markup", "wayfare.pages.parts"}
 # What a report puts into its page, and how it leaves a model as it was.
-ALLOWED |= {"wayfare.view.page", "wayfare.profile.snapshot.Snapshot", "wayfare.profile.memory.in_columns",
+ALLOWED |= {"wayfare.view.page", "wayfare.profile.snapshot.Snapshot", "wayfare.profile.page",
             "wayfare.utils.tensorboard.SummaryWriter"}
 
 

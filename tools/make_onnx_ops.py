@@ -15,24 +15,12 @@ import numpy as np  # noqa: E402
 
 from wayfare.errors import ExportError  # noqa: E402
 from wayfare.onnx.builder import NEWEST_OPSET, OLDEST_OPSET, Builder, rule_of  # noqa: E402
-from wayfare.onnx.graph import Graph  # noqa: E402
 from wayfare.op import REGISTRY, NotExportable  # noqa: E402
 from wayfare.spec import OF_NUMPY  # noqa: E402
 from wayfare.testing.every_op import samples_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "onnx_ops.md"
 NOTE = "<!-- Written by tools/make_onnx_ops.py: change the rules on the op records, not this page. -->\n"
-
-
-def kinds_in(graph):
-    """The ONNX operators of a graph and of the graphs inside it, each once."""
-    found = {}
-    for node in graph.nodes:
-        found.setdefault(node.kind)
-        for value in node.attributes.values():
-            if isinstance(value, Graph):
-                found.update(kinds_in(value))
-    return found
 
 
 def written_as(op):
@@ -46,7 +34,7 @@ def written_as(op):
             b.apply(op, inputs, sample.attrs)
         except ExportError:
             continue
-        found.update(kinds_in(b.graph))
+        found.update(dict.fromkeys(node.kind for graph in b.graph.walk() for node in graph.nodes))
     return list(found)
 
 

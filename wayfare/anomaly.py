@@ -15,11 +15,11 @@ from wayfare.diary import Diary, example_text
 from wayfare.errors import AnomalyError
 from wayfare.figures import all_finite, described, first_bad, has_nan, spec_text
 from wayfare.module_path import module_text
-from wayfare.state import STATE
+from wayfare.state import STATE, Watcher
 from wayfare.tensor import Tensor
 
 
-class Anomaly:
+class Anomaly(Watcher):
     """Looks at every number that is made, and stops at the first bad one."""
 
     allows_plans = False

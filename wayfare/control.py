@@ -29,7 +29,7 @@ def cond(
     if tracer is None or not isinstance(pred, Tensor):
         return true_fn(*operands) if pred else false_fn(*operands)
     tensors, shape = _apart("cond", tuple(operands))
-    parts = [_Part(f, shape, tensors) for f in (true_fn, false_fn)]
+    parts = [_Part(f, shape) for f in (true_fn, false_fn)]
     traces, made = zip(*[tracer.block(part, tensors) for part in parts], strict=True)
     _check_alike("cond", "the two branches give", made[0], made[1], parts[0].result, parts[1].result)
     with changed_mode(executor=None):
@@ -51,7 +51,7 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
     tracer = _tracer()
     if tracer is None:
         return _while(cond_fn, body_fn, carried)
-    question, body = _Part(cond_fn, shape, before), _Part(_as_tuple(body_fn), shape, before)
+    question, body = _Part(cond_fn, shape), _Part(_as_tuple(body_fn), shape)
     traces = [tracer.block(part, before) for part in (question, body)]
     if len(traces[0][1]) != 1:
         raise ArgumentTypeError("while_loop: cond_fn must give one tensor that is true or false to be exported",
@@ -96,7 +96,7 @@ def scan(
         raise ArgumentError("scan: there is nothing to go through", fix="Give at least one x.")
     if tracer is None:
         return _scan(combine_fn, init, rows, xs_shape, length, dim, reverse)
-    part = _ScanPart(combine_fn, carry_shape, xs_shape, carry, len(carry))
+    part = _ScanPart(combine_fn, carry_shape, xs_shape)
     with changed_mode(executor=None):
         first = [t.select(dim, length - 1 if reverse else 0) for t in rows]
         last, ys = _scan(combine_fn, init, rows, xs_shape, length, dim, reverse)
@@ -133,7 +133,7 @@ def _scan(
 class _Part:
     """One of the functions, called with a list of tensors; it gives a list, and remembers the form of the result."""
 
-    def __init__(self, function: Callable[..., Any], shape: Any, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, function: Callable[..., Any], shape: Any) -> None:
         self._function = function
         self._shape = shape
         self.result: Any = None
@@ -146,7 +146,7 @@ class _Part:
 class _ScanPart:
     """The same for the function of a scan, which gives a carry and a y."""
 
-    def __init__(self, function: Any, carry: Any, xs: Any, tensors: Sequence[Tensor], count: int) -> None:
+    def __init__(self, function: Any, carry: Any, xs: Any) -> None:
         self._function = function
         self._shapes = (carry, xs)
         self.carry_after: Any = None
@@ -197,7 +197,7 @@ def _check_functions(name: str, *functions: Any) -> None:
 
 
 def _check_alike(name: str, what: str, a: Sequence[Tensor], b: Sequence[Tensor], first: Any, second: Any) -> None:
-    """Two results of one form: the same structure, dtypes and shapes."""
+    """Two results of one form: the same structure, dtypes and numbers of dimensions."""
     if first != second:
         raise ArgumentError(f"{name}: {what} plain values, or tensors in different tuples, lists or dictionaries",
                             fix="What changes must be a tensor: wf.tensor(0) counts.")  # fmt: skip

@@ -97,16 +97,17 @@ class Batcher(Executor, Protocol):
         """Something that calls count on is about to change."""
 
 
-class Watcher(Protocol):
+class Watcher:
     """Somebody who looks on while code runs: told of everything that happens, and asked for nothing.
 
-    What a watcher raises stops the user's code at the line that did what it was told of.
+    This one takes no notice; a subclass says what it wants to be told of. What a watcher raises stops the user's code
+    at the line that did what it was told of.
     """
 
     # May compiled functions replay their plans, and may examples run batched? Else all runs line by line, and what is
     # told of happens on the user's own line.
-    allows_plans: bool
-    allows_batches: bool
+    allows_plans = True
+    allows_batches = True
 
     def starts(self, what: Any) -> None:
         """Something begins: an op (`ran` will tell), the gradient rule of a node (`stepped` will), or what ends with
@@ -153,7 +154,7 @@ class Mode:
         self.grad = grad
         self.executor = executor
         self.inference = inference
-        # Who looks for bad numbers (`ran`, `stepped`, `entered` and `left` of a Watcher), or None.
+        # Who looks for bad numbers (also a Watcher), or None.
         self.anomaly = anomaly
         self.saved_hooks = saved_hooks
         # Where random numbers come from when no generator is named; None for the default one.

@@ -1,5 +1,6 @@
 """Short ways into calls: whatever differs from the last call of a cell goes the long way, and nothing is ever stale."""
 
+import functools
 import gc
 
 import numpy as np
@@ -107,6 +108,16 @@ def test_a_forward_of_the_instance_is_called():
     linear = nn.Linear(3, 3)
     linear.forward = lambda x: x * 2
     same(wf.map(linear, [wf.ones(3)] * 2), [wf.full((3,), 2.0)] * 2)
+
+
+def test_a_forward_that_wraps_the_layers_own_is_called():
+    class Doubled(nn.Linear):
+        @functools.wraps(nn.Linear.forward)
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    layer = Doubled(3, 3)
+    check(layer, [wf.randn(3) for _ in range(3)])
 
 
 def test_a_layer_that_changes_on_the_way():

@@ -12,7 +12,7 @@ import pytest
 
 import wayfare as wf
 from benchmarks import __main__ as command
-from benchmarks import agreement, contest, corpora, harness, quiet
+from benchmarks import agreement, contest, corpora
 from benchmarks import batching as suite
 from benchmarks.harness import BenchmarkError, Options, Skipped
 from benchmarks.worker import Worker, resolve
@@ -21,27 +21,7 @@ from wayfare.demo import syntax
 
 SMALL = {"count": 3, "hidden": 6}
 WORKS = {row.name: (row.work, row.parameters, row.data) for row in suite.ROWS}
-TREEBANK = """\
-(3 (2 It) (4 (3 (2 's) (4 (2 a) (4 (3 lovely) (2 film)))) (2 .)))
-(1 (2 (2 The) (2 film)) (1 (1 drags) (2 .)))
-(4 (2 (2 A) (2 film)) (3 (2 (2 of) (4 beauty)) (2 .)))
-(2 (2 (2 The) (2 film)) (2 (2 ends) (2 .)))
-(0 (2 (2 This) (2 film)) (0 (2 (2 is) (0 dull)) (2 .)))
-(2 fine)
-"""
-SENTENCES = 5  # a word alone is none
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "sst").mkdir()
-    (folder / "sst" / "train.txt").write_text(TREEBANK, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("WAYFARE_BENCHMARK_DATA", str(folder))
-        told = corpora.write(folder / "trees.json")
-    assert told.startswith(f"{SENTENCES} sentences of the Stanford Sentiment Treebank")
-    return str(folder / "trees.json")
+SENTENCES = 5
 
 
 def results(module, mode, name, data):
@@ -228,13 +208,9 @@ def test_another_python_without_dynet_is_an_error_with_its_reason(monkeypatch):
     assert contest.short(caught.value) == "ModuleNotFoundError: No module named 'no_such_library'"
 
 
-def test_the_whole_suite_runs(monkeypatch, tmp_path, data):
+def test_the_whole_suite_runs(monkeypatch, tmp_path, data, one_round):
     """Every part once, small, in real processes; each ends as a figure or as a reason."""
     pytest.importorskip("torch", reason="the peer is PyTorch")
-    monkeypatch.setattr(Options, "rounds", property(lambda self: 1))
-    monkeypatch.setattr(harness, "ROUND_SECONDS", 0.0)
-    monkeypatch.setattr(quiet, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(quiet, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(suite, "SMALLER", SMALL)
     monkeypatch.setattr(suite, "COUNTS", (1, 2))
     monkeypatch.setenv("WAYFARE_BENCHMARK_DATA", str(Path(data).parent))

@@ -128,11 +128,9 @@ def test_the_command_finds_every_suite():
     assert command.suites()["eager"] is eager
 
 
-def test_the_whole_suite_runs_on_every_side(monkeypatch, tmp_path, capsys):
+def test_the_whole_suite_runs_on_every_side(monkeypatch, tmp_path, capsys, one_round):
     """Every part once, as short as can be, in real processes."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(Options, "rounds", property(lambda self: 1))
-    monkeypatch.setattr(harness, "ROUND_SECONDS", 0.0)
     target = tmp_path / "figures.json"
     assert command.main(["eager", "--quick", "--threads", "1", "--json", str(target)]) == 0
     figures = json.loads(target.read_text())

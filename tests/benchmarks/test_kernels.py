@@ -174,12 +174,9 @@ def test_a_build_that_was_none_gives_no_figure(state, built, loaded, problem):
     assert kernels._not_what_was_meant(state, [{"built": built, "loaded": loaded}]) == problem
 
 
-def test_the_whole_suite_runs_on_every_side(monkeypatch, tmp_path):
+def test_the_whole_suite_runs_on_every_side(monkeypatch, tmp_path, one_round):
     """Every part once, small, in real processes; each ends as a row or as a reason."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(Options, "rounds", property(lambda self: 1))
-    monkeypatch.setattr(harness, "ROUND_SECONDS", 0.0)
-    monkeypatch.setattr(quiet, "PATIENCE_SECONDS", 0.0)
     sizes = kernels.Sizes(elementwise=(1000,), chain=1000, rows=8, columns=16, layers=1, copied=1000)
     monkeypatch.setattr(kernels, "SIZES", sizes)
     target = tmp_path / "figures.json"

@@ -10,13 +10,11 @@ import pytest
 
 import wayfare as wf
 from benchmarks import __main__ as command
-from benchmarks import agreement, contest, corpora, harness, quiet
+from benchmarks import agreement, contest
 from benchmarks import ship as suite
-from benchmarks.harness import Options
 from benchmarks.sides import COMPILED, TORCH
 from benchmarks.worker import resolve
 from benchmarks.works import Unavailable, served
-from tests.benchmarks.test_batching import TREEBANK
 
 SMALL = {
     "small mlp": {"sizes": (5, 6, 3)},
@@ -27,17 +25,6 @@ SMALL = {
     "tree": {"hidden": 6, "size": 5},
 }
 MODELS = {model.name: model for model in suite.MODELS}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "sst").mkdir()
-    (folder / "sst" / "train.txt").write_text(TREEBANK, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("WAYFARE_BENCHMARK_DATA", str(folder))
-        corpora.write(folder / "trees.json")
-    return str(folder / "trees.json")
 
 
 def prepared(module, mode, name, batch, data):
@@ -119,13 +106,9 @@ def test_the_batch_norm_has_statistics_of_its_own():
     assert (norm.running_var.numpy() > 0).all() and np.ptp(norm.running_var.numpy()) > 0.01
 
 
-def test_the_whole_suite_runs(monkeypatch, tmp_path):
+def test_the_whole_suite_runs(monkeypatch, tmp_path, one_round):
     """One model, small, in real processes; each side ends as a figure or as a reason."""
     pytest.importorskip("torch", reason="the peer is PyTorch")
-    monkeypatch.setattr(Options, "rounds", property(lambda self: 1))
-    monkeypatch.setattr(harness, "ROUND_SECONDS", 0.0)
-    monkeypatch.setattr(quiet, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(quiet, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(suite, "SMALLER", SMALL)
     monkeypatch.setattr(suite, "MODELS", [MODELS["small mlp"]])
     # Each side is two new processes, and PyTorch takes seconds to start in one.

@@ -137,6 +137,32 @@ def test_methods(taken):
     assert taken[0] == before + 2
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_structure_in_the_place_of_self_is_known_by_identity(kind):
+    class Line:
+        @wf.compile
+        def at(terms, x):
+            return terms[0] * x + terms[1]
+
+    lines = [kind([numbers(3, seed=seed), numbers(3, seed=seed + 1)]) for seed in (1, 5)]
+    for seed in range(CALLS):
+        x = numbers(3, seed=seed)
+        for terms in lines:
+            equal(Line.at(terms, x), terms[0] * x + terms[1])
+
+
+def test_the_same_structure_in_the_place_of_self_and_after_it():
+    class Line:
+        @wf.compile
+        def product(one, other):
+            return one[0] * other[0]
+
+    for seed in range(CALLS):
+        one = (numbers(3, seed=seed),)
+        for _ in range(CALLS):
+            equal(Line.product(one, one), one[0] * one[0])
+
+
 def test_each_call_has_memory_of_its_own():
     compiled = warmed(lambda x: (x * 2, x + 1), numbers(3))
     results = [t for seed in range(3) for t in compiled(numbers(3, seed=seed))]
@@ -293,6 +319,7 @@ def test_arguments_that_share_memory():
     for args in [(x[:3], x[3:]), (x[:3], x[:3]), (x, x)]:
         for _ in range(CALLS):
             equal(compiled(*args), function(*args))
+    assert len(compiled._shortcuts) == 1  # for those that share none
 
 
 def test_an_argument_that_is_a_weight(taken):
@@ -343,6 +370,20 @@ def test_globals_and_closures_are_guarded():
     factor = 3.0
     for _ in range(CALLS):
         equal(compiled(numbers(3)), numbers(3) * 3)
+
+
+def test_a_replay_by_a_shortcut_is_a_replay():
+    """Between them, something else may be recorded as often as it likes."""
+    factor = 0.0
+
+    def function(x):
+        return x * factor
+
+    compiled = warmed(function, numbers(3))
+    for other in range(1, 20):
+        for factor in (float(other), 0.0):
+            equal(compiled(numbers(3)), numbers(3) * factor)
+    assert not compiled._rerun
 
 
 @pytest.mark.parametrize("function", [

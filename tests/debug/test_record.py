@@ -11,9 +11,9 @@ import wayfare as wf
 import wayfare.nn.functional as F
 from tests.debug.documents import consistent
 from wayfare import nn
-from wayfare.debug.watching import Onlooker, looking_on
+from wayfare.debug.watching import looking_on
 from wayfare.debug.words import attribute_text
-from wayfare.state import STATE
+from wayfare.state import STATE, Watcher
 
 # What a file calls a tensor is its name in a run.
 X, W = wf.ones(2, 3), wf.ones(3, 2, requires_grad=True)
@@ -287,7 +287,7 @@ def test_it_works_in_another_thread():
 
 
 def test_records_inside_records_and_beside_other_watchers():
-    class Counter(Onlooker):
+    class Counter(Watcher):
         count = 0
 
         def ran(self, op, inputs, outputs, attrs):
@@ -447,7 +447,7 @@ def test_a_leaf_of_several_steps_shows_its_gradient_where_it_is_whole():
 
 
 def test_blocks_left_in_another_order_leave_nobody_behind():
-    one, other = Onlooker(), Onlooker()
+    one, other = Watcher(), Watcher()
     first, second = looking_on(one), looking_on(other)
     first.__enter__()
     second.__enter__()

@@ -1,38 +1,14 @@
 """Straight models: names, sizes, constants, files, and what is refused."""
 
-# ruff: noqa: E402 - without the packages there is nothing to import for
-
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
-runtime = pytest.importorskip("onnxruntime")
-
 import wayfare as wf
+from tests.onnx.exporting import export, onnx, run
 from wayfare import nn
 from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
 
 BATCH = {"x": {0: "batch"}}
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    wf.random.manual_seed(0)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "model.onnx"
-
-
-def export(*args, **options):
-    return wf.onnx.export(*args, timed=False, **options)
-
-
-def run(path, *arrays):
-    session = runtime.InferenceSession(str(path))
-    names = [i.name for i in session.get_inputs()]
-    return session.run(None, dict(zip(names, [np.asarray(a) for a in arrays], strict=True)))
 
 
 class Net(nn.Module):

@@ -1,40 +1,17 @@
 """What users do wrong, and what must never be frozen without being seen."""
 
-# ruff: noqa: E402 - without the packages there is nothing to import for
-
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
-runtime = pytest.importorskip("onnxruntime")
-
 import wayfare as wf
+from tests.onnx.exporting import export, onnx, run
 from wayfare import nn
 from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
 
 ROWS = {"x": {0: "rows", 1: "columns"}}
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    wf.random.manual_seed(0)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "model.onnx"
-
-
-def export(*args, **options):
-    return wf.onnx.export(*args, timed=False, **options)
-
-
-def run(path, *arrays):
-    session = runtime.InferenceSession(str(path))
-    return session.run(None, {i.name: np.asarray(a) for i, a in zip(session.get_inputs(), arrays, strict=True)})
 
 
 # -- sizes that nobody tried

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+from html import unescape
 
 import pytest
 
 import wayfare as wf
 from wayfare import nn
 from wayfare.errors import FileAccessError
+from wayfare.profile import page
 
 
 def profiled():
@@ -90,13 +92,30 @@ def test_a_trace_of_nothing(tmp_path):
 
 def test_the_page_stands_for_itself_and_is_escaped(p, tmp_path):
     p.save(tmp_path / "profile.html")
-    page = (tmp_path / "profile.html").read_text(encoding="utf-8")
-    assert page.startswith("<!DOCTYPE html>") and "<svg" in page
-    assert not re.search(r"https?://|<script|<link|@import|url\(", page)
-    assert "&lt;script&gt;" in page
+    text = (tmp_path / "profile.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "<svg" in text
+    assert not re.search(r"https?://|<script|<link|@import|url\(", text)
+    assert "&lt;script&gt;" in text
     for title in ("By op", "By line", "By module", "Memory over time", "In use at the highest point"):
-        assert title in page
-    assert p.html() in page == p._repr_html_()
+        assert title in text
+    assert p.html() in text
+
+
+def test_in_a_notebook_it_is_a_frame(p):
+    # The page's own look must not become the notebook's.
+    shown = p._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and shown.endswith("</iframe>") and shown.count("<") == 2
+    assert page.whole(p) in unescape(shown)
+
+
+def test_bars_tell_forward_from_backward(p):
+    rows = [row for row in p.rows("op") if row.forward_seconds and row.backward_seconds]
+    assert rows
+    for row in rows:
+        back = row.share * row.backward_seconds / row.seconds
+        parts = re.findall(r'class="fill( more)?" style="width:([\d.]+)%"', page.cost_sheet("op", [row], 1))
+        assert [also for also, _ in parts] == ["", " more"]
+        assert [float(width) for _, width in parts] == pytest.approx([100 * (row.share - back), 100 * back], abs=0.06)
 
 
 def test_a_file_that_cannot_be_written_loses_nothing(p, tmp_path):

@@ -22,8 +22,10 @@ def as_whole(module: Any) -> Any:
 
     The library's own layers say themselves whether they are one call.
     """
-    told = getattr(type(module).forward, "as_one", None)
-    if told is not None:
+    forward = type(module).forward
+    told = getattr(forward, "as_one", None)
+    # `functools.wraps` hands on what is told of the function it wraps: that is not what the wrapper does.
+    if told is not None and forward.__wrapped__ is told[0]:
         return told
     if sys.gettrace() is not None:
         return False  # Somebody steps through the code and wants to see it run.

@@ -32,7 +32,7 @@ class Kind:
     """Calls that can run together. Made once for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "differentiable", "grad", "groups", "inference", "key", "largest", "layout",
+        "attrs", "carries", "differentiable", "grad", "groups", "inference", "key", "largest",
         "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "what",
     )  # fmt: skip
 
@@ -51,7 +51,6 @@ class Kind:
         self.outs = tuple(outs)
         # Which outputs carry a gradient, if any input has one.
         self.carries = tuple(carries)
-        self.layout = tuple([(i, row, carries[i]) for i, row in enumerate(self.outs)])
         # What part of the key says of the mode: are gradients recorded, or are these calls for inference only?
         self.grad = state is True
         self.inference = state == "inference"

@@ -45,8 +45,7 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
             key = (op, row, reverse)
         else:
             return general(self, other)
-        shorts = executor.shorts if mode.grad else executor.shorts_without_grad
-        record = shorts.get(key)
+        record = executor.shorts[mode.grad].get(key)
         if record is not None and not mode.inference:
             return record(executor, (second, value) if reverse else (value, second), 2)[0]
         if kind is LazyTensor and second.row.dtype is not dtype:
@@ -66,7 +65,7 @@ def _unary(op: Op, general: Any) -> Any:
             return general(self)
         value = self._lazy
         key = (op, value.row)
-        record = (executor.shorts if mode.grad else executor.shorts_without_grad).get(key)
+        record = executor.shorts[mode.grad].get(key)
         if record is not None and not mode.inference:
             return record(executor, (value,), 2)[0]
         dtype = value.row.dtype
@@ -91,7 +90,7 @@ def _method(name: str, general: Any) -> Any:
         # The types too: True is not 1.
         key = (name, value.row, args, tuple(map(type, args)))
         try:
-            record = (executor.shorts if mode.grad else executor.shorts_without_grad).get(key)
+            record = executor.shorts[mode.grad].get(key)
         except TypeError:
             return general(self, *args)
         if record is not None:

@@ -97,7 +97,7 @@ class Session(Work):
         if made.__class__ is LazyTensor:
             kind = made._lazy.call.kind
             if kind.record is not None and not kind.inference:
-                (self.shorts if kind.key[1] is True else self.shorts_without_grad)[key] = kind.record
+                self.shorts[kind.grad][key] = kind.record
 
     def record(self, kind: Kind, rows: Any, extra: Any, depth: int) -> tuple[LazyTensor, ...]:
         """Enter a call; gives tensors for its outputs. The user's line is at least `depth` frames up."""
@@ -124,7 +124,7 @@ class Session(Work):
         mode = STATE.mode
         assert mode is not None
         if not options and not mode.inference:
-            for lane in (self.lanes if mode.grad else self.lanes_without_grad).get((id(owner), function), ()):
+            for lane in self.lanes[mode.grad].get((id(owner), function), ()):
                 made = lane(self, args)
                 if made is not MISSED:
                     return made
@@ -141,7 +141,7 @@ class Session(Work):
         if not options and not mode.inference:
             lane = lane_for(kind, owner, args, rows, depth)
             if lane is not None:
-                lanes = self.lanes if mode.grad else self.lanes_without_grad
+                lanes = self.lanes[mode.grad]
                 lanes[place] = (lane, *lanes.get(place, ())[: _MOST_LANES - 1])
         made = self.record(kind, rows, None, depth + 1)
         whole = kind.what
@@ -152,7 +152,7 @@ class Session(Work):
         mode = STATE.mode
         assert mode is not None
         if not options and not mode.inference:
-            for lane in (self.lanes if mode.grad else self.lanes_without_grad).get(id(module), ()):
+            for lane in self.lanes[mode.grad].get(id(module), ()):
                 made = lane(self, args)
                 if made is not MISSED:
                     return made

@@ -65,12 +65,10 @@ class Work:
 
     def forget_short_ways(self) -> None:
         """Every call goes the long way once more."""
-        # Into calls like the last ones of each cell: with gradients recorded, and without.
-        self.lanes: dict[Any, tuple[Lane, ...]] = {}
-        self.lanes_without_grad: dict[Any, tuple[Lane, ...]] = {}
+        # Into calls like the last ones of each cell, by whether gradients are recorded.
+        self.lanes: dict[bool, dict[Any, tuple[Lane, ...]]] = {True: {}, False: {}}
         # Into calls of ops without attributes: (op, rows) → what enters such a call.
-        self.shorts: dict[Any, Callable[..., Any]] = {}
-        self.shorts_without_grad: dict[Any, Callable[..., Any]] = {}
+        self.shorts: dict[bool, dict[Any, Callable[..., Any]]] = {True: {}, False: {}}
 
     def outside(self) -> outer_mode:
         """The mode outside the session, but recording gradients as inside."""

@@ -200,6 +200,8 @@ class Compiled:
                 for short in self._shortcuts:
                     made = short.call(args, mode)
                     if made is not MISS:
+                        if self._strikes:
+                            self._strikes.pop(short.key, None)
                         if short is not self._shortcuts[0]:
                             self._shortcuts.remove(short)
                             self._shortcuts.insert(0, short)
@@ -208,7 +210,7 @@ class Compiled:
                 pass  # Nothing was changed: on the long way it fails again, and Python says why.
         return MISS
 
-    def _shorten(self, entry: Entry, args: Any, tensors: list[Tensor], objects: Any) -> None:
+    def _shorten(self, entry: Entry, key: Any, args: Any, tensors: list[Tensor], objects: Any) -> None:
         """See that calls of this kind have a shortcut, if they can have one, that knows where weights lie."""
         for short in self._shortcuts:
             if short.entry is entry:
@@ -216,7 +218,7 @@ class Compiled:
                     short.renew()
                 return
         if entry.hits == 1:
-            made = shortcut(entry, args, tensors, objects, _state(STATE.mode))
+            made = shortcut(entry, key, args, tensors, objects)
             if made is not None:
                 self._shortcuts.insert(0, made)
                 del self._shortcuts[_SHORTCUTS:]
@@ -242,7 +244,7 @@ class Compiled:
         if self._strikes:
             self._strikes.pop(key, None)
         if not options and not self._check:
-            self._shorten(entry, args, tensors, objects)
+            self._shorten(entry, key, args, tensors, objects)
         return result if trial is None else trial.judge(result, lambda: self._function(*args, **options))
 
     def _rerun_from_now_on(self, key: Any, reason: str, args: Any, options: Any) -> Any:

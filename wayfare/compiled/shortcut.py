@@ -27,8 +27,9 @@ _MOST_TENSORS = 256
 _PLAIN = (int, bool, str, type(None))
 
 
-def shortcut(entry: Entry, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Any, state: Any) -> Any:
-    """A function of (arguments, mode) that replays an entry, a `Shortcut`; None where it does more than compute."""
+def shortcut(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Any) -> Any:
+    """A `Shortcut` for calls of this kind that replays an entry; None where it does more than compute."""
+    _, _, sharing, _ = key
     stretch = entry.tree.root
     recording = stretch.recording if stretch is not None else None
     if (
@@ -37,12 +38,12 @@ def shortcut(entry: Entry, args: tuple[Any, ...], tensors: Sequence[Tensor], obj
         or any(count for _, count in recording.draws) or entry.grad_guards or entry.views or entry.pattern
         or len(entry.tree.roots) > 1 or len(entry.fixed) + len(tensors) > _MOST_TENSORS
         or any(out.kind != "made" or out.needs or out.grad >= 0 for out in recording.outputs)
-        or not stretch.plan.fresh_results or stretch.fetch is None
+        or not stretch.plan.fresh_results or stretch.fetch is None or sharing is not None
         or not stretch.plan.fits(stretch.fetch.arrays(tensors, {}))
     ):  # fmt: skip
         return None
     try:
-        return Shortcut(entry, args, tensors, objects, state)
+        return Shortcut(entry, key, args, tensors, objects)
     except _Other:
         return None
 
@@ -55,11 +56,12 @@ class Shortcut:
     """The replay of one entry. `call(args, mode)` gives what the function returns, or `MISS`."""
 
     def __init__(
-        self, entry: Entry, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Sequence[Any], state: Any
+        self, entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Sequence[Any]
     ) -> None:
         stretch = entry.tree.root
         assert stretch is not None and stretch.plan is not None and stretch.recording is not None
-        self.entry = entry
+        self.entry, self.key = entry, key
+        _, state, _, _ = key
         self._stretch, self._plan, self._recording = stretch, stretch.plan, stretch.recording
         self._values: dict[str, Any] = {
             "MISS": MISS, "Tensor": Tensor, "new": Tensor.__new__, "ndarray": np.ndarray, "owner_of": owner_of,
@@ -70,6 +72,8 @@ class Shortcut:
         self._lines: list[str] = []
         self._tensors = 0
         self._take_apart("args", args)
+        if self._tensors != len(tensors):
+            raise _Other
         for number, t in enumerate(tensors):
             self._test_argument(number, t)
         if len(tensors) > 1:
@@ -105,7 +109,10 @@ class Shortcut:
     def _take_apart(self, name: str, structure: Any) -> None:
         """Tests of a structure of arguments, and names for its tensors: t0, t1, …"""
         kind = structure.__class__
-        if kind is tuple or kind is list:
+        if id(structure) in self._objects:
+            # Also where it is a tuple: the first argument of a method is known by identity, whatever it is.
+            self._miss_unless(f"{name} is {self._name(structure)}")
+        elif kind is tuple or kind is list:
             self._miss_unless(f"{name}.__class__ is {kind.__name__}", f"len({name}) == {len(structure)}")
             names = [f"{name}_{i}" for i in range(len(structure))]
             if names:
@@ -117,8 +124,6 @@ class Shortcut:
             self._tensors += 1
         elif kind in _PLAIN:
             self._miss_unless(f"{name}.__class__ is {self._name(kind)}", f"{name} == {self._name(structure)}")
-        elif id(structure) in self._objects:
-            self._miss_unless(f"{name} is {self._name(structure)}")
         else:
             raise _Other
 

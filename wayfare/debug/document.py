@@ -1,13 +1,8 @@
-"""The document of a run: everything that was seen as plain lists and text, ready to be written as JSON.
-
-It is by columns and every text stands in it once, so that a hundred thousand values stay small.
-"""
+"""The document of a run: everything that was seen as plain lists and text, ready to be written as JSON."""
 
 from __future__ import annotations
 
-import linecache
-import os
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isfinite, prod
 from typing import Any
 
@@ -16,14 +11,12 @@ import numpy as np
 from wayfare.debug.measures import Measures, Statistics, digits, rounded
 from wayfare.debug.naming import Naming
 from wayfare.debug.recorder import Entry, Recorder
+from wayfare.graph.listing import telling
 from wayfare.op import Op
-from wayfare.site import INSIDE, Site, locate
+from wayfare.run_document import COLUMNS, Places, Strings, heading
+from wayfare.site import INSIDE, Site
 from wayfare.spec import OF_NUMPY
-from wayfare.version import __version__
 
-FORMAT, VERSION = "wayfare-run", 1
-# Lines of code shown before and after one that was run.
-_AROUND = 4
 _MORE = "…"
 
 
@@ -31,12 +24,10 @@ def document_of(
     recorder: Recorder, title: str, created: datetime, ended: tuple[str, Site | None] | None
 ) -> dict[str, Any]:
     """The document of what a recorder has seen."""
-    names = _Strings()
-    places = _Places(names)
+    names = Strings()
+    places = Places(names)
     nodes, elements = _nodes(recorder, names, places)
-    document: dict[str, Any] = {
-        "format": FORMAT, "version": VERSION, "title": title, "wayfare": __version__,
-        "created": created.astimezone(UTC).isoformat(timespec="seconds"),
+    document = heading(title, created) | {
         "modules": _modules(recorder.naming, names),
         "calls": [list(call) for call in recorder.naming.calls],
         "nodes": nodes,
@@ -48,78 +39,12 @@ def document_of(
         "plans": recorder.compiled.found,
         "ended": None if ended is None else {"error": ended[0], "site": places.of(ended[1])},
         "left_out": recorder.left_out,
-    }  # fmt: skip
+    }
     return document | {"strings": names.all, "files": places.files(), "sites": places.sites}
 
 
-class _Strings:
-    """Texts by number, each once."""
-
-    def __init__(self) -> None:
-        self.all: list[str] = []
-        self._numbers: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self.all)
-            self.all.append(text)
-        return number
-
-
-class _Places:
-    """Places in the code by number, and the files they are in."""
-
-    def __init__(self, names: _Strings) -> None:
-        self.sites: list[list[int]] = []
-        self._names = names
-        self._by_offset: dict[tuple[Any, int], int] = {}
-        self._by_line: dict[tuple[str, int, str], int] = {}
-        self._files: dict[str, set[int]] = {}
-
-    def __call__(self, code: Any, offset: int) -> int:
-        if code is None:
-            return -1
-        number = self._by_offset.get((code, offset))
-        if number is None:
-            site = locate(code, offset)
-            assert site is not None
-            number = self._by_offset[code, offset] = self.at(*site)
-        return number
-
-    def at(self, filename: str, line: int, function: str) -> int:
-        """The number of a line."""
-        key = (filename, line, function)
-        number = self._by_line.get(key)
-        if number is None:
-            number = self._by_line[key] = len(self.sites)
-            self._files.setdefault(filename, set()).add(line)
-            self.sites.append([list(self._files).index(filename), line, self._names(function)])
-        return number
-
-    def of(self, site: Site | None) -> int:
-        """The same for a site; -1 for none."""
-        return -1 if site is None else self.at(*site)
-
-    def files(self) -> list[dict[str, Any]]:
-        """The files, with the lines that were run and those around them."""
-        found = []
-        for filename, lines in self._files.items():
-            wanted = sorted({n for line in lines for n in range(max(1, line - _AROUND), line + _AROUND + 1)})
-            code = {str(n): linecache.getline(filename, n).rstrip("\n") for n in wanted}
-            last = len(linecache.getlines(filename))
-            found.append({
-                "name": os.path.basename(filename) or filename,
-                "code": {n: text for n, text in code.items() if int(n) <= last},
-            })  # fmt: skip
-        return found
-
-
-def _nodes(recorder: Recorder, names: _Strings, places: _Places) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    columns: dict[str, list[Any]] = {name: [] for name in (
-        "op", "kind", "name", "inputs", "attrs", "shape", "dtype", "site", "call", "example", "saved", "bytes", "out",
-        "stats", "grad", "value", "gradvalue",
-    )}  # fmt: skip
+def _nodes(recorder: Recorder, names: Strings, places: Places) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     elements = _Elements(recorder.measures)
     dtypes: dict[Any, int] = {}
     attributes: dict[int, int] = {}
@@ -157,8 +82,8 @@ def _nodes(recorder: Recorder, names: _Strings, places: _Places) -> tuple[dict[s
 
 
 def attributes_text(attrs: dict[str, Any]) -> str:
-    """Attributes as one would write them: a flag that is off says nothing, nor does the key of random numbers."""
-    return ", ".join(f"{name}={value}" for name, value in attrs.items() if value is not False and name != "key")
+    """Attributes as one would write them; what is large in them was made text when the op ran."""
+    return ", ".join(f"{name}={value}" for name, value in telling(attrs).items())
 
 
 class _Elements:
@@ -207,7 +132,7 @@ def statistics_rows(found: list[Statistics]) -> list[list[Any]]:
     return rows
 
 
-def _modules(naming: Naming, names: _Strings) -> list[list[int]]:
+def _modules(naming: Naming, names: Strings) -> list[list[int]]:
     numbers = {(root, path): i for i, (root, path, _) in enumerate(naming.modules)}
     rows = []
     for root, path, kind in naming.modules:
@@ -216,14 +141,14 @@ def _modules(naming: Naming, names: _Strings) -> list[list[int]]:
     return rows
 
 
-def _event(event: tuple[Any, ...], names: _Strings, places: _Places) -> list[Any]:
+def _event(event: tuple[Any, ...], names: Strings, places: Places) -> list[Any]:
     if event[0] != "d":
         return list(event)
     _, node, how, outcome, code, offset, example = event
     return ["d", node, names(how), names(outcome), places(code, offset), example]
 
 
-def _batching(recorder: Recorder, names: _Strings, places: _Places) -> dict[str, Any] | None:
+def _batching(recorder: Recorder, names: Strings, places: Places) -> dict[str, Any] | None:
     batches = recorder.batches
     if not batches.groups:
         return None

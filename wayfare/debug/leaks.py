@@ -8,17 +8,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from wayfare.backend.writes import owner_of
 from wayfare.debug.holders import Holder, Names, holders_of
-from wayfare.debug.watching import Onlooker, looking_on
+from wayfare.debug.watching import looking_on
 from wayfare.errors import ArgumentTypeError, OperationError
-from wayfare.graph.look import Sites, arrays_in
+from wayfare.graph.look import CountedOnce, Sites, arrays_in
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
 from wayfare.nn import Module
 from wayfare.site import Site, current_site
+from wayfare.state import Watcher
 from wayfare.tensor import Tensor
 from wayfare.units import bytes_text, counted
 
@@ -152,7 +150,7 @@ class Leaks:
     __repr__ = __str__
 
 
-class Origins(Onlooker):
+class Origins(Watcher):
     """Notes the line of what has no node to remember it: what is made while nothing is recorded."""
 
     def __init__(self) -> None:
@@ -196,7 +194,7 @@ def snapshot(origins: Origins | None) -> Leaks:
     # What a graph holds is said of the tensor at its end.
     ours = {id(tensors), id(nodes), id(modules), *(id(node.edges) for node in nodes)}
     rows: dict[Any, Row] = {}
-    memory = _Memory()
+    memory = CountedOnce()
     places = Sites()
     sites = [_site_of(tensor, places, origins) for tensor in tensors]
     # The lines of which few tensors are to be asked for their holder; without a line each is.
@@ -264,7 +262,7 @@ def _models(modules: list[Any]) -> dict[int, tuple[Any, str]]:
 
 
 def _count_graphs(
-    tensors: list[Any], groups: list[tuple[int, Row]], nodes: list[Any], rows: dict[Any, Row], memory: _Memory,
+    tensors: list[Any], groups: list[tuple[int, Row]], nodes: list[Any], rows: dict[Any, Row], memory: CountedOnce,
     places: Sites,
 ) -> None:  # fmt: skip
     """Add to each row the nodes that its tensors keep alive. A node belongs to the oldest result that leads to it."""
@@ -279,7 +277,7 @@ def _count_graphs(
             _walk(node, rows.setdefault(row.key, row), seen, memory, places)
 
 
-def _walk(start: Any, row: Row, seen: set[int], memory: _Memory, places: Sites) -> None:
+def _walk(start: Any, row: Row, seen: set[int], memory: CountedOnce, places: Sites) -> None:
     waiting = [start]
     while waiting:
         node = waiting.pop()
@@ -294,23 +292,6 @@ def _walk(start: Any, row: Row, seen: set[int], memory: _Memory, places: Sites) 
         if site is not None and leaves:
             row.again[site, node.op.name, leaves] += 1
         waiting += sources
-
-
-class _Memory:
-    """Counts the bytes of each piece of memory once."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def new(self, array: Any) -> int:
-        """The bytes of the memory an array lies in; 0 if it was counted before."""
-        if not isinstance(array, np.ndarray):
-            return 0
-        owner = owner_of(array)
-        if id(owner) in self._seen:
-            return 0
-        self._seen.add(id(owner))
-        return int(owner.nbytes)
 
 
 def _site_of(tensor: Any, places: Sites, origins: Origins | None) -> Site | None:

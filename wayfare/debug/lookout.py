@@ -7,13 +7,13 @@ from typing import Any
 
 from wayfare.debug.conditions import Conditions
 from wayfare.debug.here import Here, backward_here, forward_here
-from wayfare.debug.watching import Onlooker, together, without
+from wayfare.debug.watching import together, without
 from wayfare.diary import Diary
 from wayfare.site import user_frame
-from wayfare.state import current, set_mode, watcher
+from wayfare.state import Watcher, current, set_mode, watcher
 
 
-class Lookout(Onlooker):
+class Lookout(Watcher):
     """In force from when it is made until `remove()`, or the end of its `with` block, in the thread that made it.
 
     While it is, compiled functions run as plain Python and the examples of `wf.map` one after the other, so that

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.pool import Block
+from wayfare.backend.pool import owns_memory
 
 _ndarray = np.ndarray
 
@@ -43,15 +43,14 @@ class Memory:
         self.alive[key] = known = Alive(array, self._dead)
         known.key = key
         known.node = node
-        base = array.base
-        if base is None or base.__class__ is Block:
+        if owns_memory(array):
             known.bytes = size = array.nbytes
             self.bytes += size
             return
         known.bytes = 0
-        if base.__class__ is _ndarray:
+        if array.base.__class__ is _ndarray:
             # A view weighs nothing, but what it looks into does.
-            self.note(base, -1)
+            self.note(array.base, -1)
 
     def _died(self, known: Any) -> None:
         self.bytes -= known.bytes

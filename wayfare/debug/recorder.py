@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,16 @@ from wayfare.debug.measures import COPIED, WHOLE, Measures
 from wayfare.debug.memory import Memory
 from wayfare.debug.naming import Naming
 from wayfare.debug.plans import Calls
-from wayfare.debug.watching import Onlooker
 from wayfare.debug.words import PLAIN, attribute_text, outcome_text, user_line, variable_of
+from wayfare.graph.look import arrays_in
 from wayfare.graph.node import Node
+from wayfare.graph.walk import split_edge
+from wayfare.run_document import INPUT, LEAF, OP
+from wayfare.spec import Spec
+from wayfare.state import Watcher
 from wayfare.tensor import Tensor
 
 _ndarray = np.ndarray
-OP, LEAF, INPUT = 0, 1, 2
 # For so many tensors the name of a variable is looked for: a loop over data has no end of them.
 _NAMED = 1000
 
@@ -49,7 +53,7 @@ class Entry(NamedTuple):
     measure: int
 
 
-class Recorder(Onlooker):
+class Recorder(Watcher):
     """Writes down ops, gradients, decisions, module calls and groups, in the order of time."""
 
     allows_plans = False
@@ -104,15 +108,15 @@ class Recorder(Onlooker):
         if edge.__class__ is not Node:
             if edge is None and len(outputs) > 1:
                 edge = next((t._edge for t in outputs if t._edge is not None), None)
-            edge = edge[0] if edge.__class__ is tuple else edge
+            edge = split_edge(edge)[0]
         if edge is not None:
             code, offset = edge.code, edge.offset
             by_number[edge.number] = first
             for kept in edge.kept or ():
                 if kept.__class__ is _ndarray:
                     saved += kept.nbytes
-                elif kept.__class__ is tuple:
-                    saved += sum([k.nbytes for k in kept if k.__class__ is _ndarray])
+                elif kept is not None and kept.__class__ is not Spec:
+                    saved += sum([array.nbytes for array in arrays_in(kept)])
         else:
             code, offset = user_line()
         example = running_example()
@@ -155,7 +159,7 @@ class Recorder(Onlooker):
         if edge is None:
             known = self._now.alive.get(id(t._array))
             return self._before(t) if known is None or known.node < 0 else known.node
-        node, out = edge if edge.__class__ is tuple else (edge, 0)
+        node, out = split_edge(edge)
         first = self._by_number.get(node.number)
         return self._of_graph(node, out, t) if first is None else first + out
 
@@ -185,11 +189,11 @@ class Recorder(Onlooker):
 
     def _add(
         self, op: Any, kind: int, name: Any, inputs: tuple[int, ...], shape: Any, dtype: Any, code: Any, offset: int,
-        size: int, measure: int, out: int = 0, example: int = -1, attrs: Any = None,
+        size: int, measure: int, out: int = 0, example: int = -1, attrs: Any = None, saved: int = 0,
     ) -> int:  # fmt: skip
         at = len(self.entries)
         self.entries.append(
-            (op, kind, name, inputs, attrs, shape, dtype, code, offset, -1, example, 0, size, out, measure)
+            (op, kind, name, inputs, attrs, shape, dtype, code, offset, -1, example, saved, size, out, measure)
         )
         return at
 
@@ -204,7 +208,7 @@ class Recorder(Onlooker):
             here = waiting.pop()
             found.append(here)
             for edge in here.edges:
-                source = edge[0] if edge.__class__ is tuple else edge
+                source = split_edge(edge)[0]
                 if source.__class__ is Node and source.number not in self._by_number and source.number not in seen:
                     seen.add(source.number)
                     waiting.append(source)
@@ -212,16 +216,18 @@ class Recorder(Onlooker):
         for here in found:
             sources = tuple([self._edge(edge) for edge in here.edges if edge is not None])
             self._by_number[here.number] = len(self.entries)
+            attrs = {name: attribute_text(v) for name, v in here.attrs.items()}
+            saved = sum(array.nbytes for array in arrays_in(here.kept))
             for number, (shape, dtype) in enumerate(here.outs or ((here.shape, here.dtype),)):
-                size = int(np.prod(shape)) * dtype.itemsize
-                attrs = {name: attribute_text(v) for name, v in here.attrs.items()}
-                self._add(here.op, OP, None, sources, shape, dtype, here.code, here.offset, size, -1, number, -1, attrs)
+                size = prod(shape) * dtype.itemsize
+                self._add(here.op, OP, None, sources, shape, dtype, here.code, here.offset, size, -1, number, -1, attrs,
+                          0 if number else saved)  # fmt: skip
         return self._by_number[node.number] + out
 
     def _edge(self, edge: Any) -> int:
         if isinstance(edge, Tensor):
             return self._find(edge)
-        node, out = edge if edge.__class__ is tuple else (edge, 0)
+        node, out = split_edge(edge)
         if isinstance(node, MapNode):
             return self._row(node, out, None)
         first = self._by_number.get(node.number)
@@ -234,7 +240,7 @@ class Recorder(Onlooker):
             shape, dtype = node.outs[out]
             inputs, example = self.batches.origin(node, out)
             measure = -1 if t is None else self.measures.take(t._array, t._array.size <= self._small)
-            size = int(np.prod(shape)) * dtype.itemsize
+            size = prod(shape) * dtype.itemsize
             at = self._add("row", OP, None, inputs, shape, dtype, node.code, node.offset, size, measure, 0, example)
             self._rows[node.number, out] = at
         return at

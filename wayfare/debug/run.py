@@ -13,13 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from wayfare.debug.document import FORMAT, VERSION, document_of, ending
+from wayfare.debug.document import document_of, ending
 from wayfare.debug.recorder import Recorder
 from wayfare.debug.seen import Step, Summary, Values, steps_of, summary_of
 from wayfare.debug.text import text_of
 from wayfare.errors import ArgumentError, FileAccessError, FileFormatError, MissingFileError
-from wayfare.io.replace import replace_file, write_all
+from wayfare.io.replace import replace_text
+from wayfare.run_document import FORMAT, VERSION
 from wayfare.site import Site
+from wayfare.units import counted
 from wayfare.view import page
 
 # How high a run is shown in a notebook, in pixels.
@@ -94,7 +96,7 @@ class Run:
         return text_of(self.document())
 
     def __repr__(self) -> str:
-        return f"<{self.title}: {len(self)} steps, {len(self.nodes)} values>"
+        return f"<{self.title}: {counted(len(self), 'step')}, {counted(len(self.nodes), 'value')}>"
 
     # -- out of here
 
@@ -112,8 +114,7 @@ class Run:
         else:
             raise ArgumentError(f"save: a run is saved as .html or .json, not as {os.path.basename(target)!r}",
                                 fix='Call run.save("run.html").')  # fmt: skip
-        data = memoryview(text.encode("utf-8", "surrogatepass"))
-        replace_file(target, lambda descriptor: write_all(descriptor, data))
+        replace_text(target, [text])
 
     def show(self) -> None:
         """Open the run in the browser, as a page in the folder for temporary files."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wayfare.units import bytes_text, cut
+from wayfare.run_document import OP
+from wayfare.units import bytes_text, counted, cut
 
 KINDS = {"f": "forward", "b": "backward", "a": "gradient", "d": "decision", "g": "group"}
 
@@ -195,7 +196,7 @@ def steps_of(document: dict[str, Any], chosen: slice = slice(None)) -> Iterator[
         kind, at = KINDS.get(event[0], event[0]), event[1]
         if kind == "group":
             group = document["batching"]["groups"][at]
-            calls = f"{group['size']} call{'s' * (group['size'] != 1)}"
+            calls = counted(group["size"], "call")
             site = document["batching"]["calls"]["site"][firsts[at]]
             where = (line_text(document, site), code_text(document, site))
             yield Step(kind, None, memory, strings[group["name"]], calls, *where)
@@ -251,8 +252,8 @@ class Summary:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.values} values, {self.forward} steps forward, {self.backward} backward, "
-            f"{self.decisions} decision{'s' * (self.decisions != 1)}",
+            f"{counted(self.values, 'value')}, {counted(self.forward, 'step')} forward, {self.backward:,} backward, "
+            f"{counted(self.decisions, 'decision')}",
             f"made {bytes_text(self.bytes)}, kept for backward {bytes_text(self.saved)}, most alive "
             f"{bytes_text(self.peak)}",
         ]
@@ -270,9 +271,9 @@ def summary_of(document: dict[str, Any]) -> Summary:
     """The counts of a run."""
     nodes = document["nodes"]
     kinds = [event[0] for event in document["events"]]
-    made = sum(size for size, kind in zip(nodes["bytes"], nodes["kind"], strict=True) if kind == 0)
+    made = sum(size for size, kind in zip(nodes["bytes"], nodes["kind"], strict=True) if kind == OP)
     # Of an op with several outputs the first.
-    firsts = [at for at, kind in enumerate(nodes["kind"]) if kind == 0 and nodes["out"][at] == 0]
+    firsts = [at for at, kind in enumerate(nodes["kind"]) if kind == OP and nodes["out"][at] == 0]
     ops = Counter(nodes["op"][at] for at in firsts)
     by_op = {str(document["strings"][op]): count for op, count in ops.items()}
     by_line: Counter[str] = Counter()

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wayfare.debug.seen import Statistics, Step, Value, line_text, steps_of
-from wayfare.units import bytes_text, cut
+from wayfare.run_document import INPUT, LEAF
+from wayfare.units import bytes_text, counted, cut
 
 _WIDTH = 80
 # Of more than twice as many steps the first and the last are shown, and of as many leaves the first.
@@ -19,8 +20,10 @@ _FEW = 3
 def text_of(document: dict[str, Any]) -> str:
     """The text of a run."""
     kinds = [event[0] for event in document["events"]]
-    head = (f"{document['title']} · {len(document['nodes']['op'])} values, {kinds.count('f')} steps forward, "
-            f"{kinds.count('b')} back, most alive {bytes_text(max(document['memory'], default=0))}")  # fmt: skip
+    values, steps = counted(len(document["nodes"]["op"]), "value"), counted(kinds.count("f"), "step")
+    head = f"{document['title']} · {values}, {steps} forward, {kinds.count('b'):,} back"
+    if document["memory"]:
+        head += f", most alive {bytes_text(max(document['memory']))}"
     lines = [head, *_leaves(document)]
     part = ""
     for chosen in [slice(None)] if len(kinds) <= 2 * _STEPS else [slice(_STEPS), slice(-_STEPS, None)]:
@@ -58,7 +61,7 @@ def _lines(document: dict[str, Any], chosen: slice) -> Iterator[tuple[str, str]]
 def _leaves(document: dict[str, Any]) -> Iterator[str]:
     nodes = document["nodes"]
     pairs = enumerate(zip(nodes["kind"], nodes["name"], strict=True))
-    leaves = [Value(document, at) for at, (kind, name) in pairs if kind == 1 or (kind == 2 and name >= 0)]
+    leaves = [Value(document, at) for at, (kind, name) in pairs if kind == LEAF or (kind == INPUT and name >= 0)]
     if leaves:
         yield "leaves"
     for leaf in leaves[:_STEPS]:

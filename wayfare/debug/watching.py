@@ -1,4 +1,4 @@
-"""Looking on while code runs: the base of every watcher, and how several of them look on at once."""
+"""How several watchers look on at once, and one of them comes and goes."""
 
 from __future__ import annotations
 
@@ -8,36 +8,7 @@ from typing import Any
 from wayfare.state import Watcher, current, set_mode
 
 
-class Onlooker:
-    """A watcher that takes no notice. A subclass says what it wants to be told of."""
-
-    # May compiled functions replay their plans, and may examples run batched, while this one looks on?
-    allows_plans = True
-    allows_batches = True
-
-    def starts(self, what: Any) -> None:
-        """Something begins: an op, the gradient rule of a node, or what ends with `ended`."""
-
-    def ended(self, what: Any) -> None:
-        """A backward pass, a compiled call, a step of an optimiser, a session of batching or a group has ended."""
-
-    def ran(self, op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-        """An op has run on tensors."""
-
-    def stepped(self, node: Any, given: Any, made: Sequence[Any]) -> None:
-        """The gradient rule of a node has run: it was given an array (a tuple for several outputs), and made these."""
-
-    def looked(self, tensor: Any, how: str, array: Any) -> None:
-        """Python looked at a value (`bool()`, `item()`, …), and may decide by it."""
-
-    def entered(self, module: Any) -> None:
-        """A call of a module begins."""
-
-    def left(self, module: Any) -> None:
-        """A call of a module has ended, be it by an error."""
-
-
-class Several(Onlooker):
+class Several(Watcher):
     """Several watchers as one. Each is told of everything, those that came first first."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from wayfare.site import INSIDE
+from wayfare.graph.listing import short
+from wayfare.site import user_frame
 from wayfare.spec import OF_NUMPY, spec_of
 from wayfare.tensor import Tensor
 
-_getframe = sys._getframe
 # What attributes may be that never changes and shows itself.
 PLAIN = frozenset({int, float, bool, str, tuple, type(None)})
 
 
 def user_line() -> tuple[Any, int]:
     """The user's line that runs now: a code object and the place in it."""
-    frame: Any = _getframe(2)
-    while frame is not None and INSIDE[frame.f_code.co_filename]:
-        frame = frame.f_back
+    frame = user_frame()
     return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def variable_of(t: Any) -> tuple[int, str] | None:
     """What the user calls a tensor: a variable of the file that runs now."""
-    frame: Any = _getframe(2)
-    while frame is not None and INSIDE[frame.f_code.co_filename]:
-        frame = frame.f_back
+    frame = user_frame()
     if frame is None:
         return None
     # Not those of a function: before Python 3.13, asking for them leaves a copy in the frame that holds them all.
@@ -47,14 +42,11 @@ def attribute_text(value: Any) -> Any:
     if isinstance(value, (tuple, list)) and len(value) <= 100:
         inside = ", ".join(str(attribute_text(v)) for v in value)
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
-    try:
-        text = repr(value)
-    except Exception:  # A repr of the user's may do anything.
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= 200 else text[:199] + "…"
+    return short(value, 200)
 
 
 def outcome_text(how: str, array: Any) -> str:
+    """What Python saw: a number or a truth value; of several their shape."""
     if array.size == 1:
         value = array.reshape(-1)[0]
         return str(bool(value)) if how == "bool()" else str(value.item())

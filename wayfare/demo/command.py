@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     """Run what was asked for; returns the exit status."""
     page = Page()
     names = list(DEMOS) if options.name == EVERY else [options.name]
-    rows = []
+    rows, pages = [], []
     for name in names:
         start = time.monotonic()
         try:
@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
             return 1
         else:
             seconds = f"{time.monotonic() - start:.0f} s"
+            pages.append(options.out / name / REPORT)
             rows.append((name, f"{outcome.accuracy:.1%}", f"{outcome.baseline:.1%}", seconds))
         if name != names[-1]:
             page.listing("\n")
@@ -63,10 +64,9 @@ def run(options: argparse.Namespace) -> int:
         page.heading("All demos")
         page.say("The share of held-out examples each got right, beside always giving the commonest answer:")
         page.table(("demo", "right", "commonest", "time"), rows)
-    pages = [options.out / name / REPORT for name in names]
-    if options.name == EVERY and any(map(Path.exists, pages)):
+    if options.name == EVERY and pages:
         page.say("Each has a page to open in a browser:")
-        for path in filter(Path.exists, pages):
+        for path in pages:
             page.place(str(path))
     # A demo that was asked for by its name and could not run has failed.
     return int(options.name != EVERY and rows[0][1] == "-")

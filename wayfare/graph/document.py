@@ -11,30 +11,21 @@ where a node that changed is shown as it is in the second graph only.
 
 from __future__ import annotations
 
-import datetime
-import linecache
-import os
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from wayfare.graph.listing import attrs_text
-from wayfare.graph.look import Sites, arrays_in, bytes_of
+from wayfare.graph.look import arrays_in, bytes_of
 from wayfare.graph.naming import Names
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
-from wayfare.version import __version__
+from wayfare.run_document import COLUMNS, LEAF, OP, Places, Strings, heading
 
 if TYPE_CHECKING:
     from wayfare.graph.diff import GraphDiff
     from wayfare.graph.text import Graph
 
-# Lines shown around one that made a node.
-_AROUND = 4
-_COLUMNS = (
-    "op", "kind", "name", "inputs", "attrs", "shape", "dtype", "site", "call", "example", "saved", "bytes", "out",
-    "stats", "grad", "value", "gradvalue",
-)  # fmt: skip
-_OP, _LEAF = 0, 1
 _NONE = -1
 
 
@@ -42,31 +33,25 @@ class Writer:
     """Enters nodes in a document."""
 
     def __init__(self, title: str) -> None:
-        self._strings: dict[str, int] = {}
-        self._files: dict[str, int] = {}
-        self._lines: list[dict[str, str]] = []
-        self._sites: dict[Any, int] = {}
-        self._places = Sites()
+        self._string = Strings()
+        self._places = Places(self._string)
         self._modules: dict[str, int] = {}
         self._module_rows: list[list[int]] = []
         # (path of a module, how manieth call) → (its number, that of the call around it); what the last one has read.
         self._calls: dict[tuple[str, int], tuple[int, int]] = {}
         self._turns: dict[str, tuple[int, set[int]]] = {}
-        self._columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         # (node, output number) or leaf → its number in the document; a node that another stands for has that one's.
         self.numbers: dict[Any, int] = {}
         # Node or leaf → the numbers of what was entered for it.
         self.rows: dict[Any, list[int]] = {}
         self._title = title
 
-    def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
-
     def enter(self, nodes: Sequence[Node], leaves: Sequence[Any], used: set[Any], names: Names) -> None:
         """Enter leaves and nodes; `used` has the (node, output number) pairs that something reads."""
         for leaf in leaves:
             self.numbers[leaf] = row = self._row(
-                op="leaf", kind=_LEAF, name=names.path(leaf), inputs=[], spec=leaf.spec,
+                op="leaf", kind=LEAF, name=names.path(leaf), inputs=[], spec=leaf.spec,
             )  # fmt: skip
             self.rows[leaf] = [row]
         for node in nodes:
@@ -83,8 +68,8 @@ class Writer:
                 if number and (node, number) not in used:
                     continue
                 self.numbers[node, number] = row = self._row(
-                    op=node.op.name, kind=_OP, name="", inputs=inputs, spec=spec, attrs=attrs, site=self._site(node),
-                    call=call, out=number, saved=0 if number else saved,
+                    op=node.op.name, kind=OP, name="", inputs=inputs, spec=spec, attrs=attrs, call=call,
+                    site=self._places(node.code, node.offset), out=number, saved=0 if number else saved,
                 )  # fmt: skip
                 self.rows[node].append(row)
 
@@ -95,28 +80,12 @@ class Writer:
         row = {
             "op": self._string(op), "kind": kind, "name": self._string(name) if name else _NONE, "inputs": inputs,
             "attrs": self._string(attrs) if attrs else _NONE, "shape": list(spec.shape),
-            "dtype": self._string(spec.dtype.name), "site": site, "call": call, "example": _NONE, "saved": saved,
+            "dtype": self._string(spec.dtype.short), "site": site, "call": call, "example": _NONE, "saved": saved,
             "bytes": bytes_of([spec]), "out": out, "stats": _NONE, "grad": _NONE, "value": _NONE, "gradvalue": _NONE,
         }  # fmt: skip
         for column, value in row.items():
             self._columns[column].append(value)
         return len(self._columns["op"]) - 1
-
-    def _site(self, node: Node) -> int:
-        site = self._places.of(node)
-        if site is None:
-            return _NONE
-        if site not in self._sites:
-            self._sites[site] = len(self._sites)
-            if site.filename not in self._files:
-                self._files[site.filename] = len(self._files)
-                self._lines.append({})
-            lines = self._lines[self._files[site.filename]]
-            for number in range(max(1, site.line - _AROUND), site.line + _AROUND + 1):
-                text = linecache.getline(site.filename, number)
-                if text:
-                    lines[str(number)] = text.rstrip("\n")
-        return self._sites[site]
 
     def _call(self, node: Node, names: Names) -> int:
         """The call of the module whose parameters a node reads.
@@ -153,15 +122,9 @@ class Writer:
     def document(self) -> dict[str, Any]:
         """The document so far."""
         steps = [rows for thing, rows in self.rows.items() if isinstance(thing, Node)]
-        return {
-            "format": "wayfare-run",
-            "version": 1,
-            "title": self._title,
-            "wayfare": __version__,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "files": [{"name": os.path.basename(name) or name, "code": lines}
-                      for name, lines in zip(self._files, self._lines, strict=True)],
-            "sites": [[self._files[s.filename], s.line, self._string(s.function)] for s in self._sites],
+        return heading(self._title, datetime.now(UTC)) | {
+            "files": self._places.files(),
+            "sites": self._places.sites,
             "modules": self._module_rows,
             "calls": [[self._modules[path], around, turn] for (path, turn), (_, around) in self._calls.items()],
             "nodes": self._columns,
@@ -172,7 +135,7 @@ class Writer:
             "memory": [],
             "batching": None,
             "plans": None,
-            "strings": list(self._strings),
+            "strings": self._string.all,
         }
 
 

@@ -34,18 +34,23 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def short(value: Any) -> str:
-    """An attribute in at most 40 characters."""
+def short(value: Any, width: int = 40) -> str:
+    """An attribute in at most so many characters."""
     try:
         text = repr(value)
     except Exception as error:  # A user's own object in the attributes: its text is its own affair.
         text = f"<{type(value).__name__}: {type(error).__name__} in its repr>"
-    return cut(text, 40)
+    return cut(text, width)
+
+
+def telling(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that are listed: a flag that is off says nothing, nor does the key of random numbers."""
+    return {name: value for name, value in attrs.items() if value is not False and name != "key"}
 
 
 def attrs_text(attrs: Mapping[str, Any]) -> list[str]:
-    """The attributes as they are listed: a flag that is off says nothing, nor does the key of random numbers."""
-    return [f"{key}={short(value)}" for key, value in attrs.items() if value is not False and key != "key"]
+    """The attributes as they are listed."""
+    return [f"{name}={short(value)}" for name, value in telling(attrs).items()]
 
 
 def input_names(node: Node, names: Names) -> list[str]:

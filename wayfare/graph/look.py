@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.writes import owner_of
 from wayfare.graph.node import Node
 from wayfare.graph.walk import reachable, split_edge
 from wayfare.site import Site, locate
@@ -96,6 +97,23 @@ def arrays_in(kept: Any) -> Iterator[Any]:
         elif item is not None:
             # A tensor, what a custom Function saved (one or all of it), what a compiled call saved.
             stack += [getattr(item, name) for name in ("_array", "array", "_saved", "saved") if hasattr(item, name)]
+
+
+class CountedOnce:
+    """Counts the bytes of each piece of memory once, however many arrays show it."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def new(self, array: Any) -> int:
+        """The bytes of the memory an array lies in; 0 if it was counted before, or is no array."""
+        if not isinstance(array, np.ndarray):
+            return 0
+        owner = owner_of(array)
+        if id(owner) in self._seen:
+            return 0
+        self._seen.add(id(owner))
+        return int(owner.nbytes)
 
 
 def bytes_of(specs: Iterable[Spec]) -> int:

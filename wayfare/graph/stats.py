@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.backend.writes import owner_of
 from wayfare.errors import ArgumentError
-from wayfare.graph.look import Sites, arrays_in, bytes_of, flops_of, inner_nodes
+from wayfare.graph.look import CountedOnce, Sites, arrays_in, bytes_of, flops_of, inner_nodes
 from wayfare.graph.naming import Names
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
@@ -56,10 +55,12 @@ class GraphStats:
         if names.has_modules:
             self._rows["module"] = {}
         # Memory that is there anyway, or was counted with an earlier node.
-        seen = {id(owner_of(leaf._array)) for leaf in leaves}
+        memory = CountedOnce()
+        for leaf in leaves:
+            memory.new(leaf._array)
         sites = Sites()
         for node in nodes:
-            self._enter(node, sites, names, seen)
+            self._enter(node, sites, names, memory)
 
     @property
     def by_op(self) -> list[StatsRow]:
@@ -84,16 +85,10 @@ class GraphStats:
             raise ArgumentError(f"stats: there are no rows by {by!r}", fix="Use 'op', 'line' or 'module'.")
         return sorted(self._rows[by].values(), key=lambda row: (-row.flops, -row.nodes, row.name))
 
-    def _enter(self, node: Node, sites: Sites, names: Names, seen: set[int]) -> None:
+    def _enter(self, node: Node, sites: Sites, names: Names, memory: CountedOnce) -> None:
         flops = flops_of(node)
         made = 0 if node.op.view else bytes_of(node.specs)
-        kept = 0
-        for inner in (node, *inner_nodes(node)):
-            for array in arrays_in(inner.kept):
-                memory = owner_of(array)
-                if id(memory) not in seen:
-                    seen.add(id(memory))
-                    kept += memory.nbytes
+        kept = sum(memory.new(array) for inner in (node, *inner_nodes(node)) for array in arrays_in(inner.kept))
         if flops is None:
             self.uncounted += 1
         self.flops += flops or 0

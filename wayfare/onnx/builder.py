@@ -104,7 +104,6 @@ class Builder:
         """An input of the graph."""
         value = Value(self, self.fresh_name(name), dtype, shape)
         self.graph.inputs.append(value)
-        self.graph.values[value.name] = value
         return value
 
     def output(self, name: str, value: Value, shape: tuple[int, ...] | None) -> Value:
@@ -364,13 +363,11 @@ class Builder:
             a, b = (self._formula(p, False) for p in parts)
             # ONNX rounds a quotient of integers towards zero; of what is divisible there is nothing to round.
             return self.node("Div", self.node("Sub", a, self.node("Mod", a, b)), b, shape=(1,))  # type: ignore[no-any-return]
-        if name == "**":
-            return self.node("Pow", *[self._formula(p, as_float) for p in parts], shape=(1,))  # type: ignore[no-any-return]
         raise ExportError(f"export: the size {formula} cannot be written as arithmetic of the model")
 
 
 _FAR_APART = (11, 24, 37, 64, 101, 1013, 2050)
-_SIZE_OPERATORS = {"+": "Add", "-": "Sub", "*": "Mul", "%": "Mod", "neg": "Neg", "abs": "Abs"}
+_SIZE_OPERATORS = {"+": "Add", "-": "Sub", "*": "Mul", "%": "Mod", "**": "Pow", "neg": "Neg", "abs": "Abs"}
 _ELEMENTWISE = _TRUTHS | frozenset({
     "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Mod", "Where", "Neg", "Abs", "Sign", "Exp", "Log", "Sqrt", "Tanh",
     "Sigmoid", "Relu", "Erf", "Floor", "Atan", "Tan", "Asin", "Acos", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Gelu",
@@ -382,8 +379,6 @@ _ELEMENTWISE = _TRUTHS | frozenset({
 
 # -- rules ------------------------------------------------------------------------------------------------------------
 
-_DERIVED: dict[str, Callable[..., Any]] = {}
-
 
 def rule_of(op: Op) -> str | Callable[..., Any] | NotExportable:
     """The rule of a record: its own, or its formula written out op by op."""
@@ -391,9 +386,7 @@ def rule_of(op: Op) -> str | Callable[..., Any] | NotExportable:
         return op.onnx
     if op.formula is None:
         return NotExportable("it has no rule")
-    if op.name not in _DERIVED or REGISTRY.get(op.name) is not op:
-        _DERIVED[op.name] = _from_formula(op.formula)
-    return _DERIVED[op.name]
+    return _from_formula(op.formula)
 
 
 def _from_formula(formula: Callable[..., Any]) -> Callable[..., Any]:

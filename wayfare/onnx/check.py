@@ -13,13 +13,12 @@ from wayfare.autograd.modes import no_grad
 from wayfare.backend.cpu import Array
 from wayfare.compiled.decorator import compile as compiled
 from wayfare.compiled.structure import take_apart
-from wayfare.debug.watching import Onlooker
 from wayfare.errors import ExportError
 from wayfare.onnx.fresh import fresh_inputs
 from wayfare.onnx.report import Checked, ExportReport
 from wayfare.onnx.write import onnx_package
 from wayfare.site import Site
-from wayfare.state import changed_mode
+from wayfare.state import Watcher, changed_mode
 from wayfare.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
@@ -64,19 +63,29 @@ def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
             f"export: the file that was written is no valid model: {_first_line(error)}",
             fix="This is a fault of the exporter: please report it with the function.",
         ) from error
-    for made in traced.runs:
-        _compare(session, traced, report, made.arrays, made.results, fresh=False)
-    with traced.in_eval_mode(), no_grad():
-        for arrays, site in fresh_inputs(traced):
-            wanted = results_of(traced, arrays)
-            if wanted is not None:
-                with explained(site):
-                    _compare(session, traced, report, arrays, wanted, fresh=True)
-        if timed:
+
+    def compare(arrays: Sequence[Array], wanted: Sequence[Array], fresh: bool) -> None:
+        _compare(session, traced, report, arrays, wanted, fresh)
+
+    compare_calls(traced, compare)
+    if timed:
+        with traced.in_eval_mode(), no_grad():
             _time(session, traced, report)
 
 
-def results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
+def compare_calls(traced: Traced, compare: Callable[[Sequence[Array], Sequence[Array], bool], None]) -> None:
+    """`compare(arrays, what the function gives, whether nobody has seen them)`: the traced calls, then fresh inputs."""
+    for made in traced.runs:
+        compare(made.arrays, made.results, False)
+    with traced.in_eval_mode(), no_grad():
+        for arrays, site in fresh_inputs(traced):
+            with _explained(site):
+                wanted = _results_of(traced, arrays)
+                if wanted is not None:
+                    compare(arrays, wanted, True)
+
+
+def _results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
     """What the function itself gives; None for what it does not take, or where it does not come to an end."""
     tensors: list[Tensor] = []
     longest = max(len(run.trace.events) for run in traced.runs)
@@ -84,13 +93,17 @@ def results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
     patience = _Patience(max(_PATIENCE, 100 * longest), min(max(_ROOM, 1000 * largest), _MOST_ROOM))
     try:
         with changed_mode(watcher=patience):
-            take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
+            structure = take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
     except Exception:
         return None
+    if structure != traced.program.structure:
+        raise ExportError(f"export: with {traced.examples.sizes_text(arrays)} the function returns another form of "
+                          "results, or another plain value among them, than in the examples",
+                          fix=OTHER_WAY)  # fmt: skip
     return [t._array for t in tensors]
 
 
-class _Patience(Onlooker):
+class _Patience(Watcher):
     """Lets only so many ops run, on arrays of only so many elements: made-up numbers may keep a loop going for ever."""
 
     allows_plans = False
@@ -108,7 +121,7 @@ class _Patience(Onlooker):
 
 
 @contextmanager
-def explained(site: Site | None) -> Iterator[None]:
+def _explained(site: Site | None) -> Iterator[None]:
     """A difference at sizes that were chosen for the other answer to a question has the line of the question."""
     try:
         yield
@@ -123,12 +136,9 @@ def explained(site: Site | None) -> Iterator[None]:
 def _compare(
     session: Any, traced: Traced, report: ExportReport, arrays: Sequence[Array], wanted: Sequence[Array], fresh: bool
 ) -> None:
-    sizes = traced.examples.sizes_of(arrays)
-    shown = ", ".join(f"{label}={n}" for label, n in sizes.items()) or "the example's sizes"
-    used = {i.name for i in session.get_inputs()}
-    feed = {n: np.asarray(a, order="C") for n, a in zip(traced.examples.names, arrays, strict=True)}
+    shown = traced.examples.sizes_text(arrays)
     try:
-        results = session.run(None, {name: a for name, a in feed.items() if name in used})
+        results = session.run(None, _feed(session, traced, arrays))
     except Exception as error:
         raise ExportError(f"export: with {shown} ONNX Runtime cannot run the model: {_first_line(error)}",
                           fix=OTHER_WAY) from error  # fmt: skip
@@ -141,7 +151,14 @@ def _compare(
             raise ExportError(f"export: with {shown} ONNX Runtime gives other numbers for {name} than the function, up "
                               f"to {apart:.3g} apart", fix=OTHER_WAY)  # fmt: skip
         report.errors[name] = max(report.errors.get(name, 0.0), apart)
-    report.checked.append(Checked(sizes, fresh))
+    report.checked.append(Checked(traced.examples.sizes_of(arrays), fresh))
+
+
+def _feed(session: Any, traced: Traced, arrays: Sequence[Array]) -> dict[str, Array]:
+    """The arrays by the names of the inputs; one that nothing uses is no input of the model."""
+    used = {i.name for i in session.get_inputs()}
+    named = zip(traced.examples.names, arrays, strict=True)
+    return {name: np.asarray(a, order="C") for name, a in named if name in used}
 
 
 OTHER_WAY = (
@@ -169,8 +186,7 @@ def _first_line(error: BaseException) -> str:
 def _time(session: Any, traced: Traced, report: ExportReport) -> None:
     """The first example: in ONNX Runtime, and compiled by Wayfare."""
     arrays = traced.examples.arrays[0]
-    used = {i.name for i in session.get_inputs()}
-    feed = {n: np.asarray(a, order="C") for n, a in zip(traced.examples.names, arrays, strict=True) if n in used}
+    feed = _feed(session, traced, arrays)
     report.seconds["ONNX Runtime"] = _least(lambda: session.run(None, feed))
     tensors = [wrap(np.array(a)) for a in arrays]
     arguments = traced.examples.arguments(tensors)

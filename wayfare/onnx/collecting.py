@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wayfare.fusion.trace import Step, Value, leaf
 from wayfare.onnx.program import Node, Var
@@ -11,11 +11,14 @@ from wayfare.onnx.rolling import inputs_of, outputs_of
 from wayfare.onnx.trace import Event, Trace
 from wayfare.op import REGISTRY
 
+if TYPE_CHECKING:
+    from wayfare.onnx.loops import Loop
+
 
 class Collected:
-    """What is used after a loop. `loop` is the `Loop`, `rests` is what happens after it in each run."""
+    """What is used after a loop. `rests` is what happens after it in each run."""
 
-    def __init__(self, loop: Any, rests: Sequence[Trace]) -> None:
+    def __init__(self, loop: Loop, rests: Sequence[Trace]) -> None:
         self.loop = loop
         self.rests = rests
         # For each join: by run, the values of its iterations in order, and the value that has them all.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -66,10 +67,8 @@ class Examples:
 
     def _check_call(self) -> None:
         """Can the function be called with so many arguments? A list of tensors is taken for several examples."""
-        target: Any = self.function.forward if isinstance(self.function, Module) else self.function
-        try:
-            signature = inspect.signature(target)
-        except (TypeError, ValueError):
+        signature = self._signature()
+        if signature is None:
             return
         try:
             signature.bind(*self.shape[1:])
@@ -78,6 +77,14 @@ class Examples:
                 f"export: an example has {len(self.shape) - 1} arguments, and the function is {signature}: {why}",
                 fix="An example is a tuple of all arguments of a call; a list holds several examples.",
             ) from None
+
+    def _signature(self) -> inspect.Signature | None:
+        """The parameters of the function; None for those of C, which do not tell."""
+        target: Any = self.function.forward if isinstance(self.function, Module) else self.function
+        try:
+            return inspect.signature(target)
+        except (TypeError, ValueError):
+            return None
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Call the function with these tensors in the places of the examples' ones."""
@@ -103,12 +110,9 @@ class Examples:
 
     def _found_names(self) -> list[str]:
         """The names of the parameters that the tensors are given for."""
-        target: Any = self.function.forward if isinstance(self.function, Module) else self.function
         parts = self.shape[1:]
-        try:
-            parameters = list(inspect.signature(target).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
+        signature = self._signature()
+        parameters = [] if signature is None else signature.parameters.values()
         plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         names = [*plain, *[f"input_{i}" for i in range(len(plain), len(parts))]]
         found: list[str] = []
@@ -155,6 +159,10 @@ class Examples:
                                         f"{array.shape[axis]} in axis {axis} of {name}",
                                         fix="Give different sizes different names.")  # fmt: skip
         return sizes
+
+    def sizes_text(self, arrays: Sequence[Array]) -> str:
+        """The dynamic sizes of a call for an error: `batch=2, length=7`."""
+        return shown(self.sizes_of(arrays)) or "the example's sizes"
 
     def _check_fixed(self, arrays: Sequence[Array]) -> None:
         for number, (name, have, other) in enumerate(zip(self.names, self.arrays[0], arrays, strict=True)):
@@ -204,16 +212,14 @@ class Examples:
 
 def _count(shape: Any) -> int:
     """How many tensors there are in a structure."""
-    found = 0
+    taken: Iterator[Any] = itertools.count()
+    put_together(shape, taken)
+    return int(next(taken))
 
-    def once() -> Iterator[Any]:
-        nonlocal found
-        while True:
-            found += 1
-            yield None
 
-    put_together(shape, once())
-    return found
+def shown(sizes: Sizes) -> str:
+    """`batch=2, length=7`."""
+    return ", ".join(f"{label}={n}" for label, n in sizes.items())
 
 
 def runs_of(examples: Examples, trace: Callable[[list[Array]], Any], wanted: int) -> Iterator[Any]:
@@ -239,9 +245,8 @@ def runs_of(examples: Examples, trace: Callable[[list[Array]], Any], wanted: int
                 break
         if not others:
             assert failure is not None
-            shown = ", ".join(f"{label}={n}" for label, n in failure[0].items())
             raise ExportError(
-                f"export: the function runs at no other sizes than the example's; with {shown} it raises "
+                f"export: the function runs at no other sizes than the example's; with {shown(failure[0])} it raises "
                 f"{type(failure[1]).__name__}: {failure[1]}",
                 fix="Give more examples, or leave the axis out of dynamic_axes.",
             ) from failure[1]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
 from wayfare.io.files import path_text
 from wayfare.onnx.builder import NEWEST_OPSET, OLDEST_OPSET
@@ -55,11 +56,9 @@ class Traced:
         """The same call must give the same: Python's own random numbers, counters and clocks do not go into a file."""
         first = self.runs[-1]
         again = self._run(first.arrays)
-        for number, (a, b) in enumerate(zip(first.results, again.results, strict=False)):
-            if a.shape != b.shape or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                raise ExportError(f"export: result {number} of the function is another when it is called again with "
-                                  "the same tensors",
-                                  fix="Take random numbers and what is counted as inputs.")  # fmt: skip
+        if first.structure != again.structure or not all(map(_equal, first.results, again.results)):
+            raise ExportError("export: what the function returns is another when it is called again with the same "
+                              "tensors", fix="Take random numbers and what is counted as inputs.")  # fmt: skip
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
@@ -82,6 +81,10 @@ class Traced:
             inside = "" if axis < 0 else f"size_{number}"
             names.append(inside if of is None else self.examples.axes[of][axis])
         return names
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def _output_names(given: Sequence[str] | None, count: int, inputs: list[str]) -> list[str]:
@@ -119,7 +122,6 @@ def export(
         raise ArgumentError(f"export: opset must be from {OLDEST_OPSET} to {NEWEST_OPSET}, it is {opset!r}")
     traced = Traced(fn_or_module, examples, input_names, dynamic_axes, output_names)
     graph = Lowering(traced.program, opset).graph()
-    graph.prune()
     about = {
         "wayfare.function": getattr(fn_or_module, "__name__", type(fn_or_module).__name__),
         "wayfare.examples": [[list(a.shape) for a in arrays] for arrays in traced.examples.arrays],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.onnx.examples import Sizes
+from wayfare.onnx.examples import Sizes, shown
 from wayfare.onnx.questions import untried
 from wayfare.onnx.sizes import prime_unlike
 from wayfare.site import Site
@@ -53,9 +53,8 @@ def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
             given = examples.resized(first, sizes)
             yield Fresh([_others(rng, a, b) for a, b in zip(given, first, strict=True)], site)
         if by_user and not small:
-            shown = ", ".join(f"{label}={n}" for label, n in others[0].items())
-            traced.program.notes.append(f"Python decides by a size at {site}, and goes another way with {shown}, which "
-                                        "is too large to be tried")  # fmt: skip
+            traced.program.notes.append(f"Python decides by a size at {site}, and goes another way with "
+                                        f"{shown(others[0])}, which is too large to be tried")  # fmt: skip
     decides = any(node.kind == "if" or node.attrs.get("asks") for node in traced.program.block.walk())
     for _ in range(_MIXED_MORE if traced.program.notes else _MIXED if decides else 0):
         yield Fresh(_mixed(rng, examples.arrays))

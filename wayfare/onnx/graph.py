@@ -127,7 +127,7 @@ class Graph:
     outputs: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, Any] = field(default_factory=dict)
-    # What is known of the values between, by name.
+    # What is known of the values that nodes make, by name.
     values: dict[str, Value] = field(default_factory=dict)
 
     def walk(self) -> Iterator[Graph]:
@@ -155,9 +155,9 @@ class Graph:
                     used.update(name for inner in value.walk() for name in inner._read())
             kept.append(node)
         self.nodes = kept[::-1]
-        made = {name for node in self.nodes for name in node.outputs} | {value.name for value in self.inputs}
+        made = {name for node in self.nodes for name in node.outputs}
         self.initializers = {name: array for name, array in self.initializers.items() if name in used}
-        self.values = {name: v for name, v in self.values.items() if name in made or name in self.initializers}
+        self.values = {name: v for name, v in self.values.items() if name in made}
 
     def _read(self) -> Iterator[str]:
         for node in self.nodes:

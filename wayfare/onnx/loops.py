@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wayfare.errors import ExportError
 from wayfare.fusion.trace import Value, leaf
 from wayfare.onnx.collecting import Collected
+from wayfare.onnx.merge import refusal
 from wayfare.onnx.program import Block, Node, Var
 from wayfare.onnx.rolling import Choice, Rolled, outputs_of, rewired, slots_of
 from wayfare.onnx.trace import Look, Region, Trace
 from wayfare.op import REGISTRY
 from wayfare.spec import bool_, int64
+
+if TYPE_CHECKING:
+    from wayfare.onnx.paths import Paths
 
 _SAME_SO_FAR = "has two values that were the same whenever it mattered: no example tells which of them is meant"
 _TELLS_APART = "Add examples that go through it in other orders of its decisions"
@@ -38,9 +43,9 @@ class Carried:
 
 
 class Loop:
-    """One loop in several runs, while it is merged. `m` is the `Paths`."""
+    """One loop in several runs, while it is merged."""
 
-    def __init__(self, m: Any, who: list[Any], loops: Sequence[Rolled]) -> None:
+    def __init__(self, m: Paths, who: list[Any], loops: Sequence[Rolled]) -> None:
         self.m = m
         self.who = who
         self.loops = loops
@@ -55,12 +60,10 @@ class Loop:
         self._stand_ins: dict[tuple[int, Turn], Value] = {}
         self.variables: list[Var] = []
 
-    def refuse(self, what: str, fix: str = "") -> Exception:
+    def refuse(self, what: str, fix: str = "") -> ExportError:
         """What keeps the loop from being written as one."""
         instead = "rite it with wf.scan or wf.while_loop, which say what is carried."
-        return self.m.refusal(  # type: ignore[no-any-return]
-            f"the loop here {what}", self.site, f"{fix}, or w{instead}" if fix else f"W{instead}"
-        )
+        return refusal(f"the loop here {what}", self.site, f"{fix}, or w{instead}" if fix else f"W{instead}")
 
     def run_of(self, turn: Turn) -> Any:
         """The run that an iteration is."""
@@ -296,13 +299,13 @@ class Loop:
         begun = [(self.who[n], v) for (n, i), v in one.held.items() if i == 0]
         if not begun:
             raise self.refuse("carries something of which it does not show what it begins with")
-        return self.m.seen_from([r for r, _ in begun], [v for _, v in begun])  # type: ignore[no-any-return]
+        return self.m.seen_from([r for r, _ in begun], [v for _, v in begun])
 
     def _out(self, one: Carried) -> Var:
         """What an iteration hands on, from all those after which there is another."""
         turns = [(n, i) for n, i in self.turns if (n, i + 1) in one.shown]
         values = self.resolved_all(turns, [one.held[n, i + 1] for n, i in turns])
-        return self.m.seen_from([self.run_of(t) for t in turns], values)  # type: ignore[no-any-return]
+        return self.m.seen_from([self.run_of(t) for t in turns], values)
 
     def _iteration(self, turn: Turn, question: int | None) -> list[Any]:
         """The events of an iteration, with the stand-ins for what is carried into it."""

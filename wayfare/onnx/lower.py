@@ -30,7 +30,7 @@ class Lowering:
         self.builder.symbols = [None] * len(program.symbols)  # type: ignore[list-item]
 
     def graph(self) -> Graph:
-        """The whole model."""
+        """The whole model, without what rules wrote and nobody reads."""
         b = self.builder
         block = self.program.block
         b.reserve(self.program.output_names)
@@ -44,9 +44,7 @@ class Lowering:
             b.graph.nodes[-1].outputs[0] = name
             made.name = name
             b.graph.outputs.append(made)
-        used = {name for graph in b.graph.walk() for node in graph.nodes for name in node.inputs}
-        for name in [name for name in b.graph.initializers if name not in used]:
-            del b.graph.initializers[name]
+        b.graph.prune()
         return b.graph
 
     def bind(self, b: Builder, var: Var, value: Value) -> None:

@@ -60,8 +60,6 @@ class Merging:
         self.nodes: list[Node] = []
         self._around: list[list[Node]] = []
 
-    refusal = staticmethod(refusal)
-
     @contextmanager
     def inside(self) -> Iterator[list[Node]]:
         """What is merged inside becomes a block of its own."""
@@ -221,6 +219,7 @@ class Merging:
         return var
 
     def find(self, run: Any, value: Value) -> Var | None:
+        """The variable that a value of one run is known to be."""
         while True:
             var = self.known[run].get(id(value))
             if var is not None or not isinstance(run, tuple):

@@ -76,6 +76,15 @@ class Block:
             for block in reversed(node.blocks):
                 waiting.extend(reversed(block.nodes))
 
+    def constants(self) -> list[Var]:
+        """Every variable with an array, also in inner blocks, once, in the order of first use."""
+        used: list[Var] = []
+        for node in self.walk():
+            used += node.inputs
+            for block in node.blocks:
+                used += block.outputs
+        return list({id(v): v for v in (*used, *self.outputs) if v.array is not None}.values())
+
 
 @dataclass(eq=False, slots=True)
 class Program:

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.debug.watching import Onlooker
 from wayfare.fusion.sizes import Guards, holds, noted, symbol
 from wayfare.onnx.examples import Examples, Sizes
 from wayfare.onnx.sizes import symbols_of
 from wayfare.site import INSIDE, Site, current_site
 from wayfare.spec import Size
-from wayfare.state import changed_mode
+from wayfare.state import Watcher, changed_mode
 from wayfare.tensor import Tensor, fill
 
 _SIZES_FILE = symbol.__code__.co_filename
@@ -68,7 +67,7 @@ class _Sized(Tensor):
         return Size([dims.get(n, n) for n in self._array.shape])
 
 
-class _Sizing(Onlooker):
+class _Sizing(Watcher):
     """Makes every result a tensor of that kind."""
 
     allows_plans = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wayfare.onnx.program import Block, Node, Var
 from wayfare.onnx.rolling import with_parts_moved
@@ -11,32 +11,35 @@ from wayfare.onnx.trace import Region
 from wayfare.op import REGISTRY
 from wayfare.spec import int64
 
+if TYPE_CHECKING:
+    from wayfare.onnx.paths import Paths
 
-def merge_region(m: Any, who: list[Any], regions: Sequence[Region]) -> None:
+
+def merge_region(m: Paths, who: list[Any], regions: Sequence[Region]) -> None:
     """Add one control-flow function to the block at hand."""
     inputs = [m.var_of(who, values) for values in zip(*[r.inputs for r in regions], strict=True)]
     {"cond": _cond, "while": _while, "scan": _scan}[regions[0].kind](m, who, regions, inputs)
 
 
-def _follow(m: Any, who: list[Any], regions: Sequence[Region], number: int, inputs: Sequence[Var]) -> list[Var]:
+def _follow(m: Paths, who: list[Any], regions: Sequence[Region], number: int, inputs: Sequence[Var]) -> list[Var]:
     """Merge one of the parts, with these variables for its inputs."""
     traces = [r.blocks[number] for r in regions]
     for run, trace in zip(who, traces, strict=True):
         for value, var in zip(trace.inputs, inputs, strict=True):
             m.known[run][id(value)] = var
-    return m.follow(who, [with_parts_moved(t) for t in traces])  # type: ignore[no-any-return]
+    return m.follow(who, [with_parts_moved(t) for t in traces])
 
 
-def _node(m: Any, who: list[Any], regions: Sequence[Region], kind: str, inputs: list[Var], outputs: list[Var],
+def _node(m: Paths, who: list[Any], regions: Sequence[Region], kind: str, inputs: list[Var], outputs: list[Var],
           blocks: list[Block], **attrs: Any) -> None:  # fmt: skip
     m.nodes.append(Node(kind, inputs, outputs, attrs, blocks=blocks, site=regions[0].site, path=regions[0].path))
 
 
-def _outputs(m: Any, who: list[Any], regions: Sequence[Region]) -> list[Var]:
+def _outputs(m: Paths, who: list[Any], regions: Sequence[Region]) -> list[Var]:
     return [m.output(who, values) for values in zip(*[r.outputs for r in regions], strict=True)]
 
 
-def _cond(m: Any, who: list[Any], regions: Sequence[Region], inputs: list[Var]) -> None:
+def _cond(m: Paths, who: list[Any], regions: Sequence[Region], inputs: list[Var]) -> None:
     condition, *operands = inputs
     blocks = []
     for number in (0, 1):
@@ -46,7 +49,7 @@ def _cond(m: Any, who: list[Any], regions: Sequence[Region], inputs: list[Var]) 
     _node(m, who, regions, "if", [condition], _outputs(m, who, regions), blocks)
 
 
-def _while(m: Any, who: list[Any], regions: Sequence[Region], inputs: list[Var]) -> None:
+def _while(m: Paths, who: list[Any], regions: Sequence[Region], inputs: list[Var]) -> None:
     (entry,) = _follow(m, who, regions, 0, inputs)
     counter = Var(int64, (), "iteration")
     m.symbol(counter, -1, dict.fromkeys(who, 0))
@@ -59,7 +62,7 @@ def _while(m: Any, who: list[Any], regions: Sequence[Region], inputs: list[Var])
           trips=None, asks=True, entry=True, carried=len(inputs))  # fmt: skip
 
 
-def _scan(m: Any, who: list[Any], regions: Sequence[Region], inputs: list[Var]) -> None:
+def _scan(m: Paths, who: list[Any], regions: Sequence[Region], inputs: list[Var]) -> None:
     dim, reverse, count = regions[0].options
     inits, rows = inputs[:count], inputs[count:]
     dim %= len(rows[0].shape)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wayfare.onnx.graph import Graph
+from wayfare.units import bytes_text, counted, time_text
 
 _WIDTH = 80
 
@@ -61,7 +62,7 @@ class ExportReport:
 
     def _lines(self) -> Iterator[str]:
         names = " and ".join(f.name for f in self.files)
-        yield f"{names}: {self.nodes} nodes, {_bytes(self.weights)} of weights, opset {self.opset}"
+        yield f"{names}: {counted(self.nodes, 'node')}, {bytes_text(self.weights)} of weights, opset {self.opset}"
         for title, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
             yield from _listed(title, [f"{name} {spec}" for name, spec in specs.items()])
         mapping = []
@@ -74,13 +75,13 @@ class ExportReport:
         yield from _listed("note", self.notes)
         if self.checked:
             fresh = sum(c.fresh for c in self.checked)
-            calls = f"{len(self.checked)} calls in ONNX Runtime, {fresh} of them on fresh inputs"
+            calls = f"{counted(len(self.checked), 'call')} in ONNX Runtime, {fresh} of them on fresh inputs"
             yield from _listed("checked", [calls])
             ranges = [f"{label} from {least} to {most}" for label, (least, most) in self.ranges.items()]
             yield from _listed("sizes", [*ranges, "others were not tried"] if ranges else [])
             yield from _listed("apart", [f"{name} {error:.1e} at most" for name, error in self.errors.items()])
         if self.seconds:
-            yield from _listed("time", [f"{name} {s * 1e6:.0f} µs" for name, s in self.seconds.items()])
+            yield from _listed("time", [f"{name} {time_text(s)}" for name, s in self.seconds.items()])
 
 
 def _listed(title: str, parts: list[str]) -> Iterator[str]:
@@ -90,11 +91,3 @@ def _listed(title: str, parts: list[str]) -> Iterator[str]:
             "; ".join(parts), _WIDTH, initial_indent=f"  {title:<10}", subsequent_indent=" " * 12,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-
-
-def _bytes(count: int) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count = count / 1000  # type: ignore[assignment]
-    return f"{count:.1f} GB"

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wayfare.fusion.trace import Step, Value
-from wayfare.onnx.trace import Event, Look, Place, Trace
-from wayfare.site import Site
+from wayfare.onnx.trace import Event, Happening, Look, Trace
 
 # Views of one tensor that Python takes one after the other (`for x in xs`): each is moved to where it is used.
 _PARTS = frozenset({"select", "slice", "basic_index"})
@@ -19,22 +18,19 @@ _PARTS = frozenset({"select", "slice", "basic_index"})
 _PAIRS = 64
 
 
-class Rolled:
-    """A stretch of events that repeats: its iterations, and the question that was asked before the first."""
+class Rolled(Happening):
+    """A stretch of events that repeats: its iterations, and the question that was asked before the first.
 
-    __slots__ = ("entry", "iterations", "path", "place", "width")
+    It is where an iteration begins.
+    """
 
-    def __init__(self, iterations: list[list[Any]], width: int, entry: Look | None, like: Any) -> None:
+    __slots__ = ("entry", "iterations", "width")
+
+    def __init__(self, iterations: list[list[Any]], width: int, entry: Look | None, like: Happening) -> None:
+        super().__init__(like.place, like.path)
         self.iterations = iterations
         self.width = width
         self.entry = entry
-        self.place: Place = like.place
-        self.path: str = like.path
-
-    @property
-    def site(self) -> Site | None:
-        """The user's line on which an iteration begins."""
-        return self.place.site
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -56,12 +52,13 @@ class Rolled:
         return [v for events in self.iterations for event in events for v in outputs_of(event)]
 
 
-class Choice:
+class Choice(Happening):
     """A decision and the events of the way that was taken; the ways come together after it."""
 
     __slots__ = ("events", "look")
 
     def __init__(self, look: Look, events: list[Any]) -> None:
+        super().__init__(look.place, look.path)
         self.look = look
         self.events = events
 
@@ -69,21 +66,6 @@ class Choice:
     def key(self) -> tuple[Any, ...]:
         """What the same decision of another run has in common with it, whichever way it took."""
         return ("choice", self.look.key)
-
-    @property
-    def place(self) -> Place:
-        """Where the decision was taken."""
-        return self.look.place
-
-    @property
-    def site(self) -> Site | None:
-        """The line of that."""
-        return self.look.site
-
-    @property
-    def path(self) -> str:
-        """The module it was taken in."""
-        return self.look.path
 
     @property
     def inputs(self) -> list[Value]:

@@ -156,7 +156,7 @@ def _quotients(varying: Iterable[tuple[Any, Values]]) -> Iterator[tuple[Any, Val
 
 
 def prime_unlike(taken: Iterable[int], at_least: int) -> int:
-    """The first prime from there on that is no size seen so far, nor near one."""
+    """The first prime from there on that is no size seen so far."""
     used = set(taken)
     for n in itertools.count(max(at_least, 2)):
         if n not in used and all(n % d for d in range(2, int(n**0.5) + 1)):

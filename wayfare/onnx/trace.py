@@ -19,13 +19,12 @@ from wayfare.compiled.graph import Graph
 from wayfare.compiled.reach import reach
 from wayfare.compiled.recorder import Recorder
 from wayfare.compiled.structure import Opaque, take_apart
-from wayfare.debug.watching import Onlooker
 from wayfare.errors import ExportError
 from wayfare.fusion.trace import Step, Value
 from wayfare.nn.module import Module
 from wayfare.op import REGISTRY, Op
 from wayfare.site import Site, user_frame
-from wayfare.state import changed_mode
+from wayfare.state import Watcher, changed_mode
 from wayfare.tensor import Tensor, wrap
 
 _CLONE = REGISTRY["clone"]
@@ -58,13 +57,12 @@ def current_place(asked: bool = False) -> Place:
     return Place(site, parts[at] if 0 <= at < len(parts) else None)
 
 
-class Event:
-    """An op that ran: its step in the recorder's graph, the user's line, and the path of the module it ran in."""
+class Happening:
+    """Something in a trace: where in the user's code, and the path of the module, it happened."""
 
-    __slots__ = ("path", "place", "step")
+    __slots__ = ("path", "place")
 
-    def __init__(self, step: Step, place: Place, path: str) -> None:
-        self.step = step
+    def __init__(self, place: Place, path: str) -> None:
         self.place = place
         self.path = path
 
@@ -72,6 +70,16 @@ class Event:
     def site(self) -> Site | None:
         """The user's line."""
         return self.place.site
+
+
+class Event(Happening):
+    """An op that ran: its step in the recorder's graph."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, step: Step, place: Place, path: str) -> None:
+        super().__init__(place, path)
+        self.step = step
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -81,22 +89,16 @@ class Event:
         return ("op", step.name, self.place, self.path, kinds)
 
 
-class Look:
+class Look(Happening):
     """Python looked at a value, and saw an outcome."""
 
-    __slots__ = ("array", "how", "path", "place", "value")
+    __slots__ = ("array", "how", "value")
 
     def __init__(self, value: Value, how: str, array: Array, place: Place, path: str) -> None:
+        super().__init__(place, path)
         self.value = value
         self.how = how
         self.array = array
-        self.place = place
-        self.path = path
-
-    @property
-    def site(self) -> Site | None:
-        """The user's line."""
-        return self.place.site
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -109,25 +111,19 @@ class Look:
         return bool(self.array.item()) if self.how == "bool()" and self.array.size == 1 else None
 
 
-class Region:
+class Region(Happening):
     """A control-flow function (`wf.cond`, `wf.while_loop`, `wf.scan`): runs of its parts, and what came out."""
 
-    __slots__ = ("blocks", "inputs", "kind", "options", "outputs", "path", "place")
+    __slots__ = ("blocks", "inputs", "kind", "options", "outputs")
 
     def __init__(self, kind: str, inputs: list[Value], blocks: list[Trace], outputs: list[Value], options: Any,
                  place: Place, path: str) -> None:  # fmt: skip
+        super().__init__(place, path)
         self.kind = kind
         self.inputs = inputs
         self.blocks = blocks
         self.outputs = outputs
         self.options = options
-        self.place = place
-        self.path = path
-
-    @property
-    def site(self) -> Site | None:
-        """The user's line."""
-        return self.place.site
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -161,7 +157,7 @@ class _EachAnew(Graph):
         return step.outputs
 
 
-class Modules(Onlooker):
+class Modules(Watcher):
     """The modules a function uses: their paths, and which of them are running. The watcher of a trace."""
 
     allows_plans = False
@@ -269,13 +265,7 @@ class Tracer(Recorder):
 
     def block(self, function: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Trace, list[Tensor]]:
         """One part of a control-flow function, run on its own inputs: what happened, and the results."""
-        arguments = [wrap(np.array(t._array)) for t in given]
-        inputs = []
-        for t in arguments:
-            value = self.graph.fresh("block input", t._array)
-            self.arrays.own(t._array, value)
-            self._alive.append(t)
-            inputs.append(value)
+        arguments, inputs = self._anew("block input", [t._array for t in given])
         with self.apart() as events:
             made = list(function(*arguments))
             results = [self.value(t) for t in made]
@@ -285,15 +275,18 @@ class Tracer(Recorder):
                ) -> list[Tensor]:  # fmt: skip
         """Enter a control-flow function whose results are these arrays."""
         inputs = [self.value(t) for t in given]
-        made = [wrap(np.array(a)) for a in arrays]
-        outputs = []
-        for t in made:
-            value = self.graph.fresh("region", t._array)
-            self.arrays.own(t._array, value)
-            self._alive.append(t)
-            outputs.append(value)
+        made, outputs = self._anew("region", arrays)
         self.events.append(Region(kind, inputs, blocks, outputs, options, current_place(), self.modules.path))
         return made
+
+    def _anew(self, name: str, arrays: Sequence[Array]) -> tuple[list[Tensor], list[Value]]:
+        """Tensors with copies of some arrays, which no step has made, and the values that they are."""
+        tensors = [wrap(np.array(a)) for a in arrays]
+        values = [self.graph.fresh(name, t._array) for t in tensors]
+        for t, value in zip(tensors, values, strict=True):
+            self.arrays.own(t._array, value)
+        self._alive += tensors
+        return tensors, values
 
 
 class Run:

@@ -55,15 +55,14 @@ class Writer:
 
     def graph(self, graph: Graph, main: bool = False) -> Any:
         """One graph; the initializers are all in the outermost."""
-        known = {v.name for v in (*graph.inputs, *graph.outputs)}
-        between = [v for name, v in graph.values.items() if name not in known] if main else []
-        made = {name for node in graph.nodes for name in node.outputs}
+        given = {v.name for v in graph.outputs}
+        between = [v for name, v in graph.values.items() if name not in given] if main else []
         return self.onnx.helper.make_graph(
             [self.node(n) for n in graph.nodes], graph.name, [self.value(v) for v in graph.inputs],
             [self.value(v) for v in graph.outputs],
             initializer=[self.onnx.numpy_helper.from_array(np.asarray(a), name)
                          for name, a in graph.initializers.items()],
-            value_info=[self.value(v) for v in between if v.name in made],
+            value_info=[self.value(v) for v in between],
         )  # fmt: skip
 
     def node(self, node: Node) -> Any:

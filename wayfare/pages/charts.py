@@ -154,17 +154,22 @@ def _line(
     return parts
 
 
-def bar(share: float, label: str = "", kind: str = "") -> Markup:
-    """A bar of a share from 0 to 1, with words behind it."""
-    width = f"{100 * min(max(share, 0.0), 1.0):.1f}%" if math.isfinite(share) else "0%"
-    filled = tag("span", class_="fill", style=f"width:{width}")
-    return tag("span", tag("span", filled, class_="track"), tag("span", label, class_="label") if label else None,
+def bar(share: float, label: str = "", kind: str = "", more: float = 0.0) -> Markup:
+    """A bar of a share from 0 to 1, with words behind it; `more` is a second part of it, in another colour."""
+    filled = [tag("span", class_=f"fill{also}", style=f"width:{100 * _share(part):.1f}%")
+              for part, also in ((share, ""), (more, " more")) if part or not also]  # fmt: skip
+    return tag("span", tag("span", *filled, class_="track"), tag("span", label, class_="label") if label else None,
                class_=f"bar {kind}".strip())  # fmt: skip
 
 
 def heat(share: float) -> str:
     """The style of a cell whose ground is the accent colour, as strong as the share; its words stay readable."""
-    return f"--heat:{100 * min(max(share, 0.0), 1.0):.0f}%" if math.isfinite(share) else "--heat:0%"
+    return f"--heat:{100 * _share(share):.0f}%"
+
+
+def _share(value: float) -> float:
+    """A number from 0 to 1, whatever was given."""
+    return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
 
 
 def strip(values: Sequence[float]) -> Markup:

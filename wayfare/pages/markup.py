@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["Markup", "callout", "figures", "join", "muted", "sheet", "tag"]
+__all__ = ["Markup", "callout", "figures", "frame", "join", "muted", "row", "sheet", "tag"]
 
 _EMPTY = {"br", "hr", "img", "meta"}
 
@@ -42,6 +42,12 @@ def sheet(
     return tag("div", inner, class_="scroll tall" if tall else "scroll")
 
 
+def row(name: object, *cells: object, kind: str | None = None) -> Markup:
+    """A row of such a table: its name, then cells. Markup stands to the left, the rest are numbers."""
+    made = (tag("td", cell, class_=None if isinstance(cell, Markup) else "number") for cell in cells)
+    return tag("tr", tag("th", name, scope="row"), *made, class_=kind)
+
+
 def callout(text: object, good: bool) -> Markup:
     """A sentence set off: as it should be, or to be looked at. The mark tells it without colour too."""
     mark = tag("span", "✓" if good else "!", class_="mark", aria_hidden="true")
@@ -57,3 +63,8 @@ def figures(pairs: Iterable[tuple[str, str]]) -> Markup:
 def muted(text: object) -> Markup:
     """A quiet paragraph."""
     return tag("p", text, class_="muted")
+
+
+def frame(page: str, title: str) -> Markup:
+    """A whole page inside another, such as a notebook: neither changes how the other looks."""
+    return tag("iframe", srcdoc=page, title=title, style="width:100%;height:760px;border:0")

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from wayfare.debug.watching import looking_on
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.io.replace import replace_text
+from wayfare.pages.markup import frame
 from wayfare.profile import comparison, costs, page, tables, trace
 from wayfare.profile.costs import Cost
 from wayfare.profile.memory import Alive
@@ -115,8 +116,8 @@ class Profile:
         watch = self._ended()
         _check(by, _BY, "by")
         _check(sort, _SORT, "sort")
-        if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
-            raise ArgumentError(f"profile: top is how many rows, from 1, not {top!r}")
+        if top is not None:
+            _check_top(top)
         places = watch.places.values()
         if by == "op":
             found = costs.by_op(places)
@@ -145,8 +146,7 @@ class Profile:
     def table(self, by: str = "op", sort: str = "time", top: int = 20) -> str:
         """Such rows as a table for 80 columns; what is left out is one more row."""
         rows = self.rows(by, sort)
-        if not isinstance(top, int) or isinstance(top, bool) or top < 1:
-            raise ArgumentError(f"profile: top is how many rows, from 1, not {top!r}")
+        _check_top(top)
         return tables.table(by, rows, top)
 
     def picture(self) -> str:
@@ -161,12 +161,12 @@ class Profile:
         return f"<profile of {self._watch.seconds:.3g} s>" if self._done else "<profile, not ended>"
 
     def html(self) -> str:
-        """Tables and the picture as a piece of a page, for a report."""
+        """Tables and the picture as a piece of HTML, to put into a page of your own."""
         self._ended()
         return page.piece(self)
 
     def _repr_html_(self) -> str:
-        return page.whole(self)
+        return frame(page.whole(self), "Profile")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page that needs nothing else: tables by op, line and module, and memory over time."""
@@ -187,6 +187,11 @@ class Profile:
 def _check(value: Any, allowed: Sequence[str], name: str) -> None:
     if value not in allowed:
         raise ArgumentError(f"profile: {name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def _check_top(top: Any) -> None:
+    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+        raise ArgumentError(f"profile: top is how many rows, from 1, not {top!r}")
 
 
 def _write(path: Any, parts: Iterable[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
@@ -80,7 +79,7 @@ def by_line(places: Iterable[Place]) -> list[Cost]:
         site = place.site
         if site is None:
             return Cost("(no line)", "line")
-        return Cost(f"{os.path.basename(site.filename)}:{site.line}", "line", text=site.text)
+        return Cost(str(site), "line", text=site.text)
 
     def key(place: Place) -> Any:
         site = place.site

@@ -1,46 +1,26 @@
-"""A profile as HTML: one page that needs nothing else, or the same as a piece of a report."""
+"""A profile as HTML: one page that needs nothing else, and the tables and the curve it shares with a report."""
 
 from __future__ import annotations
 
-import os
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from wayfare.pages.charts import bar, curves
+from wayfare.pages.markup import Markup, join, muted, row, sheet, tag
+from wayfare.pages.parts import part
 from wayfare.profile import tables
 from wayfare.profile.costs import Cost
-from wayfare.units import bytes_text, time_text
+from wayfare.profile.memory import Alive, in_columns
+from wayfare.units import bytes_text, share_text
 
 if TYPE_CHECKING:
     from wayfare.profile.block import Profile
 
+__all__ = ["alive_sheet", "cost_sheet", "memory_curve", "memory_over_time", "piece", "whole"]
+
 _ROWS = 30
-_PICTURE = (960, 180)
 _TITLES = {"op": "By op", "line": "By line", "module": "By module", "kernel": "Compiled functions",
            "group": "Groups of automatic batching"}  # fmt: skip
-_LEGEND = '<p class="legend"><i></i> forward <b></b> backward</p>'
-STYLE = """
-.profile { --ink: #1d2129; --soft: #667080; --line: #dde2ea; --bar: #4a7bd0; --back: #c98b2b; --ground: #ffffff;
-  font: 14px/1.45 system-ui, sans-serif; color: var(--ink); }
-@media (prefers-color-scheme: dark) { .profile { --ink: #e4e8ef; --soft: #98a2b3; --line: #333a46; --bar: #7ba4ee;
-  --back: #dfae5c; --ground: #16191f; } }
-.profile h1 { font-size: 20px; margin: 0 0 .4em; }
-.profile .legend i, .profile .legend b { display: inline-block; width: 10px; height: 10px; border-radius: 2px; }
-.profile .legend i { background: var(--bar); } .profile .legend b { background: var(--back); margin-left: 1em; }
-.profile h2 { font-size: 16px; margin: 1.6em 0 .5em; }
-.profile p { margin: .3em 0; color: var(--soft); }
-.profile table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-.profile th { text-align: right; font-weight: 600; color: var(--soft); border-bottom: 1px solid var(--line); }
-.profile td { text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-.profile th, .profile td { padding: .25em .6em; }
-.profile th:first-child, .profile td:first-child { text-align: left; white-space: normal; }
-.profile code { font: 12.5px ui-monospace, monospace; color: var(--soft); }
-.profile .share { width: 120px; height: 10px; background: var(--line); border-radius: 2px; overflow: hidden;
-  display: inline-flex; vertical-align: middle; }
-.profile .share i { background: var(--bar); } .profile .share b { background: var(--back); }
-.profile svg { width: 100%; height: auto; } .profile svg text { fill: var(--soft); font-size: 12px; }
-.profile svg path { fill: var(--bar); fill-opacity: .35; stroke: var(--bar); }
-.profile svg line { stroke: var(--line); }
-"""
 
 
 def whole(p: Profile) -> str:
@@ -54,89 +34,64 @@ def whole(p: Profile) -> str:
     )
 
 
-def piece(p: Profile) -> str:
+def piece(p: Profile) -> Markup:
     """Headline, memory over time, and tables, inside one element."""
-    parts = ["<h1>Profile</h1>", *[f"<p>{escape(line)}</p>" for line in tables.headline(p)], _LEGEND]
+    parts: list[object] = [tag("style", Markup(part("wayfare.profile", "profile.css"))), tag("h1", "Profile")]
+    parts += [*map(muted, tables.headline(p)), legend()]
     if p.peak_bytes:
-        parts += [_section("Memory over time", picture(p)), _section("In use at the highest point", _alive(p))]
+        parts.append(tag("section", tag("h2", "Memory over time"), memory_over_time(p)))
+        parts.append(tag("section", tag("h2", "In use at the highest point"), alive_sheet(p.alive_at_peak, _ROWS)))
     for by, title in _TITLES.items():
         rows = p.rows(by)
         if rows and not (by == "module" and len(rows) <= 2):
-            parts.append(_section(title, _table(by, rows)))
+            parts.append(tag("section", tag("h2", title), cost_sheet(by, rows, _ROWS)))
     if p.batching.sessions:
-        parts.append(f"<p>{escape(tables.batching_text(p.batching))}</p>")
+        parts.append(muted(tables.batching_text(p.batching)))
     if p.left_out:
-        parts.append(f"<p>A trace has the first events only: {p.left_out} more are counted here.</p>")
-    return f'<div class="profile"><style>{STYLE}</style>{"".join(parts)}</div>'
+        parts.append(muted(f"A trace has the first events only: {p.left_out} more are counted here."))
+    return tag("div", *parts, class_="profile")
 
 
-def picture(p: Profile) -> str:
-    """Memory in use as an SVG."""
-    width, height = _PICTURE
-    left, top, bottom = 70, 10, height - 24
-    points = p.memory
-    end, peak = max(p.seconds, 1e-12), max(p.peak_bytes, 1)
-
-    def x(at: float) -> float:
-        return left + (width - left - 10) * min(at / end, 1.0)
-
-    def y(size: int) -> float:
-        return bottom - (bottom - top) * size / peak
-
-    # Between two events nothing is made, so the line goes in steps.
-    steps = [f"M{left} {bottom}"]
-    for at, size in points:
-        steps.append(f"H{x(at):.1f}V{y(size):.1f}")
-    steps.append(f"H{width - 10}V{bottom}Z")
-    marks = "".join(
-        f'<line x1="{left}" x2="{width - 10}" y1="{y(size):.1f}" y2="{y(size):.1f}"/>'
-        f'<text x="{left - 6}" y="{y(size) + 4:.1f}" text-anchor="end">{escape(bytes_text(size))}</text>'
-        for size in (0, peak // 2, peak)
-    )
-    times = (
-        f'<text x="{left}" y="{height - 6}">0</text>'
-        f'<text x="{width - 10}" y="{height - 6}" text-anchor="end">{escape(time_text(p.seconds))}</text>'
-    )
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="memory over time">{marks}{times}'
-        f'<path d="{"".join(steps)}"/></svg>'
-    )
+def legend() -> Markup:
+    """What the two parts of the bars are."""
+    names = enumerate(("forward", "backward"))
+    return tag("ul", *(tag("li", tag("span", class_=f"key c{n}"), name) for n, name in names), class_="legend")
 
 
-def _section(title: str, inside: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{inside}</section>"
+def memory_over_time(p: Profile) -> Markup:
+    """Memory in use while the block ran."""
+    # Time is even on the page, events are not: the highest of each stretch of time.
+    return memory_curve("in use", in_columns(p.memory, 101, p.seconds), "Memory over the time", "% of the time", 0)
 
 
-def _table(by: str, rows: list[Cost]) -> str:
-    columns = tables.COLUMNS[by]
-    head = "".join(f"<th>{escape(title)}</th>" for title in (tables.FIRST[by], *columns, ""))
-    shown = rows[:_ROWS] + ([tables.together(rows[_ROWS:])] if rows[_ROWS:] else [])
-    body = "".join(_row(row, columns) for row in shown)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def memory_curve(
+    name: str, sizes: Sequence[int], title: str, across: str, start: int, marks: Mapping[int, str] | None = None
+) -> Markup:
+    """A curve of sizes in bytes, in a unit that suits the largest."""
+    scale, unit = (2**20, "MB") if max(sizes) >= 2**20 else (2**10, "KB")
+    return curves({name: [size / scale for size in sizes]}, f"{title}, {unit}", across, start, "{:.3g}", marks)
 
 
-def _row(row: Cost, columns: tuple[str, ...]) -> str:
-    name = escape(row.name) + (f" <code>{escape(row.text)}</code>" if row.text not in ("", row.name) else "")
-    cells = "".join(f"<td>{escape(tables.cell(title, row))}</td>" for title in columns)
-    forward, backward = (
-        100 * row.share * (part / row.seconds if row.seconds else 0.0)
-        for part in (row.forward_seconds, row.backward_seconds)
-    )
-    bar = f'<span class="share"><i style="width:{forward:.1f}%"></i><b style="width:{backward:.1f}%"></b></span>'
-    return f"<tr><td>{name}</td>{cells}<td>{bar}</td></tr>"
+def cost_sheet(by: str, rows: list[Cost], most: int) -> Markup:
+    """So many rows as a table, and the rest as one row."""
+    columns = [title for title in tables.COLUMNS[by] if title != "share"]
+    shown = []
+    for cost in tables.shortened(rows, most):
+        about = tag("small", f" {cost.text}") if cost.text not in ("", cost.name) else None
+        back = cost.share * (cost.backward_seconds / cost.seconds if cost.seconds else 0.0)
+        share = bar(cost.share - back, share_text(cost.share), more=back)
+        shown.append(row(join([cost.name, about]), share, *(tables.cell(title, cost) for title in columns)))
+    return sheet((tables.FIRST[by], "share", *columns), shown, words=(0, 1), kind="bars")
 
 
-def _alive(p: Profile) -> str:
+def alive_sheet(found: list[Alive], most: int) -> Markup:
+    """What was in use at the highest point, the largest first."""
+    largest = max((each.bytes for each in found), default=0) or 1
     rows = []
-    for a in p.alive_at_peak[:_ROWS]:
-        place, site = a.place, a.place.site
-        line = "" if site is None else f"{os.path.basename(site.filename)}:{site.line}"
-        code = "" if site is None else site.text
-        module = "" if place.module is None else place.module.shown(True)
-        rows.append(
-            f"<tr><td>{escape(line)} <code>{escape(code)}</code></td><td>{escape(place.name)}</td>"
-            f"<td>{escape(module)}</td><td>{a.count}</td><td>{escape(str(list(a.shape)))} {escape(a.dtype)}</td>"
-            f"<td>{escape(bytes_text(a.bytes))}</td></tr>"
-        )
-    head = "".join(f"<th>{title}</th>" for title in ("line", "made by", "module", "arrays", "shape", "bytes"))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    for each in found[:most]:
+        place, site = each.place, each.place.site
+        line = tag("small", f" {site}  {site.text}") if site is not None else None
+        module = tag("small", "" if place.module is None else place.module.shown(True))
+        rows.append(row(join([place.name, line]), bar(each.bytes / largest, bytes_text(each.bytes)),
+                        tag("code", f"{list(each.shape)} {each.dtype}"), module, f"{each.count:,}"))  # fmt: skip
+    return sheet(("made by", "bytes", "shape", "module", "arrays"), rows, words=range(4), kind="bars")

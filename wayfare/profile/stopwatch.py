@@ -6,7 +6,6 @@ long it took, and the clock of a profile stands still meanwhile.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterator
 from itertools import islice
@@ -17,18 +16,16 @@ import numpy as np
 
 from wayfare.backend.pool import Block, owns_memory
 from wayfare.backend.writes import owner_of
-from wayfare.debug.watching import Onlooker
 from wayfare.graph.node import Node
 from wayfare.nn import Module
 from wayfare.op import Op
 from wayfare.profile.costs import Place
 from wayfare.profile.memory import Memory
 from wayfare.profile.others import Others
-from wayfare.site import INSIDE
-from wayfare.state import STATE
+from wayfare.site import user_frame
+from wayfare.state import STATE, Watcher
 
 _ndarray = np.ndarray
-_getframe = sys._getframe
 # Nodes whose place is remembered for their gradient rule, shapes whose FLOPs are, and modules known by identity.
 _NODES, _SHAPES, _MODULES = 1 << 18, 1 << 10, 1 << 12
 
@@ -68,7 +65,7 @@ class _Frame:
         self.backward = backward
 
 
-class Stopwatch(Onlooker):
+class Stopwatch(Watcher):
     """Times ops, gradient rules, modules and the rest, from `start` to `stop`."""
 
     def __init__(self, events: int, memory: bool) -> None:
@@ -365,9 +362,7 @@ class Stopwatch(Onlooker):
 
 def _line() -> tuple[Any, int]:
     """The user's line that is running."""
-    frame: Any = _getframe(2)
-    while frame is not None and INSIDE[frame.f_code.co_filename]:
-        frame = frame.f_back
+    frame = user_frame(3)
     return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
 
 

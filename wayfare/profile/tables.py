@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -39,8 +38,7 @@ def table(by: str, rows: list[Cost], top: int) -> str:
     made.add_column(FIRST[by], no_wrap=True, overflow="ellipsis", ratio=1)
     for title in COLUMNS[by]:
         made.add_column(title, justify="right", no_wrap=True)
-    shown, rest = rows[:top], rows[top:]
-    for row in shown + ([together(rest)] if rest else []):
+    for row in shortened(rows, top):
         made.add_row(_name(by, row), *[cell(title, row) for title in COLUMNS[by]])
     return render(made)
 
@@ -55,7 +53,7 @@ def render(made: Table) -> str:
 def cell(title: str, row: Cost) -> str:
     """What a row has in a column; nothing where it would be zero."""
     if title == "calls":
-        return str(row.calls) if row.calls else ""
+        return f"{row.calls:,}" if row.calls else ""
     if title == "share":
         return share_text(row.share)
     if title == "FLOPs":
@@ -73,10 +71,13 @@ def _name(by: str, row: Cost) -> str:
     return f"{row.name}  {row.text}" if row.text and by != "module" else row.name
 
 
-def together(rows: list[Cost]) -> Cost:
-    """Several rows as one."""
-    made = Cost(f"{len(rows)} more", "rest")
-    for row in rows:
+def shortened(rows: list[Cost], most: int) -> list[Cost]:
+    """So many rows, and the rest as one."""
+    rest = rows[most:]
+    if not rest:
+        return rows
+    made = Cost(f"{len(rest)} more", "rest")
+    for row in rest:
         made.calls += row.calls
         made.seconds += row.seconds
         made.forward_seconds += row.forward_seconds
@@ -84,7 +85,7 @@ def together(rows: list[Cost]) -> Cost:
         made.flops += row.flops
         made.bytes += row.bytes
         made.share += row.share
-    return made
+    return [*rows[:most], made]
 
 
 def headline(p: Profile) -> list[str]:
@@ -166,7 +167,7 @@ def alive_text(alive: list[Alive], top: int = _SUMMARY_ROWS) -> str:
     made.add_column("line", no_wrap=True, overflow="ellipsis", ratio=1)
     for a in alive[:top]:
         site = a.place.site
-        line = "" if site is None else f"{os.path.basename(site.filename)}:{site.line}  {site.text}"
+        line = "" if site is None else f"{site}  {site.text}"
         made.add_row(bytes_text(a.bytes), str(a.count), f"{list(a.shape)} {a.dtype}", a.place.name, line)
     if len(alive) > top:
         rest = alive[top:]

@@ -5,12 +5,12 @@ What is said of flexibility is what was seen: shapes that came, values that Pyth
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from wayfare.pages.markup import Markup, join, tag
 from wayfare.profile.tables import render
 from wayfare.profile.ways import DYNAMIC, EAGER, STATIC, TORCH, Row
 from wayfare.units import bytes_text, counted, time_text
@@ -70,16 +70,12 @@ def text(found: Comparison) -> str:
     return f"{found.name}, {counted(found.batches, 'batch')}\n" + render(table)
 
 
-def html(found: Comparison) -> str:
+def html(found: Comparison) -> Markup:
     """As an HTML table; how it looks is up to the page."""
-    head = "".join(f'<th scope="col">{escape(row.way)}</th>' for row in _in_order(found))
-    body = "".join(
-        f'<tr><th scope="row">{escape(title)}</th>'
-        + "".join(f"<td>{'<br>'.join(escape(line) for line in cell)}</td>" for cell in lines)
-        + "</tr>"
-        for title, lines in cells(found)
-    )
-    return (
-        f'<table class="comparison"><caption>{escape(found.name)}</caption><thead><tr><th></th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+    head = tag("tr", tag("th"), *(tag("th", row.way, scope="col") for row in _in_order(found)))
+    body = [tag("tr", tag("th", title, scope="row"), *map(_cell, lines)) for title, lines in cells(found)]
+    return tag("table", tag("caption", found.name), tag("thead", head), tag("tbody", *body), class_="comparison")
+
+
+def _cell(lines: list[str]) -> Markup:
+    return tag("td", lines[0], *(join([tag("br"), line]) for line in lines[1:]))

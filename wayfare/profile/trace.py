@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,7 +60,7 @@ def _about(place: Place) -> dict[str, Any]:
     made: dict[str, Any] = {}
     site = place.site
     if site is not None:
-        made["line"] = f"{os.path.basename(site.filename)}:{site.line}"
+        made["line"] = str(site)
         made["code"] = site.text
     if place.module is not None:
         made["module"] = place.module.shown(True)

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.autograd.modes import no_grad
 from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, ExportError, FileFormatError, WayfareError
 from wayfare.io.files import open_for_reading, path_text, read, write
 from wayfare.io.header import strict_json
 from wayfare.io.structure import Plan
-from wayfare.onnx.check import OTHER_WAY, explained, results_of
+from wayfare.onnx.check import OTHER_WAY, compare_calls
 from wayfare.onnx.export import Traced
-from wayfare.onnx.fresh import fresh_inputs
 from wayfare.program.decode import Decoding
 from wayfare.program.encode import Encoding
 from wayfare.program.loaded import LoadedProgram
@@ -61,29 +59,22 @@ def export(
 
 def _compare(loaded: LoadedProgram, traced: Traced) -> None:
     """The program must do what the function did, at every size it was tried at, and what it does with fresh inputs."""
-    for made in traced.runs:
-        _compare_call(loaded, traced, made.arrays, made.results)
-    with traced.in_eval_mode(), no_grad():
-        for arrays, site in fresh_inputs(traced):
-            wanted = results_of(traced, arrays)
-            if wanted is not None:
-                with explained(site):
-                    _compare_call(loaded, traced, arrays, wanted)
 
+    def compare(arrays: Sequence[Array], wanted: Sequence[Array], fresh: bool) -> None:
+        shown = traced.examples.sizes_text(arrays)
+        try:
+            results = loaded._run(*[wrap(np.array(a)) for a in arrays])
+        except WayfareError as error:
+            raise ExportError(f"export: with {shown} the program cannot run: {error.sentence}",
+                              fix=OTHER_WAY) from error  # fmt: skip
+        for name, got, want in zip(loaded.output_names, results, wanted, strict=True):
+            near = got.shape == want.shape and np.allclose(got.numpy(), want, rtol=1e-4, atol=1e-5,
+                                                           equal_nan=want.dtype.kind == "f")  # fmt: skip
+            if not near:
+                raise ExportError(f"export: with {shown} {name} of the program differs from that of the function",
+                                  fix=OTHER_WAY)  # fmt: skip
 
-def _compare_call(loaded: LoadedProgram, traced: Traced, arrays: Sequence[Any], wanted: Sequence[Any]) -> None:
-    sizes = traced.examples.sizes_of(arrays)
-    shown = ", ".join(f"{label}={n}" for label, n in sizes.items()) or "the example's sizes"
-    try:
-        results = loaded._run(*[wrap(np.array(a)) for a in arrays])
-    except WayfareError as error:
-        raise ExportError(f"export: with {shown} the program cannot run: {error.sentence}", fix=OTHER_WAY) from error
-    for name, got, want in zip(loaded.output_names, results, wanted, strict=True):
-        near = got.shape == want.shape and np.allclose(got.numpy(), want, rtol=1e-4, atol=1e-5,
-                                                       equal_nan=want.dtype.kind == "f")  # fmt: skip
-        if not near:
-            raise ExportError(f"export: with {shown} {name} of the program differs from that of the function",
-                              fix=OTHER_WAY)  # fmt: skip
+    compare_calls(traced, compare)
 
 
 def load_program(

@@ -18,7 +18,7 @@ class Encoding:
         self._numbers: dict[int, int] = {}
         self.arrays: dict[str, Array] = {}
         block = program.block
-        constants = _constants(block)
+        constants = block.constants()
         for var in [*block.inputs, *constants]:
             self._enter(var)
         names = [self._constant(var) for var in constants]
@@ -72,18 +72,3 @@ class Encoding:
         for var in node.outputs:
             self._enter(var)
         return made
-
-
-def _constants(block: Block) -> list[Var]:
-    """Every variable with an array, once, in the order of first use."""
-    found: dict[int, Var] = {}
-
-    def see(variables: list[Var]) -> None:
-        found.update({id(v): v for v in variables if v.array is not None and id(v) not in found})
-
-    for node in block.walk():
-        see(node.inputs)
-        for inner in node.blocks:
-            see(inner.outputs)
-    see(block.outputs)
-    return list(found.values())

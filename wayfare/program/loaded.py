@@ -27,11 +27,9 @@ class LoadedProgram:
         self.output_names = tuple(program.output_names)
         self._program = program
         self._size_names = size_names
-        constants: dict[int, Tensor] = {}
-        for var in _variables(program):
-            if var.array is not None and id(var) not in constants:
-                constants[id(var)] = wrap(var.array)
-        self._weights = {var.name: constants[id(var)] for var in _variables(program) if id(var) in constants}
+        found = program.block.constants()
+        constants = {id(var): wrap(var.array) for var in found if var.array is not None}
+        self._weights = {var.name: constants[id(var)] for var in found}
         run, weights = opaque(Runner(program, constants, limit, turns)), list(constants.values())
 
         def call(*tensors: Tensor) -> list[Tensor]:
@@ -100,12 +98,3 @@ class LoadedProgram:
         if not fits:
             raise ShapeError(f"program: input {name!r} must be {self._shown(var)}, it is {tensor.spec}",
                              fix="Sizes that are to vary are named in dynamic_axes of wf.export.")  # fmt: skip
-
-
-def _variables(program: Program) -> list[Var]:
-    found = list(program.block.outputs)
-    for node in program.block.walk():
-        found += node.inputs
-        for block in node.blocks:
-            found += block.outputs
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.pages.charts import bar
-from wayfare.pages.markup import Markup, figures, join, muted, sheet, tag
+from wayfare.pages.markup import Markup, figures, join, muted, row, sheet, tag
 from wayfare.reporting.section import Material, Section
 from wayfare.units import cut, time_text
 
@@ -40,10 +40,7 @@ def batching_section(material: Material) -> Section:
 
 
 def _times(times: dict[str, float], whole: float) -> Markup:
-    rows = []
-    for name, seconds in times.items():
-        share = bar(seconds / whole if whole else 0.0, time_text(seconds))
-        rows.append(tag("tr", tag("th", name, scope="row"), tag("td", share)))
+    rows = [row(name, bar(seconds / whole if whole else 0.0, time_text(seconds))) for name, seconds in times.items()]
     return sheet(("", ""), rows, kind="bars")
 
 
@@ -58,8 +55,7 @@ def _kinds(kinds: list[Any]) -> Markup:
     for name, same in order[:MOST_KINDS]:
         calls, groups = sum(kind.nodes for kind in same), sum(kind.groups for kind in same)
         cells = (len(same), groups, f"{calls / max(groups, 1):.1f}", max(kind.largest for kind in same))
-        rows.append(tag("tr", tag("th", cut(name, 60), scope="row"), tag("td", bar(calls / most, f"{calls:,}")),
-                        *(tag("td", cell, class_="number") for cell in cells)))  # fmt: skip
+        rows.append(row(cut(name, 60), bar(calls / most, f"{calls:,}"), *cells))
     more = len(order) - MOST_KINDS
     return join([
         sheet(("what", "calls", "kinds", "groups", "a group", "largest"), rows, words=(0, 1), kind="bars"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.io.replace import replace_text
-from wayfare.pages.markup import callout, join, tag
+from wayfare.pages.markup import callout, frame, join
 from wayfare.reporting.batches import batching_section
 from wayfare.reporting.checks import checked
 from wayfare.reporting.costs import costs_section
@@ -90,7 +90,7 @@ class Report:
         return f"Report({cut(self.title, 40)!r}, {present} of {len(self.sections)} sections)"
 
     def _repr_html_(self) -> str:
-        return tag("iframe", srcdoc=self.html(), title="Wayfare report", style="width:100%;height:760px;border:0")
+        return frame(self.html(), "Wayfare report")
 
 
 def _made(make: Callable[[Material], Section], material: Material) -> Section:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
 
 from wayfare.pages.markup import Markup, figures, join, tag
+from wayfare.pages.parts import digest, part
 from wayfare.reporting.section import Section
 
 __all__ = ["whole_page"]
+
+_HERE = "wayfare.reporting"
 
 
 def whole_page(
@@ -30,16 +29,16 @@ def whole_page(
         tag("nav", tag("p", "Wayfare report", class_="brand"), *links, theme, aria_label="Sections"),
         tag("main", header, *(_drawn(number, section) for number, section in enumerate(sections, start=1))),
     ])  # fmt: skip
-    script = _part("report.js")
+    script = part(_HERE, "report.js")
     # What a page inside this one runs, both must allow.
-    allowed = [digest for section in sections for digest in section.scripts]
+    allowed = [inner for section in sections for inner in section.scripts]
     policy = ("default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; "
-              f"form-action 'none'; script-src {' '.join([_digest(script), *allowed])}")  # fmt: skip
+              f"form-action 'none'; script-src {' '.join([digest(script), *allowed])}")  # fmt: skip
     head = join([
         tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title), tag("style", Markup(_part("report.css"))),
+        tag("title", title), tag("style", Markup(part(_HERE, "report.css"))),
     ])  # fmt: skip
     whole = f"<head>{head}</head>\n<body>{body}<script>{script}</script></body>"
     return f'<!doctype html>\n<html lang="en">\n{whole}\n</html>\n'
@@ -51,12 +50,3 @@ def _drawn(number: int, section: Section) -> Markup:
         return tag("section", heading, tag("p", "Not in this report. ", section.missing, class_="missing"),
                    id=section.key, class_="absent")  # fmt: skip
     return tag("section", heading, section.body, id=section.key)
-
-
-def _digest(text: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-
-@functools.cache
-def _part(name: str) -> str:
-    return (resources.files("wayfare.reporting") / name).read_text(encoding="utf-8")

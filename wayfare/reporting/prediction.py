@@ -8,7 +8,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.pages.charts import bar, strip
-from wayfare.pages.markup import Markup, join, muted, sheet, tag
+from wayfare.pages.markup import Markup, join, muted, row, sheet, tag
 from wayfare.reporting.section import Material, Section
 from wayfare.reporting.trace import Call
 from wayfare.reporting.words import described, first_tensor, sample
@@ -108,10 +108,7 @@ def _answer(answer: Any, material: Material) -> Markup | None:
     chances = values if already else [float(v) for v in scores.softmax(0).tolist()]
     order = sorted(range(classes), key=lambda k: -chances[k])[:MOST_CLASSES]
     truth = None if material.truth is None else str(material.truth)
-    rows = [
-        tag("tr", tag("th", names[k], scope="row"), tag("td", bar(chances[k], f"{chances[k]:.1%}")),
-            tag("td", tag("b", "the truth") if truth in (names[k], str(k)) else ""))
-        for k in order
-    ]  # fmt: skip
+    marks = {k: tag("b", "the truth") if truth in (names[k], str(k)) else "" for k in order}
+    rows = [row(names[k], bar(chances[k], f"{chances[k]:.1%}"), marks[k]) for k in order]
     what = "The answer, as probabilities" if already else "The answer, as probabilities (the softmax of the scores)"
     return join([tag("h3", what), sheet(("", "", ""), rows, kind="bars")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.pages.charts import bar, heat
-from wayfare.pages.markup import Markup, callout, figures, join, muted, sheet, tag
+from wayfare.pages.markup import Markup, callout, figures, join, muted, row, sheet, tag
 from wayfare.reporting.section import Material, Section
 from wayfare.units import cut
 
@@ -84,13 +84,8 @@ def _classes(report: Any) -> Markup:
         weak = "weak" if report.recall[k] < LOW_RECALL and report.support[k] else ""
         shares = ((report.precision[k], ""), (report.recall[k], weak), (report.f1[k], ""))
         bars = [bar(share, f"{share:.3f}", look) for share, look in shares]
-        rows.append(_class_row(cut(name, 40), bars, report.support[k]))
+        rows.append(row(cut(name, 40), *bars, f"{report.support[k]:,}"))
     for name, mean in (("macro mean", report.macro), ("weighted mean", report.weighted)):
         bars = [bar(mean[key], f"{mean[key]:.3f}") for key in ("precision", "recall", "f1")]
-        rows.append(_class_row(name, bars, sum(report.support), "total"))
+        rows.append(row(name, *bars, f"{sum(report.support):,}", kind="total"))
     return sheet(("class", "precision", "recall", "F1", "support"), rows, words=range(4), kind="bars")
-
-
-def _class_row(name: str, bars: list[Markup], support: int, kind: str | None = None) -> Markup:
-    count = tag("td", f"{support:,}", class_="number")
-    return tag("tr", tag("th", name, scope="row"), *(tag("td", each) for each in bars), count, class_=kind)

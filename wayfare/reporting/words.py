@@ -1,4 +1,4 @@
-"""Values in words: sizes, times, shapes, and a few numbers of a tensor."""
+"""Values in words: what a value is, and a few of its numbers."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wayfare.units import counted
+
 __all__ = ["Observation", "epoch_notes", "observe"]
 
 FEWEST = 3  # epochs from which on a trend can be told from chance
@@ -49,7 +51,8 @@ def observe(records: Records, stopped: str = "", interrupted: bool = False) -> l
 def _curve(records: Records, name: str) -> list[float]:
     """The values of a score, epoch after epoch; nothing if it was not recorded throughout."""
     values = [record.get(name) for record in records]
-    return [float(v) for v in values] if all(isinstance(v, (int, float)) for v in values) else []  # type: ignore[arg-type]
+    numbers = [float(v) for v in values if isinstance(v, (int, float))]
+    return numbers if len(numbers) == len(values) else []
 
 
 def _not_numbers(which: str, values: list[float]) -> list[Observation]:
@@ -63,7 +66,8 @@ def _not_numbers(which: str, values: list[float]) -> list[Observation]:
 def _trend(loss: list[float], held_out: list[float]) -> list[Observation]:
     """Where the losses are going."""
     if len(loss) < FEWEST:
-        return [Observation("few", f"{_epochs(len(loss))} {'are' if len(loss) > 1 else 'is'} too few to tell a trend.")]
+        few = f"{counted(len(loss), 'epoch')} {'are' if len(loss) > 1 else 'is'} too few to tell a trend."
+        return [Observation("few", few)]
     window = _window(len(loss))
     share = _recent_change(loss, window)
     finite = bool(held_out) and all(map(math.isfinite, held_out))
@@ -77,7 +81,7 @@ def _trend(loss: list[float], held_out: list[float]) -> list[Observation]:
                             f"{loss[-1]:.4g}: lower the learning rate, or clip the gradients (clip=1.0).")]  # fmt: skip
     if overfit:
         return overfit
-    span = f"over the last {_epochs(window)}"
+    span = f"over the last {counted(window, 'epoch')}"
     # With data held out, what counts is whether the loss there still falls.
     watched, which = (held_out, "validation") if finite else (loss, "training")
     change = _recent_change(watched, window)
@@ -163,7 +167,7 @@ def epoch_notes(records: Records) -> list[str]:
             best, since = value, 0
         else:
             since += 1
-            notes[epoch].append(f"not better for {_epochs(since)}" if since > 1 else "not better")
+            notes[epoch].append(f"not better for {counted(since, 'epoch')}" if since > 1 else "not better")
         if held_out and epoch and since and math.isfinite(loss[epoch] if loss else math.nan):
             if loss[epoch] < loss[epoch - 1] and value > watched[epoch - 1]:
                 notes[epoch].append("training fell, validation rose")
@@ -175,10 +179,6 @@ def epoch_notes(records: Records) -> list[str]:
         if isinstance(now, float) and isinstance(before, float) and level and 0 < now < before / 1.9:
             notes[epoch].append(f"learning rate {now:.2g}")
     return ["; ".join(note) for note in notes]
-
-
-def _epochs(count: int) -> str:
-    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _mean(values: Sequence[float]) -> float:

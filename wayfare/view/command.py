@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import ArgumentError, FileAccessError, FileFormatError, MissingFileError, WayfareError
-from wayfare.io.replace import replace_file, write_all
-from wayfare.view.page import FORMAT, page
+from wayfare.io.replace import replace_text
+from wayfare.run_document import FORMAT
+from wayfare.view.page import page
 
 # A page of this viewer says so near its beginning.
 _MARK = b'<meta name="generator" content="wayfare view">'
@@ -75,14 +76,13 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, text: str) -> Path:
     """Next to the document; where something else is there, or the folder is not for writing, in a temporary one."""
-    data = memoryview(text.encode())
     beside = path.resolve().with_suffix(".html")
     if not beside.exists() or _MARK in _read(beside, _BEGINNING):
         try:
-            replace_file(os.fspath(beside), lambda descriptor: write_all(descriptor, data))
+            replace_text(os.fspath(beside), [text])
             return beside
         except FileAccessError:
             pass
     elsewhere = Path(tempfile.mkdtemp(prefix="wayfare-view-")) / beside.name
-    replace_file(os.fspath(elsewhere), lambda descriptor: write_all(descriptor, data))
+    replace_text(os.fspath(elsewhere), [text])
     return elsewhere

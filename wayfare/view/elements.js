@@ -30,15 +30,16 @@ function button(label, act, attributes) {
 
 const plural = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many || one + "s"}`;
 
+// In steps of 1024 and with three digits, as the texts of runs and reports have it.
 function bytesText(count) {
   if (!Number.isFinite(count)) return "";
   const units = ["B", "KB", "MB", "GB", "TB"];
   let unit = 0;
-  while (Math.abs(count) >= 1000 && unit < units.length - 1) {
-    count /= 1000;
+  while (Math.abs(count) >= 1023.5 && unit < units.length - 1) {
+    count /= 1024;
     unit += 1;
   }
-  return `${unit ? count.toPrecision(3) : count} ${units[unit]}`;
+  return `${Math.abs(count) >= 99.95 ? count.toFixed(0) : Number(count.toPrecision(3))} ${units[unit]}`;
 }
 
 function numberText(value) {

@@ -6,20 +6,19 @@ script element that never runs, and the page's own policy lets only these very s
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import html
 import json
 import math
 import re
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.pages.parts import digest, part
+from wayfare.run_document import FORMAT
 
-FORMAT = "wayfare-run"
+_HERE = "wayfare.view"
 
 # In the order in which they stand in the page: later parts use what earlier parts define.
 SCRIPTS = (
@@ -54,17 +53,17 @@ def page(document: Mapping[str, Any], title: str | None = None) -> str:
         raise ArgumentError(f'view.page: this is no run document: its "format" is not "{FORMAT}"')
     if title is not None:
         document = {**document, "title": title}
-    style, script = _style(), _script()
+    style, script = part(_HERE, "viewer.css"), _script()
     fields = {
         "title": html.escape(str(document.get("title") or "A run")),
         "style": style,
         "script": script,
-        "style_hash": _digest(style),
-        "script_hash": _digest(script),
+        "style_digest": digest(style),
+        "script_digest": digest(script),
         "document": _as_data(document),
     }
     # One pass, so that nothing inside the document is ever taken for a place to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: fields[found[1]], _part("template.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: fields[found[1]], part(_HERE, "template.html"))
 
 
 def _as_data(document: Mapping[str, Any]) -> str:
@@ -90,20 +89,6 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-@functools.cache
-def _part(name: str) -> str:
-    return (resources.files("wayfare.view") / name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _style() -> str:
-    return _part("viewer.css")
-
-
 @functools.cache
 def _script() -> str:
-    return "(() => {\n" + '"use strict";\n' + "".join(_part(name) for name in SCRIPTS) + "})();\n"
+    return "(() => {\n" + '"use strict";\n' + "".join(part(_HERE, name) for name in SCRIPTS) + "})();\n"
