@@ -1,5 +1,6 @@
 """What users do wrong, and what must never be frozen without being seen."""
 
+import builtins
 import subprocess
 import sys
 
@@ -27,6 +28,8 @@ def later(x):
     lambda x: x * 2 if x.shape[0] == 2 else x,
     lambda x: x * 2 if x.shape[0] % 64 == 0 else x,
     lambda x: x * 2 if x.size(0) in (100, 200) else x,
+    lambda x: x * 2 if len(x) > 1000 else x,
+    lambda x: x * 2 if len((x + 1).t()) == 333 else x,
     lambda x: x[:, : min(x.shape[1], 300)],
     lambda x: x * max(x.shape[0], 4096),
     later,
@@ -36,6 +39,19 @@ def test_a_decision_on_a_size_far_away_is_found(path, function, write):
     with pytest.raises(ExportError, match=r"rows=|columns="):
         write(function, (wf.randn(4, 6),), path, dynamic_axes=ROWS)
     assert not path.exists()
+
+
+def test_len_is_itself_again_after_an_export(path):
+    before = builtins.len
+
+    def fails_when_asked(x):
+        if type(len(x)) is not int:
+            raise KeyboardInterrupt
+        return x + 1
+
+    with pytest.raises(KeyboardInterrupt):
+        export(fails_when_asked, (wf.randn(4, 6),), path, dynamic_axes=ROWS)
+    assert builtins.len is before
 
 
 def test_the_line_of_a_decision_on_a_size_is_named(path):

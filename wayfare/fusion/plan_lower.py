@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend import native
+from wayfare.backend.cpu import Array
 from wayfare.fusion.assemble import ASSEMBLE, placed
+from wayfare.fusion.beforehand import COPIES, computed
 from wayfare.fusion.formulas import composition
 from wayfare.fusion.lower import Lowering
 from wayfare.fusion.plan_attention import forward, is_plain_attention, slopes
@@ -18,8 +20,7 @@ from wayfare.fusion.trace import Step, Value, leaf, trace_ops
 from wayfare.fusion.vjp import original, slopes_by
 from wayfare.op import REGISTRY, Op
 
-# In a graph nothing is written over, so a copy is as good as what it was made from.
-_SAME = frozenset({"clone", "contiguous", "detach"})
+_SAME = COPIES | {"detach"}
 _TURNS = frozenset({"permute", "transpose", "t"})
 # Ops of other families whose gradients are a few simple ops.
 _SIMPLE_SLOPES = frozenset({
@@ -55,6 +56,9 @@ class PlanLowering(Lowering):
         inputs = tuple(self._known[id(v)] for v in step.inputs)
         if op.name in _SAME:
             return inputs[:1]
+        settled = self._settled(op, inputs, step)
+        if settled is not None:
+            return settled
         if -1 in step.attrs.get("shape", ()):
             step = _with_shape(step)
         empty = any(0 in v.shape for v in (*inputs, *step.outputs))
@@ -80,6 +84,17 @@ class PlanLowering(Lowering):
             if together is not None:
                 return together
         return super()._lowered(step) if self._apart else self._once(op, inputs, step.attrs)
+
+    def _settled(self, op: Op, inputs: tuple[Value, ...], step: Step) -> tuple[Value, ...] | None:
+        """What a step on constants gives, as constants; None where each run must do it."""
+        arrays = [_constant(v) for v in inputs]
+        known = [a for a in arrays if a is not None]
+        if len(known) < len(arrays) or op.family == "update" or has_slots(step.attrs):
+            return None
+        results = computed(op, known, step.attrs)
+        if results is None:
+            return None
+        return tuple([self._lowered(_leaf_of(a).step)[0] for a in results])
 
     def _put_together(self, op: Op, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """A sum of parts put into zeros is one array put together from all of them; those of one place are added."""
@@ -116,6 +131,23 @@ class PlanLowering(Lowering):
             # The rule looks at numbers that are not there yet.
             return self._once(op, inputs, attrs)
         return tuple(self(made if isinstance(made, tuple) else (made,)))
+
+
+def _constant(v: Value) -> Array | None:
+    """The array that a value is at every run; None for one that is not always the same."""
+    if v.step.name == "expand":
+        (inner,) = v.step.inputs
+        number = _constant(inner) if inner.step.name == "number" else None
+        return None if number is None else np.broadcast_to(number, v.shape)
+    if v.step.name not in ("number", "array"):
+        return None
+    return np.asarray(v.step.leaf[1], v.dtype)
+
+
+def _leaf_of(array: Array) -> Value:
+    if array.ndim == 0:
+        return leaf("number", array.item(), (), array.dtype)
+    return leaf("array", array, array.shape, array.dtype)
 
 
 def _is_simple(op: Op) -> bool:

@@ -24,7 +24,7 @@ from wayfare.op import Op
 # Views that reach beyond what they are given.
 _BEYOND = frozenset({"as_strided"})
 # Ops that look at their input and hand it on.
-CHECKS = frozenset({"checked_classes"})
+CHECKS = frozenset({"checked_classes", "checked_lengths"})
 
 
 class Memory:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from wayfare.backend.cpu import Array
+from wayfare.fusion.beforehand import COPIES, computed
 from wayfare.fusion.sizes import shown
 from wayfare.onnx.program import Block, Node, Program, Var
 from wayfare.onnx.sizes import symbols_in
 from wayfare.ops.recurrence_onnx import Repeated
-
-# A folded constant may be this much larger than what it is computed from.
-_GROWTH = 4096
-# Ops that give what they are given.
-_SAME = frozenset({"clone", "contiguous"})
 
 
 def simplified(program: Program) -> Program:
@@ -63,19 +58,14 @@ class _Once:
     def _is_settled(self, node: Node, done: dict[Any, Node]) -> bool:
         """Is there nothing left to do for a node?"""
         assert node.op is not None
-        if node.op.name in _SAME:
+        if node.op.name in COPIES:
             self._becomes(node.outputs[0], node.inputs[0])
             return True
-        if _is_foldable(node):
-            arrays = [v.array for v in node.inputs]
-            made = node.op.forward(*arrays, **node.attrs)
-            several = isinstance(made, (tuple, list))
-            results = [np.asarray(a) for a in (made if several else (made,))]
-            limit = _GROWTH + sum(a.nbytes for a in arrays if a is not None)
-            if sum(r.nbytes for r in results) <= limit:
-                for var, array in zip(node.outputs, results, strict=True):
-                    var.array = np.array(array)
-                return True
+        results = _computed(node)
+        if results is not None:
+            for var, array in zip(node.outputs, results, strict=True):
+                var.array = array
+            return True
         try:
             key = (node.op.name, tuple(map(id, node.inputs)), _described(node.attrs))
             before = done.setdefault(key, node)
@@ -104,8 +94,12 @@ def _described(structure: Any) -> Any:
     return (type(structure).__name__, repr(structure) if isinstance(structure, float) else shown(structure))
 
 
-def _is_foldable(node: Node) -> bool:
-    return bool(node.inputs) and all(v.array is not None for v in node.inputs) and not symbols_in(node.attrs)
+def _computed(node: Node) -> list[Array] | None:
+    """The results of a node that works on constants alone, by numbers that are known."""
+    arrays = [v.array for v in node.inputs if v.array is not None]
+    if node.op is None or len(arrays) < len(node.inputs) or symbols_in(node.attrs):
+        return None
+    return computed(node.op, arrays, node.attrs)
 
 
 # -- what nobody uses --------------------------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ granted without being seen. So the function is called once more with sizes that 
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -65,6 +67,26 @@ class _Sized(Tensor):
         """The sizes."""
         dims = _TABLE.dims
         return Size([dims.get(n, n) for n in self._array.shape])
+
+
+# Who has put another `len` in place.
+_LEN = threading.RLock()
+
+
+@contextmanager
+def _remembering_len() -> Iterator[None]:
+    """Inside, `len(x)` of such a tensor remembers, too. Python makes a plain int of what `__len__` gives, so it takes
+    another function in the place of `len`; for everything else, and in other threads, it gives what it always does."""
+    def remembering(container: Any, /) -> int:
+        n = plain(container)
+        return _TABLE.dims.get(n, n) if container.__class__ is _Sized else n
+
+    with _LEN:
+        plain, builtins.len = builtins.len, remembering
+        try:
+            yield
+        finally:
+            builtins.len = plain
 
 
 class _Sizing(Watcher):
@@ -144,7 +166,7 @@ def _asked(examples: Examples, arrays: Sequence[Array], values: list[int]) -> _L
     noting.guards = asked
     before, _TABLE.dims = _TABLE.dims, _table(values)
     tensors = [fill(Tensor.__new__(_Sized), np.array(a)) for a in arrays]
-    with noting, changed_mode(watcher=_Sizing(), grad=False), warnings.catch_warnings():
+    with noting, changed_mode(watcher=_Sizing(), grad=False), warnings.catch_warnings(), _remembering_len():
         warnings.simplefilter("ignore")
         try:
             examples.call(tensors)
