@@ -33,6 +33,15 @@ def collect_losses(steps):
     return wf.debug.leaks().since(before)
 
 
+def test_a_name_for_one_of_them_is_not_the_holder_of_all():
+    net = nn.Linear(8, 1)
+    before = wf.debug.leaks()
+    losses = [net(wf.randn(16, 8)).sum() for _ in range(5)]
+    first, last = losses[0], losses[-1]
+    (row,) = [row for row in wf.debug.leaks().since(before).rows if row.tensors == 5]
+    assert first is not last and row.holder.name == "losses"
+
+
 def test_a_planted_leak_is_found_by_name():
     found = collect_losses(20)
     row = row_of(found, collect_losses, "loss = net")

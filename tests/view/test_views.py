@@ -13,7 +13,7 @@ def test_the_timeline_shows_the_peak_and_leads_to_a_step(show):
     viewer = show(documents.recurrent(37))
     viewer.click("#tab-timeline")
     assert "the peak" in viewer.text("#panel-timeline .readout")
-    assert "peak 319 KB" in viewer.text("#panel-timeline .chart")
+    assert "peak 311 KB" in viewer.text("#panel-timeline .chart")
     viewer.click("#panel-timeline .chart", position={"x": 400, "y": 100})
     assert viewer.is_visible("#panel-graph")
     assert 100 < viewer.evaluate("wayfareView.steps.at") < 300

@@ -212,15 +212,21 @@ def snapshot(origins: Origins | None) -> Leaks:
         path = models.get(id(tensors[number]), (None, ""))[1]
         held[number] = holder if holder is None or not path else holder._replace(path=f"{holder.path}.{path}")
     groups: list[tuple[int, Row]] = []
+    answers: dict[Any, list[Holder]] = {}
     for number, site in enumerate(sites):
         holder = held.get(number)
         if holder is not None and holder.internal:
             continue
         row = Row(site, holder)
         row = rows.setdefault(row.key, row)
-        row.holder = row.holder or holder
+        if holder is not None:
+            answers.setdefault(row.key, []).append(holder)
         row.tensors += 1
         groups.append((number, row))
+    # One of the tensors in a list may have a name of its own: what most are held by is the one to name.
+    for key, found_here in answers.items():
+        often = Counter((holder.name, holder.kind) for holder in found_here)
+        rows[key].holder = max(found_here, key=lambda holder: often[holder.name, holder.kind])
     # Leaves first: what they own is not the graph's, which only looks at it.
     for number, row in sorted(groups, key=lambda pair: tensors[pair[0]].grad_fn is not None):
         size = memory.new(tensors[number]._array)
