@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from wayfare import cache_report, doctor
 from wayfare.demo import command as demo_command
 from wayfare.onnx import command as export_command
+from wayfare.program import command as inspect_command
 from wayfare.version import __version__
 from wayfare.view import command as view_command
 
@@ -32,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     view_command.add_arguments(commands.add_parser("view", help=look, description=_sentence(look)))
     ship = "write a function or a module as a model file for ONNX Runtime, and try it there"
     export_command.add_arguments(commands.add_parser("export", help=ship, description=_sentence(ship)))
+    tell = "say what is in a model file: an ONNX model, or a program of wf.export"
+    inspect_command.add_arguments(commands.add_parser("inspect", help=tell, description=_sentence(tell)))
     describe = "describe this installation, to paste into a bug report"
     examine = commands.add_parser("doctor", help=describe, description=_sentence(describe))
     examine.add_argument("--json", action="store_true", help="print JSON")
@@ -54,6 +57,8 @@ def _run(options: argparse.Namespace) -> int:
             status = view_command.run(options)
         case "export":
             status = export_command.run(options)
+        case "inspect":
+            status = inspect_command.run(options)
         case "doctor":
             report = doctor.examine()
             print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))

@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 import wayfare as wf
+from tests.mutations import damaged
 from tests.program.models import doubled, make_net, packed, unpacked
 from wayfare.errors import FileFormatError, WayfareError
 from wayfare.io.header import header_bytes
@@ -97,15 +98,8 @@ def test_thousands_of_damaged_files(file, tmp_path):
     rng = random.Random(9)
     path, refused = tmp_path / "m.wf", 0
     for number in range(1200):
-        data = bytearray(raw)
-        if number % 3 == 0:
-            data = data[: rng.randrange(len(data))]
-        else:
-            # The header is where damage can do most.
-            end = len(data) if number % 3 == 1 else 6000
-            for _ in range(rng.randrange(1, 6)):
-                data[rng.randrange(end)] = rng.randrange(256)
-        path.write_bytes(bytes(data))
+        # The header is where damage can do most.
+        path.write_bytes(damaged(raw, rng, within=6000 if number % 2 else None))
         refused += _try(path) == "refused"
     assert refused > 600
 

@@ -68,24 +68,24 @@ def write(planned: Plan, path: str, texts: dict[str, str]) -> None:
     replace_file(path, contents)
 
 
-def open_for_reading(path: str) -> BinaryIO:
+def open_for_reading(path: str, op: str = "load") -> BinaryIO:
     """The file, opened; a sentence if it is not there or no file."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             kind = "a folder" if os.path.isdir(path) else "a device or pipe"
-            refused = FileAccessError(f"load: {path!r} is {kind}, not a file", fix="Give the path of a file.")
+            refused = FileAccessError(f"{op}: {path!r} is {kind}, not a file", fix="Give the path of a file.")
             refused.errno = errno.EISDIR if os.path.isdir(path) else errno.EINVAL
             raise refused
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
-        missing = MissingFileError(f"load: there is no file {path!r}",
+        missing = MissingFileError(f"{op}: there is no file {path!r}",
                                    fix=f"The working directory is {os.getcwd()!r}.")  # fmt: skip
         missing.errno = errno.ENOENT
         raise missing from None
     except FileAccessError:
         raise
     except OSError as error:
-        refused = FileAccessError(f"load: cannot open {path!r}: {error.strerror}")
+        refused = FileAccessError(f"{op}: cannot open {path!r}: {error.strerror}")
         refused.errno = error.errno
         raise refused from None
 

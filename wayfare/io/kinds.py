@@ -18,6 +18,7 @@ _BY_START = (
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "Read it with h5py and make tensors of its arrays."),
     (b"\x1f\x8b", "gzip-compressed", "Unpack it first."),
     (b"GGUF", "a GGUF file", "Convert it to safetensors first."),
+    (b"version https://git-lfs", "a pointer of Git LFS in place of the file", "Fetch the file with: git lfs pull."),
 )  # fmt: skip
 
 
@@ -29,6 +30,8 @@ def kind_of_file(start: bytes, end: bytes, name: str) -> tuple[str, str] | None:
     for magic, kind, fix in _BY_START:
         if start.startswith(magic):
             return kind, fix.replace("{stem}", name)
+    if start.lstrip()[:5].lower() in (b"<!doc", b"<html"):
+        return "a web page", "Perhaps the server answered a download with it: open it in a browser."
     protocol = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
     if protocol or (start[:1] and start[:1] in _PICKLE_START and end.endswith(b".")):
         return "a pickle, which could run any code", _CONVERT.replace("{stem}", name)

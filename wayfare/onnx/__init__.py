@@ -1,7 +1,11 @@
-"""Model files for ONNX Runtime: `wf.onnx.export` writes one from a function, and proves it by running it."""
+"""Model files for ONNX Runtime: `wf.onnx.export` writes one from a function and proves it by running it.
+
+`wf.onnx.inspect` says what is in one, wherever it comes from.
+"""
 
 from wayfare.onnx.export import export
+from wayfare.onnx.inspect import ModelFile, inspect
 from wayfare.onnx.levels import Levels, levels, over_levels
 from wayfare.onnx.report import ExportReport
 
-__all__ = ["ExportReport", "Levels", "export", "levels", "over_levels"]
+__all__ = ["ExportReport", "Levels", "ModelFile", "export", "inspect", "levels", "over_levels"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from wayfare.onnx.graph import Graph
+from wayfare.onnx.layout import headline, listed, times_text
 from wayfare.units import bytes_text, counted, time_text
-
-_WIDTH = 80
 
 
 class Checked(NamedTuple):
@@ -62,32 +60,24 @@ class ExportReport:
 
     def _lines(self) -> Iterator[str]:
         names = " and ".join(f.name for f in self.files)
-        yield f"{names}: {counted(self.nodes, 'node')}, {bytes_text(self.weights)} of weights, opset {self.opset}"
+        yield from headline(names, [
+            counted(self.nodes, "node"), f"{bytes_text(self.weights)} of weights", f"opset {self.opset}",
+        ])  # fmt: skip
         for title, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
-            yield from _listed(title, [f"{name} {spec}" for name, spec in specs.items()])
+            yield from listed(title, [f"{name} {spec}" for name, spec in specs.items()])
         mapping = []
         for op, kinds in sorted(self.ops.items(), key=lambda item: (item[0] == "", item[0])):
-            made = ", ".join(kind if n == 1 else f"{kind} ×{n}" for kind, n in kinds.items())
-            mapping.append(f"{op or 'sizes and results'} → {made}")
-        yield from _listed("ops", mapping)
+            mapping.append(f"{op or 'sizes and results'} → {', '.join(times_text(kinds))}")
+        yield from listed("ops", mapping)
         if self.dropped:
-            yield from _listed("left out", [f"dropout ({line})" for line in self.dropped])
-        yield from _listed("note", self.notes)
+            yield from listed("left out", [f"dropout ({line})" for line in self.dropped])
+        yield from listed("note", self.notes)
         if self.checked:
             fresh = sum(c.fresh for c in self.checked)
             calls = f"{counted(len(self.checked), 'call')} in ONNX Runtime, {fresh} of them on fresh inputs"
-            yield from _listed("checked", [calls])
+            yield from listed("checked", [calls])
             ranges = [f"{label} from {least} to {most}" for label, (least, most) in self.ranges.items()]
-            yield from _listed("sizes", [*ranges, "others were not tried"] if ranges else [])
-            yield from _listed("apart", [f"{name} {error:.1e} at most" for name, error in self.errors.items()])
+            yield from listed("sizes", [*ranges, "others were not tried"] if ranges else [])
+            yield from listed("apart", [f"{name} {error:.1e} at most" for name, error in self.errors.items()])
         if self.seconds:
-            yield from _listed("time", [f"{name} {time_text(s)}" for name, s in self.seconds.items()])
-
-
-def _listed(title: str, parts: list[str]) -> Iterator[str]:
-    """A title with its parts beside it, within the width of a terminal."""
-    if parts:
-        yield from textwrap.wrap(
-            "; ".join(parts), _WIDTH, initial_indent=f"  {title:<10}", subsequent_indent=" " * 12,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+            yield from listed("time", [f"{name} {time_text(s)}" for name, s in self.seconds.items()])

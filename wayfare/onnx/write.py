@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import numpy as np
 from wayfare.errors import ExportError
 from wayfare.fusion.sizes import Dim, formula_of
 from wayfare.io.files import path_text
+from wayfare.onnx.beside import fault_of
 from wayfare.onnx.builder import DTYPE_NUMBERS
 from wayfare.onnx.graph import Graph, Node, Value
 from wayfare.onnx.sizes import symbols_in
@@ -26,12 +28,12 @@ _FORMAT = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 LARGE = 1 << 30
 
 
-def onnx_package() -> Any:
+def onnx_package(op: str = "export") -> Any:
     """The `onnx` package, or how to get it."""
     try:
         import onnx
     except ImportError:
-        raise ExportError("export: the package onnx is not installed",
+        raise ExportError(f"{op}: the package onnx is not installed",
                           fix='Install it with: pip install "wayfare[onnx]".') from None  # fmt: skip
     return onnx
 
@@ -50,11 +52,12 @@ class Writer:
             self.graph(graph, main=True), producer_name="wayfare", producer_version=__version__,
             ir_version=_FORMAT[opset], opset_imports=[helper.make_opsetid("", opset)],
         )  # fmt: skip
-        helper.set_model_props(made, {key: v if isinstance(v, str) else json.dumps(v) for key, v in metadata.items()})
+        helper.set_model_props(made, {_encodable(key): _metadata_text(value) for key, value in metadata.items()})
         return made
 
     def graph(self, graph: Graph, main: bool = False) -> Any:
         """One graph; the initializers are all in the outermost."""
+        _check_names(graph)
         given = {v.name for v in graph.outputs}
         between = [v for name, v in graph.values.items() if name not in given] if main else []
         return self.onnx.helper.make_graph(
@@ -72,7 +75,7 @@ class Writer:
         if node.op:
             made.metadata_props.add(key="wayfare.op", value=node.op)
         if node.site is not None:
-            made.metadata_props.add(key="wayfare.line", value=str(node.site))
+            made.metadata_props.add(key="wayfare.line", value=_encodable(str(node.site)))
         return made
 
     def _attribute(self, value: Any) -> Any:
@@ -101,9 +104,29 @@ def add_metadata(file: Path, entries: dict[str, Any]) -> None:
     """Add to the metadata of a model that is written: messages of protobuf one behind the other are one message."""
     more = onnx_package().ModelProto()
     for key, value in entries.items():
-        more.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
+        more.metadata_props.add(key=key, value=_metadata_text(value))
     with file.open("ab") as out:
         out.write(more.SerializeToString())
+
+
+def _metadata_text(value: Any) -> str:
+    return _encodable(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _encodable(text: str) -> str:
+    """A text as UTF-8 can hold it: half a character, which the name of a source file may have, becomes `?`."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _check_names(graph: Graph) -> None:
+    """Names go into the file, and from there to whoever prints them."""
+    values = [v.name for v in (*graph.inputs, *graph.outputs)]
+    for what, names in (("a weight", graph.initializers), ("an input or output", values),
+                        ("a node", [n.name for n in graph.nodes])):  # fmt: skip
+        for name in names:
+            if not name.isprintable():
+                raise ExportError(f"export: the name of {what}, {name!r:.60}, has a character in it that cannot be "
+                                  "printed", fix="Give it another name.")  # fmt: skip
 
 
 def _text(formula: Any, names: list[str]) -> str:
@@ -122,7 +145,7 @@ def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> It
     """Write a model; weights that are large (or if `external` says so) into `<name>.data` beside it.
 
     Inside the block the file can be tried, in a folder of its own; only when the block ends well do the files take the
-    place of what was there. Gives the file to try, and the files as they will be.
+    place of what was there. A link is replaced, not followed. Gives the file to try, and the files as they will be.
     """
     onnx = onnx_package()
     target = Path(path_text("export", path))
@@ -130,15 +153,60 @@ def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> It
         raise ExportError(f"export: there is no folder {str(target.parent)!r}", fix="Make it first.")
     if external is None:
         external = sum(len(t.raw_data) for t in model.graph.initializer) > LARGE
-    beside = {"save_as_external_data": True, "location": f"{target.name}.data", "size_threshold": 1024}
+    location = f"{target.name}.data"
+    if external and fault_of(location):
+        raise ExportError(f"export: a file of weights cannot have the name {location!r}, which {fault_of(location)}",
+                          fix="Give the model another name.")  # fmt: skip
+    beside = {"save_as_external_data": True, "location": location, "size_threshold": 1024}
     try:
+        _check_target(target)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             file = Path(folder, target.name)
             onnx.save_model(model, str(file), **(beside if external else {}))
-            # The weights first: the old file still finds its own names in them, or none.
-            written = sorted(Path(folder).iterdir(), key=lambda f: f == file)
-            yield file, [target.with_name(f.name) for f in reversed(written)]
-            for each in written:
-                os.replace(each, target.with_name(each.name))
+            written = {each: target.with_name(each.name) for each in sorted(Path(folder).iterdir())}
+            for place in written.values():
+                _check_target(place)
+            yield file, list(written.values())
+            _put_in_place(written, Path(folder, f"{target.name}.before"))
     except OSError as error:
         raise ExportError(f"export: cannot write {str(target)!r}: {error.strerror or error}") from error
+
+
+def _check_target(place: Path) -> None:
+    """What is not a file, or is write-protected, is not replaced."""
+    if place.is_symlink() or not place.exists():
+        return
+    mode = place.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
+        raise ExportError(f"export: {str(place)!r} is {kind}, not a file", fix="Give the path of a file.")
+    if not os.access(place, os.W_OK):
+        raise ExportError(f"export: {str(place)!r} is write-protected", fix="Delete it first, or write elsewhere.")
+
+
+def _put_in_place(written: dict[Path, Path], before: Path) -> None:
+    """Move files to where they belong, the weights before the model; if that fails, what was there is back.
+
+    A model is never beside weights that are not its own: the old files are out of the way before the first new one
+    comes. A single file takes the place of the old one in one step.
+    """
+    if len(written) == 1:
+        os.replace(*written.popitem())
+        return
+    before.mkdir()
+    kept: dict[Path, Path] = {}
+    placed: list[Path] = []
+    try:
+        for place in written.values():
+            if os.path.lexists(place):
+                os.replace(place, before / place.name)
+                kept[place] = before / place.name
+        for file, place in reversed(written.items()):
+            os.replace(file, place)
+            placed.append(place)
+    except BaseException:
+        for place in placed:
+            place.unlink()
+        for place, old in kept.items():
+            os.replace(old, place)
+        raise

@@ -52,6 +52,16 @@ class LoadedProgram:
         return dict(self._weights)
 
     @property
+    def inputs(self) -> dict[str, str]:
+        """The names of its inputs, with dtype and shape as text."""
+        return dict(zip(self.input_names, map(self._shown, self._program.block.inputs), strict=True))
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The names of its results, with dtype and shape as text."""
+        return dict(zip(self.output_names, map(self._shown, self._program.block.outputs), strict=True))
+
+    @property
     def ops(self) -> dict[str, int]:
         """How often each op occurs."""
         counts: dict[str, int] = {}
@@ -60,8 +70,7 @@ class LoadedProgram:
         return counts
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{n}: {self._shown(v)}" for n, v in zip(self.input_names, self._program.block.inputs,
-                                                                  strict=True))  # fmt: skip
+        given = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
         return f"<program {self.name}({given}) → {', '.join(self.output_names)}: {sum(self.ops.values())} steps>"
 
     def _shown(self, var: Var) -> str:
