@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from tests.backend.test_commands import place_of, places, run
-from wayfare.backend import native, products
+from wayfare.backend import few_rows, native, products
 from wayfare.backend.command import Place, whole
 from wayfare.backend.commands import Commands
 from wayfare.backend.counters import counted
@@ -231,7 +231,7 @@ def test_what_blas_cannot_do_is_refused(monkeypatch):
     assert commands.describe() == ""
 
 
-@pytest.mark.parametrize("m, k, n", [(2, 64, 512), (3, 200, 300), (30, 64, 512), (64, 256, 130), (128, 257, 129)])
+@pytest.mark.parametrize("m, k, n", [(10, 64, 512), (30, 64, 512), (33, 200, 300), (64, 256, 130), (128, 257, 129)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_few_rows_times_a_long_side_that_lies_turned(m, k, n, target):
     """As a layer meets its weight: where that is faster, the result is computed turned."""
@@ -240,3 +240,80 @@ def test_few_rows_times_a_long_side_that_lies_turned(m, k, n, target):
     if target == "plain" and machine().processor.lanes == 16:
         assert commands.titles[-1] in (f"turn [{m}, {n}]", f"copy [{m}, {n}]")
     check(a, b, LAYOUTS[target](some(m, n)), add=True)
+
+
+# -- few rows with a large matrix --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 8, 9, 11, 16, 23, 32])
+def test_few_rows_times_the_rows_of_a_matrix_as_it_lies(m, dtype):
+    for k, n, left, right, target in (
+        (128, 256, "plain", "turned", "plain"), (131, 301, "part", "turned part", "part"),
+        (256, 128, "part", "turned", "plain"), (1024, 35, "plain", "turned", "part"),
+    ):  # fmt: skip
+        a, b = (LAYOUTS[way](some(*shape, dtype=dtype)) for way, shape in ((left, (m, k)), (right, (k, n))))
+        commands, _ = check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)))
+        assert f"{m}×{k}×{n} product {a.dtype}, few rows" in commands.titles
+        commands, _ = check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=True)
+        # Tiles overlap where rows are not a multiple: then nothing can be added there.
+        assert (f"{m}×{k}×{n} added {a.dtype}, few rows" in commands.titles) is (m not in (9, 11, 23))
+
+
+@pytest.mark.parametrize("m, k, n", [(1, 16, 1), (8, 17, 3), (4, 40, 7), (7, 31, 5), (2, 5000, 2)])
+def test_few_rows_of_small_products(m, k, n):
+    commands, _ = check(some(m, k), LAYOUTS["turned"](some(k, n)), some(m, n))
+    assert commands.titles == [f"{m}×{k}×{n} product float32, few rows"]
+
+
+@pytest.mark.parametrize("m, k, n", [(9, 64, 512), (33, 256, 256), (4, 15, 400), (20, 128, 128)])
+def test_rows_that_are_not_few_are_left_to_blas(m, k, n):
+    commands, _ = check(some(m, k), LAYOUTS["turned"](some(k, n)), some(m, n))
+    assert not any("few rows" in title for title in commands.titles)
+
+
+def test_threads_share_the_columns():
+    _, counts = check(some(4, 512), LAYOUTS["turned"](some(512, 1000)), some(4, 1000))
+    assert counts.kernels_split == 1
+
+
+def test_few_rows_on_a_processor_with_half_as_long_vectors(monkeypatch):
+    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=8))
+    few_rows._routine.cache_clear()
+    for m in (1, 3, 8, 20):
+        check(some(m, 140), LAYOUTS["turned"](some(140, 301)), some(m, 301))
+    few_rows._routine.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m, k, n", [
+    (1, 1030, 1001), (2, 800, 704), (6, 512, 400), (1, 1, 1_000_100), (1, 2100, 480), (300, 3400, 1), (500, 801, 3),
+])  # fmt: skip
+def test_few_rows_of_a_large_product_one_by_one(m, k, n, dtype):
+    for left, right, target in (("turned", "plain", "turned"), ("steps", "part", "part"), ("plain", "part", "steps"),
+                                ("plain", "plain", "turned part")):  # fmt: skip
+        a, b = (LAYOUTS[way](some(*shape, dtype=dtype)) for way, shape in ((left, (m, k)), (right, (k, n))))
+        a = a / np.sqrt(k, dtype=dtype)
+        commands, _ = check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=target == "part")
+        assert any(title.endswith(("row by row", "few rows")) for title in commands.titles)
+
+
+def test_few_rows_of_stacks_one_by_one():
+    commands, counts = check(some(3, 2, 900), LAYOUTS["turned"](some(3, 900, 640)), some(3, 2, 640))
+    assert commands.titles == ["3×2×900×640 product float32, row by row"] and counts.kernels_split == 1
+    # One matrix for all: its rows are those of all together, and no longer few.
+    commands, _ = check(some(4, 2, 900), some(900, 640), some(4, 2, 640))
+    assert commands.titles == ["4×2×900×640 product float32"]
+
+
+def test_sums_too_long_for_adding_rows_are_left_to_a_product_of_matrices():
+    commands, _ = check(some(1, 40_000) / 200, some(40_000, 30), some(1, 30))
+    assert commands.titles == ["1×40000×30 product float32"]
+
+
+def test_a_row_times_a_matrix_that_lies_row_after_row():
+    """Where BLAS is slow at it."""
+    commands, _ = check(some(1, 128), some(128, 512), some(1, 512))
+    assert commands.titles == ["1×128×512 product float32" + ", row by row" * (machine().processor.lanes == 16)]
+    commands, _ = check(some(1, 32), some(32, 512), some(1, 512))
+    assert commands.titles == ["1×32×512 product float32"]

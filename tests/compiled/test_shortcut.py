@@ -425,3 +425,28 @@ def test_a_shortcut_that_fails_leaves_it_to_the_long_way():
 
     short.call = fails
     equal(compiled(numbers(3)), numbers(3) * 2)
+
+
+# -- memory between the steps ------------------------------------------------------------------------------------------
+
+
+def test_results_do_not_lie_in_memory_that_is_kept():
+    model = model_of()
+    compiled = warmed(predicting(model), numbers(2, 4))
+    inputs = [numbers(2, 4, seed=seed) for seed in range(4)]
+    made = [compiled(x) for x in inputs]
+    for x, y in zip(inputs, made, strict=True):
+        equal(y, predicting(model)(x))
+
+
+@pytest.mark.parametrize("width, kept", [(8, True), (20_000, False)])
+def test_only_little_memory_is_kept(width, kept):
+    weight = wf.ones(4, width)
+
+    def predict(x):
+        return (x @ weight).relu() @ weight.T
+
+    compiled = warmed(predict, wf.ones(2, 4))
+    (short,) = compiled._shortcuts
+    held = [v for v in short._values.values() if isinstance(v, np.ndarray) and v.dtype == np.uint8]
+    assert bool(held) is kept and short._plan.arena_bytes >= 2 * width * 4

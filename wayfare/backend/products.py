@@ -38,17 +38,23 @@ _LETTER = {np.dtype("float32"): "s", np.dtype("float64"): "d"}
 # -- BLAS ---------------------------------------------------------------------------------------------------------
 
 
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 class Blas:
     """NumPy's own OpenBLAS: its functions, and how many threads it uses."""
 
     def __init__(self, library: Any, prefix: str, suffix: str) -> None:
         self.whole = "i64" if suffix else "i32"  # its integers
-        self.addresses = {
-            dtype: ctypes.cast(getattr(library, f"{prefix}cblas_{letter}gemm{suffix}"), ctypes.c_void_p).value or 0
-            for dtype, letter in _LETTER.items()
-        }
+        # Of matrices with matrices, and of a matrix with a vector.
+        self.addresses, self.vector_addresses = (
+            {dtype: _address(getattr(library, f"{prefix}cblas_{letter}{name}{suffix}"))
+             for dtype, letter in _LETTER.items()}
+            for name in ("gemm", "gemv")
+        )  # fmt: skip
         self._set = getattr(library, f"{prefix}openblas_set_num_threads{suffix}")
-        self.set_address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
+        self.set_address = _address(self._set)
         self._get = getattr(library, f"{prefix}openblas_get_num_threads{suffix}")
         self._lock = lock()
         self._users = 0

@@ -90,20 +90,22 @@ class Compiled:
             or (mode.watcher is not None and not mode.watcher.allows_plans)
         ):  # fmt: skip
             return self._elsewhere(args, options)
-        if mode is None or mode.watcher is None:
-            return self._call(args, options, mode)
-        mode.watcher.starts(self)
+        looking = None if mode is None else mode.watcher
+        if looking is not None:
+            looking.starts(self)
         try:
-            return self._call(args, options, mode)
+            self.calls += 1
+            if self._shortcuts and not options:
+                made = self._shortly(args, mode)
+                if made is not MISS:
+                    return made
+            return self._at_length(args, options, mode)
         finally:
-            mode.watcher.ended(self)
+            if looking is not None:
+                looking.ended(self)
 
-    def _call(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
-        self.calls += 1
-        if self._shortcuts and not options:
-            made = self._shortly(args, mode)
-            if made is not MISS:
-                return made
+    def _at_length(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
+        """Find out what kind of call it is, and replay or record it."""
         tensors: list[Tensor] = []
         objects: list[Any] = []
         try:

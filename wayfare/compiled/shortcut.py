@@ -24,6 +24,8 @@ from wayfare.tensor import Tensor
 MISS = object()
 # Arguments and weights beyond which the Python of a call does not matter any more.
 _MOST_TENSORS = 256
+# Bytes of memory for what lies between the steps that are worth keeping from call to call.
+_KEPT = 1 << 16
 _PLAIN = (int, bool, str, type(None))
 
 
@@ -166,7 +168,12 @@ class Shortcut:
                 raise _Other
             arrays.append(f"a{source.what}" if source.kind == "argument" else f"w{weights[id(source.what)]}")
         arrays += [self._name(constant) for constant in self._plan.constants]
-        for make, *how in self._plan.fresh:
+        fresh = self._plan.fresh
+        if self._plan.whole_list is not None and self._plan.arena_bytes <= _KEPT:
+            # Nobody sees what lies between the steps, and calls come one after the other.
+            (make, *how), *fresh = fresh
+            arrays.append(self._name(make(*how)))
+        for make, *how in fresh:
             self._lines.append(f"n{len(arrays)} = {self._name(make)}({', '.join(map(self._name, how))})")
             arrays.append(f"n{len(arrays)}")
         objects = "".join(f"{name}, " for name in arrays)

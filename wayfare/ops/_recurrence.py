@@ -60,7 +60,7 @@ class Cell:
         return 0 if self.reads is None else 1
 
 
-class _InLoops:
+class InLoops:
     """The functions that formulas of cells use, as expressions of a loop."""
 
     sigmoid = loop_math.sigmoid
@@ -82,7 +82,7 @@ def _step_loop(cell: Cell, dtype: str) -> Loop:
     x, a, rest = loads[: cell.gates], loads[cell.gates : 2 * cell.gates], loads[2 * cell.gates :]
     if cell.inner_bias:
         a = [part + bias for part, bias in zip(a, rest[cell.direct :], strict=True)]
-    kept, beside, after = cell.step(_InLoops, x, a, rest[: cell.direct])
+    kept, beside, after = cell.step(InLoops, x, a, rest[: cell.direct])
     return elementwise(f"{cell.name}_step", [dtype] * len(loads), *kept, *beside, *after)
 
 
@@ -95,7 +95,7 @@ def states_loop(cell: Cell, dtype: str) -> Loop:
     a = loads[cell.gates : 2 * cell.gates]
     if cell.inner_bias:
         a = [part + bias for part, bias in zip(a, loads[count + cell.gates :], strict=True)]
-    _, _, after = cell.step(_InLoops, x, a, loads[2 * cell.gates : count])
+    _, _, after = cell.step(InLoops, x, a, loads[2 * cell.gates : count])
     return elementwise(f"{cell.name}_states", [dtype] * len(loads), *after)
 
 
@@ -104,7 +104,7 @@ def _slope_loop(cell: Cell, dtype: str) -> Loop:
     loads = [load(i, dtype) for i in range(beside + 2 * cell.direct + 2)]
     before, (g, back), direct = (loads[beside : beside + cell.direct], loads[beside + cell.direct :][:2],
                                  loads[beside + cell.direct + 2 :])  # fmt: skip
-    dx, da, past = cell.slope(_InLoops, loads[:kept], loads[kept:beside], before, g, back, direct)
+    dx, da, past = cell.slope(InLoops, loads[:kept], loads[kept:beside], before, g, back, direct)
     return elementwise(f"{cell.name}_slope", [dtype] * len(loads), *dx, *(da or ()), *past)
 
 

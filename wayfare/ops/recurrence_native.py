@@ -1,4 +1,4 @@
-"""Recurrences inside command lists: the steps of a sequence as products and loops, without Python between them.
+"""Recurrences inside command lists: the steps of a sequence without Python between them.
 
 Only for sequences of one length whose gradient nobody asks for: what the gradient reads is not kept.
 """
@@ -13,16 +13,18 @@ from wayfare.backend import native
 from wayfare.backend.command import Command, Place, Scratch, Unsuited
 from wayfare.backend.command_kernels import copy_commands, kernel_commands
 from wayfare.backend.command_products import product_commands
-from wayfare.backend.expr import OF_NUMPY, load
+from wayfare.backend.expr import OF_NUMPY, const, load
 from wayfare.backend.loop import elementwise
+from wayfare.backend.recurrent import Sequences, recurrence_commands
+from wayfare.backend.recurrent_code import Formula
 from wayfare.fusion.plan_native import FORMS, Form
-from wayfare.ops._recurrence import FEW_ROWS, FEW_STEPS, Cell, states_loop
+from wayfare.ops._recurrence import Cell, InLoops, states_loop
 
-# Steps beyond which the commands would take more memory than they save time.
+# Steps beyond which the commands of single steps would take more memory than they save time.
 _MOST_STEPS = 512
-# Sequences from which on all is computed with hidden units down and sequences across: BLAS is a tenth faster with the
-# weights on the left. The outputs of all steps, if they are wanted, would have to be turned.
-_ACROSS = 16
+# Rows in all that are not worth laying out the weights for, and weights (numbers) from which on one sequence is not: it
+# reads each of them once in a step, wherever it lies.
+_FEW, _MANY_WEIGHTS = 2, 1 << 14
 
 
 def register(cell: Cell) -> None:
@@ -37,56 +39,62 @@ def _commands(
     count, sizes = cell.states, attrs["sizes"]
     x, states, (of_input, of_state, input_bias, state_bias) = reads[0], reads[1 : 1 + count], reads[1 + count :]
     out, finals, kept = writes[0], writes[1 : 1 + count], writes[1 + count :]
-    rows, hidden, dtype = sizes[0] if sizes else 0, of_state.shape[1], x.dtype
+    rows, dtype = sizes[0] if sizes else 0, x.dtype
     if (
-        any(place is not None for place in kept) or not 0 < len(sizes) <= _MOST_STEPS or len(set(sizes)) > 1
-        or states[0].shape[0] != rows or dtype.char not in "fd"
+        any(place is not None for place in kept) or not sizes or len(set(sizes)) > 1 or states[0].shape[0] != rows
+        or dtype.char not in "fd"
     ):  # fmt: skip
         raise Unsuited
-    width = cell.gates * hidden
     made: list[Command] = []
-
-    def loop(kernel: native.Kernel, shape: tuple[int, int], inputs: list[Place], outputs: list[Place]) -> None:
-        made.extend(kernel_commands(kernel, shape, None, inputs, outputs, threads, scratch))
-
-    # The input's products for all steps at once; biases are added step by step, while the numbers are in the cache.
-    across = rows >= _ACROSS and out is None
-
-    def room(count: int, columns: int) -> Place:
-        if not across:
-            return scratch.place((count, columns), dtype)
-        return _turned(scratch.place((columns, count), dtype))
-
-    gates = room(x.shape[0], width)
-    made += product_commands(x, _turned(of_input), gates, False, threads, scratch)
-    biases = [_row(input_bias), _row(state_bias)]
+    bias = _row(input_bias)
     if not cell.inner_bias:
-        biases, summands = [scratch.place((1, width), dtype)], biases
-        loop(_sum(OF_NUMPY[dtype]), (1, width), summands, biases)
+        bias = scratch.place(bias.shape, dtype)
+        summands = [_row(input_bias), _row(state_bias)]
+        made += kernel_commands(_sum(OF_NUMPY[dtype]), bias.shape, None, summands, [bias], threads, scratch)
+    given = Sequences(x, states, of_input, of_state, bias, _row(state_bias), out, finals, len(sizes), attrs["reverse"])
+    alone = rows == 1 and of_input.elements + of_state.elements >= _MANY_WEIGHTS
+    if len(sizes) <= _MOST_STEPS and (alone or rows * len(sizes) <= _FEW):
+        return made + _step_by_step(cell, given, threads, scratch)
+    return made + recurrence_commands(_formula(cell, OF_NUMPY[dtype]), given, threads, scratch)
+
+
+def _step_by_step(cell: Cell, given: Sequences, threads: int, scratch: Scratch) -> list[Command]:
+    """Products by BLAS, those of the input for all steps at once, and a loop for each step."""
+    (rows, hidden), out, finals, dtype = given.states[0].shape, given.out, given.finals, given.x.dtype
+    width = cell.gates * hidden
+    gates, product = (scratch.place((n, width), dtype) for n in (given.x.shape[0], rows))
+    made = product_commands(given.x, _turned(given.of_input), gates, False, threads, scratch)
+    biases = [given.bias, given.state_bias] if cell.inner_bias else [given.bias]
     added = [part for bias in biases for part in _parts(bias, cell.gates)]
-    turned = _turned(of_state)
-    if not across and (rows > FEW_ROWS or len(sizes) > FEW_STEPS):
-        turned = scratch.place(turned.shape, dtype)
-        made += copy_commands(_turned(of_state), turned, threads)
-    product = room(rows, width)
     kernel = native.build(states_loop(cell, OF_NUMPY[dtype]))
     # A state is written where the last one was, which nobody reads after the product.
-    own = [room(rows, hidden) for _ in range(count)]
-    before = list(states)
-    order = range(len(sizes) - 1, -1, -1) if attrs["reverse"] else range(len(sizes))
-    for turn, step in enumerate(order):
-        ends = turn == len(sizes) - 1
-        made += product_commands(before[0], turned, product, False, threads, scratch)
-        after = [(finals[k] if ends else None) or own[k] for k in range(count)]
+    own = [scratch.place((rows, hidden), dtype) for _ in given.states]
+    before = list(given.states)
+    for turn in range(given.steps):
+        step = given.steps - 1 - turn if given.reverse else turn
+        ends = turn == given.steps - 1
+        made += product_commands(before[0], _turned(given.of_state), product, False, threads, scratch)
+        after = [(final if ends else None) or room for final, room in zip(finals, own, strict=True)]
         if out is not None and not (ends and finals[0] is not None):
             after[0] = _rows(out, step * rows, rows)
         read = [before[cell.reads]] if cell.reads is not None else []
-        given = [*_parts(_rows(gates, step * rows, rows), cell.gates), *_parts(product, cell.gates), *read, *added]
-        loop(kernel, (rows, hidden), given, after)
+        sums = [*_parts(_rows(gates, step * rows, rows), cell.gates), *_parts(product, cell.gates)]
+        made += kernel_commands(kernel, (rows, hidden), None, [*sums, *read, *added], after, threads, scratch)
         if out is not None and ends and finals[0] is not None:
             made += copy_commands(after[0], _rows(out, step * rows, rows), threads)
         before = after
     return made
+
+
+@lru_cache(maxsize=64)
+def _formula(cell: Cell, dtype: str) -> Formula:
+    """What a step computes from its sums."""
+    count = cell.gates * (2 if cell.inner_bias else 1)
+    loads = [load(i, dtype) for i in range(count + cell.direct)]
+    # Minus zero is the number that changes nothing when it is added.
+    of_state = loads[cell.gates : count] or [const(-0.0, dtype)] * cell.gates
+    _, _, after = cell.step(InLoops, loads[: cell.gates], of_state, loads[count:])
+    return Formula(cell.name, dtype, cell.gates, cell.inner_bias, cell.reads, after)
 
 
 @lru_cache(maxsize=2)
