@@ -43,14 +43,22 @@ def shown(name):
     return f"| `{name}` | {', '.join(kinds) if kinds else 'nothing: the value itself'} |"
 
 
-def page():
-    """The text of the page."""
-    families, reasons = {}, {}
+def without_rule():
+    """A table of the ops that cannot be written in ONNX, by the reason; docs/coverage.md has it too."""
+    reasons = {}
     for name, op in REGISTRY.items():
         rule = rule_of(op)
         if isinstance(rule, NotExportable):
             reasons.setdefault(rule.reason, []).append(name)
-        else:
+    rows = [f"| {reason} | {', '.join(f'`{n}`' for n in sorted(names))} |" for reason, names in sorted(reasons.items())]
+    return ["| why | ops |", "|---|---|", *rows]
+
+
+def page():
+    """The text of the page."""
+    families = {}
+    for name, op in REGISTRY.items():
+        if not isinstance(rule_of(op), NotExportable):
             families.setdefault(op.family, []).append(name)
     count = sum(map(len, families.values()))
     lines = [
@@ -64,9 +72,7 @@ def page():
     for family, names in sorted(families.items()):
         lines += ["", f"## {family[0].upper()}{family[1:]}", "", "| op | in ONNX |", "|---|---|"]
         lines += [shown(name) for name in sorted(names)]
-    lines += ["", "## Ops without a rule", "", "| why | ops |", "|---|---|"]
-    for reason, names in sorted(reasons.items()):
-        lines.append(f"| {reason} | {', '.join(f'`{n}`' for n in sorted(names))} |")
+    lines += ["", "## Ops without a rule", "", *without_rule()]
     return "\n".join(lines) + "\n"
 
 

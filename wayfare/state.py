@@ -238,6 +238,12 @@ def recorder_around() -> Any | None:
     return None
 
 
+def exporter() -> Any | None:
+    """The executor in force in this thread if it writes a function down for a model file, else None."""
+    found = recorder()
+    return found if hasattr(found, "region") else None
+
+
 def watcher() -> Any | None:
     """The `Watcher` in force in this thread, or None."""
     mode = STATE.mode if UNUSUAL else None

@@ -27,7 +27,7 @@ LAYERS = {}
 
 
 def layer(name, *args, inputs=None, open_axes=None, **options):
-    """Enter a layer; by default it takes [batch, 6], of which the batch stays open."""
+    """Enter a layer; by default it takes [batch, 6], of which the batch stays open. A list is several examples."""
     inputs = (wf.randn(3, 6),) if inputs is None else inputs
     open_axes = [BATCH] * len(inputs) if open_axes is None else open_axes
     LAYERS.setdefault(name, []).append((getattr(nn, name)(*args, **options), inputs, open_axes))
@@ -55,6 +55,19 @@ layer("Flatten", inputs=(signal(2),))
 layer("Unflatten", 1, (2, 3))
 words = wf.tensor([[1, 2, 3, 4], [4, 3, 0, 9], [7, 7, 1, 0]])
 layer("Embedding", 10, 4, padding_idx=0, inputs=(words,), open_axes=[{0: "batch", 1: "length"}])
+for mode in ("sum", "mean", "max"):
+    for padding in (None, 0):
+        how = {"mode": mode, "padding_idx": padding}
+        layer("EmbeddingBag", 10, 4, inputs=(words,), open_axes=[{0: "batch", 1: "length"}], **how)
+        # Offsets cannot be made up: what stays open is shown in examples. Some bags are empty, or nothing but padding.
+        bags = [(wf.tensor(numbers), wf.tensor(offsets)) for numbers, offsets in (
+            ([1, 2, 0, 3, 0, 4, 4], [0, 2, 2, 4]), ([0, 5], [0, 1]), ([9, 0, 1, 7, 8], [0, 0, 4]), ([3, 3, 3], [0]))]
+        layer("EmbeddingBag", 10, 4, inputs=bags, open_axes=[{0: "length"}, {0: "bags"}], **how)
+bags = [(wf.tensor(numbers), wf.tensor(offsets)) for numbers, offsets in (
+    ([1, 2, 0, 3, 0, 4, 4], [0, 2, 2, 7]), ([0, 5], [0, 1, 2]), ([9, 0, 1, 7, 8], [0, 1, 1, 4, 5]), ([3, 3], [0, 2]))]
+layer("EmbeddingBag", 10, 4, include_last_offset=True, inputs=bags, open_axes=[{0: "length"}, {0: "bags"}])
+layer("EmbeddingBag", 10, 4, mode="sum", padding_idx=7, inputs=(words, None, positive(3, 4)),
+      open_axes=[{0: "batch", 1: "length"}] * 2)  # fmt: skip
 
 for rank in (1, 2, 3):
     d = f"{rank}d"
@@ -68,11 +81,12 @@ for rank in (1, 2, 3):
     layer(f"MaxPool{d}", 2, inputs=given, open_axes=open_)
     layer(f"MaxPool{d}", 3, 2, 1, return_indices=True, inputs=given, open_axes=open_)
     layer(f"AvgPool{d}", 2, inputs=given, open_axes=open_)
-    layer(f"AvgPool{d}", 3, 2, 1, count_include_pad=False, inputs=given)
+    layer(f"AvgPool{d}", 3, 2, 1, count_include_pad=False, inputs=given, open_axes=open_)
+    layer(f"AvgPool{d}", 3, 2, ceil_mode=True, inputs=given, open_axes=open_)
     layer(f"LPPool{d}", 2, 2, inputs=(positive(2, 3, *[6] * rank),), open_axes=open_)
-    layer(f"AdaptiveAvgPool{d}", 2, inputs=given)
+    layer(f"AdaptiveAvgPool{d}", 2, inputs=given, open_axes=open_)
     layer(f"AdaptiveAvgPool{d}", 1, inputs=given, open_axes=open_)
-    layer(f"AdaptiveMaxPool{d}", 3, inputs=given)
+    layer(f"AdaptiveMaxPool{d}", 3, return_indices=True, inputs=given, open_axes=open_)
     layer(f"Dropout{d}", inputs=given, open_axes=open_)
     layer(f"ZeroPad{d}", 1, inputs=given, open_axes=open_)
     layer(f"ConstantPad{d}", 1, 2.5, inputs=given, open_axes=open_)
@@ -81,7 +95,16 @@ for rank in (1, 2, 3):
     layer(f"CircularPad{d}", 1, inputs=given, open_axes=open_)
     pooled, where = getattr(nn, f"MaxPool{d}")(2, return_indices=True)(given[0])
     layer(f"MaxUnpool{d}", 2, inputs=(pooled, where))
-layer("Unfold", 2, stride=2, inputs=(signal(2),))
+samples = {rank: wf.rand(2, 3, rank) for rank in (2, 3)}
+for rank, drawn in samples.items():
+    # How many windows there are is fixed, and so are the samples: the sizes may stay open.
+    open_ = {axis: name for axis, name in axes(rank).items() if axis}
+    layer(f"FractionalMaxPool{rank}d", 2, output_size=(3, 2, 1)[:rank], return_indices=True, _random_samples=drawn,
+          inputs=(signal(rank),), open_axes=[open_])  # fmt: skip
+layer("FractionalMaxPool2d", (2, 3), output_ratio=(0.5, 0.4), _random_samples=samples[2], inputs=(signal(2),),
+      open_axes=[{}])  # fmt: skip
+layer("AdaptiveAvgPool2d", (None, 4), inputs=(signal(2),), open_axes=[axes(2)])
+layer("Unfold", 2, stride=2, inputs=(signal(2),), open_axes=[axes(2)])
 layer("Fold", (6, 6), 2, stride=2, inputs=(wf.randn(2, 12, 9),))
 layer("LayerNorm", 6)
 layer("LayerNorm", (5, 6), inputs=(wf.randn(2, 5, 6),))
@@ -144,16 +167,22 @@ layer("MarginRankingLoss", inputs=(wf.randn(3), wf.randn(3), sign))
 layer("CosineEmbeddingLoss", inputs=(a, b, sign))
 layer("TripletMarginLoss", inputs=(a, b, wf.randn(3, 6)))
 layer("TripletMarginWithDistanceLoss", inputs=(a, b, wf.randn(3, 6)))
+layer("GaussianNLLLoss", inputs=(a, b, positive(3, 6)))
+layer("GaussianNLLLoss", full=True, reduction="none", inputs=(a, b, positive(3, 1)))
+lists = wf.tensor([[3, 0, -1, 1, 1, 1], [0, -1, 2, 2, 2, 2], [1, 2, 3, 4, 5, 0]])
+layer("MultiLabelMarginLoss", inputs=(a, lists))
+layer("MultiLabelMarginLoss", reduction="none", inputs=(a, lists))
+spoken, labels = wf.randn(6, 2, 5).log_softmax(2), wf.tensor([[1, 2, 2], [3, 4, 1]])
+how_long = (wf.tensor([6, 5]), wf.tensor([3, 2]))
+for options in ({}, {"reduction": "none", "zero_infinity": True}):
+    layer("CTCLoss", inputs=(spoken, labels, *how_long), open_axes=[{0: "time", 1: "batch"}, {0: "batch", 1: "labels"},
+                                                                    BATCH, BATCH], **options)  # fmt: skip
+layer("CTCLoss", blank=3, reduction="sum", inputs=(spoken, wf.tensor([1, 2, 2, 4, 1]), *how_long),
+      open_axes=[{0: "time"}, {}, {}, {}])  # fmt: skip
 
 # What has no model file, and why.
-REASONS = {
-    "EmbeddingBag": "it reads the numbers of its bags in Python",
-    "GaussianNLLLoss": "it looks whether a variance is negative",
-    "CTCLoss": "it goes through its targets in Python",
-    "MultiLabelMarginLoss": "it reads its targets in Python",
-    "FractionalMaxPool2d": "it draws random numbers",
-    "FractionalMaxPool3d": "it draws random numbers",
-    **dict.fromkeys(("Module", "RNNCellBase", "RNNBase", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"),
-                    "it has no forward of its own"),
-}  # fmt: skip
+REASONS = dict.fromkeys(
+    ("Module", "RNNCellBase", "RNNBase", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"),
+    "it has no forward of its own: export the module that calls what it holds",
+)
 ALL = [n for n in nn.__all__ if inspect.isclass(getattr(nn, n)) and issubclass(getattr(nn, n), nn.Module)]

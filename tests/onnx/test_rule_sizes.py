@@ -118,8 +118,30 @@ CASES = {
     "sum of all": ("pool_sum", [(N, 2, M, 3)], lambda n, m: {"kernel": (m, 3), "stride": (m, 3), "padding": (0, 0),
                                                             "counts": (1, 1)}),
     "one cell": ("adaptive_max_pool", [(N, 2, M, 3)], lambda n, m: {"counts": (1, 1)}),
+    "uneven cells": ("adaptive_max_pool", [(2, 2, N, M, 3)], lambda n, m: {"counts": (3, 4, 2)}),
+    "as many cells as there are": ("adaptive_max_pool", [(N, 2, M)], lambda n, m: {"counts": (m,)}),
+    "sums over the edge": (
+        "pool_sum", [(N, 2, M)], lambda n, m: {"kernel": (3,), "stride": (2,), "padding": (1,),
+                                               "counts": (-(-(m + 2 - 3) // 2) + 1,)}),
     "columns": ("im2col", [(N, 2, M, 4)], lambda n, m: {"kernel": (2, 2), "stride": (1, 2), "padding": (0, 1),
                                                        "dilation": (1, 1)}),
+    "weights of a convolution": (
+        "conv_weight", [(N, 2, M), (N, 4, M)],
+        lambda n, m: {"kernel": (3,), "stride": (1,), "padding": (1,), "dilation": (1,), "groups": 2}),
+    "spread over windows": ("pool_spread", [(N, 2, M)],
+                            lambda n, m: {"sizes": (m * 2 + 1,), "kernel": (2,), "stride": (2,), "padding": (1,)}),
+    "commonest": ("mode", [(N, M)], lambda n, m: {"dim": 1, "keepdim": False}),
+    "inverse": ("inv", [(N, M, M)], lambda n, m: {"strict": True}),
+    "system": ("solve", [(M, M), (M, N)], lambda n, m: {"strict": True}),
+    "triangular system": ("solve_triangular", [(M, M), (M, N)], lambda n, m: {"upper": True, "unitriangular": True}),
+    "logarithm of a determinant": ("slogdet", [(N, M, M)], lambda n, m: {}),
+    "permutation and triangles": ("lu_factor", [(N, M, M)], lambda n, m: {}),
+    "reflections": ("qr", [(N, M, 3)], lambda n, m: {"mode": "reduced"}),
+    "matrix exponential": ("matrix_exp", [(N, M, M)], lambda n, m: {}),
+    "log gamma": ("lgamma", [(N, M)], lambda n, m: {}),
+    "inverse error function": ("erfinv", [(N, M)], lambda n, m: {}),
+    "windows at random": ("fractional_places", [(N, M, 2)],
+                          lambda n, m: {"sizes": (n + 2, m + 1), "counts": (3, 2), "kernel": (2, 3)}),
 }  # fmt: skip
 
 
@@ -130,7 +152,8 @@ def test_written_once_run_at_several_sizes(case):
 
 @pytest.mark.parametrize("case", [
     "merged", "split", "squeezed", "stretched", "the last", "summed", "running product", "running product backwards",
-    "linear", "joined", "copied", "last two merged",
+    "linear", "joined", "copied", "last two merged", "inverse", "log gamma", "reflections",
+    "logarithm of a determinant",
 ])  # fmt: skip
 def test_an_empty_batch(case):
     check(*CASES[case], run_at=[{N: 0, M: 4}])
@@ -149,6 +172,7 @@ def test_integer_inputs():
     check("gather", [(3, M), (3, N)], lambda n, m: {"dim": 1}, **index)
     check("at_index", [(N, M), (N, 1)], lambda n, m: {"dim": 1}, **index)
     check("one_hot", [(N, M)], lambda n, m: {"classes": 3}, dtypes=[np.int64])
+    check("gcd", [(N, M), (M,)], lambda n, m: {}, dtypes=[np.int64] * 2)
     check("any", [(N, M)], lambda n, m: {"dim": (1,), "keepdim": False}, dtypes=[np.bool_])
 
 
@@ -186,7 +210,7 @@ def test_what_depends_on_a_size_is_refused():
     how = {"stride": (2,), "padding": (0,), "dilation": (1,), "groups": 1}
     with pytest.raises(Exception, match="how much its result is padded depends on a size that varies"):
         check("conv_input", [(1, 3, M), (3, 2, 3)], lambda n, m: {"sizes": (m * 3,), **how})
-    with pytest.raises(Exception, match="its cells depend on a size that varies"):
-        check("adaptive_max_pool", [(1, 2, M)], lambda n, m: {"counts": (3,)})
+    with pytest.raises(Exception, match="the size of its matrices varies; leave those axes out"):
+        check("svdvals", [(M, 3)], lambda n, m: {})
     with pytest.raises(Exception, match="where its elements lie depends on a size"):
         check("as_strided", [(N,)], lambda n, m: {"size": (n // 2,), "stride": (2,), "offset": 0, "layout": (1,)})

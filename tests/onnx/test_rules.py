@@ -10,7 +10,8 @@ from wayfare.spec import OF_NUMPY, float32
 
 ELEMENTWISE = [
     name for name, op in sorted(REGISTRY.items())
-    if op.family == "elementwise" and not isinstance(rule_of(op), NotExportable) and name not in ("cast", "at_index")
+    if op.family == "elementwise" and not isinstance(rule_of(op), NotExportable)
+    and name not in ("cast", "at_index", "frexp")
 ]  # fmt: skip
 # Given fractions, these leave the integers; nobody calls them so.
 NOT_FOR_INTEGERS = {"hardtanh", "nan_to_num", "round", "threshold", "heaviside"}

@@ -26,6 +26,7 @@ from tests.oracle.check import NEEDED_SHARE, Outcome, check_entry, check_in_plac
 from tests.oracle.entries import Entry, database, find, find_in_place, find_method
 from tests.oracle.policies import KNOWN_DIFFERENCES, TOLERANCES
 from tests.oracle.reasons import reason
+from tools.make_onnx_ops import without_rule
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
 NO_REASON = "not written yet"
@@ -112,7 +113,7 @@ def page(lines: list[Line]) -> str:
         "",
         *_refusal_summary(lines),
         "",
-        "Which ops can be exported to ONNX, and why the others cannot, is in [onnx_ops.md](onnx_ops.md).",
+        "How ops are written in ONNX is in [onnx_ops.md](onnx_ops.md); which cannot be is listed at the end.",
         "",
         *_area_table(lines),
         "",
@@ -136,6 +137,7 @@ def page(lines: list[Line]) -> str:
         for name, by_dtype in sorted(TOLERANCES.items()):
             for dtype, (tolerance, why) in sorted(by_dtype.items()):
                 text.append(f"| `{name}` | {dtype} | {tolerance.relative:g} | {tolerance.absolute:g} | {why} |")
+    text += ["", "## Ops without a rule for ONNX", "", *without_rule()]
     return "\n".join(text) + "\n"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from wayfare.backend.select import bounded
 from wayfare.backend.select import gate as _gate
 from wayfare.flops import nothing
-from wayfare.op import NotExportable, Rule, Sample
+from wayfare.op import Rule, Sample
 from wayfare.ops._define import define, elementwise
 from wayfare.ops.exports import elementwise as rules
 from wayfare.spec import DType, Spec, float64, int32
@@ -211,7 +211,7 @@ copysign = elementwise(
     ),
 )  # fmt: skip
 nextafter = elementwise(
-    "nextafter", onnx=NotExportable("ONNX cannot step to the neighbour of a number"), arity=2, reference=math.nextafter,
+    "nextafter", onnx=rules.next_after, arity=2, reference=math.nextafter,
     kinds="f",
     vjp=(lambda m, g, _y, a, b: m.gate(g, a != b), lambda m, g, _y, a, b: m.gate(g, a == b)),
 )  # fmt: skip

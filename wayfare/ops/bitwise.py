@@ -7,9 +7,10 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from wayfare.op import NotExportable, Sample
+from wayfare.op import Sample
 from wayfare.ops._define import elementwise
 from wayfare.ops.exports import elementwise as rules
+from wayfare.ops.exports import repeated
 
 
 def _whole_numbers(arity: int, low: int, high: int) -> Any:
@@ -24,7 +25,6 @@ def _whole_numbers(arity: int, low: int, high: int) -> Any:
 
 
 _INTEGERS = "biu"
-_NO_DIVISORS = NotExportable("ONNX has no greatest common divisor")
 bitwise_and = elementwise(
     "bitwise_and", onnx=rules.bits("BitwiseAnd", "And"), arity=2, reference=operator.and_,
     samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS,
@@ -50,5 +50,5 @@ bitwise_right_shift = elementwise(
     "bitwise_right_shift", onnx=rules.shift_right, arity=2, reference=operator.rshift, samples=_whole_numbers(2, 0, 9),
     kinds="iu",
 )  # fmt: skip
-gcd = elementwise("gcd", onnx=_NO_DIVISORS, arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
-lcm = elementwise("lcm", onnx=_NO_DIVISORS, arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")
+gcd = elementwise("gcd", onnx=repeated.gcd, arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
+lcm = elementwise("lcm", onnx=repeated.lcm, arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")

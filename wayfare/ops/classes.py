@@ -1,4 +1,4 @@
-"""Classes: whole numbers that name a place along a dimension."""
+"""Classes: whole numbers that name a place along a dimension. Lengths: whole numbers that count places."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.errors import IndexRangeError, ShapeError
+from wayfare.errors import IndexRangeError, OperationError, ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
@@ -48,6 +48,41 @@ checked_classes = define(
     batch=lambda m, size, inputs, batched, attrs: m.checked_classes(inputs[0], **attrs),
     samples=_checked_samples,
     reference=lambda target, op, classes, ignore_index: target,
+    kinds="iu",
+)
+
+
+# -- lengths that are known to be in range --------------------------------------------------------------------------
+
+
+def _checked_lengths(lengths: Array, *, op: str, what: str, most: int) -> Array:
+    if lengths.size:
+        if lengths.min() < 0:
+            raise OperationError(f"{op}: {what} length {lengths.min()} is negative")
+        if 0 <= most < lengths.max():
+            whole, parts = ("an input", "steps") if what == "input" else (f"a {what}", "labels")
+            raise OperationError(f"{op}: {whole} of length {lengths.max()} is longer than the {most} {parts} given")
+    return lengths
+
+
+def _lengths_samples(rng: Any) -> Iterable[Sample]:
+    attrs = {"op": "ctc_loss", "what": "input", "most": 4}
+    yield Sample((np.array([0, 4, 1]),), attrs, smooth=False)
+    yield Sample((np.array([7, 2]),), attrs | {"most": -1}, smooth=False)
+    yield Sample((np.zeros(0, np.int64),), attrs, smooth=False)
+
+
+# The same numbers, once it is sure that none is negative or more than `most` (-1: no matter how many).
+checked_lengths = define(
+    "checked_lengths",
+    onnx=lambda b, lengths, **_range: lengths,
+    family="classes",
+    forward=_checked_lengths,
+    infer=lambda lengths, *, op, what, most: lengths,
+    vjp=None,
+    batch=lambda m, size, inputs, batched, attrs: m.checked_lengths(inputs[0], **attrs),
+    samples=_lengths_samples,
+    reference=lambda lengths, op, what, most: lengths,
     kinds="iu",
 )
 

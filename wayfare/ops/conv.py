@@ -19,7 +19,7 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.flops import convolution, convolution_to_input, convolution_to_weight
-from wayfare.op import NotExportable, Sample
+from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops._windows import Windows, columns_of, image_of
 from wayfare.ops.exports import contraction as rules
@@ -412,7 +412,7 @@ conv_input = define(
 
 conv_weight = define(
     "conv_weight",
-    onnx=NotExportable("it is the gradient by the weight of a convolution"),
+    onnx=rules.conv_weight,
     family="contraction",
     work=convolution_to_weight,
     forward=_conv_weight,

@@ -30,7 +30,8 @@ from wayfare.ops._matrix import (
     swap,
     weighted_columns,
 )
-from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
+from wayfare.ops.exports import algebra as rules
+from wayfare.ops.exports import rotations
 from wayfare.spec import Spec, int32, spec_of
 
 
@@ -77,7 +78,7 @@ def _cholesky_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 cholesky = define(
     "cholesky",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.cholesky,
     family="linear algebra",
     work=cubic(1 / 3),
     forward=_cholesky,
@@ -141,7 +142,7 @@ def _eigh_reference(x: Any, uplo: str) -> tuple[Any, Any]:
 
 eigh = define(
     "eigh",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.NO_VECTORS,
     family="linear algebra",
     work=cubic(9),
     forward=_eigh,
@@ -164,7 +165,7 @@ def _eigvalsh_vjp(m: Any, g: Any, _y: Any, x: Any, *, uplo: str) -> Any:
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
 eigvalsh = define(
     "eigvalsh",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rotations.eigvalsh,
     family="linear algebra",
     work=cubic(4 / 3),
     forward=lambda x, *, uplo: np.linalg.eigvalsh(x, UPLO=uplo),
@@ -235,7 +236,7 @@ def _qr_reference(x: Any, mode: str) -> tuple[Any, Any]:
 
 qr = define(
     "qr",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.qr,
     family="linear algebra",
     work=cubic(8 / 3),
     forward=_qr,
@@ -286,7 +287,7 @@ def _geqrf_reference(x: Any) -> tuple[Any, Any]:
 # QR as LAPACK packs it: R above, the reflections' vectors below the diagonal, and their scales.
 geqrf = define(
     "geqrf",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.NO_GEQRF,
     family="linear algebra",
     work=cubic(4 / 3),
     forward=_geqrf,
@@ -328,7 +329,7 @@ def _cholesky_info_reference(x: Any) -> Any:
 # 0 where a matrix is positive definite, else the order of the first leading minor that is not.
 cholesky_info = define(
     "cholesky_info",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.cholesky_info,
     family="linear algebra",
     work=cubic(1 / 3),
     forward=_cholesky_info,

@@ -12,7 +12,7 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
 from wayfare.flops import per_window
-from wayfare.op import NotExportable, Sample
+from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._windows import Windows, columns_of, image_of, pad_sizes
 from wayfare.ops.exports import contraction as rules
@@ -212,7 +212,7 @@ pool_sum = define(
 # The adjoint of pool_sum: every number goes to all elements of its window.
 pool_spread = define(
     "pool_spread",
-    onnx=NotExportable("it is the gradient of a pooling"),
+    onnx=rules.pool_spread,
     family="movement",
     forward=_pool_spread,
     infer=lambda g, *, sizes, **_how: Spec((*g.shape[:2], *sizes), g.dtype),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.errors import DTypeError, ShapeError
+from wayfare.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.flops import per_input, per_row
 from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
@@ -298,6 +298,37 @@ mse_loss = define(
     batch=_mse_loss_batch,
     samples=_mse_loss_samples,
     reference=_mse_loss_reference,
+    kinds="f",
+)
+
+
+# -- the variance of a normal distribution ------------------------------------------------------------------------
+
+
+def _floored_variance(var: Array, *, eps: float) -> Any:
+    if (var < 0).any():
+        raise ArgumentError("gaussian_nll_loss: var has a negative entry")
+    return np.maximum(var, var.dtype.type(eps))
+
+
+def _variance_samples(rng: Any) -> Iterable[Sample]:
+    yield Sample((rng.uniform(0.5, 2, (3, 4)),), {"eps": 0.1})
+    yield Sample((rng.uniform(0.5, 2, (0, 2)),), {"eps": 0.1})
+    yield Sample((np.array([0.0, 1e-9, 3.0]),), {"eps": 1e-6}, smooth=False)
+
+
+# At least eps, once it is sure that nothing is negative. The floor is not differentiated, as in PyTorch.
+floored_variance = define(
+    "floored_variance",
+    onnx=lambda b, var, *, eps: b.node("Max", var, b.number(eps, var.dtype)),
+    family="loss",
+    work=per_input(1),
+    forward=_floored_variance,
+    infer=lambda var, *, eps: var,
+    vjp=(lambda m, g, _y, _var, *, eps: g,),
+    batch=lambda m, size, inputs, batched, attrs: m.floored_variance(inputs[0], **attrs),
+    samples=_variance_samples,
+    reference=lambda var, eps: np.array([max(v, eps) for v in var.ravel()]).reshape(var.shape),
     kinds="f",
 )
 

@@ -10,7 +10,7 @@ from wayfare.flops import cubic, nothing
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_matrix, matrices, native_batch, numpy_dtype, scipy_call, swap
-from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
+from wayfare.ops.exports import algebra as rules
 from wayfare.spec import DType, Spec, float64, int32
 
 
@@ -59,7 +59,7 @@ def _pivot_matrix_reference(pivots: Any, rows: int, dtype: DType) -> Any:
 
 pivot_matrix = define(
     "pivot_matrix",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.pivot_matrix,
     family="linear algebra",
     work=nothing,
     forward=_pivot_matrix,
@@ -134,7 +134,7 @@ def _lu_reference(x: Any) -> tuple[Any, Any, Any]:
 
 lu_factor = define(
     "lu_factor",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.lu_factor,
     family="linear algebra",
     work=cubic(2 / 3),
     forward=_lu,

@@ -10,7 +10,7 @@ from wayfare.flops import cubic
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_square, matrices, native_batch, scipy_call, swap
-from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
+from wayfare.ops.exports import algebra as rules
 from wayfare.ops.solve import well_conditioned
 from wayfare.spec import Spec
 
@@ -106,7 +106,7 @@ def _cofactors_reference(x: Any) -> Any:
 # The derivative of the determinant: det(x) times the transposed inverse, where there is one.
 cofactors = define(
     "cofactors",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.NO_COFACTORS,
     family="linear algebra",
     work=cubic(12),
     forward=_cofactors,
@@ -144,7 +144,7 @@ def _slogdet_reference(x: Any) -> tuple[Any, Any]:
 
 slogdet = define(
     "slogdet",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.slogdet,
     family="linear algebra",
     work=cubic(2 / 3),
     forward=_slogdet,
@@ -204,7 +204,7 @@ def _exp_reference(x: Any) -> Any:
 
 matrix_exp = define(
     "matrix_exp",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.matrix_exp,
     family="linear algebra",
     work=cubic(20),
     forward=_exp,

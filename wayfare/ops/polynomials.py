@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import NotExportable, Sample
+from wayfare.op import Sample
 from wayfare.ops._define import elementwise
+from wayfare.ops.exports.repeated import by_recurrence
+
+_First = Callable[[Any], Any]
+_Step = Callable[[Any, Any, Any, Any], Any]
 
 
-def _by_recurrence(first: Callable[[Any], Any], step: Callable[[Any, Any, Any, int], Any]) -> Callable[..., Any]:
+def _by_recurrence(first: _First, step: _Step) -> Callable[..., Any]:
     """P0 = 1, P1 = first(x), P(k+1) = step(x, Pk, P(k-1), k); degrees below 0 give 0."""
 
     def values(x: Any, n: Any) -> Any:
@@ -31,25 +35,26 @@ def _by_recurrence(first: Callable[[Any], Any], step: Callable[[Any, Any, Any, i
     return values
 
 
-_POLYNOMIALS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "chebyshev_polynomial_t": ("eval_chebyt", _by_recurrence(lambda x: x, lambda x, p, q, k: 2 * x * p - q)),
-    "chebyshev_polynomial_u": ("eval_chebyu", _by_recurrence(lambda x: 2 * x, lambda x, p, q, k: 2 * x * p - q)),
-    "chebyshev_polynomial_v": ("", _by_recurrence(lambda x: 2 * x - 1, lambda x, p, q, k: 2 * x * p - q)),
-    "chebyshev_polynomial_w": ("", _by_recurrence(lambda x: 2 * x + 1, lambda x, p, q, k: 2 * x * p - q)),
+# SciPy's name for it, the first polynomial, and the next from the last two.
+_POLYNOMIALS: dict[str, tuple[str, _First, _Step]] = {
+    "chebyshev_polynomial_t": ("eval_chebyt", lambda x: x, lambda x, p, q, k: 2 * x * p - q),
+    "chebyshev_polynomial_u": ("eval_chebyu", lambda x: 2 * x, lambda x, p, q, k: 2 * x * p - q),
+    "chebyshev_polynomial_v": ("", lambda x: 2 * x - 1, lambda x, p, q, k: 2 * x * p - q),
+    "chebyshev_polynomial_w": ("", lambda x: 2 * x + 1, lambda x, p, q, k: 2 * x * p - q),
     "shifted_chebyshev_polynomial_t": (
-        "eval_sh_chebyt", _by_recurrence(lambda x: 2 * x - 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
+        "eval_sh_chebyt", lambda x: 2 * x - 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q),
     "shifted_chebyshev_polynomial_u": (
-        "eval_sh_chebyu", _by_recurrence(lambda x: 2 * (2 * x - 1), lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
+        "eval_sh_chebyu", lambda x: 2 * (2 * x - 1), lambda x, p, q, k: 2 * (2 * x - 1) * p - q),
     "shifted_chebyshev_polynomial_v": (
-        "", _by_recurrence(lambda x: 2 * (2 * x - 1) - 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
+        "", lambda x: 2 * (2 * x - 1) - 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q),
     "shifted_chebyshev_polynomial_w": (
-        "", _by_recurrence(lambda x: 2 * (2 * x - 1) + 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q)),
-    "hermite_polynomial_h": ("eval_hermite", _by_recurrence(lambda x: 2 * x, lambda x, p, q, k: 2 * x * p - 2 * k * q)),
-    "hermite_polynomial_he": ("eval_hermitenorm", _by_recurrence(lambda x: x, lambda x, p, q, k: x * p - k * q)),
+        "", lambda x: 2 * (2 * x - 1) + 1, lambda x, p, q, k: 2 * (2 * x - 1) * p - q),
+    "hermite_polynomial_h": ("eval_hermite", lambda x: 2 * x, lambda x, p, q, k: 2 * x * p - 2 * k * q),
+    "hermite_polynomial_he": ("eval_hermitenorm", lambda x: x, lambda x, p, q, k: x * p - k * q),
     "laguerre_polynomial_l": (
-        "eval_laguerre", _by_recurrence(lambda x: 1 - x, lambda x, p, q, k: ((2 * k + 1 - x) * p - k * q) / (k + 1))),
+        "eval_laguerre", lambda x: 1 - x, lambda x, p, q, k: ((2 * k + 1 - x) * p - k * q) / (k + 1)),
     "legendre_polynomial_p": (
-        "eval_legendre", _by_recurrence(lambda x: x, lambda x, p, q, k: ((2 * k + 1) * x * p - k * q) / (k + 1))),
+        "eval_legendre", lambda x: x, lambda x, p, q, k: ((2 * k + 1) * x * p - k * q) / (k + 1)),
 }  # fmt: skip
 
 
@@ -73,10 +78,10 @@ def _samples(rng: Any) -> list[Sample]:
     return [*(Sample((x, n)) for n in degrees), Sample((x[:0], np.asarray(2.0)))]
 
 
-for _name, (_scipy_name, _values) in _POLYNOMIALS.items():
+for _name, (_scipy_name, _first, _step) in _POLYNOMIALS.items():
     elementwise(
-        _name, arity=2, forward=_values, reference=partial(_reference, _name, _scipy_name), samples=_samples,
-        promotion="float", kinds="f", onnx=NotExportable("the degree is a value, and ONNX has no such polynomials"),
+        _name, arity=2, forward=_by_recurrence(_first, _step), reference=partial(_reference, _name, _scipy_name),
+        samples=_samples, promotion="float", kinds="f", onnx=by_recurrence(_first, _step),
     )  # fmt: skip
 
 POLYNOMIAL_NAMES = tuple(_POLYNOMIALS)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.flops import weighted_places
-from wayfare.op import NotExportable, Sample
+from wayfare.op import Sample
 from wayfare.ops._define import by_loop, define
 from wayfare.ops.exports import contraction as rules
 from wayfare.spec import Spec
@@ -110,7 +110,7 @@ resample = define(
 
 resample_back = define(
     "resample_back",
-    onnx=NotExportable("it is the gradient of a resizing"),
+    onnx=rules.resample_back,
     family="contraction",
     work=weighted_places,
     forward=_resample_back,

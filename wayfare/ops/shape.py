@@ -179,7 +179,7 @@ def _view_bits(x: Array, *, dtype: DType) -> Array:
 # Numbers read by their bits have no slope: no gradient.
 view_bits = define(
     "view_bits",
-    onnx=NotExportable("ONNX cannot read numbers by their bits"),
+    onnx=NotExportable("ONNX cannot read numbers by their bits; read them so outside and pass them in"),
     family="movement",
     forward=_view_bits,
     infer=_bits_spec,

@@ -23,7 +23,8 @@ from wayfare.ops._matrix import (
     scipy_call,
     swap,
 )
-from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
+from wayfare.ops.exports import algebra as rules
+from wayfare.ops.exports import rotations
 from wayfare.spec import Spec
 
 _SINGULAR = "is singular"
@@ -72,7 +73,7 @@ def _inv_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 inv = define(
     "inv",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.inv,
     family="linear algebra",
     work=cubic(2),
     forward=_inv,
@@ -120,7 +121,7 @@ def _solve_vjp(m: Any, needs: tuple[bool, ...], g: Any, y: Any, a: Any, _b: Any,
 
 solve = define(
     "solve",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.solve,
     family="linear algebra",
     work=by_solving(2 / 3),
     forward=_solve,
@@ -186,7 +187,7 @@ def _triangular_reference(a: Any, b: Any, upper: bool, unitriangular: bool) -> A
 
 solve_triangular = define(
     "solve_triangular",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.solve_triangular,
     family="linear algebra",
     work=by_solving(0),
     forward=_triangular,
@@ -261,7 +262,7 @@ def _pinv_samples(rng: Any) -> list[Sample]:
 
 pinv = define(
     "pinv",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rotations.pinv,
     family="linear algebra",
     work=cubic(12),
     forward=_pinv,

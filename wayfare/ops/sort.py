@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.op import NotExportable, Op, Sample
+from wayfare.op import Op, Sample
 from wayfare.ops._define import define, reduced_shape
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.extreme import scatter_back, take_along
@@ -210,5 +210,5 @@ def _mode_place(row: list[float]) -> int:
 # The commonest value, the smallest of several; of its places the last.
 mode = _picking(
     "mode", places=_mode_places, one_place=_mode_place, reduces=True, attrs=({"keepdim": False}, {"keepdim": True}),
-    onnx=NotExportable("ONNX cannot count equal values"),
+    onnx=rules.mode,
 )  # fmt: skip

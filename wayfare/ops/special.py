@@ -7,14 +7,13 @@ import math
 from functools import partial
 from typing import Any
 
-from wayfare.op import NotExportable
 from wayfare.ops._define import elementwise, refuses
 from wayfare.ops.exports import functions as rules
+from wayfare.ops.exports import repeated
+from wayfare.ops.exports import special as fits
 
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.3, 3.0)
-# Written in series and cases they would be slow and inexact.
-_MISSING = NotExportable("ONNX has no such special function")
 _TWO_BY_ROOT_PI = 2 / math.sqrt(math.pi)
 
 
@@ -32,18 +31,18 @@ erfc = _float(
     "erfc", onnx=rules.erfc, reference=math.erfc, vjp=lambda m, g, _y, x: g * (-_TWO_BY_ROOT_PI * m.exp(-(x * x))),
 )  # fmt: skip
 erfcx = _float(
-    "erfcx", onnx=_MISSING, reference=lambda x: math.exp(x * x) * math.erfc(x),
+    "erfcx", onnx=fits.erfcx, reference=lambda x: math.exp(x * x) * math.erfc(x),
     vjp=lambda m, g, y, x: g * (2 * x * y - _TWO_BY_ROOT_PI),
 )  # fmt: skip
 erfinv = _float(
-    "erfinv", onnx=_MISSING, reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
+    "erfinv", onnx=fits.erfinv, reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
     vjp=lambda m, g, y, _x: g * (math.sqrt(math.pi) / 2 * m.exp(y * y)),
 )  # fmt: skip
 lgamma = _float(
-    "lgamma", onnx=_MISSING, reference=math.lgamma, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.digamma(x),
+    "lgamma", onnx=fits.lgamma, reference=math.lgamma, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.digamma(x),
 )  # fmt: skip
 digamma = _float(
-    "digamma", onnx=_MISSING, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.polygamma(x, n=1),
+    "digamma", onnx=fits.digamma, domain=_POSITIVE, vjp=lambda m, g, _y, x: g * m.polygamma(x, n=1),
     reference=lambda x: _digamma_by_recurrence(x),
 )  # fmt: skip
 
@@ -60,7 +59,7 @@ def _digamma_by_recurrence(x: float) -> float:
 
 
 polygamma = _float(
-    "polygamma", onnx=_MISSING, formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x),
+    "polygamma", onnx=fits.polygamma, formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x),
     domain=_POSITIVE,
     reference=lambda x, n: (
         (-1.0) ** (n + 1) * math.factorial(n) * _scipy("zeta")(n + 1, x) if n else _digamma_by_recurrence(x)
@@ -68,7 +67,7 @@ polygamma = _float(
     vjp=lambda m, g, _y, x, *, n: g * m.polygamma(x, n=n + 1), sample_attrs=({"n": 1}, {"n": 2}, {"n": 0}),
 )  # fmt: skip
 zeta = _float(
-    "zeta", onnx=_MISSING, arity=2, domain=((1.5, 4.0), (0.5, 3.0)), reference=_scipy("zeta"),
+    "zeta", onnx=repeated.zeta, arity=2, domain=((1.5, 4.0), (0.5, 3.0)), reference=_scipy("zeta"),
     vjp=(refuses("zeta", "input"), lambda m, g, _y, x, q: -(g * x * m.zeta(x + 1, q))),
 )  # fmt: skip
 ndtr = _float(
@@ -76,15 +75,17 @@ ndtr = _float(
     vjp=lambda m, g, _y, x: g * (m.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),
 )  # fmt: skip
 ndtri = _float(
-    "ndtri", onnx=_MISSING, reference=_scipy("ndtri"), domain=(0.1, 0.9),
+    "ndtri", onnx=fits.ndtri, reference=_scipy("ndtri"), domain=(0.1, 0.9),
     vjp=lambda m, g, y, _x: g * (m.exp(y * y * 0.5) * math.sqrt(2 * math.pi)),
 )  # fmt: skip
 log_ndtr = _float(
-    "log_ndtr", onnx=_MISSING, reference=lambda x: math.log(0.5 * math.erfc(-x / math.sqrt(2))),
+    "log_ndtr", onnx=fits.log_ndtr, reference=lambda x: math.log(0.5 * math.erfc(-x / math.sqrt(2))),
     vjp=lambda m, g, _y, x: g / m.erfcx(x * (-1 / math.sqrt(2))) * math.sqrt(2 / math.pi),
 )  # fmt: skip
-i0 = _float("i0", onnx=_MISSING, reference=_scipy("i0"), vjp=lambda m, g, _y, x: g * m.i1(x))
-i0e = _float("i0e", onnx=_MISSING, reference=_scipy("i0e"), vjp=lambda m, g, y, x: g * (m.i1e(x) - m.sign(x) * y))
+i0 = _float("i0", onnx=fits.modified(0, False), reference=_scipy("i0"), vjp=lambda m, g, _y, x: g * m.i1(x))
+i0e = _float(
+    "i0e", onnx=fits.modified(0, True), reference=_scipy("i0e"), vjp=lambda m, g, y, x: g * (m.i1e(x) - m.sign(x) * y),
+)  # fmt: skip
 
 
 def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
@@ -95,24 +96,40 @@ def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
 
 
 i1 = _float(
-    "i1", onnx=_MISSING, reference=_scipy("i1"), domain=_POSITIVE, vjp=lambda m, g, y,
-    x: g * _i1_slope(m, m.i0(x), y, x),
+    "i1", onnx=fits.modified(1, False), reference=_scipy("i1"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: g * _i1_slope(m, m.i0(x), y, x),
 )  # fmt: skip
 i1e = _float(
-    "i1e", onnx=_MISSING, reference=_scipy("i1e"), domain=_POSITIVE,
+    "i1e", onnx=fits.modified(1, True), reference=_scipy("i1e"), domain=_POSITIVE,
     vjp=lambda m, g, y, x: g * (_i1_slope(m, m.i0e(x), y, x) - m.sign(x) * y),
 )  # fmt: skip
-j0 = _float("j0", onnx=_MISSING, reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
-j1 = _float("j1", onnx=_MISSING, reference=_scipy("j1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.j0(x) - y / x))
-y0 = _float("y0", onnx=_MISSING, reference=_scipy("y0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.y1(x)))
-y1 = _float("y1", onnx=_MISSING, reference=_scipy("y1"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (m.y0(x) - y / x))
-k0 = _float("k0", onnx=_MISSING, reference=_scipy("k0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.k1(x)))
-k1 = _float(
-    "k1", onnx=_MISSING, reference=_scipy("k1"), domain=_POSITIVE, vjp=lambda m, g, y, x: -(g * (m.k0(x) + y / x)),
+j0 = _float("j0", onnx=fits.first_kind(0), reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
+j1 = _float(
+    "j1", onnx=fits.first_kind(1), reference=_scipy("j1"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: g * (m.j0(x) - y / x),
 )  # fmt: skip
-k0e = _float("k0e", onnx=_MISSING, reference=_scipy("k0e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k1e(x)))
+y0 = _float(
+    "y0", onnx=fits.second_kind(0), reference=_scipy("y0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.y1(x)),
+)  # fmt: skip
+y1 = _float(
+    "y1", onnx=fits.second_kind(1), reference=_scipy("y1"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: g * (m.y0(x) - y / x),
+)  # fmt: skip
+k0 = _float(
+    "k0", onnx=fits.decaying(0, False), reference=_scipy("k0"), domain=_POSITIVE,
+    vjp=lambda m, g, _y, x: -(g * m.k1(x)),
+)  # fmt: skip
+k1 = _float(
+    "k1", onnx=fits.decaying(1, False), reference=_scipy("k1"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: -(g * (m.k0(x) + y / x)),
+)  # fmt: skip
+k0e = _float(
+    "k0e", onnx=fits.decaying(0, True), reference=_scipy("k0e"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: g * (y - m.k1e(x)),
+)  # fmt: skip
 k1e = _float(
-    "k1e", onnx=_MISSING, reference=_scipy("k1e"), domain=_POSITIVE, vjp=lambda m, g, y, x: g * (y - m.k0e(x) - y / x),
+    "k1e", onnx=fits.decaying(1, True), reference=_scipy("k1e"), domain=_POSITIVE,
+    vjp=lambda m, g, y, x: g * (y - m.k0e(x) - y / x),
 )  # fmt: skip
 
 
@@ -122,11 +139,11 @@ def _gamma_density(m: Any, a: Any, x: Any) -> Any:
 
 
 gammainc = _float(
-    "gammainc", onnx=_MISSING, arity=2, reference=_scipy("gammainc"), domain=_POSITIVE,
+    "gammainc", onnx=repeated.incomplete_gamma(False), arity=2, reference=_scipy("gammainc"), domain=_POSITIVE,
     vjp=(refuses("igamma", "input"), lambda m, g, _y, a, x: g * _gamma_density(m, a, x)),
 )  # fmt: skip
 gammaincc = _float(
-    "gammaincc", onnx=_MISSING, arity=2, reference=_scipy("gammaincc"), domain=_POSITIVE,
+    "gammaincc", onnx=repeated.incomplete_gamma(True), arity=2, reference=_scipy("gammaincc"), domain=_POSITIVE,
     vjp=(refuses("igammac", "input"), lambda m, g, _y, a, x: -(g * _gamma_density(m, a, x))),
 )  # fmt: skip
 
@@ -170,4 +187,4 @@ def _airy_by_bessel(x: float) -> float:
 
 
 # PyTorch has no derivative of it either.
-airy_ai = _float("airy_ai", onnx=_MISSING, forward=_airy, reference=_airy_by_bessel, domain=_POSITIVE)
+airy_ai = _float("airy_ai", onnx=fits.airy_ai, forward=_airy, reference=_airy_by_bessel, domain=_POSITIVE)

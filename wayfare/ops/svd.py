@@ -21,7 +21,8 @@ from wayfare.ops._matrix import (
     swap,
     weighted_columns,
 )
-from wayfare.ops.exports.algebra import NO_DECOMPOSITIONS
+from wayfare.ops.exports import algebra as rules
+from wayfare.ops.exports import rotations
 from wayfare.spec import Spec
 
 
@@ -84,7 +85,7 @@ def _svd_reference(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
 
 svd = define(
     "svd",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rules.NO_VECTORS,
     family="linear algebra",
     work=cubic(12),
     forward=_svd,
@@ -120,7 +121,7 @@ def _svdvals(x: Any) -> Any:
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
 svdvals = define(
     "svdvals",
-    onnx=NO_DECOMPOSITIONS,
+    onnx=rotations.svdvals,
     family="linear algebra",
     work=cubic(8 / 3),
     forward=_svdvals,

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
 from wayfare.eager import apply
 from wayfare.errors import OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
+from wayfare.functions._public import as_dtype_of
 from wayfare.functions.elementwise import where
 from wayfare.functions.reduce import logsumexp
 from wayfare.nn.functional._reduction import read_reduction
 from wayfare.op import REGISTRY
+from wayfare.spec import int64
+from wayfare.state import current, runs_here
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["ctc_loss"]
@@ -46,36 +48,39 @@ def ctc_loss(
     steps, batch, classes = log_probs.shape
     if not 0 <= blank < classes:
         raise OperationError(f"ctc_loss: blank={blank} is not one of {classes} classes")
-    times, sizes = _lengths("input", input_lengths, batch), _lengths("target", target_lengths, batch)
-    if (times > steps).any():
-        raise OperationError(f"ctc_loss: an input of length {times.max()} is longer than the {steps} steps given")
-    labels = _with_blanks(targets._read("ctc_loss"), sizes, blank, classes)
-    likelihood = _forward(log_probs, labels, times, sizes, blank)
-    # PyTorch's gradient holds for log-probabilities that sum to one: this adds its part of it, and no value.
-    inside = wrap((np.arange(steps)[:, None] < times).reshape(steps, batch, 1))
-    whole = where(inside, log_probs.exp(), 0.0).sum((0, 2))
-    losses: Tensor = whole - whole.detach() - likelihood
+    times = _lengths("input", input_lengths, batch, steps)
+    here = runs_here()
+    # Elsewhere (in a recording, under vmap) nothing may depend on values: as many places for labels as there can be.
+    sizes = _lengths("target", target_lengths, batch, -1 if here else targets.shape[-1])
+    labels = (_with_blanks if here else _with_blanks_anywhere)(targets, sizes, blank, classes)
+    inside = wrap(np.arange(steps).reshape(steps, 1, 1)) < times.reshape(1, batch, 1)
+    likelihood = _forward(log_probs, labels, inside, sizes, blank)
+    losses = -likelihood
+    if current().grad:
+        # PyTorch's gradient holds for log-probabilities that sum to one: this adds its part of it, and no value.
+        whole = where(inside, log_probs.exp(), 0.0).sum((0, 2))
+        losses = whole - whole.detach() + losses
     if zero_infinity:
         losses = where(likelihood == -math.inf, 0.0, losses)
     if reduction == "mean":
-        return (losses / wrap(np.maximum(sizes, 1).astype(log_probs.dtype.numpy))).mean()
+        return (losses / as_dtype_of(sizes.clamp(min=1), losses.dtype)).mean()
     if reduction == "sum":
         return losses.sum()
     return losses.reshape(()) if single else losses
 
 
-def _lengths(what: str, given: Any, batch: int) -> Array:
-    values = given._read("ctc_loss") if isinstance(given, Tensor) else np.asarray(given)
-    values = values.reshape(-1).astype(np.int64)
-    if values.shape != (batch,):
-        raise ShapeError(f"ctc_loss: a batch of {batch} needs {batch} {what} lengths, not {values.size}")
-    if (values < 0).any():
-        raise OperationError(f"ctc_loss: {what} length {values.min()} is negative")
-    return values
+def _lengths(what: str, given: Any, batch: int, most: int) -> Tensor:
+    """Lengths as int64 [batch], once it is sure that they are in range; `most` is -1 where it does not matter."""
+    lengths = given if isinstance(given, Tensor) else wrap(np.asarray(given))
+    lengths = as_dtype_of(lengths.reshape(-1), int64)
+    if lengths.shape[0] != batch:
+        raise ShapeError(f"ctc_loss: a batch of {batch} needs {batch} {what} lengths, not {lengths.shape[0]}")
+    return apply(REGISTRY["checked_lengths"], (lengths,), {"op": "ctc_loss", "what": what, "most": most})  # type: ignore[no-any-return]
 
 
-def _with_blanks(targets: Array, sizes: Array, blank: int, classes: int) -> Array:
+def _with_blanks(given: Tensor, lengths: Tensor, blank: int, classes: int) -> Tensor:
     """Each row of labels with a blank before, between and after them."""
+    targets, sizes = given._array, lengths._array
     longest = int(sizes.max(initial=0))
     rows = np.full((len(sizes), 2 * longest + 1), blank, np.int64)
     starts = np.cumsum(sizes) - sizes
@@ -90,30 +95,40 @@ def _with_blanks(targets: Array, sizes: Array, blank: int, classes: int) -> Arra
         raise OperationError(f"ctc_loss: label {rows[sequence, place]}, number {place // 2} of target {sequence}, is "
                              f"out of range for {classes} classes",
                              fix=f"They are numbered from 0 to {classes - 1}.")  # fmt: skip
-    return rows
+    return wrap(rows)
 
 
-def _forward(log_probs: Tensor, labels: Array, times: Array, sizes: Array, blank: int) -> Tensor:
+def _with_blanks_anywhere(given: Tensor, sizes: Tensor, blank: int, classes: int) -> Tensor:
+    """The same without a look at values; the rows are as long as the longest target could be."""
+    labels, batch, longest = as_dtype_of(given, int64), sizes.shape[0], given.shape[-1]
+    places = wrap(np.arange(longest))
+    if labels.ndim == 1:
+        starts = (sizes.cumsum(0) - sizes).unsqueeze(1)
+        labels = apply(REGISTRY["pad"], (labels,), {"amounts": ((0, 1),), "value": blank})
+        labels = apply(REGISTRY["index"], (labels, (starts + places).clamp(max=longest)), {"dims": (0,)})
+    labels = where(places < sizes.unsqueeze(1), labels, blank)
+    labels = apply(REGISTRY["checked_classes"], (labels,), {"op": "ctc_loss", "classes": classes, "ignore_index": 0})
+    rows = apply(REGISTRY["stack"], (labels * 0 + blank, labels), {"dim": 2}).reshape(batch, 2 * longest)
+    return apply(REGISTRY["pad"], (rows,), {"amounts": ((0, 0), (0, 1)), "value": blank})  # type: ignore[no-any-return]
+
+
+def _forward(log_probs: Tensor, labels: Tensor, inside: Tensor, sizes: Tensor, blank: int) -> Tensor:
     """log p(target) for each of the batch: all ways through the labels, one time step after the other."""
     steps, batch, _ = log_probs.shape
     width = labels.shape[1]
     impossible = -math.inf
-    index = np.broadcast_to(labels, (steps, batch, width))
-    emitted = log_probs.gather(2, wrap(np.ascontiguousarray(index)))
-    # A label may follow another directly unless they are equal; otherwise a blank must stand between them.
-    skips = np.zeros(labels.shape, bool)
-    skips[:, 2:] = (labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2])
-    may_skip = wrap(skips)
-    start = wrap(np.broadcast_to(np.arange(width) < 2, labels.shape))
-    reached = where(start, emitted.select(0, 0), impossible)
+    emitted = log_probs.gather(2, labels.unsqueeze(0).expand(steps, batch, width))
     shifted = REGISTRY["shifted"]
+    # A label may follow another directly unless they are equal; otherwise a blank must stand between them.
+    may_skip = (labels != blank) & (labels != apply(shifted, (labels,), {"dim": 1, "by": 2, "fill": blank}))
+    reached = where(wrap(np.arange(width)) < 2, emitted.select(0, 0), impossible)
     for t in range(1, steps):
         before = apply(shifted, (reached,), {"dim": 1, "by": 1, "fill": impossible})
         earlier = apply(shifted, (reached,), {"dim": 1, "by": 2, "fill": impossible})
         ways = apply(REGISTRY["stack"], (reached, before, where(may_skip, earlier, impossible)), {"dim": 0})
         here = logsumexp(ways, 0) + emitted.select(0, t)
-        reached = where(wrap((t < times).reshape(batch, 1)), here, reached)
-    last = np.stack([2 * sizes, np.maximum(2 * sizes - 1, 0)], axis=1)
-    ends = reached.gather(1, wrap(last))
-    ends = where(wrap(np.stack([sizes >= 0, sizes > 0], axis=1)), ends, impossible)
-    return logsumexp(ends, 1)
+        reached = where(inside.select(0, t), here, reached)
+    # The last label and the blank behind it; where there is no label, the blank alone.
+    column = sizes.unsqueeze(1)
+    ends = reached.gather(1, (column * 2 - wrap(np.array([0, 1]))).clamp(min=0))
+    return logsumexp(where(column > wrap(np.array([-1, 0])), ends, impossible), 1)

@@ -5,45 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from wayfare.backend.cpu import Array
 from wayfare.eager import tensor_ops as m
 from wayfare.errors import ArgumentError, OperationError
 from wayfare.functions.random import rand
 from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
-from wayfare.tensor import Tensor, wrap
+from wayfare.tensor import Tensor
 
 __all__ = [
     "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
     "fractional_max_pool3d_with_indices",
 ]  # fmt: skip
-
-
-def _starts(samples: Array, size: int, count: int, kernel: int) -> Array:
-    """Where the windows begin, (N, C, count): steps of two lengths in an order that the sample decides."""
-    if count == 1:
-        return np.full((*samples.shape, 1), size - kernel)
-    step = (size - kernel) / (count - 1)
-    shift = samples[..., None]
-    begin = ((np.arange(count) + shift) * step).astype(np.int64) - (shift * step).astype(np.int64)
-    begin[..., -1] = size - kernel
-    return np.asarray(begin)
-
-
-def _places(samples: Array, sizes: tuple[int, ...], counts: tuple[int, ...], kernel: tuple[int, ...]) -> Array:
-    """The flat places of every element of every window: (N, C, windows, elements)."""
-    rank = len(sizes)
-    out: Any = 0
-    for axis, (size, count, width) in enumerate(zip(sizes, counts, kernel, strict=True)):
-        # Of two samples the first belongs to the width, of three to the depth: so PyTorch has it.
-        begin = _starts(samples[..., 1 - axis if rank == 2 else axis], size, count, width)
-        shape = [1] * (2 * rank)
-        shape[axis] = count
-        offset = [1] * (2 * rank)
-        offset[rank + axis] = width
-        out = out * size + begin.reshape(*begin.shape[:2], *shape) + np.arange(width).reshape(offset)
-    return np.asarray(out).reshape(*samples.shape[:2], math.prod(counts), math.prod(kernel))
 
 
 def _fractional(
@@ -63,13 +34,14 @@ def _fractional(
         raise OperationError(f"{op}: {list(counts)} windows of {list(kernel)} do not fit into {input.spec}")
     if samples is None:
         samples = rand(x.shape[0], x.shape[1], rank, dtype=x.dtype)
-    places = _places(samples._read(op), sizes, counts, kernel)
+    places = m.fractional_places(samples, sizes=sizes, counts=counts, kernel=kernel)
     flat = m.reshape(x, shape=(*x.shape[:2], math.prod(sizes)))
-    values = np.take_along_axis(flat._read(op)[:, :, None, :], places, -1)
-    best = np.take_along_axis(places, values.argmax(-1)[..., None], -1)[..., 0]
-    out = m.gather(flat, wrap(best), dim=2)
+    windows = m.gather(flat.detach(), m.reshape(places, shape=(*x.shape[:2], math.prod(places.shape[2:]))), dim=2)
+    number = m.argmax(m.reshape(windows, shape=places.shape), dim=(3,), keepdim=True)
+    best = m.reshape(m.gather(places, number, dim=3), shape=places.shape[:3])
+    out = m.gather(flat, best, dim=2)
     shape = (*x.shape[:2], *counts)
-    return tuple(without_batch(m.reshape(t, shape=shape), added) for t in (out, wrap(best)))  # type: ignore[return-value]
+    return tuple(without_batch(m.reshape(t, shape=shape), added) for t in (out, best))  # type: ignore[return-value]
 
 
 def _counts(op: str, rank: int, sizes: tuple[int, ...], output_size: Any, output_ratio: Any) -> tuple[int, ...]:

@@ -10,9 +10,12 @@ import numpy as np
 
 from wayfare.eager import apply, tensor_ops
 from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.functions._public import as_dtype_of
+from wayfare.functions.elementwise import where
 from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
 from wayfare.op import REGISTRY
 from wayfare.ops.pool import adaptive_bounds
+from wayfare.state import exporter
 from wayfare.tensor import Tensor, wrap
 
 __all__ = [
@@ -82,6 +85,8 @@ def _avg_pool(
 
 def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool) -> Any:
     """How many elements each window has: a number if all have as many."""
+    if exporter() is not None:
+        return _divisors_of_any_size(x, kernel, steps, around, counts, include_pad)
     out: Any = np.ones((), np.int64)
     for axis, (n, k, s, p, o) in enumerate(zip(x.shape[2:], kernel, steps, around, counts, strict=True)):
         first = np.arange(o) * s - p
@@ -92,6 +97,20 @@ def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Siz
     if (out == out.flat[0]).all():
         return int(out.flat[0])
     return wrap(out.astype(x.dtype.numpy))
+
+
+def _divisors_of_any_size(
+    x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool
+) -> Any:
+    """The same as steps of a model file, which must work it out anew for other sizes."""
+    out: Any = 1
+    for axis, (n, k, s, p, o) in enumerate(zip(x.shape[2:], kernel, steps, around, counts, strict=True)):
+        first = wrap(np.arange(o)) * s - p
+        last = (first + k).clamp(max=n + p)
+        if not include_pad:
+            first, last = first.clamp(min=0), last.clamp(max=n)
+        out = out * (last - first).reshape((-1,) + (1,) * (len(kernel) - axis - 1))
+    return as_dtype_of(out, x.dtype)
 
 
 def avg_pool1d(
@@ -239,6 +258,8 @@ def _cells(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor,
 def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
     """One dimension divided into `count` cells as evenly as can be, and the mean of each."""
     size = x.shape[dim]
+    if exporter() is not None:
+        return _mean_of_cells_of_any_size(x, dim, count)
     if count and size % count == 0:
         split = tensor_ops.reshape(x, shape=(*x.shape[:dim], count, size // count, *x.shape[dim + 1 :]))
         return tensor_ops.mean(split, dim=(dim + 1,), keepdim=False)  # type: ignore[no-any-return]
@@ -253,12 +274,27 @@ def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
     return apply(_OPS["resample"], (x, wrap(places), wrap(weights)), {"dim": dim})  # type: ignore[no-any-return]
 
 
+def _mean_of_cells_of_any_size(x: Tensor, dim: int, count: int) -> Tensor:
+    """The same as steps of a model file: which elements belong to a cell is worked out from the size."""
+    size = x.shape[dim]
+    cells = wrap(np.arange(count))
+    first = cells * size // count
+    last = ((cells + 1) * size + (count - 1)) // count
+    places = first + wrap(np.arange(-(-size // count) + 1).reshape(-1, 1))
+    behind = (1,) * (x.ndim - dim - 1)
+    found = apply(_OPS["index"], (x, places.clamp(max=size - 1)), {"dims": (dim,)})
+    summed = where((places < last).reshape(*places.shape, *behind), found, 0.0).sum(dim)
+    return summed / as_dtype_of((last - first).reshape(-1, *behind), x.dtype)  # type: ignore[no-any-return]
+
+
 def _adaptive_avg(op: str, rank: int, input: Tensor, output_size: Any) -> Tensor:
     x, added, counts = _cells(op, rank, input, output_size)
     if set(counts) == {1}:
         return without_batch(tensor_ops.mean(x, dim=tuple(range(2, 2 + rank)), keepdim=True), added)
+    wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,)
     for axis, count in enumerate(counts):
-        x = mean_of_cells(x, 2 + axis, count)
+        if wanted[axis % len(wanted)] is not None:
+            x = mean_of_cells(x, 2 + axis, count)
     return without_batch(x, added)
 
 

@@ -195,21 +195,18 @@ def gaussian_nll_loss(
         _check_variance_shape(input, var)
         if var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):
             var = var.unsqueeze(-1)
-        if bool((var < 0).any()):
-            raise ArgumentError("gaussian_nll_loss: var has a negative entry")
     else:
         if var < 0:
             raise ArgumentError(f"gaussian_nll_loss: var must not be negative, it is {var}")
         var = input.detach() * 0 + var
-    return _gaussian_nll_loss(input, target, var, bool(full), float(eps), reduction)  # type: ignore[no-any-return]
+    if not var.dtype.is_floating_point:
+        var = as_dtype_of(var, input.dtype)
+    floored = apply(REGISTRY["floored_variance"], (var,), {"eps": float(eps)})
+    return _gaussian_nll_loss(input, target, floored, bool(full), reduction)  # type: ignore[no-any-return]
 
 
 @fused
-def _gaussian_nll_loss(
-    input: Tensor, target: Tensor, var: Tensor, full: bool, eps: float, reduction: str
-) -> Tensor:
-    # The floor under the variance is not differentiated.
-    floored = where(var.detach() < eps, (eps - var.detach()), 0.0) + var
+def _gaussian_nll_loss(input: Tensor, target: Tensor, floored: Tensor, full: bool, reduction: str) -> Tensor:
     losses = (floored.log() + (input - target) ** 2 / floored) * 0.5
     if full:
         losses = losses + 0.5 * math.log(2 * math.pi)

@@ -13,6 +13,7 @@ from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._along import check_tensor
 from wayfare.nn.functional.pool import mean_of_cells
+from wayfare.nn.functional.resize_places import cubic, cubic_weight, is_traced, linear, nearest
 from wayfare.op import REGISTRY
 from wayfare.tensor import Tensor, wrap
 
@@ -87,27 +88,21 @@ def _resize(
         return mean_of_cells(x, dim, count)
     real: Any = np.float64 if x.dtype.name == "float64" else np.float32
     if mode in _COPYING:
-        places = _nearest(size, count, factor, mode == "nearest-exact")
-        return apply(_OPS["index_select"], (x, wrap(places)), {"dim": dim})  # type: ignore[no-any-return]
-    if count == size and factor in (None, 1.0):
+        at = _as_tensor(nearest(size, count, factor, mode == "nearest-exact"))
+        return apply(_OPS["index_select"], (x, at), {"dim": dim})  # type: ignore[no-any-return]
+    if count == size and factor in (None, 1.0) and not is_traced():
         return x
-    step = _step(size, count, factor, align_corners, real)
-    cubic = mode == "bicubic"
     if antialias:
-        places, weights = _filtered(size, count, step, cubic)
-    elif cubic:
-        places, weights = _cubic(size, count, step, align_corners)
+        places, weights = _filtered(size, count, _step(size, count, factor, align_corners, real), mode == "bicubic")
     else:
-        places, weights = _linear(size, count, step, align_corners)
-    inputs = (x, wrap(places), wrap(weights.astype(x.dtype.numpy)))
+        kind = cubic if mode == "bicubic" else linear
+        places, weights = kind(size, count, factor, align_corners, real)
+    inputs = (x, _as_tensor(places), _as_tensor(weights).to(x.dtype))
     return apply(_OPS["resample"], inputs, {"dim": dim})  # type: ignore[no-any-return]
 
 
-def _nearest(size: int, count: int, factor: float | None, centred: bool) -> Array:
-    # Single precision as in PyTorch: at ties it decides which element is the nearest.
-    step = np.float32(size / count if factor is None else 1 / factor)
-    at = (np.arange(count, dtype=np.float32) + np.float32(0.5 if centred else 0)) * step
-    return np.asarray(np.minimum(np.floor(at).astype(np.int64), size - 1))
+def _as_tensor(places: Any) -> Tensor:
+    return places if isinstance(places, Tensor) else wrap(np.asarray(places))
 
 
 def _step(size: int, count: int, factor: float | None, align_corners: bool, real: Any) -> Any:
@@ -117,45 +112,16 @@ def _step(size: int, count: int, factor: float | None, align_corners: bool, real
     return real(size / count if factor is None else 1 / factor)
 
 
-def _sources(count: int, step: Any, align_corners: bool) -> Array:
-    at = np.arange(count, dtype=step.dtype)
-    half = step.dtype.type(0.5)
-    return np.asarray(at * step if align_corners else (at + half) * step - half)
-
-
-def _linear(size: int, count: int, step: Any, align_corners: bool) -> tuple[Array, Array]:
-    at = np.maximum(_sources(count, step, align_corners), 0)
-    first = np.minimum(at.astype(np.int64), size - 1)
-    share = np.clip(at - first, 0, 1).astype(step.dtype)
-    return np.stack([first, np.minimum(first + 1, size - 1)]), np.stack([1 - share, share])
-
-
-def _cubic(size: int, count: int, step: Any, align_corners: bool) -> tuple[Array, Array]:
-    at = _sources(count, step, align_corners)
-    first = np.floor(at)
-    share = at - first
-    places = first.astype(np.int64) + np.arange(-1, 3)[:, None]
-    weights = cubic_weight(np.stack([share + 1, share, 1 - share, 2 - share]))
-    return np.clip(places, 0, size - 1), weights
-
-
-def cubic_weight(distance: Array, a: float = -0.75) -> Array:
-    """Keys' cubic convolution kernel at distances from 0 to 2."""
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
-    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
-    return np.where(distance <= 1, near, np.where(distance < 2, far, 0)).astype(distance.dtype)
-
-
-def _filtered(size: int, count: int, step: Any, cubic: bool) -> tuple[Array, Array]:
+def _filtered(size: int, count: int, step: Any, by_cubics: bool) -> tuple[Array, Array]:
     """Weights that widen with the step, so that shrinking an image averages over all of it."""
     widen = max(float(step), 1.0)
-    support = (2.0 if cubic else 1.0) * widen
+    support = (2.0 if by_cubics else 1.0) * widen
     centre = float(step) * (np.arange(count) + 0.5)
     first = np.maximum((centre - support + 0.5).astype(np.int64), 0)
     last = np.minimum((centre + support + 0.5).astype(np.int64), size)
     places = first + np.arange(int((last - first).max()))[:, None]
     distance = np.abs((places - centre + 0.5) / widen)
-    weights = cubic_weight(distance, -0.5) if cubic else np.maximum(1 - distance, 0)
+    weights = cubic_weight(distance, a=-0.5) if by_cubics else np.maximum(1 - distance, 0)
     weights = np.where(places < last, weights, 0)
     return np.minimum(places, size - 1), weights / weights.sum(0)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
+from wayfare.functions._public import as_dtype_of
+from wayfare.functions.elementwise import where
 from wayfare.functions.index import as_index
 from wayfare.functions.scatter import scatter_reduce
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_rows
-from wayfare.state import runs_here
+from wayfare.spec import int64
+from wayfare.state import recorder, runs_here
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
@@ -56,6 +61,9 @@ def _padding(op: str, padding_idx: int | None, weight: Tensor) -> int | None:
 
 def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale the rows that are looked up to at most `max_norm`: a change of the table itself, never recorded."""
+    watching = recorder()
+    if watching is not None:
+        watching.give_up(f"{op}: max_norm writes to the table; scale the whole table once and leave max_norm out")
     table = weight._read("max_norm")
     places = np.unique(index._read("max_norm"))
     check_rows(op, places, table.shape[0], OperationError if op == "embedding_bag" else IndexRangeError)
@@ -89,66 +97,113 @@ def embedding_bag(
         raise ArgumentError(f"embedding_bag: mode must be 'sum', 'mean' or 'max', not {mode!r}")
     if per_sample_weights is not None:
         _check_weights(index, weight, per_sample_weights, mode)
-    places = index._read("embedding_bag()")
-    bag, count = _bags(places, offsets, include_last_offset)
+    bounds = None if index.ndim == 2 and offsets is None else _bounds(index, offsets, include_last_offset)
+    if runs_here():
+        # Elsewhere (in a recording, under vmap) the ops look for themselves.
+        check_rows("embedding_bag", index._array, weight.shape[0], OperationError)
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
-    # A copy where somebody takes notice: what Python makes of a value is a value of its own.
-    flat = places.reshape(-1) if runs_here() else places.flatten()
-    check_rows("embedding_bag", flat, weight.shape[0], OperationError)
-    weights = None
-    if per_sample_weights is not None:
-        weights = apply(_OPS["reshape"], (per_sample_weights,), {"shape": (flat.size, 1)})
-    padding = _padding("embedding_bag", padding_idx, weight)
+    padding, counted = _padding("embedding_bag", padding_idx, weight), None
     if padding is not None:
-        keep = np.flatnonzero(flat != padding)
-        flat, bag = flat[keep], bag[keep]
-        if weights is not None:
-            weights = apply(_OPS["index"], (weights, wrap(keep)), {"dims": (0,)})
-    attrs = {"padding_idx": None, "by_frequency": bool(scale_grad_by_freq)}
-    rows = apply(_OPS["embedding"], (weight, wrap(flat)), attrs)
-    if weights is not None:
-        rows = rows * weights
-    return _folded(rows, bag, count, weight, mode)
-
-
-def _folded(rows: Tensor, bag: np.ndarray, count: int, weight: Tensor, mode: str) -> Tensor:
-    """The rows of each bag folded into one."""
-    shape = (count, weight.shape[1])
+        if runs_here():
+            index, bounds, per_sample_weights = _without(padding, index, bounds, per_sample_weights)
+            padding = None
+        else:
+            counted = index != padding
+    attrs = {"padding_idx": padding, "by_frequency": bool(scale_grad_by_freq)}
+    rows = apply(_OPS["embedding"], (weight, index), attrs)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
     if mode == "max":
-        empty = wrap(np.zeros(shape, weight.dtype.numpy))
-        where = wrap(np.broadcast_to(bag[:, None], (bag.size, shape[1])))
-        return scatter_reduce(empty, 0, where, rows, "amax", include_self=False)
-    total = apply(_OPS["index_place"], (rows, wrap(bag)), {"shape": shape, "dims": (0,)})
-    if mode == "mean":
-        sizes = np.maximum(np.bincount(bag, minlength=count), 1).astype(weight.dtype.numpy)
-        total = total / wrap(sizes[:, None])
-    return total  # type: ignore[no-any-return]
+        return _largest(rows, bounds, counted)
+    if counted is not None:
+        rows = where(counted.unsqueeze(-1), rows, 0.0)
+    total = _sums(rows, bounds)
+    return total / _sizes(rows, bounds, counted).clamp(min=1) if mode == "mean" else total
 
 
-def _bags(places: np.ndarray, offsets: Tensor | None, include_last_offset: bool) -> tuple[np.ndarray, int]:
-    """For each number the bag it belongs to, and how many bags there are."""
-    if places.ndim == 2:
-        if offsets is not None:
-            raise ArgumentError("embedding_bag: an input of two dimensions has its rows as bags, offsets must be None")
-        return np.repeat(np.arange(places.shape[0]), places.shape[1]), places.shape[0]
-    if places.ndim != 1:
-        raise ArgumentError(f"embedding_bag: the input must have one or two dimensions, not {places.ndim}")
+def _without(
+    padding: int, index: Tensor, bounds: Tensor | None, weights: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Numbers, bounds and weights when the padding is left out."""
+    flat = index._array.reshape(-1)
+    keep = np.flatnonzero(flat != padding)
+    if keep.size == flat.size:
+        return index, bounds, weights
+    old = np.arange(index.shape[0] + 1) * index.shape[1] if bounds is None else bounds._array
+    if weights is not None:
+        weights = weights.reshape(-1).index_select(0, wrap(keep))
+    return wrap(flat[keep]), wrap(np.searchsorted(keep, old)), weights
+
+
+def _sums(rows: Tensor, bounds: Tensor | None) -> Tensor:
+    """The sum of each bag."""
+    return rows.sum(1) if bounds is None else apply(_OPS["segment_sum"], (rows, bounds))
+
+
+def _sizes(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tensor:
+    """How many rows of each bag count, as a column of numbers of their dtype."""
+    if counted is not None:
+        return _sums(as_dtype_of(counted, rows.dtype), bounds).unsqueeze(-1)
+    if bounds is None:
+        return wrap(np.full((rows.shape[0], 1), rows.shape[1], rows.dtype.numpy))
+    if runs_here():
+        return wrap(np.diff(bounds._array).astype(rows.dtype.numpy)[:, None])
+    return as_dtype_of(bounds[1:] - bounds[:-1], rows.dtype).unsqueeze(-1)
+
+
+def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tensor:
+    """The maximum of each bag, 0 of one in which nothing counts."""
+    if bounds is None and rows.shape[1] == 0:
+        return rows.sum(1)
+    if bounds is not None and runs_here():
+        return _largest_here(rows, bounds)
+    if counted is not None:
+        rows = where(counted.unsqueeze(-1), rows, -math.inf)
+    if bounds is None:
+        found = rows.amax(1)
+    else:
+        count = bounds.shape[0] - 1
+        bag = apply(_OPS["segment_repeat"], (wrap(np.arange(count)), bounds), {"size": rows.shape[0]})
+        none = wrap(np.full((count, rows.shape[1]), -math.inf, rows.dtype.numpy))
+        found = scatter_reduce(none, 0, bag.unsqueeze(-1).expand(rows.shape), rows, "amax")
+    return found if bounds is None and counted is None else where(_sizes(rows, bounds, counted) > 0, found, 0.0)
+
+
+def _largest_here(rows: Tensor, bounds: Tensor) -> Tensor:
+    """The same where the bounds can be looked at: only bags that are not empty have a maximum."""
+    given = bounds._array
+    filled = np.flatnonzero(given[1:] > given[:-1])
+    count = given.size - 1
+    if filled.size < count:
+        bounds = wrap(np.append(given[filled], given[-1]))
+    found: Tensor = apply(_OPS["segment_max"], (rows, bounds))
+    if filled.size < count:
+        found = apply(_OPS["index_place"], (found, wrap(filled)), {"shape": (count, rows.shape[1]), "dims": (0,)})
+    return found
+
+
+def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
+    """Where each bag begins, and behind them the number of all rows."""
+    if index.ndim == 2:
+        raise ArgumentError("embedding_bag: an input of two dimensions has its rows as bags, offsets must be None")
+    if index.ndim != 1:
+        raise ArgumentError(f"embedding_bag: the input must have one or two dimensions, not {index.ndim}")
     if offsets is None or offsets.ndim != 1:
         raise ArgumentError("embedding_bag: an input of one dimension needs offsets of one dimension")
-    starts = as_index("embedding_bag", offsets)._read("embedding_bag()").astype(np.int64)
-    if include_last_offset:
-        if starts.size == 0:
-            raise OperationError("embedding_bag: with include_last_offset there must be at least one offset")
-        ends, starts = starts[1:], starts[:-1]
-    else:
-        ends = np.append(starts[1:], places.size)
-    if starts.size and (starts[0] != 0 or (ends < starts).any() or ends[-1] > places.size):
-        raise OperationError(f"embedding_bag: offsets must begin with 0, ascend, and not exceed {places.size}, "
-                             f"they are {offsets.tolist()}")  # fmt: skip
-    bag = np.repeat(np.arange(starts.size), ends - starts)
+    starts = as_dtype_of(as_index("embedding_bag", offsets), int64)
+    size = index.shape[0]
+    if include_last_offset and starts.shape[0] == 0:
+        raise OperationError("embedding_bag: with include_last_offset there must be at least one offset")
+    if runs_here():
+        given = starts._array
+        begins = given[0] == 0 if given.size else size == 0
+        if not begins or (given[1:] < given[:-1]).any() or (given.size and given[-1] > size):
+            raise OperationError(f"embedding_bag: offsets must begin with 0, ascend, and not exceed {size}, "
+                                 f"they are {offsets.tolist()}")  # fmt: skip
     # What lies behind the last offset belongs to the last bag, as in PyTorch.
-    return np.append(bag, np.full(places.size - bag.size, max(starts.size - 1, 0))), starts.size
+    starts = starts[:-1] if include_last_offset else starts
+    return apply(_OPS["cat"], (starts, wrap(np.array([size]))), {"dim": 0})  # type: ignore[no-any-return]
 
 
 def _check_weights(index: Tensor, weight: Tensor, per_sample_weights: Tensor, mode: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.spec import bool_, int64
+from wayfare.spec import bool_, float64, int32, int64
 
 
 def of_floats(kind: str, of_integers: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +159,9 @@ def clamp(b: Any, x: Any, *, low: Any, high: Any) -> Any:
     """Bounds wrap around as the tensor's own numbers do."""
     for kind, bound in (("Max", low), ("Min", high)):
         if bound is not None:
-            x = b.node(kind, x, b.constant(np.asarray(bound).astype(x.dtype.numpy)))
+            known = not b.varies(bound)
+            limit = b.constant(np.asarray(bound).astype(x.dtype.numpy)) if known else b.number(bound, x.dtype)
+            x = b.node(kind, x, limit)
     return x
 
 
@@ -251,3 +253,39 @@ def shift_right(b: Any, x: Any, y: Any) -> Any:
 def heaviside(b: Any, x: Any, at_zero: Any) -> Any:
     """The step itself, as a number."""
     return b.ops.where(x == 0, at_zero, b.cast(x > 0, x.dtype))
+
+
+def frexp(b: Any, x: Any) -> tuple[Any, Any]:
+    """Fraction from 1/2 to 1 and exponent: by the logarithm, put right where that was rounded."""
+    a = abs(b.cast(x, float64))
+    ordinary = b.node("And", a > 0, a < math.inf)
+    safe = b.ops.where(ordinary, a, 1)
+    exponent = b.ops.floor(b.ops.log(safe) * (1 / math.log(2))) + 1
+    # In two steps, because the inverse of the smallest number is more than the greatest.
+    half = b.ops.floor(exponent * 0.5)
+    two = b.number(2, float64)
+    part = safe * b.node("Pow", two, -half) * b.node("Pow", two, half - exponent)
+    over, under = part >= 1, part < 0.5
+    part = b.ops.where(over, part * 0.5, b.ops.where(under, part * 2, part))
+    exponent = exponent + b.cast(over, float64) - b.cast(under, float64)
+    fraction = b.cast(b.ops.where(x < 0, -part, part), x.dtype)
+    return b.ops.where(ordinary, fraction, x), b.cast(b.ops.where(ordinary, exponent, 0), int32)
+
+
+def next_after(b: Any, x: Any, y: Any) -> Any:
+    """One step of the last digit towards y, worked out from the exponent; exact in double precision."""
+    limits = np.finfo(x.dtype.numpy)
+    tiny, largest = float(limits.smallest_subnormal), float(limits.max)
+    fraction, exponent = frexp(b, x)
+    wide, up = b.cast(x, float64), x < y
+    inward = b.node("Xor", up, x > 0)
+    # Below a power of two numbers lie twice as close as above it.
+    closer = b.node("And", inward, abs(fraction) == 0.5)
+    digit = b.cast(exponent, float64) - (limits.nmant + 1) - b.cast(closer, float64)
+    digit = b.node("Max", digit, b.number(int(limits.minexp) - limits.nmant, float64))
+    size = b.node("Pow", b.number(2, float64), digit)
+    size = b.ops.where(wide == 0, tiny, size)
+    step = b.cast(wide + b.ops.where(up, size, -size), x.dtype)
+    from_infinity = b.ops.where(x > 0, b.number(largest, x.dtype), -largest)
+    made = b.ops.where(abs(x) == math.inf, from_infinity, step)
+    return b.ops.where(b.node("Or", b.node("IsNaN", x), b.node("IsNaN", y)), x + y, b.ops.where(x == y, y, made))

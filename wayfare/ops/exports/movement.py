@@ -254,6 +254,19 @@ def as_strided(b: Any, x: Any, *, size: Any, stride: Any, offset: int, layout: A
     return b.node("Gather", flat, places, axis=0)
 
 
+def add_strided(b: Any, g: Any, *, shape: Any, stride: Any, offset: int, layout: Any) -> Any:
+    """Its gradient: summed into memory, then read as the input lay there; elements that it repeats share."""
+    if any(b.varies(n) for n in (*g.shape, *shape, *stride, *layout, offset)):
+        raise b.refuse("where its elements lie depends on a size that varies; use narrow, unfold or reshape")
+    source, wanted = _places(shape, layout), _places(g.shape, stride) + offset
+    length = int(max(source.max(initial=0), wanted.max(initial=0))) + 1
+    flat = b.ops.reshape(g, shape=(math.prod(g.shape),))
+    memory = b.ops.scatter_add(b.full((length,), 0, g.dtype), b.constant(wanted.ravel()), flat, dim=0)
+    shares = np.bincount(source.ravel(), minlength=length)[source]
+    made = b.node("Gather", memory, np.array(source), axis=0, shape=tuple(shape))
+    return made if shares.max(initial=1) <= 1 else made / b.constant(shares.astype(g.dtype.numpy))
+
+
 def _places(shape: Any, strides: Any) -> Any:
     out = np.zeros((1,) * len(shape), np.int64)
     for axis, (size, step) in enumerate(zip(shape, strides, strict=True)):

@@ -134,6 +134,26 @@ def median(b: Any, x: Any, *, dim: int, ignore_nan: bool, keepdim: bool) -> Any:
     return _picked(b, x, b.node("GatherElements", order, middle, axis=dim), dim, keepdim)
 
 
+def mode(b: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
+    """Every number against every other: the smallest of those with the most equals, at the last of its places."""
+    equal = b.node("Equal", b.node("Unsqueeze", x, [dim]), b.node("Unsqueeze", x, [dim + 1]))
+    count = b.node("ReduceSum", b.cast(equal, int32), [dim], keepdims=0)
+    # A NaN equals nothing, not even itself, and still is one of its kind.
+    count = b.node("Max", count, b.number(1, int32))
+    most = b.node("Equal", count, b.node("ReduceMax", count, [dim], keepdims=1))
+    key = _ordered(b, x, True)
+    whole = not key.dtype.is_floating_point
+    beyond = b.number(np.iinfo(key.dtype.numpy).max if whole else math.inf, key.dtype)
+    least = b.node("ReduceMin", b.node("Where", most, key, beyond), [dim], keepdims=1)
+    found = b.cast(b.node("And", b.node("Equal", key, least), most), int32)
+    place = b.node("ArgMax", found, axis=dim, keepdims=1, select_last_index=1)
+    if not whole:
+        # Of nothing but NaN the first.
+        first = b.node("ArgMax", found, axis=dim, keepdims=1, select_last_index=0)
+        place = b.node("Where", b.node("Equal", least, beyond), first, place)
+    return _picked(b, x, place, dim, keepdim)
+
+
 # -- scans ------------------------------------------------------------------------------------------------------------
 
 
