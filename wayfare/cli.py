@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from wayfare import cache_report, doctor
 from wayfare.demo import command as demo_command
-from wayfare.onnx import command as export_command
-from wayfare.program import command as inspect_command
+from wayfare.program import export_command, inspect_command
 from wayfare.version import __version__
 from wayfare.view import command as view_command
 
@@ -31,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     demo_command.add_arguments(demo)
     look = "open a saved run in the browser"
     view_command.add_arguments(commands.add_parser("view", help=look, description=_sentence(look)))
-    ship = "write a function or a module as a model file for ONNX Runtime, and try it there"
+    ship = "write a function or a module as a model file for ONNX Runtime or Wayfare, and try it"
     export_command.add_arguments(commands.add_parser("export", help=ship, description=_sentence(ship)))
     tell = "say what is in a model file: an ONNX model, or a program of wf.export"
     inspect_command.add_arguments(commands.add_parser("inspect", help=tell, description=_sentence(tell)))

@@ -12,7 +12,7 @@ from typing import Any
 from wayfare.compiled.structure import Opaque, put_together, take_apart
 from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
 from wayfare.functions.join import stack
-from wayfare.state import changed_mode, current
+from wayfare.state import changed_mode, exporter
 from wayfare.tensor import Tensor
 
 __all__ = ["cond", "scan", "while_loop"]
@@ -25,7 +25,7 @@ def cond(
     _check_functions("cond", true_fn, false_fn)
     if not isinstance(operands, (tuple, list)):
         raise ArgumentTypeError(f"cond: operands must be a tuple, not {type(operands).__name__}")
-    tracer = _tracer()
+    tracer = exporter()
     if tracer is None or not isinstance(pred, Tensor):
         return true_fn(*operands) if pred else false_fn(*operands)
     tensors, shape = _apart("cond", tuple(operands))
@@ -48,7 +48,7 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
         raise ArgumentTypeError(f"while_loop: carried_inputs must be a tuple, not {type(carried_inputs).__name__}")
     carried = tuple(carried_inputs)
     before, shape = _apart("while_loop", carried)
-    tracer = _tracer()
+    tracer = exporter()
     if tracer is None:
         return _while(cond_fn, body_fn, carried)
     question, body = _Part(cond_fn, shape), _Part(_as_tuple(body_fn), shape)
@@ -91,7 +91,7 @@ def scan(
         raise ShapeError(f"scan: xs must have one size in dimension {dim}, they are {shown}")
     (length,) = lengths
     carry, carry_shape = _apart("scan", init)
-    tracer = _tracer()
+    tracer = exporter()
     if length == 0:
         raise ArgumentError("scan: there is nothing to go through", fix="Give at least one x.")
     if tracer is None:
@@ -159,12 +159,6 @@ class _ScanPart:
         made, self.carry_after = _apart("scan", after)
         ys, self.result = _apart("scan", y)
         return [*made, *ys]
-
-
-def _tracer() -> Any:
-    """The executor that wants to know of control flow, if there is one."""
-    executor = current().executor
-    return executor if hasattr(executor, "region") else None
 
 
 def _apart(name: str, structure: Any) -> tuple[list[Tensor], Any]:

@@ -236,7 +236,8 @@ def test_a_zip_of_torch_save_is_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("start, kind", [
     (b"\x89HDF\r\n\x1a\n", "HDF5"), (b"\x1f\x8b\x08", "gzip"), (b"GGUF", "GGUF"), (b"\n<!DOCTYPE html>", "web page"),
-    (b"<html>", "web page"), (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    (b"<html>", "web page"), (b"\x08\x0a\x12\x07wayfare", "ONNX model"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
 ])  # fmt: skip
 def test_other_formats_are_named(tmp_path, start, kind):
     (tmp_path / "file").write_bytes(start + b"\xff" * 40)

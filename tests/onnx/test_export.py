@@ -1,5 +1,7 @@
 """Straight models: names, sizes, constants, files, and what is refused."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
@@ -95,8 +97,8 @@ def test_structures_of_arguments_and_results(path):
         return {"sum": a + b * scale, "rest": [options["w"] - a]}
 
     report = export(f, ((wf.randn(2, 3), wf.randn(2, 3)), 2.0, {"w": wf.randn(3)}), path)
-    assert list(report.inputs) == ["pair_0", "pair_1", "options"]
-    assert list(report.outputs) == ["output_0", "output_1"]
+    assert list(report.inputs) == ["pair_0", "pair_1", "options_w"]
+    assert list(report.outputs) == ["sum", "rest"]
 
 
 def test_tensors_from_outside_keep_their_names(path):
@@ -158,7 +160,7 @@ def frozen(x):
 @pytest.mark.parametrize(("function", "example", "words"), [
     (lambda x: x * x.sum().item(), (wf.randn(3),), "item\\(\\) looks at a number that depends on the input"),
     (lambda x: wf.tensor(x.tolist()), (wf.randn(3),), "tolist\\(\\) looks at"),
-    (lambda x: x[x > 0], (wf.randn(3),), "a mask as index looks at"),
+    (lambda x: x[x > 0], (wf.randn(3),), "a mask as index: how many elements there are"),
     (lambda x: x + wf.randn(3), (wf.randn(3),), "draws random numbers"),
     (lambda x: 3, (wf.randn(3),), "returns no tensor"),
     (lambda x: object(), (wf.randn(3),), "returns an object of type object"),
@@ -195,7 +197,7 @@ def test_a_write_to_a_tensor_from_outside_is_refused(path):
 
 
 @pytest.mark.parametrize(("options", "kind", "words"), [
-    ({"dynamic_axes": {"y": {0: "b"}}}, ArgumentError, "dynamic_axes names 'y', and the inputs are x"),
+    ({"dynamic_axes": {"y": {0: "b"}}}, ArgumentError, "names 'y', and the inputs are x, the outputs output"),
     ({"dynamic_axes": {"x": {5: "b"}}}, ArgumentError, "no axis 5"),
     ({"dynamic_axes": {"x": {0: "a b"}}}, ArgumentError, "cannot be 'a b'"),
     ({"input_names": ["a", "b"]}, ArgumentError, "takes 1 tensors"),
@@ -250,3 +252,112 @@ def test_nothing_dead_is_written_and_maxima_have_no_places(tmp_path):
     assert all(read & set(node.output) for node in graph.node)
     assert [len(node.output) for node in graph.node if node.op_type == "MaxPool"] == [1]
     assert {tensor.name for tensor in graph.initializer} <= read
+
+
+# -- sizes
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: nn.functional.pad(x, (0, x.shape[1] % 4)),
+    lambda x: nn.functional.pad(x, (0, -x.shape[1] % 8)),
+    lambda x: x[:, : min(5, x.shape[1])],
+    lambda x: x.sum(1, keepdim=True).expand(-1, max(6, x.shape[1])),
+    lambda x: x[::2, ::3].reshape(-1),
+    lambda x: x[1:].reshape(-1)[: x.shape[0] // 2 * 3],
+])  # fmt: skip
+def test_sizes_that_follow_from_sizes(path, function):
+    export(function, (wf.randn(4, 7),), path, dynamic_axes={"x": {0: "rows", 1: "columns"}})
+    for shape in ((2, 2), (3, 5), (5, 6), (7, 16), (2, 33)):
+        x = wf.randn(*shape)
+        np.testing.assert_allclose(run(path, x.numpy())[0], function(x).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x + wf.linspace(-1, 1, x.shape[1]),
+    lambda x: x @ wf.eye(x.shape[1], x.shape[1]) + wf.eye(x.shape[0], x.shape[1]),
+    lambda x: x * (x.shape[0] / x.shape[1]) + 2 / x.shape[0],
+    lambda x: x.chunk(2, 1)[0],
+])  # fmt: skip
+@pytest.mark.parametrize("write", [export, wf.export])
+def test_constants_that_follow_from_sizes(path, function, write):
+    made = write(function, (wf.randn(4, 5),), path, dynamic_axes={"x": {0: "rows", 1: "columns"}})
+    for shape in ((1, 1), (3, 2), (7, 6), (2, 33)):
+        x = wf.randn(*shape)
+        got = run(path, x.numpy())[0] if write is export else made(x).numpy()
+        np.testing.assert_allclose(got, function(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_rank_that_depends_on_a_size_is_refused(path):
+    with pytest.raises(ExportError, match=r"squeeze gives 2 and 0 dimensions .* rows=1, columns=1 .*squeeze\(dim\)"):
+        export(lambda x: x.squeeze(), (wf.randn(4, 5),), path, dynamic_axes={"x": {0: "rows", 1: "columns"}})
+
+
+def test_a_size_that_the_first_runs_did_not_explain_is_learnt_from_one_that_differs(path):
+    patch = nn.Conv2d(3, 4, 4, 4)
+
+    def f(image):
+        return patch(image).flatten(2)
+
+    export(f, (wf.randn(2, 3, 16, 16),), path, dynamic_axes={"image": {2: "height", 3: "width"}})
+    for height, width in ((4, 9), (23, 29), (15, 40)):
+        image = wf.randn(2, 3, height, width)
+        assert np.allclose(run(path, image.numpy())[0], f(image).detach().numpy(), atol=1e-5)
+
+
+# -- integers, and numbers that modules count with
+
+
+def test_integers_divided_by_integers(path):
+    def f(a, b):
+        return a // b, a % b, wf.div(a, b, rounding_mode="trunc")
+
+    export(f, (wf.tensor([7, -7, 8]), wf.tensor([2, 3, -3])), path, dynamic_axes={"a": {0: "n"}, "b": {0: "n"}})
+    a, b = wf.tensor([-9, 9, 5, -5]), wf.tensor([4, -4, 5, -2])
+    for got, wanted in zip(run(path, a.numpy(), b.numpy()), f(a, b), strict=True):
+        assert got.tolist() == wanted.tolist()
+    with pytest.raises(Exception, match="zero"):
+        run(path, a.numpy(), b.numpy() * 0)
+
+
+def test_a_number_that_a_module_changes_is_a_note(path):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * (2 if self.calls > 1000 else 1)
+
+    with pytest.warns(UserWarning, match="Counting.calls changes from call to call"):
+        report = export(Counting(), (wf.ones(2),), path)
+    assert len(report.notes) == 1
+
+
+Ends = namedtuple("Ends", "first last")
+
+
+@pytest.mark.parametrize(("function", "names"), [
+    (lambda x: {"scores": x * 2, "parts": (x, x + 1)}, ["scores", "parts_0", "parts_1"]),
+    (lambda x: Ends(x[0], x[-1]), ["first", "last"]),
+    (lambda x: (x + 1, (x, x * 2)), ["output_0", "output_1", "output_2"]),
+    (lambda x: [x + 1], ["output"]),
+    (lambda x: {"x": x + 1, "y": x}, ["output_x", "output_y"]),
+    (lambda x: {0: x + 1, 1: x}, ["output_0", "output_1"]),
+    (lambda x: {"": x + 1}, ["output"]),
+])  # fmt: skip
+def test_outputs_have_the_names_they_are_returned_by(path, function, names):
+    assert list(export(function, (wf.randn(3),), path).outputs) == names
+
+
+def test_inputs_in_a_dictionary_are_named_by_its_keys(path):
+    def f(batch, pair):
+        return batch["words"] * pair[0] + batch["tags"] * pair[1]
+
+    given = ({"words": wf.ones(3), "tags": wf.ones(3)}, (wf.ones(3), wf.ones(3)))
+    assert list(export(f, given, path).inputs) == ["batch_words", "batch_tags", "pair_0", "pair_1"]
+
+
+def test_dynamic_axes_may_name_outputs_whose_sizes_follow(path):
+    report = export(lambda x: x * 2, (wf.ones(3),), path, dynamic_axes={"x": {0: "n"}, "output": {0: "n"}})
+    assert report.outputs == {"output": "float32[n]"}

@@ -9,6 +9,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+import wayfare as wf
 from wayfare.cli import main
 
 SOURCE = """
@@ -42,6 +43,15 @@ def test_a_module_with_inputs_that_are_described(folder, capsys):
 def test_a_function_with_examples_of_its_own(folder):
     assert main(["export", "mine_to_ship:double", "--out", "m.onnx", "--examples", "mine_to_ship:calls"]) == 0
     assert (folder / "m.onnx").exists()
+
+
+def test_a_program_of_wayfares_own(folder, capsys):
+    arguments = ["export", "mine_to_ship:double", "--out", "m.wf", "--input", "x=float32[length=3]"]
+    assert main(arguments) == 0
+    assert "m.wf: 1 step" in capsys.readouterr().out
+    assert wf.load_program("m.wf")(wf.ones(7)).tolist() == [2.0] * 7
+    assert main([*arguments, "--opset", "20"]) == 1
+    assert "wayfare export: a program (.wf) has no operator set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

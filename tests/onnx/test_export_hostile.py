@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from tests.onnx.exporting import export, onnx, run
+from tests.onnx.exporting import export, onnx, run, same
 from wayfare import nn
 from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
 
@@ -127,9 +127,33 @@ SHOWN = [(wf.tensor([0.1, 0.2]),), (wf.tensor([-3.0, -4.0]),), (wf.tensor([2.0, 
 
 @pytest.mark.parametrize("write", [export, wf.export])
 def test_a_combination_that_matters_is_found_by_mixing_examples(path, write):
-    with pytest.raises(ExportError, match="with the example's sizes"):
-        write(two_decisions, SHOWN, path)
-    write(two_decisions, [*SHOWN, (wf.tensor([-5.0, 2.0]),)], path)
+    made = write(two_decisions, SHOWN, path)
+    for numbers in ([-5.0, 2.0], [5.0, 2.0], [0.5, 0.1], [-0.5, 0.1]):
+        x = wf.tensor(numbers)
+        got = run(path, x.numpy())[0] if write is export else made(x).numpy()
+        assert np.allclose(got, two_decisions(x).numpy())
+
+
+def test_a_counter_of_python_follows_its_decisions(path):
+    def f(x):
+        count = 0
+        for row in x:
+            if row.sum() > 0:
+                count += 1
+        return x + count
+
+    export(f, [(wf.ones(2, 2),), (-wf.ones(2, 2),), (wf.tensor([[1.0, 1.0], [-1.0, -1.0]]),)], path)
+    for signs in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+        same(path, f, wf.tensor(signs).float().unsqueeze(1).expand(2, 2).contiguous())
+
+
+def test_a_way_that_no_example_shows_is_found_by_mixing_them(path):
+    def f(x):
+        return x * 2 if x.sum() > 0 else x - 1
+
+    export(f, (wf.tensor([3.0, -1.0, 0.5]),), path)
+    for sign in (1.0, -1.0):
+        assert np.allclose(run(path, np.full(3, sign, np.float32))[0], f(wf.full((3,), sign)).numpy())
 
 
 def test_a_combination_that_was_not_seen_is_a_warning(path):
@@ -152,10 +176,14 @@ def test_a_value_of_a_way_that_always_went_with_another(path):
         y = x + 1 if x.sum() > 0 else x * 2
         return y * 3 if x.max() > 0 else x
 
+    # Mixtures of numbers of one sign have no other combination of the two; it takes an example.
     with pytest.raises(ExportError, match=r"made only where the decision at .* is True, and no example came here"):
-        export(f, [(wf.ones(2),), (-wf.ones(2),)], path)
-    with pytest.warns(UserWarning, match="3 of 4"):
-        export(f, [(wf.ones(2),), (-wf.ones(2),), (wf.tensor([-5.0, 1.0]),)], path)
+        export(f, [(wf.ones(1),), (-wf.ones(1),)], path)
+    for examples in ([(wf.ones(2),), (-wf.ones(2),), (wf.tensor([-5.0, 1.0]),)], [(wf.ones(2),), (-wf.ones(2),)]):
+        with pytest.warns(UserWarning, match="3 of 4"):
+            export(f, examples, path)
+        for numbers in ([1.0, 2.0], [-1.0, -2.0], [-3.0, 2.0]):
+            same(path, f, wf.tensor(numbers))
 
 
 def test_two_questions_on_one_line(path):
@@ -182,8 +210,10 @@ def test_a_carried_value_that_had_not_changed_yet_is_not_taken_for_a_constant(pa
         return a, b
 
     once = wf.tensor([[-1.0] * 3, [1.0] * 3, [-1.0] * 3, [-2.0] * 3])
-    with pytest.raises(ExportError):
-        export(f, [(once,)], path, dynamic_axes={"x": {0: "length"}})
+    export(f, [(once,)], path, dynamic_axes={"x": {0: "length"}})
+    wf.manual_seed(0)
+    for length in (1, 2, 3, 12):
+        same(path, f, wf.randn(length, 3))
 
 
 def test_a_number_without_dimensions_in_one_way(path):
@@ -265,7 +295,7 @@ def times(x, n):
 
 @pytest.mark.parametrize(("function", "examples", "words"), [
     (times, (wf.ones(2), wf.tensor(3)), "a loop that runs so often is wf.while_loop"),
-    (lambda x: x[x > 0], (wf.ones(2),), r"looks at .*wf\.where"),
+    (lambda x: x[x > 0], (wf.ones(2),), r"how many elements there are .*wf\.where"),
     (lambda x: x if x.sum() > 0 else x[0], [(wf.ones(2),), (-wf.ones(2),)], "float32 of 0 dimensions and float32 of 1"),
     (lambda x: wf.while_loop(lambda v: False, lambda v: v, (x,)), (wf.ones(2),), "cond_fn must give one tensor"),
 ])  # fmt: skip

@@ -181,6 +181,97 @@ def test_an_input_delayed_by_several_turns(path):
         same(path, f, wf.randn(length, 3))
 
 
+def one_after_the_other(x):
+    h, g = wf.zeros(3), wf.zeros(3)
+    for t in range(x.shape[0]):
+        h = (h + x[t]).tanh()
+    for t in range(x.shape[0]):
+        g = (g * x[t] + h * t).tanh()
+    return g, h
+
+
+def with_one_before(x):
+    h, states = x[0], [x[0]]
+    for row in x:
+        h = (h + row).tanh()
+        states.append(h)
+    return wf.stack(states), wf.stack(states[::-1], 1), wf.cat([*states, h])
+
+
+def through_again(x):
+    states, h = [], wf.zeros(3)
+    for row in x:
+        h = (h - row).tanh()
+        states.append(h)
+    back = []
+    for i, state in enumerate(reversed(states)):
+        h = h * 0.5 + state * i
+        back.append(h)
+    return wf.stack(back), h
+
+
+def through_again_with_others(x):
+    states = [x[0], x[-1] * 2]
+    for row in x:
+        states.append(row.tanh())
+    g = wf.ones(3)
+    for state in states:
+        g = g * 0.5 + state
+    for state in reversed(states):
+        g = (g * state).tanh()
+    return g
+
+
+def summed(x):
+    total = 0
+    for row in x:
+        total = total + row.tanh()
+    return total, sum(row * 2 for row in x) / len(x)
+
+
+def some_of_them(x):
+    states, h = [], wf.zeros(3)
+    for row in x:
+        h = (h + row).tanh()
+        states.append(h * 2)
+    return states[0], states[len(states) // 2], states[-1], states[0] - h
+
+
+@pytest.mark.parametrize("function", [
+    one_after_the_other, with_one_before, through_again, through_again_with_others, summed, some_of_them,
+])  # fmt: skip
+def test_lists_of_states_and_loops_over_them(path, function):
+    export(function, (wf.randn(4, 3),), path, dynamic_axes=LENGTH)
+    for length in (1, 2, 3, 17):
+        same(path, function, wf.randn(length, 3))
+
+
+def test_what_is_kept_from_the_turn_before_is_not_counted_from_the_end(path):
+    def f(x):
+        a, b = x.mean(0), x[0] * 0.5
+        for row in x:
+            a, b = b, wf.maximum(row + b, b)
+        return a
+
+    # For negative numbers the first and the last value are the same where there is one row.
+    with pytest.raises(ExportError, match="length=1"):
+        export(f, (-wf.rand(6, 3),), path, dynamic_axes=LENGTH)
+
+
+def test_a_while_with_a_bound_that_is_asked_first(path):
+    def f(x):
+        turns, seen = 0, []
+        while turns < 4 and x.abs().max() > 1:
+            x = x / 2
+            seen.append(x.sum())
+            turns += 1
+        return x, wf.stack(seen)
+
+    export(f, [(wf.tensor([v, 1.0]),) for v in (1.5, 3.0, 7.0, 1000.0)], path)
+    for v in (1.7, 2.5, 15.0, 1e6):
+        same(path, f, wf.tensor([v, -1.0]))
+
+
 # -- recurrent layers
 
 
@@ -224,4 +315,4 @@ def test_random_programs_are_exported_rightly_or_refused(path):
         done += 1
         for length in (1, 2, 9) if not report.notes else ():
             same(path, function, wf.randn(length, 3) * 2)
-    assert done >= 6
+    assert done >= 9

@@ -58,7 +58,7 @@ def test_calls_are_replayed(net):
 
 def test_it_tells_what_it_is(net):
     module, program, _ = net
-    assert repr(program).startswith("<program Net(ids: i64[batch, time], scale: f32[5]) → output_0")
+    assert repr(program).startswith("<program Net(ids: i64[batch, time], scale: f32[5]) → joined, at, pooled, ")
     assert program.ops["lstm_sequence"] == 1 and program.ops["if"] == 1
     weights = program.state_dict()
     for name, parameter in module.named_parameters():
@@ -174,6 +174,22 @@ def test_wrong_arguments_are_named(net):
         program(ids, scale[:4])
     with pytest.raises(ShapeError, match="input 'ids' must be"):
         program(ids[0], scale)
+
+
+def test_arguments_that_fitted_once_say_nothing_of_others(tmp_path):
+    program = wf.export(lambda x, y: x + y, (wf.ones(2, 3), wf.ones(3)), tmp_path / "a.wf", ["x", "y"],
+                        dynamic_axes={"x": {0: "batch"}})  # fmt: skip
+    for _ in range(3):
+        assert program(wf.ones(2, 3), wf.ones(3)).shape == (2, 3)
+    for x, y, error in ((wf.ones(2, 4), wf.ones(3), ShapeError), (wf.ones(2, 3), wf.ones(1), ShapeError),
+                        (wf.ones(2, 3, dtype=wf.float64), wf.ones(3), DTypeError)):  # fmt: skip
+        with pytest.raises(error, match="program: input"):
+            program(x, y)
+    with pytest.raises(ArgumentError, match="takes x, y"):
+        program(wf.ones(2, 3))
+    for batch in range(1, 200):
+        assert program(wf.ones(batch, 3), wf.ones(3)).shape == (batch, 3)
+    assert len(program._fitting) <= 64
 
 
 def test_equal_names_are_equal_sizes(tmp_path):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["kind_of_file"]
+__all__ = ["ONNX", "kind_of_file"]
 
+ONNX = "an ONNX model"
 _CONVERT = (
     "Nothing in it was read. Convert it once, in PyTorch: "
     "`from safetensors.torch import save_file` and "
@@ -32,6 +33,9 @@ def kind_of_file(start: bytes, end: bytes, name: str) -> tuple[str, str] | None:
             return kind, fix.replace("{stem}", name)
     if start.lstrip()[:5].lower() in (b"<!doc", b"<html"):
         return "a web page", "Perhaps the server answered a download with it: open it in a browser."
+    # Its first fields are the version of the format and the name of who wrote it.
+    if start[:1] == b"\x08" and start[1:2] < b"\x20" and start[2:3] == b"\x12":
+        return ONNX, "Run it with ONNX Runtime; wf.onnx.inspect says what is in it."
     protocol = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
     if protocol or (start[:1] and start[:1] in _PICKLE_START and end.endswith(b".")):
         return "a pickle, which could run any code", _CONVERT.replace("{stem}", name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,19 @@ def session_of(path: str) -> Any:
     return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
+class Counterexample(Exception):
+    """Arguments for which a file does something else than the function, and the error that says so.
+
+    `asked` says that it is known why: Python decides by a size.
+    """
+
+    def __init__(self, arrays: Sequence[Array], error: ExportError, asked: bool) -> None:
+        super().__init__(str(error))
+        self.arrays = list(arrays)
+        self.error = error
+        self.asked = asked
+
+
 def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
     """Raise where the file does something else than the function; enter in the report how it did."""
     onnx = onnx_package()
@@ -74,15 +88,21 @@ def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
 
 
 def compare_calls(traced: Traced, compare: Callable[[Sequence[Array], Sequence[Array], bool], None]) -> None:
-    """`compare(arrays, what the function gives, whether nobody has seen them)`: the traced calls, then fresh inputs."""
+    """`compare(arrays, what the function gives, whether nobody has seen them)`: the traced calls, then fresh inputs.
+
+    What it raises for fresh inputs comes out as a `Counterexample`.
+    """
     for made in traced.runs:
         compare(made.arrays, made.results, False)
     with traced.in_eval_mode(), no_grad():
         for arrays, site in fresh_inputs(traced):
-            with _explained(site):
-                wanted = _results_of(traced, arrays)
-                if wanted is not None:
-                    compare(arrays, wanted, True)
+            try:
+                with _explained(site):
+                    wanted = _results_of(traced, arrays)
+                    if wanted is not None:
+                        compare(arrays, wanted, True)
+            except ExportError as error:
+                raise Counterexample(arrays, error, site is not None) from None
 
 
 def _results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
@@ -191,7 +211,9 @@ def _time(session: Any, traced: Traced, report: ExportReport) -> None:
     tensors = [wrap(np.array(a)) for a in arrays]
     arguments = traced.examples.arguments(tensors)
     function = compiled(traced.examples.function)
-    report.seconds["Wayfare, compiled"] = _least(lambda: function(*arguments))
+    with warnings.catch_warnings():  # that it cannot be compiled is no matter of the export
+        warnings.simplefilter("ignore")
+        report.seconds["Wayfare, compiled"] = _least(lambda: function(*arguments))
 
 
 def _least(call: Callable[[], Any]) -> float:

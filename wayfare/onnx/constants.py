@@ -31,7 +31,7 @@ class FromElsewhere(Differs):
 
 
 def number_of(fitting: Fitting, numbers: dict[int, Any]) -> Any:
-    """A number by its value in each run: itself, a Dim, a Number (1/n, √n, 1/√n), or None."""
+    """A number by its value in each run: itself, a Dim, a Number (1/n, √n, 1/√n, m/n), or None."""
     values = list(numbers.values())
     if all(v == values[0] for v in values):
         return values[0]
@@ -43,6 +43,17 @@ def number_of(fitting: Fitting, numbers: dict[int, Any]) -> Any:
             found = fitting.explain(whole)  # type: ignore[arg-type]
             if found is not None:
                 return forth(found)
+    for size, by_run in fitting.varying(list(numbers)):
+        # A number over a size, or nearly so: 2 / (n - 1).
+        for more in (0, -1, 1, -2, 2):
+            over = [v * (n + more) for v, n in zip(values, by_run, strict=True)]
+            if over[0] and all(abs(c - over[0]) <= 1e-6 * abs(over[0]) for c in over):
+                return (_whole(float, over[0]) or over[0]) / (size + more)
+        # A quotient of sizes: times one of them it is a whole number.
+        whole = {r: _whole(lambda v, n=n: v * n, v) for (r, v), n in zip(numbers.items(), by_run, strict=True)}
+        found = fitting.explain(whole) if None not in whole.values() else None  # type: ignore[arg-type]
+        if found is not None:
+            return found / size
     return None
 
 
@@ -85,7 +96,7 @@ def grid_of(fitting: Fitting, arrays: dict[int, Array]) -> dict[str, Any]:
             if step:
                 indices = np.arange(a.shape[axis]) * step
                 grid = grid + indices.astype(a.dtype).reshape(-1, *[1] * (a.ndim - axis - 1))
-        if not np.array_equal(np.broadcast_to(grid, a.shape), a, equal_nan=a.dtype.kind == "f"):
+        if not _near(np.broadcast_to(grid, a.shape), a):
             raise Differs(f"arrays whose numbers follow from no formula, of shapes {_shapes(arrays)}")
     start = number_of(fitting, starts)
     axes = []
@@ -99,12 +110,24 @@ def grid_of(fitting: Fitting, arrays: dict[int, Array]) -> dict[str, Any]:
 
 def _step(a: Array, axis: int) -> Any:
     """The difference of neighbours along an axis; None where there are none."""
-    if a.shape[axis] == 1:
+    last = a.shape[axis] - 1
+    if last == 0:
         return None
     at = [0] * a.ndim
-    at[axis] = 1
-    first, second = a.reshape(-1)[0].item(), a[tuple(at)].item()
-    return 0 if a.dtype.kind == "b" or first == second else second - first
+    at[axis] = last
+    begin, end = a.reshape(-1)[0].item(), a[tuple(at)].item()
+    if a.dtype.kind == "b" or begin == end:
+        return 0
+    # Over the whole length what is rounded matters least.
+    return (end - begin) / last if a.dtype.kind == "f" else (end - begin) // last
+
+
+def _near(a: Array, b: Array) -> bool:
+    """Equal, or floats that differ by their rounding (linspace counts from both ends)."""
+    if b.dtype.kind != "f":
+        return np.array_equal(a, b)
+    close = 4 * np.finfo(b.dtype).eps * np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    return np.allclose(a, b, rtol=0, atol=close, equal_nan=True)
 
 
 def _shapes(arrays: dict[int, Array]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.compiled.structure import Opaque, put_together, take_apart
+from wayfare.compiled.structure import OBJECT, VALUE, Opaque, put_together, take_apart
 from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
 from wayfare.nn.module import Module
 from wayfare.onnx.sizes import prime_unlike
@@ -37,6 +36,8 @@ class Examples:
             self._enter(number, call)
         self._check_call()
         self.names = self._names(names)
+        # What else dynamic_axes names: outputs, if all is well. Their sizes follow from those of the inputs.
+        self.other_axes: list[str] = []
         self.axes = self._axes(axes)
         for arrays in self.arrays[1:]:
             self._check_fixed(arrays)
@@ -117,8 +118,7 @@ class Examples:
         names = [*plain, *[f"input_{i}" for i in range(len(plain), len(parts))]]
         found: list[str] = []
         for name, part in zip(names, parts, strict=False):
-            inner = _count(part)
-            found += [name] if inner == 1 else [f"{name}_{i}" for i in range(inner)]
+            found += tensor_names(part, name)
         return found
 
     def _axes(self, given: Any) -> list[dict[int, str]]:
@@ -129,8 +129,8 @@ class Examples:
                                     fix='Write it like {"x": {0: "batch"}}.')  # fmt: skip
         for name, axes in (given or {}).items():
             if name not in self.names:
-                raise ArgumentError(f"export: dynamic_axes names {name!r}, and the inputs are "
-                                    f"{', '.join(self.names)}")  # fmt: skip
+                self.other_axes.append(str(name))
+                continue
             number = self.names.index(name)
             rank = self.arrays[0][number].ndim
             if not isinstance(axes, (dict, list, tuple)):
@@ -194,27 +194,52 @@ class Examples:
         return total
 
     def other_sizes(self, number: int) -> Iterator[Sizes]:
-        """Sizes to try for a call: primes unlike any other size, then multiples of what it has."""
+        """Sizes to try for a call: small primes unlike any other size, other small ones, then larger ones than it has.
+
+        Multiples for a function that takes only those, sizes next to it for one that wants no small ones.
+        """
         have = self.sizes_of(self.arrays[number])
-        taken = {n for array in self.arrays[0] for n in array.shape}
-        first = {}
-        for label in have:
-            first[label] = prime_unlike(taken, 5)
-            taken.add(first[label])
-        yield first
+        yield self._unlike(dict.fromkeys(have, 5))
         for row in _SMALL:
             yield {label: row[i % len(row)] + i // len(row) for i, label in enumerate(have)}
-        for times in (3, 5, 2, 7, 4):
+        yield self._unlike(have)
+        for times, more in ((3, 1), (2, 3), (5, 2), (4, 6), (7, 4), (6, 5)):
             yield {label: n * (times + shift) for shift, (label, n) in enumerate(have.items())}
-        for more in (1, 2, 4, 8):
             yield {label: n + more * (shift + 1) for shift, (label, n) in enumerate(have.items())}
 
+    def _unlike(self, least: Sizes) -> Sizes:
+        """Primes, each at least so large, unlike each other and all sizes of the first call."""
+        taken = {n for array in self.arrays[0] for n in array.shape}
+        found: Sizes = {}
+        for label, n in least.items():
+            found[label] = prime_unlike(taken, n)
+            taken.add(found[label])
+        return found
 
-def _count(shape: Any) -> int:
-    """How many tensors there are in a structure."""
-    taken: Iterator[Any] = itertools.count()
-    put_together(shape, taken)
-    return int(next(taken))
+
+def tensor_names(shape: Any, base: str) -> list[str]:
+    """Names for the tensors of a structure: `base_key` by its keys and fields, `base_0`, `base_1`, … without."""
+    if not isinstance(shape, tuple):
+        return [base]
+    kind, *parts = shape
+    if parts and parts[0] in (VALUE, OBJECT):
+        return []
+    if kind is dict:
+        named = [(str(key), part) for _, key, part in parts]
+    else:
+        named = list(zip(getattr(kind, "_fields", map(str, range(len(parts)))), parts, strict=True))
+    names = [name for key, part in named for name in tensor_names(part, f"{base}_{key}" if base else key)]
+    if kind not in (tuple, list) or not _is_numbered(shape):
+        return names
+    # Tuples in tuples are counted through, and one tensor alone needs no number.
+    return [base] if len(names) == 1 and base else [f"{base}_{i}" if base else str(i) for i in range(len(names))]
+
+
+def _is_numbered(shape: Any) -> bool:
+    """Has a structure no keys and no fields?"""
+    if not isinstance(shape, tuple) or shape[1:2] in ((VALUE,), (OBJECT,)):
+        return True
+    return shape[0] in (tuple, list) and all(map(_is_numbered, shape[1:]))
 
 
 def shown(sizes: Sizes) -> str:
@@ -225,7 +250,8 @@ def shown(sizes: Sizes) -> str:
 def runs_of(examples: Examples, trace: Callable[[list[Array]], Any], wanted: int) -> Iterator[Any]:
     """Traces of all examples at several sizes, the first of them at sizes unlike all others.
 
-    A function need not take every size (only even ones, say), but it must take some beside the example's.
+    A function need not take every size (only even ones, say), but the first example must be good for some beside its
+    own; of others that are not, their own sizes count.
     """
     for number, arrays in enumerate(examples.arrays):
         own = trace(arrays)
@@ -243,12 +269,12 @@ def runs_of(examples: Examples, trace: Callable[[list[Array]], Any], wanted: int
                 failure = (sizes, error)
             if len(others) == wanted:
                 break
-        if not others:
+        if not others and number == 0:
             assert failure is not None
             raise ExportError(
                 f"export: the function runs at no other sizes than the example's; with {shown(failure[0])} it raises "
                 f"{type(failure[1]).__name__}: {failure[1]}",
-                fix="Give more examples, or leave the axis out of dynamic_axes.",
+                fix="Begin with an example that can be cut short along that axis, or leave it out of dynamic_axes.",
             ) from failure[1]
         yield from others
         yield own

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,19 +16,26 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
 from wayfare.io.files import path_text
 from wayfare.onnx.builder import NEWEST_OPSET, OLDEST_OPSET
-from wayfare.onnx.check import check
-from wayfare.onnx.examples import Examples, runs_of
+from wayfare.onnx.check import Counterexample, check
+from wayfare.onnx.examples import Examples, runs_of, tensor_names
+from wayfare.onnx.fresh import made_up
 from wayfare.onnx.graph import Value
 from wayfare.onnx.lower import Lowering
 from wayfare.onnx.passes import simplified
 from wayfare.onnx.paths import merged
 from wayfare.onnx.program import Program
 from wayfare.onnx.report import ExportReport
-from wayfare.onnx.trace import Modules, Run, run
+from wayfare.onnx.trace import Look, Modules, Run, run
 from wayfare.onnx.write import Writer, add_metadata, onnx_package, saved
 
 # Runs at other sizes than the example's: formulas of two sizes have three unknowns.
 _OTHERS = 4
+# Runs on made-up numbers are taken so many at a time, and may have so many events, or more if the examples do.
+_EXPLORED, _PATIENCE = 6, 500
+# So often the program is made anew with a call that showed a difference.
+_COUNTEREXAMPLES = 3
+
+_Proved = TypeVar("_Proved")
 
 
 class Traced:
@@ -42,15 +50,66 @@ class Traced:
         self.runs: list[Run] = []
         with self.in_eval_mode():
             self.runs += runs_of(self.examples, self._run, _OTHERS)
-        outputs = _output_names(output_names, len(self.runs[0].results), self.examples.names)
-        self.program: Program = simplified(
-            merged(self.runs, self.modules, self.examples.names, self.examples.axes, outputs)
-        )
+        self._output_names = _output_names(output_names, self.runs[0].structure, self.examples)
+        self.program: Program = self._merged_or_explored()
         with self.in_eval_mode():
             self._run_again()
 
-    def _run(self, arrays: list[Any]) -> Run:
-        return run(self.examples.call, arrays, self.modules)
+    def _run(self, arrays: list[Any], patience: float = math.inf) -> Run:
+        return run(self.examples.call, arrays, self.modules, patience)
+
+    def _merged(self) -> Program:
+        examples = self.examples
+        return simplified(merged(self.runs, self.modules, examples.names, examples.axes, self._output_names))
+
+    def _merged_or_explored(self) -> Program:
+        """The program of the runs; where they do not tell all about it, of runs on made-up numbers too."""
+        try:
+            return self._merged()
+        except ExportError as why:
+            looks = [e for run in self.runs for e in run.trace.events if isinstance(e, Look)]
+            if any(e.truth is None for e in looks) or not (looks or any(self.examples.axes)):
+                raise
+            error = why
+        for number, arrays in enumerate(made_up(self.examples), 1):
+            self._add_run(arrays)
+            if number % _EXPLORED == 0:
+                try:
+                    return self._merged()
+                except ExportError as why:
+                    error = why
+        raise error
+
+    def _add_run(self, arrays: list[Array]) -> bool:
+        """Trace one more call; False if the function does not take it, or does not come to an end."""
+        longest = max(len(run.trace.events) for run in self.runs)
+        try:
+            with self.in_eval_mode(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.runs.append(self._run(arrays, max(_PATIENCE, 4 * longest)))
+        except Exception:
+            return False
+        return True
+
+    def proved(self, prove: Callable[[], _Proved]) -> _Proved:
+        """`prove()`, which compares what was written with the function. What shows a difference is a run that was
+        missing: the program is made anew with it, if it can be."""
+        for _ in range(_COUNTEREXAMPLES):
+            try:
+                return prove()
+            except Counterexample as found:
+                if found.asked or not self._add_run(found.arrays):
+                    raise found.error from None
+                try:
+                    self.program = self._merged()
+                except ExportError as error:
+                    error.sentence += f"; it shows with {self.examples.sizes_text(found.arrays)}"
+                    error.happened_in("", None)
+                    raise error from found.error
+        try:
+            return prove()
+        except Counterexample as found:
+            raise found.error from None
 
     def _run_again(self) -> None:
         """The same call must give the same: Python's own random numbers, counters and clocks do not go into a file."""
@@ -72,6 +131,11 @@ class Traced:
                 module.training = True
 
     @property
+    def notes(self) -> list[str]:
+        """What was taken for granted, as sentences for the report."""
+        return [*self.modules.notes, *self.program.notes]
+
+    @property
     def size_names(self) -> list[str]:
         """What the symbols of sizes are called; one that counts iterations has no name."""
         inputs = {id(v): number for number, v in enumerate(self.program.block.inputs)}
@@ -87,10 +151,11 @@ def _equal(a: Array, b: Array) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
-def _output_names(given: Sequence[str] | None, count: int, inputs: list[str]) -> list[str]:
+def _output_names(given: Sequence[str] | None, structure: Any, examples: Examples) -> list[str]:
     if given is not None and (not isinstance(given, (list, tuple)) or not all(isinstance(n, str) and n for n in given)):
         raise ArgumentTypeError(f"export: output_names must be a list of names, it is {given!r}")
-    names = list(given) if given is not None else ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
+    found = _found_output_names(structure, examples.names)
+    names, count, inputs = found if given is None else list(given), len(found), examples.names
     both = [name for name in names if name in inputs]
     if both:
         raise ArgumentError(f"export: {both[0]!r} is the name of an input and of an output",
@@ -98,7 +163,19 @@ def _output_names(given: Sequence[str] | None, count: int, inputs: list[str]) ->
     if len(names) != count or len(set(names)) != count:
         raise ArgumentError(f"export: the function returns {count} tensors, output_names are {given!r}",
                             fix="Give a list of that many different names.")  # fmt: skip
+    for name in examples.other_axes:
+        if name not in names:
+            raise ArgumentError(f"export: dynamic_axes names {name!r}, and the inputs are {', '.join(inputs)}, the "
+                                f"outputs {', '.join(names)}")  # fmt: skip
     return names
+
+
+def _found_output_names(structure: Any, inputs: list[str]) -> list[str]:
+    """The keys or fields of what is returned, if they can be names; `output`, or `output_0`, … for anything else."""
+    names = tensor_names(structure, "")
+    if all(names) and len(set(names)) == len(names) and not set(names) & set(inputs) and not names[0].isdigit():
+        return names
+    return ["output"] if len(names) == 1 else tensor_names(structure, "output")
 
 
 def export(
@@ -121,22 +198,28 @@ def export(
     if not isinstance(opset, int) or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise ArgumentError(f"export: opset must be from {OLDEST_OPSET} to {NEWEST_OPSET}, it is {opset!r}")
     traced = Traced(fn_or_module, examples, input_names, dynamic_axes, output_names)
-    graph = Lowering(traced.program, opset).graph()
     about = {
         "wayfare.function": getattr(fn_or_module, "__name__", type(fn_or_module).__name__),
         "wayfare.examples": [[list(a.shape) for a in arrays] for arrays in traced.examples.arrays],
         **(metadata or {}),
     }
-    writer = Writer(traced.size_names)
-    model = writer.model(graph, opset, about)
-    report = ExportReport(graph, opset, _specs(writer, graph.inputs), _specs(writer, graph.outputs))
-    report.dropped = sorted({str(site) for made in traced.runs for site in made.dropped})
-    report.notes = traced.program.notes
-    with saved(model, path, external_data) as (file, files):
-        if check_results:
-            check(str(file), traced, report, timed)
-            add_metadata(file, {"wayfare.sizes": report.ranges, "wayfare.notes": report.notes})
-        report.files = files
+
+    def write() -> ExportReport:
+        graph = Lowering(traced.program, opset).graph()
+        writer = Writer(traced.size_names)
+        model = writer.model(graph, opset, about)
+        made = ExportReport(graph, opset, _specs(writer, graph.inputs), _specs(writer, graph.outputs))
+        made.dropped = sorted({str(site) for run in traced.runs for site in run.dropped})
+        with saved(model, path, external_data) as (file, files):
+            if check_results:
+                check(str(file), traced, made, timed)
+            made.notes = traced.notes
+            if check_results:
+                add_metadata(file, {"wayfare.sizes": made.ranges, "wayfare.notes": made.notes})
+            made.files = files
+        return made
+
+    report = traced.proved(write)
     for note in report.notes:
         warnings.warn(f"export: {note}", stacklevel=2)
     return report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.onnx.examples import Sizes, shown
+from wayfare.onnx.examples import Examples, Sizes, shown
 from wayfare.onnx.questions import untried
 from wayfare.onnx.sizes import prime_unlike
 from wayfare.site import Site
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 # Inputs of more elements than this are not made up: nobody wants to wait for them.
 _LARGEST = 1 << 20
 # How far one axis alone goes.
-_LONG = 257
+_LONG, _SHORT = 257, 3
 # So many mixtures of the examples are tried for a function that decides by values; more where the examples do not show
 # every combination of its decisions.
 _MIXED, _MIXED_MORE = 16, 64
+# And so many are traced where the runs do not tell all about sizes and decisions.
+_EXPLORED = 24
 
 
 class Fresh(NamedTuple):
@@ -57,7 +59,18 @@ def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
                                         f"{shown(others[0])}, which is too large to be tried")  # fmt: skip
     decides = any(node.kind == "if" or node.attrs.get("asks") for node in traced.program.block.walk())
     for _ in range(_MIXED_MORE if traced.program.notes else _MIXED if decides else 0):
-        yield Fresh(_mixed(rng, examples.arrays))
+        yield Fresh(_mixed(rng, examples.arrays, examples.arrays))
+
+
+def made_up(examples: Examples) -> Iterator[list[Array]]:
+    """Mixtures of the examples at small sizes of all kinds, to see more of what the function does."""
+    rng = np.random.default_rng(1)
+    for number in range(_EXPLORED):
+        like = examples.arrays[number % len(examples.arrays)]
+        have = examples.sizes_of(like)
+        chosen = rng.permutation(np.arange(2, 2 + max(12, len(have))))
+        sizes = {label: int(n) for label, n in zip(have, chosen, strict=False)}
+        yield _mixed(rng, [like if number % 3 == 2 else examples.resized(like, sizes)], examples.arrays)
 
 
 def _other_sizes(have: Sizes, seen: set[int]) -> Iterator[Sizes]:
@@ -70,9 +83,10 @@ def _other_sizes(have: Sizes, seen: set[int]) -> Iterator[Sizes]:
     yield sizes
     yield dict.fromkeys(have, 1)
     yield dict.fromkeys(have, 2)
-    yield {label: prime_unlike(seen, 61 + 10 * number) for number, label in enumerate(have)}
+    yield {label: prime_unlike(seen, 31 + 6 * number) for number, label in enumerate(have)}
+    # One axis goes far while the others stay small: all of them at once would take long.
     for label in have:
-        yield {**have, label: _LONG}
+        yield {**{other: min(n, _SHORT) for other, n in have.items()}, label: _LONG}
 
 
 def _others(rng: Any, array: Array, like: Array) -> Array:
@@ -84,9 +98,9 @@ def _others(rng: Any, array: Array, like: Array) -> Array:
     return np.asarray(made, like.dtype)
 
 
-def _mixed(rng: Any, calls: list[list[Array]]) -> list[Array]:
-    """One of the examples with numbers out of all of them; floats stretched, and turned where they have both signs."""
-    like = calls[rng.integers(len(calls))]
+def _mixed(rng: Any, likes: list[list[Array]], calls: list[list[Array]]) -> list[Array]:
+    """Arrays like one of these, of numbers out of all calls; floats stretched, turned where they have both signs."""
+    like = likes[rng.integers(len(likes))]
     made = []
     for number, array in enumerate(like):
         pool = np.concatenate([call[number].reshape(-1) for call in calls])

@@ -11,7 +11,7 @@ from typing import Any
 
 from wayfare.errors import FileAccessError, FileFormatError
 from wayfare.io.files import open_for_reading, path_text
-from wayfare.io.kinds import kind_of_file
+from wayfare.io.kinds import ONNX, kind_of_file
 from wayfare.onnx.beside import Beside
 from wayfare.onnx.layout import MOST_PRINTED, headline, listed, times_text
 from wayfare.onnx.survey import ModelNode, Survey, type_text
@@ -127,7 +127,7 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
             model = parsed(data)
         except Damaged:
             known = kind_of_file(data[:64], data[-1:], name)
-            if known is None:
+            if known is None or known[0] == ONNX:
                 raise
             raise Damaged(f"is {known[0]}, not an ONNX model") from None
         del data

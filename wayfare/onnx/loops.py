@@ -13,6 +13,7 @@ from wayfare.onnx.collecting import Collected
 from wayfare.onnx.merge import refusal
 from wayfare.onnx.program import Block, Node, Var
 from wayfare.onnx.rolling import Choice, Rolled, outputs_of, rewired, slots_of
+from wayfare.onnx.sizes import symbols_in
 from wayfare.onnx.trace import Look, Region, Trace
 from wayfare.op import REGISTRY
 from wayfare.spec import bool_, int64
@@ -67,7 +68,7 @@ class Loop:
 
     def run_of(self, turn: Turn) -> Any:
         """The run that an iteration is."""
-        return (self.who[turn[0]], turn[1])
+        return (self.who[turn[0]], turn[1], id(self))
 
     def events(self, turn: Turn) -> list[Any]:
         """What happened in an iteration."""
@@ -75,7 +76,7 @@ class Loop:
 
     # -- what is carried
 
-    def _find_carried(self, rests: Sequence[Trace]) -> None:
+    def _find_carried(self, rests: Sequence[Trace], collected: Collected) -> None:
         """Places that take a value of an earlier iteration; those that always take the same one are one variable."""
         taken: dict[Any, dict[Turn, Value]] = {}
         for turn in self.turns:
@@ -107,8 +108,9 @@ class Loop:
         self._show()
         self._foresee()
         self._unite()
-        for held in self._used_after(rests):
-            if not any(all(one.held.get(t) is v for t, v in held.items()) for one in self.carried):
+        for slot, held in self._used_after(rests):
+            shows = any(all(one.held.get(t) is v for t, v in held.items()) for one in self.carried)
+            if not shows and not collected.picks(slot, held):
                 self._enter(None, self._kept_until(held))
                 self.carried[-1].shown |= set(self.carried[-1].held)
         self._foresee()
@@ -179,8 +181,8 @@ class Loop:
                 held[n, i] = value
         return held
 
-    def _used_after(self, rests: Sequence[Trace]) -> list[dict[Turn, Value]]:
-        """Values that are used when the loop is over, and in some run were not made by its last iteration."""
+    def _used_after(self, rests: Sequence[Trace]) -> list[tuple[Any, dict[Turn, Value]]]:
+        """Places that use a value when the loop is over, which in some run was not made by its last iteration."""
         taken: dict[Any, dict[Turn, Value]] = {}
         for n, rest in enumerate(rests):
             count = len(self.loops[n].iterations)
@@ -190,12 +192,12 @@ class Loop:
             for k, value in enumerate(rest.results):
                 taken.setdefault(("result", k), {})[n, count] = value
         found = []
-        for held in taken.values():
+        for slot, held in taken.items():
             born = [self.made[n].get(id(v), -1) for (n, _), v in held.items()]
             counts = [count for _, count in held]
             if max(born) < 0 or all(i == count - 1 for i, count in zip(born, counts, strict=True)):
                 continue
-            found.append(held)
+            found.append((slot, held))
         return found
 
     def _enter(self, slot: Any, held: dict[Turn, Value]) -> None:
@@ -256,7 +258,8 @@ class Loop:
             raise self.refuse("ran too seldom to tell what it carries")
         end, question = self._exit()
         collected = Collected(self, rests)
-        self._find_carried(rests)
+        self._find_carried(rests, collected)
+        collected.settle()
         inits = [self._init(one) for one in self.carried]
         entry = self._entry(end)
         trips = m.fitting.explain({r: len(loop.iterations) for r, loop in zip(who, self.loops, strict=True)})
@@ -267,14 +270,15 @@ class Loop:
 
         counter = Var(int64, (), "iteration")
         runs = [self.run_of(turn) for turn in self.turns]
-        m.symbol(counter, -1, {run: run[1] for run in runs})
         m.known.update({run: {} for run in runs})
-        for number, one in enumerate(self.carried):
-            for turn in self.turns:
-                like = one.near(turn)
-                self._stand_ins[number, turn] = leaf("carried", turn, like.shape, like.dtype)
-            self.variables.append(m.output(runs, [self._stand_ins[number, turn] for turn in self.turns]))
         with m.inside() as nodes:
+            inner = len(m.symbols)
+            m.symbol(counter, -1, {run: run[1] for run in runs})
+            for number, one in enumerate(self.carried):
+                for turn in self.turns:
+                    like = one.near(turn)
+                    self._stand_ins[number, turn] = leaf("carried", turn, like.shape, like.dtype)
+                self.variables.append(m.output(runs, [self._stand_ins[number, turn] for turn in self.turns]))
             m.follow(runs, [Trace([], self._iteration(turn, question), []) for turn in self.turns])
             outs = [self._out(one) for one in self.carried]
             goes_on = []
@@ -285,6 +289,10 @@ class Loop:
             self._bind_finals(outs, finals, inits)
             extra = collected.variables()
         m.note_combinations([self.events((n, i)) for n, i in self.turns if (n, i + 1) in self.turns])
+        for one, final in zip(self.carried, finals, strict=True):
+            if max(symbols_in(final.shape), default=-1) >= inner:
+                ran = [(n, len(loop.iterations)) for n, loop in enumerate(self.loops) if loop.iterations]
+                m.shape_of(final, [who[n] for n, _ in ran], [one.near(turn).shape for turn in ran])
         block = Block([counter, *self.variables], nodes, [*goes_on, *outs, *extra])
         for init, var, out in zip(inits, self.variables, outs, strict=True):
             if init.dtype is not var.dtype or out.dtype is not var.dtype:

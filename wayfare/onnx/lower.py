@@ -176,4 +176,7 @@ class Lowering:
         ends = [b.number(n, int64) for n in (0, var.shape[axis], 1)]
         indices = b.node("Range", *ends, dtype=int64, shape=(var.shape[axis],))
         ramp = b.ops.mul(b.cast(indices, var.dtype), b.number(step, var.dtype))
+        if isinstance(step, Number):  # of one element there is no step: 1 / (n - 1)
+            first = b.node("Equal", indices, b.number(0, int64))
+            ramp = b.node("Where", first, b.number(0, var.dtype), ramp, shape=(var.shape[axis],))
         return b.ops.reshape(ramp, shape=(var.shape[axis], *[1] * (len(var.shape) - axis - 1)))  # type: ignore[no-any-return]

@@ -16,11 +16,12 @@ from wayfare.onnx.constants import Differs, FromElsewhere, Hidden, grid_of, numb
 from wayfare.onnx.program import Node, Var
 from wayfare.onnx.sizes import Fitting, in_run, symbols_in
 from wayfare.onnx.trace import Modules, Run
+from wayfare.op import REGISTRY
 from wayfare.ops.recurrence_onnx import Repeated
 from wayfare.site import Site
-from wayfare.spec import OF_NUMPY
+from wayfare.spec import OF_NUMPY, bool_, int64
 
-# Runs by number; an iteration of a loop in a run is a run too: (run, iteration).
+# Runs by number; an iteration of a loop in a run is a run too: (run, iteration, which loop).
 Who = list[Any]
 
 
@@ -34,6 +35,16 @@ def refusal(sentence: str, site: Site | None, fix: str = "") -> ExportError:
 def is_inside(nodes: Sequence[Node], var: Var) -> bool:
     """Is a variable made in a block inside these nodes, where they themselves do not see it?"""
     return any(var in inner.outputs for node in nodes for block in node.blocks for inner in block.walk())
+
+
+def _diagonal(var: Var) -> list[Node]:
+    """Ones where row and column are the same."""
+    apart, same = Var(int64, var.shape), Var(bool_, var.shape)
+    return [
+        Node("grid", [], [apart], {"start": 0, "steps": (1, -1), "over": 1}),
+        Node("op", [apart, Var(int64, (), array=np.zeros((), np.int64))], [same], {}, REGISTRY["eq"]),
+        Node("op", [same], [var], {"dtype": var.dtype}, REGISTRY["cast"]),
+    ]
 
 
 class Merging:
@@ -65,10 +76,12 @@ class Merging:
         """What is merged inside becomes a block of its own."""
         self._around.append(self.nodes)
         self.nodes = []
+        symbols = len(self.symbols)
         try:
             yield self.nodes
         finally:
             self.nodes = self._around.pop()
+            self.fitting.shut(symbols)
 
     # -- numbers
 
@@ -260,13 +273,15 @@ class Merging:
             raise Differs(f"arrays of shapes {list(first.shape)} and {list(arrays[-1].shape)}")
         var = Var(dtype, tuple(n for n in sizes if n is not None))
         if first.ndim == 0:
-            node = Node("number", [], [var], {"value": self._scalar(who, arrays)})
+            nodes = [Node("number", [], [var], {"value": self._scalar(who, arrays)})]
+        elif first.ndim == 2 and all(np.array_equal(a, np.eye(*a.shape, dtype=a.dtype)) for a in arrays):
+            nodes = _diagonal(var)
         else:
-            node = Node("grid", [], [var], grid_of(self.fitting, dict(zip(who, arrays, strict=True))))
+            nodes = [Node("grid", [], [var], grid_of(self.fitting, dict(zip(who, arrays, strict=True))))]
         # It may be used again outside the block at hand, so it stands outside of all, unless it counts iterations.
-        numbers = [*node.attrs.values(), var.shape]
+        numbers = [*[n for node in nodes for n in node.attrs.values()], var.shape]
         here = not self._around or any(self.symbols[n][1] < 0 for n in symbols_in(numbers))
-        (self.nodes if here else self._around[0]).append(node)
+        (self.nodes if here else self._around[0]).extend(nodes)
         return var
 
     def _run(self, run: Any) -> Run:

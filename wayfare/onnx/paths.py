@@ -12,7 +12,7 @@ from wayfare.onnx.loops import Loop
 from wayfare.onnx.merge import Merging, Who, refusal
 from wayfare.onnx.program import Block, Node, Program, Var
 from wayfare.onnx.regions import merge_region
-from wayfare.onnx.rolling import Choice, Rolled, rolled, with_parts_moved
+from wayfare.onnx.rolling import Choice, Picked, Rolled, begins_otherwise, first_apart, rolled, with_parts_moved
 from wayfare.onnx.trace import Event, Look, Modules, Run, Trace
 from wayfare.spec import OF_NUMPY
 
@@ -43,6 +43,10 @@ class Paths(Merging):
             if len({rest.events[0].key for rest in rests}) > 1:
                 self._parted(who, rests)
             events = [rest.events.pop(0) for rest in rests]
+            if isinstance(events[0], Rolled) and begins_otherwise(events):
+                for rest, event in zip(rests, events, strict=True):
+                    rest.events[:0] = first_apart(event)
+                continue
             try:
                 if isinstance(events[0], Event):
                     self._op(who, events)
@@ -76,7 +80,12 @@ class Paths(Merging):
         first = next(h for h in heads if h is not None)
         other = next((h for h in heads if h is None or h.key != first.key), None)
         site = first.site
-        shown = "it is over" if other is None else f"the other goes on with {_name(other)} ({other.site})"
+        if isinstance(first, Event) and isinstance(other, Event) and first.step.op is other.step.op:
+            one, two = (e.step.outputs[0].ndim for e in (first, other))
+            if one != two and site == other.site:
+                raise refusal(f"{first.step.name} gives {one} and {two} dimensions at different sizes", site,
+                              "Say which dimensions are meant, so that there are always as many: squeeze(dim).")
+        shown = "and the other is over" if other is None else f"the other goes on with {_name(other)} ({other.site})"
         raise refusal(
             f"Python took different ways at different sizes: one run goes on with {_name(first)} here, {shown}", site,
             "Where a loop depends on a size, write it with wf.scan or wf.while_loop; for an if on a size, export the "
@@ -103,6 +112,9 @@ class Paths(Merging):
             for name in steps[0].attrs:
                 what = name
                 attrs[name] = self.attribute(who, [s.attrs[name] for s in steps])
+            if isinstance(first, Picked) and isinstance(attrs["index"], Dim):
+                index, count = attrs["index"], inputs[0].shape[0]
+                attrs["index"] = index + (abs(index) - index) * count  # below 0 it is out of range
             what = "a result"
             outputs = [self.output(who, values) for values in zip(*[s.outputs for s in steps], strict=True)]
         except Differs as difference:
@@ -121,8 +133,7 @@ class Paths(Merging):
         if var.fixed:
             return False
         if first.truth is None:
-            raise refusal(f"{first.how} looks at a number that depends on the input, and Python may do anything with "
-                          "it", first.site, _INSTEAD.get(first.how, _INSTEAD[""]))  # fmt: skip
+            raise first.refusal()
         if len({look.truth for look in looks}) == 1:
             raise refusal(
                 f"Python decides here by the value of a tensor, and it was {first.truth} in every example", first.site,
@@ -170,15 +181,6 @@ class Paths(Merging):
         return Block([], nodes, results), results
 
 
-# What to do in place of looking at a number.
-_INSTEAD = {
-    "item()": "Keep it a tensor: index with it, compute with it; a loop that runs so often is wf.while_loop, or "
-    "wf.scan over an input.",
-    "masked_select()": "Keep the shape: wf.where(mask, x, 0), or masked_fill.",
-    "": "Compute with tensors (wf.where, masked_fill, index_select).",
-}
-
-
 def _explained(what: str, difference: Differs, site: Any) -> Exception:
     """The error for something that is not the same in all runs."""
     if isinstance(difference, Hidden):
@@ -190,8 +192,8 @@ def _explained(what: str, difference: Differs, site: Any) -> Exception:
         )
     return refusal(
         f"{what} {difference} in different runs, which follows from the sizes in no way that was understood", site,
-        difference.fix or "Compute it with tensor operations, or from `.shape` alone; Python's own random numbers, "
-        "counters and clocks have no place in a file.",
+        difference.fix or "Compute it with tensor operations (wf.tensor(x.shape[0]) is a tensor), or by simpler "
+        "arithmetic on `.shape`; Python's own random numbers, counters and clocks have no place in a file.",
     )
 
 

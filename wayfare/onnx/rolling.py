@@ -52,6 +52,15 @@ class Rolled(Happening):
         return [v for events in self.iterations for event in events for v in outputs_of(event)]
 
 
+class Picked(Event):
+    """A step that takes the value of one iteration out of those of all: its index counts from the first one.
+
+    Below 0 there is none, and it must not be taken for counting from the end.
+    """
+
+    __slots__ = ()
+
+
 class Choice(Happening):
     """A decision and the events of the way that was taken; the ways come together after it."""
 
@@ -110,7 +119,7 @@ def rewired(event: Any, change: Callable[[Any, Value], Value]) -> Any:
     if isinstance(event, Event):
         step = Step(event.step.op, tuple(change(k, v) for k, v in enumerate(event.step.inputs)), event.step.attrs)
         step.outputs = event.step.outputs
-        return Event(step, event.place, event.path)
+        return type(event)(step, event.place, event.path)
     if isinstance(event, Choice):
         truth = event.look.truth
         look = rewired(event.look, lambda _, v: change("look", v))
@@ -127,6 +136,28 @@ def _rolled_with(loop: Rolled, others: dict[int, Value]) -> Rolled:
 
     entry = None if loop.entry is None else replaced(loop.entry)
     return Rolled([[replaced(e) for e in events] for events in loop.iterations], loop.width, entry, loop)
+
+
+def begins_otherwise(loops: Sequence[Rolled]) -> bool:
+    """Does the first iteration take something of another dtype or rank than the others (0, of `total = 0`)?"""
+    for loop in loops:
+        made = {id(v) for v in loop.outputs}
+        for first, second in zip(*loop.iterations[:2], strict=True) if len(loop.iterations) > 1 else ():
+            later = dict(slots_of(second))
+            for name, value in slots_of(first):
+                other = later.get(name)
+                if other is not None and id(value) not in made and id(other) in made:
+                    if (value.ndim, value.dtype) != (other.ndim, other.dtype):
+                        return all(one.iterations and one.entry is None for one in loops)
+    return False
+
+
+def first_apart(loop: Rolled) -> list[Any]:
+    """The events of a loop with its first iteration taken out of it. A question at its end says whether to go on."""
+    first, *others = loop.iterations
+    asked = first[-1] if isinstance(first[-1], Look) else None
+    before = first if asked is None else first[:-1]
+    return [*before, Rolled(others, loop.width, asked, loop)]
 
 
 def with_parts_moved(trace: Trace) -> Trace:
@@ -242,12 +273,47 @@ def _replace(lists: list[list[Any]], begin: int, body: list[Any]) -> None:
             if count or not seen:
                 seen = True
                 iterations = [events[place + i * width : place + (i + 1) * width] for i in range(count)]
+                last = _not_asked_after(events, place + count * width, iterations)
+                count += last is not None
+                iterations += [] if last is None else [last]
+                taken = sum(map(len, iterations)) - (0 if last is None else _asking(like))
                 before = asked and place > 0 and events[place - 1].key == like[-1].key
                 entry = events[place - 1] if before else None
                 first = place - 1 if before else place
-                events[first : place + count * width] = [Rolled(iterations, width, entry, like[0])]
+                events[first : place + taken] = [Rolled(iterations, width, entry, like[0])]
                 place = first
             place += 1
+
+
+def _asking(body: Sequence[Any]) -> int:
+    """How many events at the end of an iteration are its question: those at the line of the look."""
+    own = itertools.takewhile(lambda e: e.site == body[-1].site, reversed(body))
+    return len(list(own)) if isinstance(body[-1], Look) else 0
+
+
+def _not_asked_after(events: list[Any], at: int, iterations: list[list[Any]]) -> list[Any] | None:
+    """The last iteration of `while n < 9 and not done():`, after which nothing was asked because of the number, with
+    the question that would have come. None if there is no such iteration."""
+    asking = _asking(iterations[-1]) if iterations else 0
+    # Whether to go on was answered as before: what comes now is one more iteration.
+    if not asking or asking == len(iterations[-1]) or iterations[-1][-1].truth is not iterations[0][-1].truth:
+        return None
+    model = iterations[-1]
+    part = events[at : at + len(model) - asking]
+    if [e.key for e in part] != [e.key for e in model[:-asking]]:
+        return None
+    now = {id(v): w for e, other in zip(model, part, strict=False)
+           for v, w in zip(outputs_of(e), outputs_of(other), strict=True)}  # fmt: skip
+    inside = {id(v) for one in iterations for e in one for v in outputs_of(e)}
+    for event in model[-asking:]:
+        if any(id(v) in inside and id(v) not in now for v in inputs_of(event)) or not isinstance(event, (Event, Look)):
+            return None
+        made = rewired(event, lambda _, v: now.get(id(v), v))
+        if isinstance(made, Event):
+            made.step.outputs = tuple(Value(made.step, v.position, v.shape, v.dtype) for v in outputs_of(event))
+            now.update({id(v): w for v, w in zip(outputs_of(event), made.step.outputs, strict=True)})
+        part = [*part, made]
+    return part
 
 
 def _choose_at(lists: list[list[Any]], place: int) -> bool:

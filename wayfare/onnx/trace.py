@@ -6,6 +6,7 @@ views and writes in place; here each op is kept as it happened, in order, so tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -110,6 +111,32 @@ class Look(Happening):
         """The answer to a question of yes or no; None for other looks."""
         return bool(self.array.item()) if self.how == "bool()" and self.array.size == 1 else None
 
+    def refusal(self) -> ExportError:
+        """Why Python must not look in this way, and what to do in its place."""
+        if self.how in _COUNTED:
+            sentence = (f"{self.how}: how many elements there are depends on the values of the input, and in a file "
+                        "shapes follow from sizes alone")  # fmt: skip
+        else:
+            sentence = f"{self.how} looks at a number that depends on the input, and Python may do anything with it"
+        error = ExportError(f"export: {sentence}", fix=_COUNTED.get(self.how) or _INSTEAD.get(self.how) or _INSTEAD[""])
+        error.happened_in("", self.site)
+        return error
+
+
+# Looks that tell how many elements a result has, and what to do in their place.
+_COUNTED = {
+    "a mask as index": "Keep the shape: wf.where(mask, x, 0), masked_fill, or a sum over x * mask.",
+    "masked_select()": "Keep the shape: wf.where(mask, x, 0), or masked_fill.",
+    "nonzero()": "Keep the shape: compute with the mask itself (wf.where(mask, x, 0), x * mask), or take a fixed "
+    "number of places with topk.",
+}
+# What to do in place of looking at a number.
+_INSTEAD = {
+    "item()": "Keep it a tensor: index with it, compute with it; a loop that runs so often is wf.while_loop, or "
+    "wf.scan over an input.",
+    "": "Compute with tensors (wf.where, masked_fill, index_select).",
+}
+
 
 class Region(Happening):
     """A control-flow function (`wf.cond`, `wf.while_loop`, `wf.scan`): runs of its parts, and what came out."""
@@ -170,6 +197,8 @@ class Modules(Watcher):
         # Modules that were in training mode; whoever traces puts them back.
         self.switched: list[Module] = []
         self._stack: list[str] = []
+        # By the id of a module that was called: itself, and its plain attributes before the first call.
+        self._plain: dict[int, tuple[Module, dict[str, Any]]] = {}
         if isinstance(function, Module):
             self.enter_names(function, "")
         else:
@@ -206,23 +235,44 @@ class Modules(Watcher):
                 inner.training = False
                 self.switched.append(inner)
         self._stack.append(self.names[id(module)])
+        if id(module) not in self._plain:
+            self._plain[id(module)] = (module, _numbers_of(module))
 
     def left(self, module: Any) -> None:
         """A call of a module has ended."""
         self._stack.pop()
 
 
+    @property
+    def notes(self) -> list[str]:
+        """Which plain attributes calls have changed: what follows from them is in the file as it was."""
+        found = []
+        for module, before in self._plain.values():
+            now = _numbers_of(module)
+            path = self.names[id(module)] or type(module).__name__
+            found += [f"{path}.{name} changes from call to call, and what follows from it is in the file as it was"
+                      for name, value in before.items() if now.get(name, value) != value]  # fmt: skip
+        return found
+
+
+def _numbers_of(module: Module) -> dict[str, Any]:
+    return {name: v for name, v in vars(module).items() if isinstance(v, (bool, int, float)) and name != "training"}
+
+
 class Tracer(Recorder):
     """The executor while a function is traced for export."""
 
-    def __init__(self, arguments: Sequence[Tensor], modules: Modules) -> None:
+    def __init__(self, arguments: Sequence[Tensor], modules: Modules, patience: float) -> None:
         self.events: list[Any] = []
         self.modules = modules
+        self._patience = patience
         self.dropped: set[Site | None] = set()
         super().__init__(_EachAnew(), arguments, modules.captured)
 
     def _note(self, step: Step) -> None:
         super()._note(step)
+        if len(self.events) > self._patience:
+            raise TimeoutError
         self.events.append(Event(step, current_place(), self.modules.path))
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
@@ -236,7 +286,10 @@ class Tracer(Recorder):
         return super().apply(op, inputs, attrs)
 
     def give_up(self, reason: str) -> None:
-        """Say what cannot be written down, at the line where it happens."""
+        """Say what cannot be written down, at the line where it happens; a look at numbers may be what led there."""
+        looks = [e for e in self.events if isinstance(e, Look) and e.truth is None]
+        if looks:
+            raise looks[-1].refusal()
         raise ExportError(f"export: {reason}",
                           fix="Compute with tensor operations (for a mask as an index: wf.where).")  # fmt: skip
 
@@ -305,10 +358,12 @@ class Run:
         self.dropped = dropped
 
 
-def run(call: Callable[[Sequence[Tensor]], Any], arrays: Sequence[Array], modules: Modules) -> Run:
-    """Trace one call, which gets a tensor for each array."""
+def run(
+    call: Callable[[Sequence[Tensor]], Any], arrays: Sequence[Array], modules: Modules, patience: float = math.inf
+) -> Run:
+    """Trace one call, which gets a tensor for each array. After so many events it is given up (`patience`)."""
     arguments = [wrap(np.array(a)) for a in arrays]
-    tracer = Tracer(arguments, modules)
+    tracer = Tracer(arguments, modules, patience)
     inputs = [tracer.value(t) for t in arguments]
     before = [t._array.copy() for t in arguments]
     with changed_mode(executor=tracer, watcher=modules, grad=False):

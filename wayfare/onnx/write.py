@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -179,9 +180,11 @@ def _check_target(place: Path) -> None:
     mode = place.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
-        raise ExportError(f"export: {str(place)!r} is {kind}, not a file", fix="Give the path of a file.")
+        raise ExportError(f"export: {str(place)!r} is {kind}, not a file", fix="Give the path of a file."
+                          ) from OSError(errno.EISDIR, f"It is {kind}", str(place))  # fmt: skip
     if not os.access(place, os.W_OK):
-        raise ExportError(f"export: {str(place)!r} is write-protected", fix="Delete it first, or write elsewhere.")
+        raise ExportError(f"export: {str(place)!r} is write-protected", fix="Delete it first, or write elsewhere."
+                          ) from PermissionError(errno.EACCES, "It is write-protected", str(place))  # fmt: skip
 
 
 def _put_in_place(written: dict[Path, Path], before: Path) -> None:

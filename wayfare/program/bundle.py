@@ -42,19 +42,29 @@ def export(
     """
     name = path_text("export", path)
     traced = Traced(fn_or_module, examples, input_names, dynamic_axes, output_names)
-    program = traced.program
-    sizes = [int.__int__(v.shape[axis]) if axis >= 0 else 0 for v, axis in program.symbols]
     function = str(getattr(fn_or_module, "__name__", type(fn_or_module).__name__)).strip("<>") or "program"
-    names = [name or f"size_{number}" for number, name in enumerate(traced.size_names)]
-    encoding = Encoding(program, function, names, sizes)
+
+    def prove() -> tuple[Encoding, str]:
+        encoding, text = _encoded(traced, function)
+        _compare(_decoded(text, encoding.arrays, repr(name), _LIMIT, _TURNS, compiled=False), traced)
+        return encoding, text
+
+    encoding, text = traced.proved(prove)
     planned = Plan("program")
     planned.arrays = encoding.arrays
-    text = json.dumps(encoding.document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    _compare(_decoded(text, encoding.arrays, repr(name), _LIMIT, _TURNS, compiled=False), traced)
     write(planned, name, {_KEY: text, _WRITER: __version__})
-    for note in program.notes:
+    for note in traced.notes:
         warnings.warn(f"export: {note}", stacklevel=2)
     return load_program(name)
+
+
+def _encoded(traced: Traced, function: str) -> tuple[Encoding, str]:
+    """What is to be written: the weights, and the document as a text."""
+    program = traced.program
+    sizes = [int.__int__(v.shape[axis]) if axis >= 0 else 0 for v, axis in program.symbols]
+    names = [name or f"size_{number}" for number, name in enumerate(traced.size_names)]
+    encoding = Encoding(program, function, names, sizes)
+    return encoding, json.dumps(encoding.document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _compare(loaded: LoadedProgram, traced: Traced) -> None:
@@ -63,7 +73,7 @@ def _compare(loaded: LoadedProgram, traced: Traced) -> None:
     def compare(arrays: Sequence[Array], wanted: Sequence[Array], fresh: bool) -> None:
         shown = traced.examples.sizes_text(arrays)
         try:
-            results = loaded._run(*[wrap(np.array(a)) for a in arrays])
+            results = loaded._results(*[wrap(np.array(a)) for a in arrays])
         except WayfareError as error:
             raise ExportError(f"export: with {shown} the program cannot run: {error.sentence}",
                               fix=OTHER_WAY) from error  # fmt: skip

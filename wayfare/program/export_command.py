@@ -1,4 +1,4 @@
-"""`wayfare export module:function --out model.onnx`: its options, and running it."""
+"""`wayfare export module:function --out model.onnx` (or model.wf): its options, and running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import ArgumentError, WayfareError
-from wayfare.onnx.export import export
+from wayfare.onnx.export import export as export_model
+from wayfare.program.bundle import export as export_program
+from wayfare.program.inspect_command import program_text
 from wayfare.site import current_site
 from wayfare.spec import OF_NUMPY
 from wayfare.tensor import Tensor, wrap
@@ -23,7 +25,8 @@ _INPUT = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\](?:<(?P<b
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command to a parser of the command line."""
     parser.add_argument("target", metavar="module:function", help="a function or a module of yours, as Python finds it")
-    parser.add_argument("--out", required=True, metavar="FILE", help="the model file to write (model.onnx)")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write: a model for "
+                        "ONNX Runtime (model.onnx), or a program of Wayfare's own (model.wf)")  # fmt: skip
     parser.add_argument(
         "--input", action="append", default=[], metavar="SPEC", dest="inputs",
         help="an input: 'x=float32[batch=2,10]', with a name for each size that stays open; numbers are drawn at "
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--examples", metavar="module:name",
         help="arguments of a call (a tuple), several (a list of tuples), or a function that gives them",
     )  # fmt: skip
-    parser.add_argument("--opset", type=int, default=21, metavar="N", help="the version of the operator set (21)")
+    parser.add_argument("--opset", type=int, metavar="N", help="the version of ONNX's operator set (21)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,10 +55,16 @@ def run(options: argparse.Namespace) -> int:
             examples = examples() if callable(examples) else examples
         if examples is None:
             raise ArgumentError("export: there are no examples", fix="Give --input for each input, or --examples.")
-        print(export(function, examples, options.out, names, dynamic_axes=axes, opset=options.opset))
+        if options.out.endswith(".wf"):
+            if options.opset is not None:
+                raise ArgumentError("export: a program (.wf) has no operator set", fix="Leave --opset out.")
+            print(program_text(options.out, export_program(function, examples, options.out, names, dynamic_axes=axes)))
+        else:
+            opset = {} if options.opset is None else {"opset": options.opset}
+            print(export_model(function, examples, options.out, names, dynamic_axes=axes, **opset))
     except WayfareError as error:
         # Where nothing of the user's was running, the line is that of whoever started the command.
-        print(f"wayfare export: {str(error).replace(started, '')}", file=sys.stderr)
+        print(f"wayfare export: {str(error).replace(started, '').removeprefix('export: ')}", file=sys.stderr)
         return 1
     finally:
         sys.path.pop(0)

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         with open_for_reading(name, "inspect") as file:
             start = file.read(9)
         if is_safetensors(start):
-            print("\n".join(_lines(os.path.basename(name), load_program(name, compiled=False))))
+            print(program_text(name, load_program(name, compiled=False)))
         else:
             print(inspect(name))
     except WayfareError as error:
@@ -40,8 +40,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def program_text(path: str, program: LoadedProgram) -> str:
+    """What a file with a program holds, laid out like what `wf.onnx.inspect` tells of a model."""
+    return "\n".join(_lines(os.path.basename(path), program))
+
+
 def _lines(name: str, program: LoadedProgram) -> Iterator[str]:
-    """The text for a program, laid out like that for a model."""
     weights = program.state_dict()
     size = bytes_text(sum(w.numel() * w.dtype.itemsize for w in weights.values()))
     yield from headline(name, [counted(sum(program.ops.values()), "step"), f"{size} of weights"])

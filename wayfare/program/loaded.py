@@ -12,6 +12,9 @@ from wayfare.onnx.program import Program, Var
 from wayfare.program.run import Runner, opaque
 from wayfare.tensor import Tensor, wrap
 
+# Kinds of calls that are remembered as fitting.
+_KINDS = 64
+
 
 class LoadedProgram:
     """`program(x, y)` or `program(x=…, y=…)` runs it, compiled, without the Python it was made from.
@@ -30,22 +33,33 @@ class LoadedProgram:
         found = program.block.constants()
         constants = {id(var): wrap(var.array) for var in found if var.array is not None}
         self._weights = {var.name: constants[id(var)] for var in found}
-        run, weights = opaque(Runner(program, constants, limit, turns)), list(constants.values())
+        # The results one after the other, without compiling.
+        self._results = opaque(Runner(program, constants, limit, turns))
+        results, structure, weights = self._results, program.structure, list(constants.values())
 
-        def call(*tensors: Tensor) -> list[Tensor]:
+        def call(*tensors: Tensor) -> Any:
             del weights[len(weights) :]  # named here, so that what is compiled knows that it depends on them
-            return run(*tensors)
+            return put_together(structure, iter(results(*tensors)))
 
         call.__name__ = call.__qualname__ = function
         self._run: Any = wf.compile(call) if compiled else call
+        # Shapes and dtypes of arguments that were found to fit: looking costs more than a small model takes.
+        self._fitting: set[tuple[Any, ...]] = set()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run it."""
+        if not named and all([t.__class__ is Tensor for t in args]):
+            kind = tuple([(t._array.shape, t._array.dtype) for t in args])
+            if kind in self._fitting:
+                return self._run(*args)
         tensors = self._arguments(args, named)
         sizes: dict[Any, tuple[int, str]] = {}
         for name, var, tensor in zip(self.input_names, self._program.block.inputs, tensors, strict=True):
             self._check(name, var, tensor, sizes)
-        return put_together(self._program.structure, iter(self._run(*tensors)))
+        if len(self._fitting) >= _KINDS:
+            self._fitting.clear()
+        self._fitting.add(tuple([(t._array.shape, t._array.dtype) for t in tensors]))
+        return self._run(*tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its constants by their names in the file: the weights of the model."""

@@ -107,7 +107,9 @@ class _Call:
         (var,) = node.outputs
         shape = self.settled(var.shape)
         total = np.full(shape, self.settled(node.attrs["start"]), var.dtype.numpy)
-        for axis, step in enumerate(self.settled(node.attrs["steps"])):
+        for axis, formula in enumerate(node.attrs["steps"]):
+            # Of one element there is no step: 1 / (n - 1).
+            step = self.settled(formula) if shape[axis] > 1 else 0
             if step:
                 ramp = (np.arange(shape[axis]) * step).astype(var.dtype.numpy)
                 total += ramp.reshape(-1, *[1] * (len(shape) - axis - 1))
