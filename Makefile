@@ -25,13 +25,15 @@ lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .
 	$(PY) -m mypy --strict wayfare
 
-bench: $(VENV)/.stamp-referee ## Measure eager execution, kernels, the library and compiled steps beside PyTorch (installs PyTorch)
+bench: $(VENV)/.stamp-referee ## Run every suite of benchmarks beside PyTorch (installs PyTorch)
 	$(PY) -m benchmarks eager
 	$(PY) -m benchmarks kernels
 	$(PY) -m benchmarks library
 	$(PY) -m benchmarks compile
+	$(PY) -m benchmarks batching
+	$(PY) -m benchmarks ship
 
-docs: $(VENV)/.stamp-base ## Write docs/api from the docstrings, and docs/coverage.md if PyTorch is there
+docs: $(VENV)/.stamp-base ## Write docs/api and docs/onnx_ops.md, and docs/coverage.md if PyTorch is there
 	$(PY) tools/make_api_docs.py
 	$(PY) tools/make_onnx_ops.py
 	@if $(PY) -c "import expecttest, torch" 2>/dev/null; then \

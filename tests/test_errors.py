@@ -1,5 +1,7 @@
 """Errors are sentences: op, shapes, the user's own line, the way out; never NumPy's words."""
 
+from pathlib import Path
+
 import pytest
 
 import wayfare as wf
@@ -77,3 +79,10 @@ def test_what_is_not_there_says_so():
     with pytest.raises(AttributeError, match="has no attribute 'optimiser'"):
         wf.optimiser
     assert not wf.cuda.is_available() and wf.cuda.device_count() == 0
+
+
+def test_the_page_lists_every_class():
+    page = (Path(__file__).resolve().parents[1] / "docs" / "errors.md").read_text(encoding="utf-8")
+    classes = [c for c in vars(wf.errors).values() if isinstance(c, type) and issubclass(c, wf.errors.WayfareError)]
+    missing = [c.__name__ for c in classes if c is not wf.errors.WayfareError and f"| `{c.__name__}` |" not in page]
+    assert len(classes) > 10 and not missing

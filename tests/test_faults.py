@@ -93,10 +93,9 @@ def test_numpy_never_swallows_a_tensor():
         assert isinstance(made, wf.Tensor) and made.requires_grad
     (array * x).sum().backward()
     assert x.grad.tolist() == [10.0, 20.0]
-    with pytest.raises(TypeError, match="numpy.add.reduce"):
-        np.add.reduce(x)
-    with pytest.raises(RuntimeError, match="detach"):
-        np.asarray(x)
+    for taken in (np.add.reduce, np.mean, np.asarray):
+        with pytest.raises(RuntimeError, match="detach"):
+            taken(x)
 
 
 def test_sizes_of_zero():

@@ -91,3 +91,15 @@ def test_what_else_is_asked_of_cuda_gets_a_sentence():
     assert not hasattr(wf.cuda, "current_stream")
     with pytest.raises(AttributeError, match=r"wayfare\.cuda\.Stream: there is no GPU support yet"):
         wf.cuda.Stream
+
+
+def test_the_default_device_is_the_cpu_and_no_other():
+    assert wf.set_default_device("cpu") is None and wf.set_default_device(None) is None
+    assert wf.get_default_device() == wf.device("cpu")
+    with pytest.raises(TypeError, match="'cuda' is not a device of this installation"):
+        wf.set_default_device("cuda")
+
+
+def test_a_tensor_says_that_it_is_dense_and_on_the_cpu():
+    x = wf.ones(2)
+    assert x.is_cpu is True and x.is_sparse is False and x.get_device() == -1

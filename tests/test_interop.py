@@ -122,3 +122,49 @@ def test_python_protocols():
     with pytest.raises(TypeError, match="one-element integer"):
         [1, 2][wf.tensor(0.5)]
     assert {t: "tensors are keys by identity"}[t]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sum", "mean", "std", "max", "any", "argmax", "prod", "cumsum", "flip", "ptp", "squeeze", "nonzero", "median",
+     "sort", "transpose", "unique", "linalg.norm", "zeros_like"],
+)  # fmt: skip
+def test_functions_of_numpy_read_a_tensor_as_an_array(name):
+    function = np
+    for part in name.split("."):
+        function = getattr(function, part)
+    t = wf.tensor([[3.0, 1.0], [2.0, 5.0]])
+    found, wanted = function(t), function(t.numpy())
+    assert type(found) is type(wanted)
+    np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(RuntimeError, match=r"requires a gradient, which NumPy would lose .*\.detach\(\)\.numpy\(\)"):
+        function(wf.ones(2, 2, requires_grad=True))
+
+
+def test_tensors_among_the_arguments_of_numpys_functions_are_arrays_too():
+    t = wf.tensor([3.0, 1.0])
+    assert np.mean(t, axis=0, where=wf.tensor([True, False])) == 3
+    assert np.stack([t, np.zeros(2)]).tolist() == [[3, 1], [0, 0]]
+    assert np.mean([wf.tensor(1.0), wf.tensor(2.0)]) == 1.5
+
+
+def test_the_shape_of_a_tensor_is_told_without_its_numbers():
+    t = wf.ones(2, 3, requires_grad=True)
+    assert (np.shape(t), np.ndim(t), np.size(t)) == ((2, 3), 2, 6)
+    assert np.size(wf.ones(2, 3), 1) == 3
+
+
+def test_a_tensor_goes_into_an_array_in_place():
+    array = np.ones(3)
+    array += wf.arange(3)
+    array *= wf.tensor(2.0)
+    np.add(array, wf.ones(3), out=array)
+    assert type(array) is np.ndarray and array.tolist() == [3, 5, 7]
+    assert np.add.reduce(wf.arange(4)) == 6
+    with pytest.raises(RuntimeError, match="requires a gradient, which NumPy would lose"):
+        array += wf.ones(3, requires_grad=True)
+
+
+def test_numpy_does_not_write_into_a_tensor():
+    with pytest.raises(TypeError, match=r"numpy\.add with out= does not work on tensors"):
+        np.add(np.ones(3), 1, out=wf.zeros(3))

@@ -18,6 +18,7 @@ MAX_LINES = 450
 # it are written against the public API.
 LAYERS = [
     "version",
+    "instead",
     "units",
     "pages",
     "site",

@@ -154,3 +154,17 @@ def test_public_callables_are_documented():
 def test_api_pages_are_what_the_docstrings_say():
     done = run_wayfare(sys.executable, "tools/make_api_docs.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_setting_is_on_the_page():
+    source = (ROOT / "wayfare" / "settings.py").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "profiling.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"WAYFARE_\w+", source))
+    assert len(named) >= 5 and not [name for name in named if f"| `{name}` |" not in page]
+
+
+def test_type_checkers_know_the_names_that_are_loaded_late():
+    source = (ROOT / "wayfare" / "__init__.py").read_text(encoding="utf-8")
+    _, _, block = source.partition("if _typing.TYPE_CHECKING:\n")
+    known = set(re.findall(r"\w+", " ".join(line for line in block.split("\n\n")[0].splitlines() if "import" in line)))
+    assert wf._LIBRARY.keys() <= known and wf._LIBRARY.keys() <= set(wf.__all__)

@@ -10,9 +10,9 @@ each subject are listed in the module that defines them.
 
 import importlib as _importlib
 import inspect as _inspect
+import typing as _typing
 import warnings as _warnings
 from math import e, inf, nan, pi
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 # Division by zero and the like give inf or nan, as in PyTorch, without NumPy's warning about our own lines.
 _warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"wayfare\.")
@@ -34,6 +34,7 @@ from wayfare.autograd.modes import (
 from wayfare.autograd.transforms import vmap
 from wayfare.functions import generator as random
 from wayfare.fused import fused
+from wayfare.instead import no_such_name as _no_such_name
 from wayfare.functions._guard import guarded as _guarded
 from wayfare.functions import arithmetic as _arithmetic
 from wayfare.functions import combine as _combine
@@ -132,7 +133,7 @@ from wayfare.tensor import Tensor
 from wayfare.updates import fused_update
 from wayfare.version import __version__
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from wayfare import data as data
     from wayfare import debug as debug
     from wayfare import metrics as metrics
@@ -144,12 +145,13 @@ if _TYPE_CHECKING:
     from wayfare.control import cond, scan, while_loop
     from wayfare.io import Checkpoint, load, save
     from wayfare.profile.block import Profile as profile
+    from wayfare.program import export, load_program
     from wayfare.ragged import Ragged
     from wayfare.reporting import report
 
 __all__ = [
-    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "load", "map", "metrics", "onnx", "optim",
-    "profile", "report", "save", "scan", "train", "while_loop",
+    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "export", "load", "load_program", "map",
+    "metrics", "onnx", "optim", "profile", "report", "save", "scan", "train", "while_loop",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
@@ -210,15 +212,6 @@ for _name in __all__:
             continue
         globals()[_name] = _guarded(_value)
 
-# Names of PyTorch that are left out for good, and what to write.
-_INSTEAD = {
-    name: f"use wf.tensor(data, dtype=wf.{kind}), or wf.empty(size, dtype=wf.{kind}) if a size was given"
-    for name, kind in {
-        "BoolTensor": "bool", "ByteTensor": "uint8", "CharTensor": "int8", "ShortTensor": "int16", "IntTensor": "int32",
-        "LongTensor": "int64", "HalfTensor": "float16", "FloatTensor": "float32", "DoubleTensor": "float64",
-    }.items()
-} | dict.fromkeys(("amp", "autocast"), "there is no mixed precision; leave autocast and GradScaler out")  # fmt: skip
-
 # The library above the engine is written against the names of this package, and loaded when it is first asked for.
 _LIBRARY = {
     "data": "wayfare.data", "metrics": "wayfare.metrics", "optim": "wayfare.optim", "train": "wayfare.train",
@@ -231,15 +224,24 @@ _LIBRARY = {
 }  # fmt: skip
 
 
-def __getattr__(name: str) -> object:
-    if name in _LIBRARY:
-        module = _importlib.import_module(_LIBRARY[name])
-        value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
-        globals()[name] = value
-        return value
-    if name in _INSTEAD:
-        raise AttributeError(f"wayfare.{name}: {_INSTEAD[name]}")
-    raise AttributeError(f"module 'wayfare' has no attribute {name!r}")
+if not _typing.TYPE_CHECKING:  # a type checker knows all names without it
+
+    def __getattr__(name: str) -> object:
+        if name in _LIBRARY:
+            module = _importlib.import_module(_LIBRARY[name])
+            value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+            globals()[name] = value
+            return value
+        raise _no_such_name(__name__, name, _elsewhere(name))
+
+
+def _elsewhere(name: str) -> str | None:
+    """What to write for a name that PyTorch has in its top package and Wayfare in another place only."""
+    if name.startswith("_"):
+        return None
+    if hasattr(nn.functional, name):
+        return f"use wf.nn.functional.{name}"
+    return f"use the method: t.{name}(…)" if callable(getattr(Tensor, name, None)) else None
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ pickle carries leaves between processes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,10 @@ def array_ufunc(self: Tensor, ufunc: Any, how: str, *inputs: Any, **options: Any
     if ufunc is np.matmul and how == "__call__" and not options:
         return matmul(*inputs)
     op = _op_of(ufunc) if how == "__call__" else None
+    out = options.get("out", ())
+    if (how != "__call__" or out) and not any(isinstance(array, Tensor) for array in out):
+        # np.add.reduce(t), array += t: what comes out is an array, as of NumPy's other functions.
+        return getattr(ufunc, how)(*_as_arrays(inputs), **_as_arrays(options))
     if op is None or options:
         shown = ufunc.__name__ if how == "__call__" else f"{ufunc.__name__}.{how}"
         extra = f" with {', '.join(options)}=" if options else ""
@@ -34,7 +39,32 @@ def array_ufunc(self: Tensor, ufunc: Any, how: str, *inputs: Any, **options: Any
     return promoted(op, inputs)
 
 
+def array_function(self: Tensor, function: Any, types: Any, args: Any, options: Any) -> Any:
+    """NumPy's other functions read tensors as arrays, and refuse one that requires a gradient.
+
+    Without this some of them would call the tensor's method of the same name, with arguments it does not have.
+    """
+    if not options and len(args) == 1 and function in _OF_SHAPE:
+        return _OF_SHAPE[function](args[0])
+    return function(*_as_arrays(args), **_as_arrays(options))
+
+
+# What can be said of a tensor without its numbers.
+_OF_SHAPE: dict[Any, Callable[[Tensor], Any]] = {
+    np.shape: lambda t: tuple(t.shape), np.ndim: lambda t: t.ndim, np.size: lambda t: t.numel(),
+}  # fmt: skip
+
+
+def _as_arrays(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return np.asarray(part)
+    if part.__class__ in (tuple, list):
+        return part.__class__([_as_arrays(inner) for inner in part])
+    return {name: _as_arrays(inner) for name, inner in part.items()} if part.__class__ is dict else part
+
+
 Tensor.__array_ufunc__ = array_ufunc  # type: ignore[attr-defined]
+Tensor.__array_function__ = array_function  # type: ignore[attr-defined]
 
 
 def rebuilt(kind: type[Tensor], array: Any, requires_grad: bool, role: str | None) -> Tensor:

@@ -45,4 +45,22 @@ def _base_of(self: Tensor) -> Any:
     return None if self._view is None else self._view.base
 
 
+def _on_cpu(self: Tensor) -> bool:
+    """True: this version computes on the CPU."""
+    return True
+
+
+def _not_sparse(self: Tensor) -> bool:
+    """False: there are no sparse tensors. A gradient kept as rows is shown whole by `.grad`."""
+    return False
+
+
+@method
+def get_device(self: Tensor) -> int:
+    """-1, as for every tensor on the CPU."""
+    return -1
+
+
 add_property("_base", _base_of)
+add_property("is_cpu", _on_cpu)
+add_property("is_sparse", _not_sparse)

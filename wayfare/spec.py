@@ -266,7 +266,7 @@ def promote_operands(full: Iterable[DType], zero_dim: Iterable[DType], scalars: 
     return result
 
 
-def normal_dim(op: str, dim: Any, ndim: int) -> int:
+def normal_dim(op: str, dim: Any, ndim: int, whose: str = "a tensor") -> int:
     """A dimension number made non-negative; an IndexRangeError when there is no such dimension."""
     try:
         index: int = dim.__index__()
@@ -274,7 +274,7 @@ def normal_dim(op: str, dim: Any, ndim: int) -> int:
         raise ArgumentTypeError(f"{op}: dim must be an int, not {type(dim).__name__}") from None
     limit = max(ndim, 1)
     if not -limit <= index < limit:
-        raise IndexRangeError(f"{op}: dim {index} is out of range for a tensor of {ndim} dimensions",
+        raise IndexRangeError(f"{op}: dim {index} is out of range for {whose} of {ndim} dimensions",
                               fix=f"It can be from {-limit} to {limit - 1}.")  # fmt: skip
     return index + limit if index < 0 else index
 

@@ -55,7 +55,9 @@ class Tensor(TensorMethods):
     # What automatic batching knows of it; not set on any other tensor.
     _lazy: Any
 
-    def __init__(self, data: Any = (), *, device: Any = None) -> None:
+    def __init__(self, data: Any = (), *more: Any, device: Any = None) -> None:
+        if more or isinstance(data, (int, float)):  # PyTorch takes them for sizes
+            raise ArgumentTypeError("Tensor: takes a list of numbers, not sizes", fix=f"Use wf.empty{(data, *more)}.")
         array = np.array(data._array if isinstance(data, Tensor) else data, dtype=default_dtype().numpy)
         self._array = array
         self._edge = None

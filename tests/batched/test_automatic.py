@@ -201,6 +201,93 @@ def test_looking_at_values_takes_the_module_apart():
     assert "mul" in names()
 
 
+class Reader(nn.Module):
+    """Goes over its input, so that it has as many steps as that has rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(3, 3)
+
+    def forward(self, rows):
+        h = wf.zeros(3)
+        for row in rows:
+            h = self.cell(row, h)
+        return h
+
+
+def test_a_module_that_goes_over_its_input_shares_its_steps_with_other_lengths():
+    wf.manual_seed(0)
+    for lengths in ((3, 5, 2, 5, 3), (3, 80, 80, 81, 82)):  # Those of 80 are longer than one call may be.
+        reader, sequences = Reader(), [wf.randn(n, 3) for n in lengths]
+        for _ in range(2):  # The first example that comes is not known to be one of many lengths.
+            found = wf.map(reader, sequences)
+            same(found, [reader(rows) for rows in sequences])
+        (kind,) = wf.batching.last().kinds
+        assert (kind.name, kind.nodes, kind.groups) == ("GRUCell", sum(lengths), max(lengths))
+
+
+class Folder(nn.Module):
+    """Follows a tree of numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 3)
+        self.cell = nn.BinaryTreeLSTMCell(3, 3)
+
+    def forward(self, tree):
+        return self.encode(tree)[0]
+
+    def encode(self, tree):
+        if isinstance(tree, int):
+            return self.cell.leaf(self.words(wf.tensor(tree)))
+        return self.cell(*map(self.encode, tree))
+
+
+@pytest.mark.parametrize("trees", [
+    [((0, 1), 2), (3, (4, (0, 1))), (((2, 2), 1), (0, 3)), (4, 4)],
+    [(n, n + 1) for n in range(12)],
+], ids=["other shapes", "other numbers"])  # fmt: skip
+def test_a_module_that_follows_a_tree_shares_its_steps_with_other_trees(trees):
+    folder = Folder()
+    for _ in range(2):
+        same(wf.map(folder, trees), [folder(tree) for tree in trees])
+    assert names() == {"Embedding", "BinaryTreeLSTMCell.leaf", "BinaryTreeLSTMCell"}
+
+
+def test_a_module_with_an_optional_state_stays_one_call():
+    class State(Cell):
+        def forward(self, x, h=None):
+            return self.inner(x).chunk(2, -1)[0] + (wf.zeros(3) if h is None else h.tanh())
+
+    module, xs = State(), [wf.randn(3) for _ in range(4)]
+    same(wf.map(lambda x: module(x, module(x)), xs), [module(x, module(x)) for x in xs])
+    assert names() == {"State"}
+
+
+def test_a_module_of_equal_steps_for_all_sizes_stays_one_call():
+    class Pools(Cell):
+        def forward(self, rows):
+            return self.inner(rows).sigmoid().mean(0)
+
+    pools, sequences = Pools(), [wf.randn(n, 3) for n in (3, 5, 2, 5, 3)]
+    same(wf.map(pools, sequences), [pools(rows) for rows in sequences])
+    assert names() == {"Pools"} and wf.batching.last().groups == 3
+
+
+def test_a_module_that_was_changed_is_not_taken_for_one_that_goes_over_its_input():
+    class Times(Cell):
+        def forward(self, rows):
+            for _ in range(self.times):
+                rows = rows.tanh()
+            return rows.mean(0)
+
+    module = Times()
+    for module.times, size in ((1, 2), (2, 3), (3, 4)):
+        sequences = [wf.randn(size, 3) for _ in range(3)]
+        same(wf.map(module, sequences), [module(rows) for rows in sequences])
+        assert names() == {"Times"}
+
+
 def test_a_debugger_sees_every_line():
     cell, lines = Cell(), []
 

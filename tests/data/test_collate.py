@@ -163,3 +163,24 @@ def test_trees_are_sent_to_the_plain_list(collate):
         with pytest.raises((TypeError, RuntimeError), match="for trees give collate_fn=list"):
             collate(some)
     assert next(iter(DataLoader(samples, batch_size=2, collate_fn=list))) == samples[:2]
+
+
+class Foreign:
+    """A tensor of another library: all that is known of it is DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_tensors_of_other_libraries_are_taken():
+    samples = [(Foreign(np.full(2, n, np.float32)), n) for n in range(3)]
+    x, y = default_collate(samples)
+    assert x.dtype is wf.float32 and x.tolist() == [[0, 0], [1, 1], [2, 2]] and y.tolist() == [0, 1, 2]
+    samples = [Foreign(np.arange(n, dtype=np.float32)) for n in (1, 3)]
+    assert pad_collate(samples).data.tolist() == [[0, 0, 0], [0, 1, 2]]

@@ -398,3 +398,9 @@ def test_equal_compares_tensors_only():
         wf.equal(wf.ones(2), [1.0, 1.0])
     with pytest.raises(ArgumentTypeError, match="equal: expected a tensor, not NoneType"):
         wf.equal(None, wf.ones(2))
+
+
+def test_where_takes_a_condition_of_numpy():
+    assert wf.where(np.array([True, False]), 1.0, 0.0).tolist() == [1, 0]
+    with pytest.raises(RuntimeError, match="the condition must be bool, not wayfare.float64"):
+        wf.where(np.ones(2), 1.0, 0.0)

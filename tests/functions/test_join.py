@@ -100,3 +100,8 @@ def test_block_diag():
 def test_errors_are_sentences(call, error, sentence):
     with pytest.raises(error, match=sentence):
         call(wf.zeros(2, 3))
+
+
+def test_an_array_among_tensors_is_told_what_to_become():
+    with pytest.raises(TypeError, match=r"cat: item 1 is ndarray, not a tensor .*wf\.tensor\(\.\.\.\)"):
+        wf.cat([wf.ones(2), np.ones(2)])

@@ -239,6 +239,25 @@ def test_in_place_forms_of_views_change_only_the_look():
         leaf.t_()
 
 
+@pytest.mark.parametrize(
+    "shape, wrap",
+    [((3, 3), False), ((2, 4), False), ((7, 2), False), ((7, 2), True), ((3, 2), True), ((3, 3, 3), False)],
+)
+def test_fill_diagonal_is_numpys(shape, wrap):
+    x, array = wf.zeros(shape), np.zeros(shape, np.float32)
+    np.fill_diagonal(array, 5, wrap=wrap)
+    assert x.fill_diagonal_(5, wrap) is x
+    np.testing.assert_array_equal(x.numpy(), array)
+
+
+def test_no_gradient_comes_from_a_filled_diagonal():
+    w = wf.ones(2, 2, requires_grad=True)
+    x = w * 3
+    x.fill_diagonal_(-wf.inf)
+    x.exp().sum().backward()
+    assert w.grad.tolist() == [[0, pytest.approx(60.26, abs=0.01)], [pytest.approx(60.26, abs=0.01), 0]]
+
+
 def test_copy_fill_and_zero():
     source = wf.ones(3, requires_grad=True)
     x = wf.zeros(2, 3)
@@ -300,6 +319,9 @@ def test_resize_keeps_the_first_elements():
         (lambda x: wf.tensor(1.0).unbind(), OperationError, "0-dim tensor cannot be cut"),
         (lambda x: wf.diag(x[None]), OperationError, "Use diagonal or diag_embed"),
         (lambda x: x.flip(dim=0), TypeError, "unexpected argument 'dim'"),
+        (lambda x: x.unsqueeze(5), IndexError, "for a result of 3 dimensions .*It can be from -3 to 2"),
+        (lambda x: x[0].fill_diagonal_(1), ShapeError, "needs a matrix"),
+        (lambda x: wf.zeros(2, 2, 3).fill_diagonal_(1), ShapeError, "more dimensions of one size"),
         (lambda x: wf.broadcast_tensors(x, wf.zeros(2)), ShapeError, "do not broadcast"),
     ],
 )

@@ -400,3 +400,15 @@ def test_what_a_dictionary_does_not_have_is_said_with_what_it_has():
 def test_keys_on_one_side_are_shown_by_name():
     found = Affine(2, 2).load_state_dict({"weight": wf.ones(2, 2), "scale": wf.ones(2)}, strict=False)
     assert repr(found) == "_IncompatibleKeys(missing_keys=['bias'], unexpected_keys=['scale'])"
+
+
+def test_a_list_in_a_sequential_is_refused_with_the_way_out():
+    layers = [nn.Linear(2, 3), nn.ReLU()]
+    with pytest.raises(TypeError, match=r"takes modules one by one, not a list of them .*nn\.Sequential\(\*layers\)"):
+        nn.Sequential(layers)
+
+
+def test_a_tensor_of_another_library_is_named_in_full():
+    foreign = type("Tensor", (), {"__module__": "otherlib"})
+    with pytest.raises(TypeError, match=r"expected a tensor, not otherlib\.Tensor, in Linear"):
+        nn.Linear(2, 2)(foreign())

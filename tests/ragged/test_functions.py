@@ -295,7 +295,7 @@ def test_cat_and_tensor_name_what_makes_a_ragged_one():
     r = made([3, 2], (2,))
     with pytest.raises(TypeError, match=r"cat: item 0 is Ragged.*Use wf.Ragged.cat"):
         wf.cat([r, r])
-    with pytest.raises(TypeError, match=r"cat: item 0 is int, not a tensor \(test_functions.py:\d+\)\.?$"):
+    with pytest.raises(TypeError, match=r"cat: item 0 is int, not a tensor \(.*\)\. Make a tensor of it"):
         wf.cat([1, 2])
     with pytest.raises(TypeError, match=r"not str.*Make a tensor of it with wf.tensor"):
         wf.tanh("a")

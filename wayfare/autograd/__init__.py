@@ -1,5 +1,7 @@
 """Reverse-mode differentiation through the recorded graph, and what is built on it (as `torch.autograd`)."""
 
+from typing import TYPE_CHECKING, NoReturn
+
 from wayfare.autograd import functional, graph
 from wayfare.autograd.backward import backward, grad
 from wayfare.autograd.function import Function, once_differentiable
@@ -14,6 +16,7 @@ from wayfare.autograd.modes import (
     set_detect_anomaly,
     set_grad_enabled,
 )
+from wayfare.instead import no_such_name as _no_such_name
 
 __all__ = [
     "Function",
@@ -33,3 +36,9 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker knows all names without it
+
+    def __getattr__(name: str) -> NoReturn:
+        raise _no_such_name(__name__, name)

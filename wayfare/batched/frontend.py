@@ -15,7 +15,7 @@ from wayfare.batched.session import Session
 from wayfare.batched.stats import Stats
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.functions.generator import example_generator, key_for
-from wayfare.state import STATE, changed_mode, current, recorder_around, watcher, watchers
+from wayfare.state import STATE, changed_mode, current, exporter, recorder_around, watcher, watchers
 
 __all__ = ["batching", "map"]
 
@@ -60,7 +60,7 @@ def map(
         example.around = STATE.example
     executor = current().executor
     watching = recorder_around()
-    if watching is not None:
+    if watching is not None and exporter() is None:  # in a model file the examples are a loop
         watching.give_up("it calls wf.map, whose examples are batched anew each time")
     try:
         if isinstance(executor, Session) and batch:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wayfare.autograd.vmap import map_batch
+from wayfare.batched.automatic import OF_MODULE
 from wayfare.batched.kind import Kind, as_of_now, exact, is_own, is_shared
 from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.runners import all_inputs
@@ -37,6 +38,8 @@ _MOST = 64
 _MOST_STEPS = 120
 # How often a function may turn out to be too long before it is no longer tried.
 _LONG = 3
+# How many Python values (numbers, trees of numbers) a module may be called with before they are taken for data.
+_STRUCTURES = 8
 # How often what a function depends on may change before it is taken apart into its ops.
 _STRIKES = 8
 
@@ -59,7 +62,7 @@ class Whole:
 
     __slots__ = (
         "_forms", "_traced", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain",
-        "plain_tuple", "result", "structure",
+        "plain_tuple", "result", "steps", "structure",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -74,6 +77,7 @@ class Whole:
         self.carries: tuple[bool, ...] = ()
         self.captured: tuple[Tensor, ...] = ()
         self.result: Any = None
+        self.steps = 0
         self.holds: Callable[[], bool] = _always
         self._forms: dict[Any, Any] = {}
         # The trace itself: inputs, tensors from outside and what they are in it, results.
@@ -116,7 +120,10 @@ class Whole:
         executor = _Watch(len(leaves), STATE.mode)
         # What a trace draws must not count: it ends there, and the real call draws for itself.
         with changed_mode(executor=executor, grad=grad, generator=Generator()):
-            result = self.call(stand_ins)
+            try:
+                result = self.call(stand_ins)
+            finally:
+                self.steps = executor.steps
             made: list[Tensor] = []
             numbers: list[float] = []
             self.result = flatten(result, made, numbers)
@@ -168,12 +175,12 @@ class _Watch(_Everything):
 
     def __init__(self, count: int, outer: Any) -> None:
         super().__init__(count, outer)
-        self._steps = 0
+        self.steps = 0
 
     def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Enter one op."""
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
             raise TooLong("it has too many steps")
         return super().apply(op, inputs, attrs)
 
@@ -196,7 +203,7 @@ def _named(function: Any, name: str) -> Any:
 class _Known:
     """What is known of one function of one owner."""
 
-    __slots__ = ("changed", "too_long", "wholes")
+    __slots__ = ("changed", "follows", "forms", "too_long", "wholes")
 
     def __init__(self) -> None:
         # (structure, rows …) → Whole, or None where the function must be taken apart.
@@ -204,6 +211,24 @@ class _Known:
         # How often what it depends on has changed, and how often it was too long.
         self.changed = 0
         self.too_long = 0
+        # For arguments of one form: how many steps it last had (as long as all is as it was then), and the structures
+        # that came.
+        self.forms: dict[Any, tuple[int, Callable[[], bool], set[Any]]] = {}
+        # Whether it follows its data, and is taken apart.
+        self.follows = False
+
+    def notice(self, form: Any, structure: Any, steps: int, holds: Callable[[], bool]) -> None:
+        """See whether a module of the user's follows its data: a sequence, a tree, numbers of words.
+
+        It does if it has more steps for other data of one form, or is called with ever new Python values. Nobody asked
+        for it to be one call, and what examples share are its steps, not the whole.
+        """
+        before, as_before, structures = self.forms.get(form, (steps, holds, set()))
+        structures.add(structure)
+        self.forms[form] = steps, holds, structures
+        if (steps != before and as_before()) or len(structures) > _STRUCTURES:
+            self.follows = True
+            self.wholes.update(dict.fromkeys(self.wholes))
 
 
 # owner → function → what is known of it.
@@ -269,7 +294,7 @@ def _traced(
     """What such a call comes to; None where it must be taken apart."""
     numbers: list[float] = []
     structure = flatten((args, options), [], numbers)
-    if numbers or known.too_long >= _LONG or known.changed > _STRIKES:
+    if numbers or known.follows or known.too_long >= _LONG or known.changed > _STRIKES:
         return None
     holds = about.guard(owner)
     if holds is None:
@@ -278,14 +303,21 @@ def _traced(
     whole = Whole(owner, function, structure, natural, about.name_in(owner))
     try:
         whole.trace(rows, grad)
+        whole.holds = holds
     except TooLong:
         known.too_long += 1
-        return None
     except (NotFusable, WayfareError):
         # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
         return None
-    whole.holds = holds
-    return whole if holds() else None
+    if about is OF_MODULE:
+        known.notice(_form(args, options), structure, whole.steps, holds)
+    return whole if whole.steps <= _MOST_STEPS and not known.follows and holds() else None
+
+
+def _form(args: Any, options: Any) -> tuple[Any, ...]:
+    """The kinds of the arguments, without sizes and values."""
+    kinds = [len(part.shape) if isinstance(part, Tensor) else part.__class__ for part in (*args, *options.values())]
+    return (*kinds, *options)
 
 
 class _NotWhole:

@@ -51,7 +51,8 @@ def collate(batch: Sequence[Any], leaf: Leaf, name: str, where: str = "") -> Any
         raise ArgumentError(f"{name}: there are no samples to make a batch of",
                             fix="Drop empty batches in the sampler.")  # fmt: skip
     first = batch[0]
-    if isinstance(first, wf.Tensor | np.ndarray):
+    # Tensors of other libraries, as datasets made for them give, come without a copy through DLPack.
+    if isinstance(first, wf.Tensor | np.ndarray) or hasattr(first, "__dlpack__"):
         kind = wf.Tensor
         tensors = [sample if sample.__class__ is kind else _as_tensor(sample, name, where) for sample in batch]
         return leaf(tensors, where)
@@ -186,6 +187,8 @@ def _as_tensor(value: Any, name: str, where: str) -> wf.Tensor:
         return value
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return wf.as_tensor(value)
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+        return wf.from_dlpack(value)
     shown = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ArgumentTypeError(f"{name}: {_field(where)} is an {shown} in a sample, which does not go into a tensor",
                             fix="Convert it to numbers in the dataset.")  # fmt: skip

@@ -107,7 +107,7 @@ class DataLoader:
                     raise ArgumentError(f"DataLoader: {name} has no meaning for an IterableDataset, whose order is its "
                                         "own", fix="Shuffle inside the dataset.")  # fmt: skip
         elif not hasattr(self.dataset, "__getitem__"):
-            raise ArgumentTypeError(f"DataLoader: a {type(self.dataset).__name__} has no examples by number",
+            raise ArgumentTypeError(f"DataLoader: {type(self.dataset).__name__} objects have no examples by number",
                                     fix="Give a list or a Dataset, or make it an IterableDataset.")  # fmt: skip
         if sampler is not None and shuffle:
             raise ArgumentError("DataLoader: sampler and shuffle both decide the order", fix="Leave shuffle out.")

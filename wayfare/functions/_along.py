@@ -33,8 +33,9 @@ class ValuesAndIndices(NamedTuple):
 def check_tensor(op: str, input: Any) -> None:
     """The first argument must be a tensor."""
     if not isinstance(input, Tensor):
-        raise ArgumentTypeError(f"{op}: expected a tensor, not {type(input).__name__}",
-                                fix=tensor_advice(input))  # fmt: skip
+        kind = type(input)
+        shown = f"{kind.__module__}.Tensor" if kind.__name__ == "Tensor" else kind.__name__
+        raise ArgumentTypeError(f"{op}: expected a tensor, not {shown}", fix=tensor_advice(input))
 
 
 def cast_first(op: str, input: Tensor, dtype: Any) -> Tensor:

@@ -79,7 +79,7 @@ def giving_way(function: Callable[[Any, Any], Tensor], reverse: bool = False) ->
     return call
 
 
-def add_property(name: str, getter: Callable[[Tensor], Tensor]) -> None:
+def add_property(name: str, getter: Callable[[Tensor], Any]) -> None:
     """Set a property on Tensor."""
     PROPERTIES.append(name)
     setattr(Tensor, name, property(getter))

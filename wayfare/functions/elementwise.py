@@ -248,6 +248,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """`input` where `condition` holds, `other` elsewhere; with the condition alone, the indices where it holds."""
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
+    condition = operand(condition, "where")
     if condition.dtype is not bool_ and condition.dtype is not uint8:
         raise DTypeError(f"where: the condition must be bool, not {condition.dtype}", fix="Compare it: condition != 0.")
     a, b = operand(input, "where"), operand(other, "where")

@@ -211,7 +211,7 @@ def _places_in(mask: Tensor, shape: Shape, dim: int) -> tuple[Tensor, ...]:
             f"index: a mask of shape {list(mask.shape)} does not fit dimensions {dim} to {dim + mask.ndim - 1} "
             f"of a tensor of shape {list(shape)}"
         )
-    return tuple(wrap(places) for places in mask._read("a mask as index").nonzero())
+    return tuple(wrap(np.ascontiguousarray(places)) for places in mask._read("a mask as index").nonzero())
 
 
 # -- assignment ------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The places of the elements that are not zero: one row each, or with `as_tuple` one tensor per dimension."""
     array = input._read("nonzero()")
     if as_tuple:
-        return tuple(wrap(places) for places in np.atleast_1d(array).nonzero())
+        return tuple(wrap(np.ascontiguousarray(places)) for places in np.atleast_1d(array).nonzero())
     return wrap(np.ascontiguousarray(np.argwhere(array)))
 
 

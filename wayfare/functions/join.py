@@ -24,7 +24,9 @@ _OPS = REGISTRY
 
 def _advice(op: str, x: Any) -> str:
     advice = tensor_advice(x, "")
-    return "Use wf.Ragged.cat for ragged tensors, or give r.values." if advice and op == "cat" else advice
+    if advice and op == "cat":
+        return "Use wf.Ragged.cat for ragged tensors, or give r.values."
+    return advice or tensor_advice(x)
 
 
 def read_tensors(op: str, tensors: Any) -> tuple[Tensor, ...]:
@@ -84,7 +86,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = N
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape side by side along a new dimension."""
     parts = tuple(tensors) if _alike(tensors) else read_tensors("stack", tensors)
-    return apply(_OPS["stack"], parts, {"dim": normal_dim("stack", dim, parts[0].ndim + 1)})  # type: ignore[no-any-return]
+    return apply(_OPS["stack"], parts, {"dim": normal_dim("stack", dim, parts[0].ndim + 1, "a result")})  # type: ignore[no-any-return]
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:

@@ -154,7 +154,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 @method
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """With a new dimension of size 1 at `dim`."""
-    axis = normal_dim("unsqueeze", dim, input.ndim + 1)
+    axis = normal_dim("unsqueeze", dim, input.ndim + 1, "a result")
     shape = tuple(input.shape)
     return reshaped(input, (*shape[:axis], 1, *shape[axis:]), "unsqueeze")
 

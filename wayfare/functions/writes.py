@@ -66,6 +66,19 @@ def _zero(self: Tensor) -> Tensor:
     return write_values(self, as_dtype_of(0, self.dtype), "zero_")
 
 
+def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Write one value on the main diagonal; with `wrap` it begins again below, in matrices that are tall enough."""
+    if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
+        raise ShapeError(f"fill_diagonal_: needs a matrix, or more dimensions of one size; this is {self.spec}")
+    rows, columns = self.shape[:2]
+    for first in range(0, rows if wrap and self.ndim == 2 else 1, columns + 1):
+        diagonal = self[first:] if first else self
+        while diagonal.ndim > 1:
+            diagonal = diagonal.diagonal()
+        diagonal.fill_(fill_value)
+    return self
+
+
 def _detach(self: Tensor) -> Tensor:
     """Cut this tensor itself from its history: it becomes a leaf that requires no gradient."""
     stand_alone(self)
@@ -104,6 +117,7 @@ add_method("resize_", _resize)
 add_method("resize_as_", _resize_as)
 add_method("copy_", _copy)
 add_method("fill_", _fill)
+add_method("fill_diagonal_", _fill_diagonal)
 add_method("zero_", _zero)
 
 

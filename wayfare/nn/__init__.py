@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from wayfare.instead import no_such_name as _no_such_name
 from wayfare.nn import functional as functional
 from wayfare.nn import init as init
 from wayfare.nn import utils as utils
@@ -49,15 +50,17 @@ def _load() -> None:
         globals().update({name: getattr(module, name) for name in module.__all__})
 
 
-def __getattr__(name: str) -> object:
-    if name.startswith("_") and name != "__all__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _load()
-    if name == "__all__":
-        return [known for known in globals() if not known.startswith("_")]
-    if name not in globals():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[name]
+if not TYPE_CHECKING:  # a type checker knows all names without it
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("_") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        _load()
+        if name == "__all__":
+            return [known for known in globals() if not known.startswith("_")]
+        if name not in globals():
+            raise _no_such_name(__name__, name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

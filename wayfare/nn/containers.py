@@ -104,6 +104,9 @@ class Sequential(_Numbered):
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
+        if len(args) == 1 and isinstance(args[0], (list, tuple)):
+            raise ArgumentTypeError("Sequential: takes modules one by one, not a list of them",
+                                    fix="Write nn.Sequential(*layers).")  # fmt: skip
         if len(args) == 1 and isinstance(args[0], Mapping):
             for name, module in args[0].items():
                 self.add_module(name, module)

@@ -8,6 +8,9 @@
 Names, options, states and files are PyTorch's; so is what a step computes.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
+from wayfare.instead import no_such_name as _no_such_name
 from wayfare.optim import lr_scheduler
 from wayfare.optim.adadelta import Adadelta
 from wayfare.optim.adagrad import Adagrad
@@ -25,3 +28,9 @@ __all__ = [
     "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "Optimizer", "RAdam", "RMSprop",
     "SparseAdam", "lr_scheduler",
 ]  # fmt: skip
+
+
+if not TYPE_CHECKING:  # a type checker knows all names without it
+
+    def __getattr__(name: str) -> NoReturn:
+        raise _no_such_name(__name__, name)

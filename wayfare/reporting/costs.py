@@ -28,11 +28,11 @@ def costs_section(material: Material) -> Section:
         time, peak = time_text(profile.seconds), bytes_text(profile.peak_bytes)
         flops = sum(row.flops for row in profile.rows(by="op"))
         parts += [figures([("the step", time), ("peak memory", peak), ("arithmetic", count_text(flops, "FLOP"))]),
-                  tag("div", memory_over_time(profile), class_="charts") if profile.peak_bytes else None,
-                  legend()]  # fmt: skip
+                  tag("div", memory_over_time(profile), class_="charts") if profile.peak_bytes else None]  # fmt: skip
         section.lines.append(f"the step takes {time} and {peak} at most")
         for by, what in (("op", "By operation"), ("line", "By source line"), ("module", "By module")):
-            parts += [tag("h3", what), cost_sheet(by, profile.rows(by=by), MOST_ROWS)]
+            parts += [tag("h3", what), legend() if by == "op" else None]
+            parts.append(cost_sheet(by, profile.rows(by=by), MOST_ROWS))
         if profile.alive_at_peak:
             parts += [tag("h3", "Alive at the highest point"), alive_sheet(profile.alive_at_peak, MOST_ROWS)]
     else:

@@ -89,7 +89,7 @@ def stub_text() -> str:
     """The whole stub."""
     lines = [signature_text(name, METHODS[name]) for name in sorted(METHODS)]
     for name in sorted(PROPERTIES):
-        lines += ["    @property", f"    def {name}(self) -> Tensor: ..."]
+        lines += ["    @property", signature_text(name, getattr(wayfare.Tensor, name).fget)]
     body = "\n".join(lines) + "\n"
     used = [name for name in ("Callable", "Iterable", "Iterator", "Sequence") if re.search(rf"\b{name}\b", body)]
     return _HEAD.replace("{imports}", f"from collections.abc import {', '.join(used)}\n" if used else "") + body
