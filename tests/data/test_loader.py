@@ -266,7 +266,7 @@ SIX = list(range(6))
         (lambda: DataLoader(SIX, 2, sampler=BucketSampler(SIX, 2)), ValueError, "Give it as batch_sampler="),
         (lambda: DataLoader(NoLength(), 2, shuffle=True), TypeError, "NoLength has no __len__"),
         (lambda: list(DataLoader(NoLength(), 2)), TypeError, "NoLength has no __len__"),
-        (lambda: DataLoader(iter(SIX), 2), TypeError, "has no examples by number"),
+        (lambda: DataLoader(iter(SIX), 2), TypeError, "have no examples by number"),
         (lambda: DataLoader(Stream(3), 2, shuffle=True), ValueError, "shuffle has no meaning"),
         (lambda: DataLoader(Stream(3), 2, sampler=[1]), ValueError, "sampler has no meaning"),
         (lambda: DataLoader(SIX, num_workers=-1), ValueError, "num_workers must be at least 0, it is -1"),

@@ -71,7 +71,7 @@ def _fractional_samples(rng: Any) -> Iterable[Sample]:
 define(
     "fractional_places",
     onnx=rules.fractional_places,
-    family="reduction",
+    family="indexing",
     work=nothing,
     forward=_fractional_places,
     infer=_fractional_infer,
