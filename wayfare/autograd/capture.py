@@ -9,11 +9,14 @@ from wayfare.graph.walk import reachable, split_edge
 
 
 class Capture:
-    """Gradients that are asked for, kept apart from those summed into leaves."""
+    """Gradients that are asked for, kept apart from those summed into leaves.
 
-    __slots__ = ("_only", "nodes", "tensors")
+    With `since` each tensor made before that number is taken for a leaf: what it was computed from is not gone into.
+    """
 
-    def __init__(self, wanted: list[Any], roots: list[Any]) -> None:
+    __slots__ = ("_only", "_since", "nodes", "tensors")
+
+    def __init__(self, wanted: list[Any], roots: list[Any], since: int = 0) -> None:
         self.tensors: dict[Any, Any] = {}  # leaf tensor → gradient
         self.nodes: dict[Any, dict[int, Any]] = {}  # node → output number → gradient
         for edge in wanted:
@@ -24,7 +27,8 @@ class Capture:
                 self.tensors[target] = None
         # The nodes from which something asked for can be reached; the others need not run.
         self._only: set[Node] = set()
-        for node in reachable(roots)[0]:
+        self._since = since
+        for node in reachable(roots, since)[0]:
             if any(self._leads_on(edge) for edge in node.edges):
                 self._only.add(node)
 
@@ -35,7 +39,10 @@ class Capture:
 
     def _leads_on(self, edge: Any) -> bool:
         target = split_edge(edge)[0]
-        return target is not None and (target in self._only or target in self.nodes or target in self.tensors)
+        if target is None or target in self._only or target in self.nodes or target in self.tensors:
+            return target is not None
+        # Who is older and was not asked for is gone to all the same: the pass will see that something was forgotten.
+        return isinstance(target, Node) and target.number < self._since
 
     def takes(self, node: Node, gradients: Any, several: bool) -> bool:
         """Note the gradients of a node's outputs if they are asked for; does anything else lie beyond it?"""

@@ -230,7 +230,8 @@ class Recording:
         edges = [t._edge or t for t in tensors]
         forward = set(self.segment_of)
         sources = {id(s): (s, t) for s, t in recorder.met.values() if t._requires_grad}
-        capture = Capture([t._edge or t for _, t in sources.values()], edges)
+        # A state that was computed from the same weights outside is an argument like any other.
+        capture = Capture([t._edge or t for _, t in sources.values()], edges, recorder.start)
         roots: list[tuple[Any, Array]] = []
         for number, t in enumerate(tensors):
             array = np.ones(t._array.shape, t._array.dtype)

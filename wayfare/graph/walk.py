@@ -12,8 +12,11 @@ def split_edge(edge: Any) -> tuple[Any, int]:
     return (edge[0], edge[1]) if edge.__class__ is tuple else (edge, 0)
 
 
-def reachable(roots: list[Any]) -> tuple[list[Node], list[Any]]:
-    """All nodes from which the roots were computed, oldest first, and the leaves among them in order of first use."""
+def reachable(roots: list[Any], since: int = 0) -> tuple[list[Node], list[Any]]:
+    """All nodes from which the roots were computed, oldest first, and the leaves among them in order of first use.
+
+    With `since`, only nodes from that number on: what older ones were computed from does not matter.
+    """
     seen: set[Any] = set()
     nodes: list[Node] = []
     stack = [split_edge(edge)[0] for edge in roots]
@@ -23,7 +26,7 @@ def reachable(roots: list[Any]) -> tuple[list[Node], list[Any]]:
         if target is None or target in seen:
             continue
         seen.add(target)
-        if isinstance(target, Node):
+        if isinstance(target, Node) and target.number >= since:
             nodes.append(target)
             stack.extend(split_edge(edge)[0] for edge in target.edges)
     nodes.sort(key=lambda node: node.number)
