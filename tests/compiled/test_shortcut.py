@@ -8,25 +8,8 @@ import pytest
 import wayfare as wf
 from tests.compiled.checks import equal, numbers
 from wayfare import nn
-from wayfare.compiled.function import Compiled
-from wayfare.compiled.shortcut import MISS
 
 CALLS = 5
-
-
-@pytest.fixture
-def taken(monkeypatch):
-    """How many calls shortcuts have answered, in a list of one number."""
-    count = [0]
-    shortly = Compiled._shortly
-
-    def counting(self, args, mode):
-        made = shortly(self, args, mode)
-        count[0] += made is not MISS
-        return made
-
-    monkeypatch.setattr(Compiled, "_shortly", counting)
-    return count
 
 
 def warmed(function, *args):

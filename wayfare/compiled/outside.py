@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.writes import tick, version
+from wayfare.backend.writes import latest_write, tick, version, version_at
 from wayfare.compiled.graph import Graph, Source
 from wayfare.compiled.notes import RETOLD
 from wayfare.compiled.recording import Recording
@@ -28,6 +28,9 @@ from wayfare.op import Op, gradient_only
 from wayfare.site import user_frame
 from wayfare.tensor import Tensor, wrap
 
+# Gradients up to so many bytes are copied where that saves a second plan.
+_SMALL = 1 << 16
+
 
 def _record_of(name: str, rule: Any) -> Op:
     return gradient_only(name, rule, "".join(w.capitalize() for w in name.strip("_<>").split("_")) + "Backward")
@@ -41,25 +44,25 @@ class Gradient:
         self.graph = graph
         self.name = name
         self.plan: Plan | None = None
-        self._inputs: list[Source | Value] = []
+        # Where each input of the plan comes from: (0, number of a saved value), (1, of a seed), (2, key of a source).
+        self._inputs: list[tuple[int, int]] = []
         self.sources = [source for source, _ in recording.slopes]
         # All inputs that the gradient may be computed from when it is differentiated again.
         self.given = recording.sources
         self.op = _record_of(name, self._rule)
         self.op.work = self._work
 
-    def node(self, arguments: Sequence[Tensor], saved: Sequence[Array], given: Sequence[Any]) -> Node:
-        """The node of a call."""
+    def node(self, arguments: Sequence[Tensor], saved: Sequence[Array], given: Sequence[Any], above: int = 2) -> Node:
+        """The node of a call, whose line is to be looked for from so many frames above on."""
         node = Node()
         node.op = self.op
         node.attrs = {}
         tensors = [source.tensor(arguments) for source in self.sources]
         node.edges = tuple([(t._edge or t) if t is not None and t._requires_grad else None for t in tensors])
-        held = {id(source): source.tensor(arguments) for source in self.given}
-        node.kept = (_Kept(tuple(saved), held, tuple(given)),)
         node.number = tick()
+        node.kept = (_Kept(self, arguments, saved, given, node.number),)
         node.extras = None
-        frame = user_frame(2)
+        frame = user_frame(above)
         node.code = frame.f_code if frame is not None else None
         node.offset = frame.f_lasti if frame is not None else 0
         return node
@@ -69,41 +72,37 @@ class Gradient:
         return traced_flops(self.recording.made)
 
     def _rule(self, m: Any, needs: tuple[bool, ...], g: Any, kept: _Kept) -> list[Any]:
-        kept.check(self.name, self._used)
+        kept.check(self.name)
         grads = list(g) if g.__class__ is tuple else [g]
-        recording = self.recording
-        made: list[Any]
-        if m.differentiable:
-            made = self._by_ops(grads, kept)
-        else:
-            seeds = {v: np.zeros(v.shape, v.dtype) if x is None else np.asarray(x)
-                     for v, x in zip(recording.seeds, grads, strict=True)}  # fmt: skip
-            made = self._by_plan(seeds, kept)
+        made: list[Any] = self._by_ops(grads, kept) if m.differentiable else self._by_plan(grads, kept)
         return [x if wanted else None for x, wanted in zip(made, needs, strict=True)]
 
     @cached_property
-    def _used(self) -> set[int]:
-        """The sources whose arrays the gradient reads."""
-        by_value = {source.value: id(source) for source in self.given}
+    def reads(self) -> list[tuple[int, Source]]:
+        """The sources whose arrays the gradient reads, by their keys."""
+        by_value = {source.value: source for source in self.given}
         targets = [value for _, value in self.recording.slopes]
         stop = {id(v.step) for v in self.recording.saved}
-        return {by_value[step.outputs[0]] for step in in_order(targets, stop)
-                if step.op is None and step.outputs[0] in by_value and id(step) not in stop}  # fmt: skip
+        found = [by_value[step.outputs[0]] for step in in_order(targets, stop)
+                 if step.op is None and step.outputs[0] in by_value and id(step) not in stop]  # fmt: skip
+        return [(id(source), source) for source in found]
 
-    def _by_plan(self, seeds: dict[Value, Array], kept: _Kept) -> list[Array]:
-        arrays: dict[Any, Array] = dict(zip(self.recording.saved, kept.saved, strict=True))
-        arrays |= seeds
+    @cached_property
+    def passing(self) -> list[Source]:
+        """The sources that are not where they were when the call is over: gradients, and what views are of."""
+        return [source for source in self.given if source.kind not in ("argument", "captured")]
+
+    def _by_plan(self, grads: Sequence[Any], kept: _Kept) -> list[Array]:
+        seeds = [np.zeros(v.shape, v.dtype) if x is None else _in_rows(np.asarray(x))
+                 for v, x in zip(self.recording.seeds, grads, strict=True)]  # fmt: skip
         if self.plan is None:
             targets = [value for _, value in self.recording.slopes]
-            self._inputs, leaves, values = rebased(targets, self.recording.saved, self.graph)
-            samples = [self._array(where, arrays, kept) for where in self._inputs]
-            self.plan = Plan(f"{self.name}_backward", leaves, values, [], samples)
-        return self.plan.run([self._array(where, arrays, kept) for where in self._inputs], kept.given)
-
-    def _array(self, where: Source | Value, arrays: dict[Any, Array], kept: _Kept) -> Array:
-        if isinstance(where, Value):
-            return arrays[where]
-        return kept.arrays[id(where)]
+            inputs, leaves, values = rebased(targets, self.recording.saved, self.graph)
+            places: dict[Any, tuple[int, int]] = {v: (0, i) for i, v in enumerate(self.recording.saved)}
+            places |= {v: (1, i) for i, v in enumerate(self.recording.seeds)}
+            self._inputs = [places[where] if isinstance(where, Value) else (2, id(where)) for where in inputs]
+            self.plan = Plan(f"{self.name}_backward", leaves, values, [], kept.arrays_for(self._inputs, seeds))
+        return self.plan.run(kept.arrays_for(self._inputs, seeds), kept.given)
 
     def _by_ops(self, grads: list[Any], kept: _Kept) -> list[Tensor]:
         """The gradient on tensors, from the inputs, so that it can be differentiated again."""
@@ -117,7 +116,7 @@ class Gradient:
         known: dict[Value, Any] = {}
         saved = dict(zip(recording.saved, kept.saved, strict=True))
         for source in self.given:
-            t = kept.tensors[id(source)]
+            t = kept.tensor(source)
             if t is not None:
                 values = saved.get(source.value)  # as they were before the call wrote over them
                 known[source.value] = t if values is None else _retold(wrap(values), t)
@@ -130,6 +129,13 @@ class Gradient:
                 made = _run(step, known, kept.given, cut)
                 known.update(zip(step.outputs, made, strict=True))
         return [known[v] for v in targets]
+
+
+def _in_rows(gradient: Array) -> Array:
+    """A small gradient row after row: that of a sum is one number stretched, and one plan is to serve all of them."""
+    if gradient.flags.c_contiguous or gradient.nbytes > _SMALL:
+        return gradient
+    return np.ascontiguousarray(gradient)
 
 
 def _retold(values: Tensor, history: Tensor) -> Tensor:
@@ -160,20 +166,41 @@ def _run(step: Step, known: dict[Value, Any], given: Sequence[Any], cut: tuple[b
 class _Kept:
     """What a node keeps of its call: values for the plan, the tensors it was given, and its random keys."""
 
-    __slots__ = ("arrays", "given", "saved", "tensors", "versions")
+    __slots__ = ("_arguments", "_arrays", "_passing", "_time", "given", "saved")
 
-    def __init__(self, saved: tuple[Array, ...], tensors: dict[int, Tensor | None], given: tuple[Any, ...]) -> None:
-        self.saved, self.tensors, self.given = saved, tensors, given
-        self.arrays = {key: t._array for key, t in tensors.items() if t is not None}
-        self.versions = [version(array) for array in self.arrays.values()]
+    def __init__(
+        self, gradient: Gradient, arguments: Sequence[Tensor], saved: Sequence[Array], given: Sequence[Any], time: int
+    ) -> None:
+        self.saved, self.given = saved, tuple(given)
+        self._arguments = tuple(arguments)
+        self._passing = {id(source): source.tensor(arguments) for source in gradient.passing}
+        self._arrays: dict[int, Array] = {}
+        for key, source in gradient.reads:
+            t = source.tensor(arguments)
+            if t is not None:
+                self._arrays[key] = t._array
+        self._time = time
 
-    def check(self, name: str, used: set[int]) -> None:
+    def tensor(self, source: Source) -> Tensor | None:
+        """The tensor that the call found there."""
+        key = id(source)
+        return self._passing[key] if key in self._passing else source.tensor(self._arguments)
+
+    def arrays_for(self, places: Sequence[tuple[int, int]], seeds: Sequence[Array]) -> list[Array]:
+        """The arrays for a plan: of saved values, of seeds, of sources."""
+        held = (self.saved, seeds, self._arrays)
+        return [held[kind][at] for kind, at in places]
+
+    def check(self, name: str) -> None:
         """Refuse to compute a gradient from what was written in place since."""
-        for (key, array), then in zip(self.arrays.items(), self.versions, strict=True):
-            if key in used and version(array) != then:
+        if latest_write[0] <= self._time:
+            return
+        for array in self._arrays.values():
+            now, then = version(array), version_at(array, self._time)
+            if now != then:
                 raise InPlaceError(
                     f"{name}: a tensor it was given was written in place since, so its gradient cannot be computed: it "
-                    f"is at version {version(array)}, expected version {then}",
+                    f"is at version {now}, expected version {then}",
                     fix="Write to a .clone(), or use the form of the op without the underscore.",
                 )
 

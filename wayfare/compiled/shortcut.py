@@ -1,9 +1,10 @@
 """Shortcuts: the replay of a call that only computes, as one generated function.
 
 A call of a small model takes some microseconds, most of them Python that finds out again what was known before: which
-kind of call it is, where the weights lie, what is to be handed out. For calls without decisions, gradients, writes and
-random numbers all that is written out as one function of tests and one native call. It tests everything that the long
-way does, and where a test fails it says `MISS`, having done nothing.
+kind of call it is, where the weights lie, what is to be handed out. For calls without decisions, writes and random
+numbers all that is written out as one function of tests and one native call. It tests everything that the long way
+does, and where a test fails it says `MISS`, having done nothing. Results that require a gradient get their node as
+always.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def shortcut(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Te
     recording = stretch.recording if stretch is not None else None
     if (
         stretch is None or recording is None or stretch.plan is None or stretch.calls or stretch.slots
-        or recording.writes or recording.grads or recording.forgotten or recording.seeds or recording.dead
-        or any(count for _, count in recording.draws) or entry.grad_guards or entry.views or entry.pattern
+        or recording.writes or recording.grads or recording.forgotten or recording.dead
+        or (recording.seeds and stretch.gradient is None)
+        or any(count for _, count in recording.draws) or entry.grad_guards or entry.pattern
         or len(entry.tree.roots) > 1 or len(entry.fixed) + len(tensors) > _MOST_TENSORS
-        or any(out.kind != "made" or out.needs or out.grad >= 0 for out in recording.outputs)
+        or any(out.kind != "made" or out.leaf or out.grad >= 0 for out in recording.outputs)
         or not stretch.plan.fresh_results or stretch.fetch is None or sharing is not None
         or not stretch.plan.fits(stretch.fetch.arrays(tensors, {}))
     ):  # fmt: skip
@@ -155,6 +157,13 @@ class Shortcut:
         for number, fixed in enumerate(self.entry.fixed):
             tensor = self._name(fixed.tensor)
             tests += [f"{tensor}._array is w{number}", f"{tensor}._requires_grad is {fixed.needs}"]
+        for source in self.entry.views:
+            # An argument that is a view must be one of something alike.
+            if source.what.kind != "argument":
+                raise _Other
+            view, base = f"t{source.what.what}._view", source.value
+            tests += [f"{view} is not None", f"{view}.base._array.shape == {self._name(tuple(base.shape))}",
+                      f"{view}.base._array.dtype is {self._name(base.dtype)}"]  # fmt: skip
         if tests:
             self._miss_unless(*tests)
 
@@ -184,13 +193,16 @@ class Shortcut:
             made = [arrays[number] for number in self._plan.made_numbers]
         else:
             self._values["run"] = self._plan.run_objects
-            made = [f"m{i}" for i in range(len(self._recording.made))]
+            made = [f"m{i}" for i in range(len(self._plan.made_numbers))]
             self._lines.append(f"{''.join(f'{name}, ' for name in made)}{'= ' * bool(made)}run([{objects}])")
         self._lines += ["stretch.visits += 1", "entry.hits += 1"]
+        made, saved = made[: len(self._recording.made)], made[len(self._recording.made) :]
         for i, name in enumerate(made):
             self._lines += [f"r{i} = new(Tensor)", f"r{i}._array = {name}",
                             f"r{i}._edge = r{i}._grad = r{i}._view = r{i}._extras = None",
                             f"r{i}._requires_grad = False"]  # fmt: skip
+        if self._recording.seeds:
+            self._write_node(saved)
         if state[1]:
             self._lines += [f"r{i}._more()['inference'] = True" for i in range(len(made))]
         shape: Any = self._recording.shape
@@ -201,3 +213,19 @@ class Shortcut:
             self._lines.append(f"return ({''.join(f'{r}, ' for r in results)})")
         else:
             self._lines.append(f"return put_together({self._name(shape)}, iter([{', '.join(results)}]))")
+
+    def _write_node(self, saved: list[str]) -> None:
+        """The place in the graph of the results that require a gradient."""
+        recording = self._recording
+        wanted = [i for i, needs in enumerate(recording.made_needs) if needs]
+        outs = tuple([(tuple(recording.made[i].shape), recording.made[i].dtype) for i in wanted])
+        given = "".join(f"t{i}, " for i in range(self._tensors))
+        self._values["node_of"] = self._stretch.gradient.node
+        # The frame of this function is nobody's line.
+        self._lines.append(f"node = node_of(({given}), ({''.join(f'{name}, ' for name in saved)}), (), 3)")
+        self._lines.append(f"node.shape, node.dtype = {self._name(outs[0])}")
+        if len(wanted) > 1:
+            self._lines.append(f"node.more().outs = {self._name(outs)}")
+        for number, i in enumerate(wanted):
+            edge = f"(node, {number})" if len(wanted) > 1 else "node"
+            self._lines += [f"r{i}._edge = {edge}", f"r{i}._requires_grad = True"]
