@@ -65,6 +65,15 @@ def test_what_would_be_much_larger_is_computed_at_each_run():
     check(f, lambda call: numbers(200, 200, seed=call))
 
 
+def test_a_number_stretched_is_no_reason_to_keep_what_is_computed_from_it():
+    f = wf.compile(lambda x: x + (wf.zeros(200, 200, dtype=wf.float64) + wf.arange(200)))
+    for call in range(3):
+        x = numbers(200, 200, seed=call)
+        assert wf.equal(f(x), x + wf.arange(200))
+    ((entry,),) = f._kinds.values()
+    assert sum(constant.nbytes for constant in entry.tree.root.plan.constants) < 4096
+
+
 def test_random_numbers_are_drawn_at_each_call():
     f = wf.compile(lambda x: x + wf.bernoulli(wf.full((50,), 0.5)))
     x = wf.zeros(50)

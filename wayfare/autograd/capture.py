@@ -39,8 +39,10 @@ class Capture:
 
     def _leads_on(self, edge: Any) -> bool:
         target = split_edge(edge)[0]
-        if target is None or target in self._only or target in self.nodes or target in self.tensors:
-            return target is not None
+        if target is None:
+            return False
+        if target in self._only or target in self.nodes or target in self.tensors:
+            return True
         # Who is older and was not asked for is gone to all the same: the pass will see that something was forgotten.
         return isinstance(target, Node) and target.number < self._since
 

@@ -66,7 +66,9 @@ class RecordedPass:
             g = tuple([like(*out) if x is None else x for x, out in zip(grads, node.outs or (), strict=True)])
         edges = node.edges
         if self.capture is not None:
-            if not self.capture.takes(node, g, several) and not (outside and node not in self.capture.nodes):
+            goes_on = self.capture.takes(node, g, several)
+            forgotten = outside and node not in self.capture.nodes
+            if not goes_on and not forgotten:
                 return
             edges = self.capture.towards(edges)
         if node.number < self.recorder.start:

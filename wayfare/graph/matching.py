@@ -158,7 +158,6 @@ class Matching:
                 return False
         return True
 
-
     def _leaves_in_place(self) -> None:
         """Leaves that are left, read in the same position by nodes that are paired: their names have changed."""
         met = set(self.leaves.values())

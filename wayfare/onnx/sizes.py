@@ -98,7 +98,6 @@ class Fitting:
         tries += [partial(_quotient, product, values, wanted) for product, values in products]
         return next((dim for dim in (attempt() for attempt in tries) if dim is not None), None)
 
-
     def _of_met(self, runs: Sequence[Any], wanted: Values) -> Dim | None:
         """Products of two sizes that were explained before, such as (height // 4)·(width // 4)."""
         met = [(dim, values) for (where, values), dim in self._found.items() if dim is not None and where == runs]

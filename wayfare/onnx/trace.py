@@ -242,7 +242,6 @@ class Modules(Watcher):
         """A call of a module has ended."""
         self._stack.pop()
 
-
     @property
     def notes(self) -> list[str]:
         """Which plain attributes calls have changed: what follows from them is in the file as it was."""

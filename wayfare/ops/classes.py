@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,16 @@ from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
 from wayfare.spec import Spec
+
+
+def _check(name: str, forward: Callable[..., Array], samples: Callable[[Any], Iterable[Sample]]) -> None:
+    """An op that gives what it is given, once it has looked at it. A file takes the numbers as they come."""
+    define(
+        name, onnx=lambda b, x, **_attrs: x, family="classes", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
+        batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0], **attrs), samples=samples,
+        reference=lambda x, **_attrs: x, kinds="iu",
+    )  # fmt: skip
+
 
 # -- classes that are known to be in range ------------------------------------------------------------------------
 
@@ -38,18 +48,7 @@ def _checked_samples(rng: Any) -> Iterable[Sample]:
 
 
 # The same numbers, once it is sure that each is a class or `ignore_index`.
-checked_classes = define(
-    "checked_classes",
-    onnx=lambda b, target, **_range: target,
-    family="classes",
-    forward=_checked_classes,
-    infer=lambda target, *, op, classes, ignore_index: target,
-    vjp=None,
-    batch=lambda m, size, inputs, batched, attrs: m.checked_classes(inputs[0], **attrs),
-    samples=_checked_samples,
-    reference=lambda target, op, classes, ignore_index: target,
-    kinds="iu",
-)
+_check("checked_classes", _checked_classes, _checked_samples)
 
 
 # -- lengths that are known to be in range --------------------------------------------------------------------------
@@ -73,18 +72,7 @@ def _lengths_samples(rng: Any) -> Iterable[Sample]:
 
 
 # The same numbers, once it is sure that none is negative or more than `most` (-1: no matter how many).
-checked_lengths = define(
-    "checked_lengths",
-    onnx=lambda b, lengths, **_range: lengths,
-    family="classes",
-    forward=_checked_lengths,
-    infer=lambda lengths, *, op, what, most: lengths,
-    vjp=None,
-    batch=lambda m, size, inputs, batched, attrs: m.checked_lengths(inputs[0], **attrs),
-    samples=_lengths_samples,
-    reference=lambda lengths, op, what, most: lengths,
-    kinds="iu",
-)
+_check("checked_lengths", _checked_lengths, _lengths_samples)
 
 
 # -- what lies at a place -----------------------------------------------------------------------------------------
