@@ -1,5 +1,5 @@
 # Every target stands on its own: it makes the virtual environment, installs what it needs, and runs.
-# A machine needs Python 3.11 or newer and make. Stamps in .venv remember what is installed, and
+# A machine needs Python 3.11 to 3.13 and make. Stamps in .venv remember what is installed, and
 # pyproject.toml or this file being newer than a stamp installs again.
 
 PYTHON ?= python3
@@ -8,18 +8,30 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test test-all test-core test-long lint bench docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter of a new environment (now: $(PYTHON))."
 
 demo: $(VENV)/.stamp-onnx ## Train three small networks, show each stage of it, and ship each as a file
 	@$(PY) -m wayfare demo
 
-test: lint ## Check style and types, then run every test
+test: lint ## Check style and types, then run the tests, and a sample of those made by the hundred
+	$(PY) -m pytest -n auto -m "not long"
+
+test-all: lint ## The same, and every test
 	$(PY) -m pytest -n auto
+
+# What depends on the interpreter most: graphs, batching (frames, bytecode, greenlets), compiled functions (guards).
+CORE := tests/autograd tests/batched tests/compiled tests/functions tests/graph tests/test_faults.py tests/test_fork.py
+
+test-core: $(VENV)/.stamp-test ## The core of `make test`, for other Pythons: make test-core VENV=.venv-3.13 PYTHON=python3.13
+	$(PY) -m pytest -n auto -m "not long" $(CORE)
+
+test-long: $(VENV)/.stamp-test ## What `make test` leaves to `make test-all`
+	$(PY) -m pytest -n auto -m long
 
 lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .
@@ -47,8 +59,8 @@ clean: ## Remove the environment, the caches and build results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp-venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Wayfare needs Python 3.11 or newer, and $(PYTHON) is" \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
+		echo "Wayfare needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is" \
 			"$$($(PYTHON) --version 2>/dev/null || echo missing). Name another one: make PYTHON=python3.12 ..." >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import benchmarks
 from benchmarks.harness import BenchmarkError, Options, available_cores
+from benchmarks.neighbours import neighbours
 
 
 def suites() -> dict[str, ModuleType]:
@@ -39,6 +40,7 @@ def parser(known: dict[str, ModuleType]) -> argparse.ArgumentParser:
         add("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
         add("--threads", type=int, default=available_cores(), metavar="N", help="threads of each side (all)")
         add("--only", metavar="PART", help="run the parts whose name contains PART")
+        add("--busy", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile (0)")
         add("--subject", default="wayfare", metavar="MODULE", help="what is measured (wayfare)")
         add("--peer", default="torch", metavar="MODULE", help="what it is measured against (torch)")
     return top
@@ -49,10 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
     known = suites()
     parsed = parser(known).parse_args(arguments)
     options = Options(
-        quick=parsed.quick, threads=parsed.threads, only=parsed.only, subject=parsed.subject, peer=parsed.peer
-    )
+        quick=parsed.quick, threads=parsed.threads, only=parsed.only, subject=parsed.subject, peer=parsed.peer,
+        busy=parsed.busy,
+    )  # fmt: skip
     try:
-        report = known[parsed.suite].run(options)
+        with neighbours(options.busy):
+            report = known[parsed.suite].run(options)
     except BenchmarkError as error:
         print(f"\nbenchmarks: {error}", file=sys.stderr)
         return 1

@@ -41,7 +41,8 @@ class Options:
     threads: int = 1
     only: str | None = None
     subject: str = "wayfare"
-    peer: str = "torch"
+    peer: str = "torch"  # nothing: the subject is compared with itself
+    busy: int = 0  # processes that keep cores busy meanwhile
 
     @property
     def rounds(self) -> int:
@@ -56,7 +57,7 @@ class Options:
         try:
             if importlib.util.find_spec(self.subject) is None:
                 raise BenchmarkError(f"{self.subject} cannot be imported: install it first.")
-            return [self.subject] + [self.peer] * (importlib.util.find_spec(self.peer) is not None)
+            return [self.subject] + [self.peer] * (bool(self.peer) and importlib.util.find_spec(self.peer) is not None)
         finally:
             sys.path.remove(str(ROOT))
 
@@ -88,7 +89,8 @@ class Sides:
 class Measurement:
     """One row: the rounds of each side, in units of `unit`, the ratio that is wanted and the one aimed at.
 
-    In an `absolute` row the subject stands alone, and what is wanted of it is in units of `unit`.
+    In an `absolute` row the subject stands alone, and what is wanted of it is in units of `unit`. A row is judged by
+    its best rounds, or `by_median` of the ratios, where a lucky round must not count.
     """
 
     part: str
@@ -98,6 +100,7 @@ class Measurement:
     wanted: float | None = None
     aim: float | None = None
     absolute: bool = False
+    by_median: bool = False
 
     def best(self, side: int) -> float:
         return min(self.rounds[side])
@@ -123,7 +126,7 @@ class Measurement:
         return self._within(self.aim)
 
     def _within(self, limit: float | None) -> bool | None:
-        judged = self.best(0) if self.absolute else self.ratio_of_best
+        judged = self.best(0) if self.absolute else self.median_ratio if self.by_median else self.ratio_of_best
         return None if judged is None or limit is None else judged <= limit
 
     def as_json(self) -> dict[str, Any]:
@@ -160,7 +163,7 @@ class Report:
         """Print what is compared with what, and where."""
         for name, text in self.environment().items():
             self.note(f"{name:9} {text}")
-        if len(self.options.modules()) == 1:
+        if self.options.peer and len(self.options.modules()) == 1:
             self.note(f"{self.options.peer} cannot be imported: {self.options.subject} is shown alone.")
         if hasattr(os, "getloadavg") and os.getloadavg()[0] > available_cores() / 2:
             self.note("The machine is busy with other work: ratios are blurred, most of all with several threads.")
@@ -168,11 +171,12 @@ class Report:
     def environment(self) -> dict[str, str]:
         """Names, versions, processor, threads and date: without them a figure means nothing."""
         load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+        busy = f", {self.options.busy} busy neighbours" if self.options.busy else ""
         return {
             "suite": self.suite + (" (quick: a look, not a measurement)" if self.options.quick else ""),
             "compared": " against ".join(f"{name} {version(name)}" for name in self.options.modules()),
             "under": f"Python {platform.python_version()}, NumPy {version('numpy')}, {platform.system()}",
-            "machine": f"{processor()}, {available_cores()} cores{load}, {self.options.threads} threads used",
+            "machine": f"{processor()}, {available_cores()} cores{load}, {self.options.threads} threads used{busy}",
             "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         }
 

@@ -54,8 +54,7 @@ JAX_WAITED = Side("JAX waited for", "jax", "waited for")
 JAX_REWRITTEN = Side("JAX rewritten", "jax", "rewritten")
 EAGER = Side("Wayfare eager", WAYFARE, "eager")
 COMPILED = Side("Wayfare compiled", WAYFARE, "compiled")
-STATIC = Side("static", WAYFARE, "static")
-DYNAMIC = Side("dynamic", WAYFARE, "dynamic")
+UNCHECKED = Side("unchecked", WAYFARE, "unchecked")
 
 COLUMNS = [TORCH, TORCH_FUSED, TORCH_COMPILE, JAX, JAX_WAITED, EAGER, COMPILED]
 PEERS = [TORCH, TORCH_FUSED, TORCH_COMPILE, JAX, JAX_WAITED]

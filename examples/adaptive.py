@@ -18,7 +18,7 @@ from collections import Counter
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.corpus import split_by_file
-from wayfare.demo.words import Vocabulary, read_sentences
+from wayfare.demo.words import Sentence, Vocabulary, read_sentences
 from wayfare.nn.functional import cross_entropy
 
 LONGEST = 60
@@ -27,7 +27,7 @@ LONGEST = 60
 class Skimmer(nn.Module):
     """Reads words until it is sure enough."""
 
-    def __init__(self, words, classes, width=64):
+    def __init__(self, words: int, classes: int, width: int = 64) -> None:
         super().__init__()
         self.width = width
         self.embedding = nn.Embedding(words, width)
@@ -35,9 +35,10 @@ class Skimmer(nn.Module):
         self.sure = nn.Linear(width, 1)
         self.output = nn.Linear(width, classes)
         nn.init.normal_(self.embedding.weight, std=0.1)
+        assert self.sure.bias is not None
         nn.init.constant_(self.sure.bias, -2.5)  # at first: reading about a dozen words
 
-    def forward(self, words):
+    def forward(self, words: wf.Tensor) -> tuple[wf.Tensor, int, wf.Tensor]:
         """(scores, how many words were read, the part of one that the last of them had left)"""
         state = gathered = wf.zeros(self.width)
         left = wf.ones(1)
@@ -51,7 +52,7 @@ class Skimmer(nn.Module):
         return self.output(gathered + left * state), read, left
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A reader that stops when it is sure enough.")
     parser.add_argument("--steps", type=int, default=200, help="training steps (200)")
     parser.add_argument("--batch", type=int, default=32, help="functions in a step (32)")
@@ -71,28 +72,28 @@ def main(arguments=None):
     model = Skimmer(len(vocabulary), len(classes))
     optimizer = wf.optim.Adam(model.parameters(), lr=0.003)
 
-    def loss_of(words, label):
+    def loss_of(words: wf.Tensor, label: wf.Tensor) -> tuple[wf.Tensor, int]:
         scores, read, left = model(words)
         return cross_entropy(scores, label) + options.cost * (read + left.sum()), read
 
     start = time.perf_counter()
     for step in range(1, options.steps + 1):
         words, labels = zip(*draw.sample(pairs, options.batch), strict=True)
-        losses, read = zip(*wf.map(loss_of, words, labels, batch=batch), strict=True)
+        losses, lengths = zip(*wf.map(loss_of, words, labels, batch=batch), strict=True)
         loss = wf.stack(losses).mean()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step == 1 or step % 50 == 0 or step == options.steps:
-            print(f"step {step:>4}   loss {loss.item():.4f}   {sum(read) / len(read):.1f} words read")
+            print(f"step {step:>4}   loss {loss.item():.4f}   {sum(lengths) / len(lengths):.1f} words read")
     seconds = time.perf_counter() - start
     print(f"{options.steps} steps in {seconds:.1f} s, {1000 * seconds / options.steps:.0f} ms each\n")
     if batch:
         print("The last step, forward:")
         print(wf.batching.last(), "\n")
 
-    def answer(sentence):
+    def answer(sentence: Sentence) -> tuple[bool, int]:
         scores, read, _ = model(vocabulary.encode(sentence.words))
         return classes[scores.argmax().item()] == sentence.label, read
 

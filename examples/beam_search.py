@@ -22,34 +22,36 @@ LETTERS = "$" + string.ascii_lowercase + "_"  # the first one begins and ends ev
 NUMBERS = {letter: wf.tensor(number) for number, letter in enumerate(LETTERS)}
 BEGINNINGS = ["get_", "is_", "read", "set", "_par", "con", "to_", "wri", "_che", "unp", "add_h", "for"]
 LONGEST = 20
+State = tuple[wf.Tensor, wf.Tensor]  # of the LSTM cell: hidden state, cell state
 
 
 class Speller(nn.Module):
     """Says for every letter of a name which one may come next."""
 
-    def __init__(self, width=128):
+    def __init__(self, width: int = 128) -> None:
         super().__init__()
         self.width = width
         self.embedding = nn.Embedding(len(LETTERS), 32)
         self.cell = nn.LSTMCell(32, width)
         self.output = nn.Linear(width, len(LETTERS))
 
-    def start(self):
+    def start(self) -> State:
         """The state before the first letter."""
         return wf.zeros(self.width), wf.zeros(self.width)
 
-    def forward(self, letter, state):
+    def forward(self, letter: str, state: State) -> tuple[wf.Tensor, State]:
         """(scores of the next letter, state)"""
         state = self.cell(self.embedding(NUMBERS[letter]), state)
         return self.output(state[0]), state
 
 
-def complete(model, beginning, width):
+def complete(model: Speller, beginning: str, width: int) -> list[tuple[float, str]]:
     """The likeliest names with this beginning, best first, as (logarithm of the chance, name)."""
     state = model.start()
     for letter in "$" + beginning[:-1]:
         _, state = model(letter, state)
-    beams, done = [(0.0, beginning, state)], []
+    beams: list[tuple[float, str, State]] = [(0.0, beginning, state)]
+    done: list[tuple[float, str]] = []
     while beams:
         # All beams go one letter further; only then are values read, and all of them at once.
         ahead = [model(name[-1], state) for _, name, state in beams]
@@ -67,7 +69,7 @@ def complete(model, beginning, width):
     return done[:width]
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Beam search with a language model of the names in Python's library.")
     parser.add_argument("--steps", type=int, default=200, help="training steps (200)")
     parser.add_argument("--batch", type=int, default=64, help="names in a step (64)")
@@ -85,7 +87,7 @@ def main(arguments=None):
     model = Speller()
     optimizer = wf.optim.Adam(model.parameters(), lr=0.004)
 
-    def loss_of(name):
+    def loss_of(name: str) -> wf.Tensor:
         """Of one name, the sum over its letters."""
         state, scores = model.start(), []
         for letter in "$" + name:

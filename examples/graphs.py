@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import functions_of, source_files
+from wayfare.demo.corpus import Function, functions_of, source_files
 from wayfare.demo.syntax import kind_of
 from wayfare.demo.words import Vocabulary
 from wayfare.nn.functional import cross_entropy
@@ -32,18 +32,20 @@ LEFT_OUT = ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpo
 class Graph:
     """Kinds of nodes, who is tied to whom, which node is the gap, and which ones may belong there."""
 
-    kinds: list
-    neighbours: list
+    kinds: list[str]
+    neighbours: list[list[int]]
     gap: int
-    candidates: list
+    candidates: list[int]
     answer: int
-    uses: list  # of each candidate, without the gap
+    uses: list[int]  # of each candidate, without the gap
 
 
-def graph_of(function, draw):
+def graph_of(function: Function, draw: random.Random) -> Graph | None:
     """The graph of a function, or None if it is too small or large, or has no two variables to choose from."""
-    kinds, ties, places = [], [], {}
-    waiting = [(function.node, None)]
+    kinds: list[str] = []
+    ties: list[tuple[int, int]] = []
+    places: dict[str, list[tuple[int, bool]]] = {}  # of each variable: the node, and whether it is read there
+    waiting: list[tuple[ast.AST, int | None]] = [(function.node, None)]
     while waiting and len(kinds) <= LARGEST:
         node, parent = waiting.pop()
         number = len(kinds)
@@ -61,14 +63,15 @@ def graph_of(function, draw):
     hidden = draw.choice(repeated)
     gap = draw.choice([number for number, read in places[hidden] if read])
     kinds[gap] = GAP
-    candidates, counts = [], []
+    candidates: list[int] = []
+    counts: list[int] = []
     for uses in places.values():
         candidates.append(len(kinds))
         kinds.append(VARIABLE)
         tied = [number for number, _ in uses if number != gap]
         ties += [(candidates[-1], number) for number in tied]
         counts.append(len(tied))
-    neighbours = [[] for _ in kinds]
+    neighbours: list[list[int]] = [[] for _ in kinds]
     for one, other in ties:
         neighbours[one].append(other)
         neighbours[other].append(one)
@@ -78,7 +81,7 @@ def graph_of(function, draw):
 class Messenger(nn.Module):
     """Each node hears from its neighbours a few times; then the gap is compared with every variable."""
 
-    def __init__(self, kinds, width=48, rounds=4):
+    def __init__(self, kinds: Vocabulary, width: int = 48, rounds: int = 4) -> None:
         super().__init__()
         self.kinds = kinds
         self.rounds = rounds
@@ -87,7 +90,7 @@ class Messenger(nn.Module):
         self.cell = nn.GRUCell(width, width)
         self.question = nn.Linear(width, width)
 
-    def forward(self, graph):
+    def forward(self, graph: Graph) -> wf.Tensor:
         """The score of each candidate."""
         states = list(self.embedding(self.kinds.encode(graph.kinds)))
         for _ in range(self.rounds):
@@ -98,7 +101,7 @@ class Messenger(nn.Module):
         return wf.stack([question @ states[candidate] for candidate in graph.candidates])
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A graph network that finds the variable that was taken out.")
     parser.add_argument("--steps", type=int, default=40, help="training steps (40)")
     parser.add_argument("--batch", type=int, default=32, help="graphs in a step (32)")
@@ -121,7 +124,7 @@ def main(arguments=None):
     model = Messenger(kinds)
     optimizer = wf.optim.Adam(model.parameters(), lr=0.005)
 
-    def loss_of(graph):
+    def loss_of(graph: Graph) -> wf.Tensor:
         return cross_entropy(model(graph), wf.tensor(graph.answer))
 
     start = time.perf_counter()

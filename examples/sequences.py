@@ -16,7 +16,7 @@ from collections import Counter
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import functions_of, source_files
+from wayfare.demo.corpus import Function, functions_of, source_files
 from wayfare.nn.functional import cross_entropy
 
 TAGS = ["parameter", "attribute", "called", "assigned", "read"]
@@ -24,28 +24,28 @@ SHORTEST, LONGEST = 5, 40
 FREQUENT = 20  # occurrences that earn a name an embedding of its own
 
 
-def tagged_names(function):
+def tagged_names(function: Function) -> list[tuple[str, str]]:
     """The names of a function in the order of its source, each with what it is for there."""
-    found = []
+    found: list[tuple[int, int, str, str]] = []
     called = {id(node.func) for node in ast.walk(function.node) if isinstance(node, ast.Call)}
     for node in ast.walk(function.node):
         match node:
             case ast.arg(arg=name):
                 found.append((node.lineno, node.col_offset, name, "parameter"))
             case ast.Name(id=name) | ast.Attribute(attr=name) if id(node) in called:
-                found.append((node.end_lineno, node.end_col_offset, name, "called"))
+                found.append((node.end_lineno or 0, node.end_col_offset or 0, name, "called"))
             case ast.Attribute(attr=name):
-                found.append((node.end_lineno, node.end_col_offset, name, "attribute"))
+                found.append((node.end_lineno or 0, node.end_col_offset or 0, name, "attribute"))
             case ast.Name(id=name, ctx=context):
                 tag = "assigned" if isinstance(context, ast.Store) else "read"
-                found.append((node.end_lineno, node.end_col_offset, name, tag))
+                found.append((node.end_lineno or 0, node.end_col_offset or 0, name, tag))
     return [(name, tag) for *_, name, tag in sorted(found)]
 
 
 class Tagger(nn.Module):
     """Reads the names of one function from both ends."""
 
-    def __init__(self, names, width=64):
+    def __init__(self, names: dict[str, wf.Tensor], width: int = 64) -> None:
         super().__init__()
         self.names = names
         self.width = width
@@ -56,7 +56,7 @@ class Tagger(nn.Module):
         self.backward_cell = nn.LSTMCell(width, width)
         self.output = nn.Linear(2 * width, len(TAGS))
 
-    def run(self, cell, inputs):
+    def run(self, cell: nn.LSTMCell, inputs: list[wf.Tensor]) -> list[wf.Tensor]:
         """The state of the cell after each input."""
         state = wf.zeros(self.width), wf.zeros(self.width)
         outputs = []
@@ -65,14 +65,14 @@ class Tagger(nn.Module):
             outputs.append(state[0])
         return outputs
 
-    def look_up(self, name):
+    def look_up(self, name: str) -> wf.Tensor:
         """A name as a vector: its own row, or what its letters spell."""
         if name in self.names:
             return self.name_embedding(self.names[name])
         letters = [self.letter_embedding(wf.tensor(ord(letter) % 128)) for letter in name]
         return self.run(self.letter_cell, letters)[-1]
 
-    def forward(self, names):
+    def forward(self, names: list[str]) -> wf.Tensor:
         """Names to scores [names, tags]."""
         inputs = [self.look_up(name) for name in names]
         ahead = self.run(self.forward_cell, inputs)
@@ -80,7 +80,7 @@ class Tagger(nn.Module):
         return self.output(wf.cat([wf.stack(ahead), wf.stack(back)], 1))
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A tagger with a character LSTM over the names in Python's library.")
     parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
     parser.add_argument("--batch", type=int, default=32, help="sequences in a step (32)")
@@ -106,7 +106,7 @@ def main(arguments=None):
     model = Tagger(names)
     optimizer = wf.optim.Adam(model.parameters(), lr=0.004)
 
-    def loss_of(pairs):
+    def loss_of(pairs: list[tuple[str, str]]) -> wf.Tensor:
         tags = wf.tensor([TAGS.index(tag) for _, tag in pairs])
         return cross_entropy(model([name for name, _ in pairs]), tags, reduction="sum")
 
@@ -131,7 +131,9 @@ def main(arguments=None):
     with wf.no_grad():
         answers = wf.map(lambda pairs: model([name for name, _ in pairs]).argmax(1), some, batch=batch)
     together = Counter(pair for pairs in train for pair in pairs)
-    usual = {name: max(TAGS, key=lambda tag, name=name: together[name, tag]) for name in counts}
+    usual: dict[str, str] = {}
+    for (name, tag), _ in together.most_common():
+        usual.setdefault(name, tag)
     total = sum(map(len, some))
     right = sum(TAGS[number] == tag for pairs, answer in zip(some, answers, strict=True)
                 for (_, tag), number in zip(pairs, answer.tolist(), strict=True))  # fmt: skip

@@ -11,39 +11,43 @@ and branches is done together.
 import argparse
 import random
 import time
+from typing import TypeAlias
 
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.corpus import split_by_file
-from wayfare.demo.syntax import read_trees
+from wayfare.demo.syntax import Tree, read_trees
 from wayfare.demo.words import Vocabulary
 from wayfare.nn.functional import cross_entropy
+
+# The number of a node's kind, and its children.
+Encoded: TypeAlias = "tuple[wf.Tensor, list[Encoded]]"
 
 
 class TreeReader(nn.Module):
     """The state of a node comes from its kind and from the states of its children."""
 
-    def __init__(self, kinds, classes, width=64):
+    def __init__(self, kinds: int, classes: int, width: int = 64) -> None:
         super().__init__()
         self.embedding = nn.Embedding(kinds, width)
         self.cell = nn.ChildSumTreeLSTMCell(width, width)
         self.output = nn.Linear(width, classes)
 
-    def climb(self, node):
+    def climb(self, node: Encoded) -> tuple[wf.Tensor, wf.Tensor]:
         kind, children = node
         return self.cell(self.embedding(kind), [self.climb(child) for child in children])
 
-    def forward(self, tree):
+    def forward(self, tree: Encoded) -> wf.Tensor:
         h, _ = self.climb(tree)
         return self.output(h)
 
 
-def encoded(tree, kinds):
+def encoded(tree: Tree, kinds: Vocabulary) -> Encoded:
     """A tree as (number of its kind, subtrees); the number is a tensor, made once and not at every step."""
     return kinds.encode([tree.kind])[0], [encoded(child, kinds) for child in tree.children]
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A Tree-LSTM over Python's own syntax trees.")
     parser.add_argument("--steps", type=int, default=100, help="training steps (100)")
     parser.add_argument("--batch", type=int, default=64, help="trees in a step (64)")
@@ -53,19 +57,19 @@ def main(arguments=None):
 
     wf.manual_seed(0)
     draw = random.Random(0)
-    train, held_out = split_by_file(read_trees(), seed=0)
-    kinds = Vocabulary.of([[node.kind for node in named.tree] for named in train], at_least=3)
-    classes = sorted({named.label for named in train})
+    parts = split_by_file(read_trees(), seed=0)
+    kinds = Vocabulary.of([[node.kind for node in named.tree] for named in parts[0]], at_least=3)
+    classes = sorted({named.label for named in parts[0]})
     train, held_out = (
         [(encoded(named.tree, kinds), wf.tensor(classes.index(named.label))) for named in part]
-        for part in (train, held_out)
+        for part in parts
     )
     print(f"{len(train)} trees to learn from, {len(held_out)} held out; a name begins with {', '.join(classes)}")
 
     model = TreeReader(len(kinds), len(classes))
     optimizer = wf.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)
 
-    def loss_of(tree, label):
+    def loss_of(tree: Encoded, label: wf.Tensor) -> wf.Tensor:
         return cross_entropy(model(tree), label)
 
     start = time.perf_counter()

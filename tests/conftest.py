@@ -30,7 +30,45 @@ def pytest_configure(config):
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     settings.cache_folder = folder
+    # And their secret too, of this process and of those that tests start.
+    os.environ["XDG_STATE_HOME"] = str(config.rootpath / ".pytest_cache" / "state")
+    settings.cache_secret = config.rootpath / ".pytest_cache" / "state" / "wayfare" / "kernels.key"
     hear_ctrl_c()
+
+
+# Of tests made by the hundred (every op, every layer, scenarios of strangers) `make test` runs this many of each kind.
+SAMPLE = 10
+# What takes long by itself: whole trainings, whole benchmarks, thousands of calls, programs written at random.
+LONG = (
+    "backend/test_fuzz.py", "batched/test_limits.py", "batched/test_random_programs.py", "benchmarks/",
+    "compiled/test_lifetime.py", "compiled/test_profile.py", "compiled/test_random_programs.py",
+    "compiled/test_staleness_training.py", "data/test_workers.py", "debug/test_leaks.py", "demo/",
+    "fusion/test_plan_counts.py", "fusion/test_random_graphs.py", "fusion/test_records.py", "onnx/test_export_loops.py",
+    "onnx/test_inspect_fuzz.py", "optim/test_optimizer.py", "oracle/test_random_programs.py", "oracle/test_tutorials",
+    "profile/test_three_rows.py", "program/test_hostile.py", "program/test_lying.py", "test_every_record_native.py",
+    "test_examples.py", "test_without_llvm.py", "view/test_views.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark as long what only `make test-all` runs: of each large family, all but some tests that lie spread over it."""
+    families = {}
+    for item in items:
+        families.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    here = config.rootpath / "tests"
+    for (path, _), family in families.items():
+        every = -(-len(family) // SAMPLE)
+        is_long = path.relative_to(here).as_posix().startswith(LONG)
+        for place, item in enumerate(family):
+            if is_long or place % every:
+                item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def signals_are_heard():
+    """Python drops an exception raised in a callback of the garbage collector, such as the one Hypothesis sets: a
+    Ctrl-C that comes during a collection would be lost, and a test that presses it would wait for ever."""
+    gc.callbacks.clear()
 
 
 @pytest.fixture(autouse=True)

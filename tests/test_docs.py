@@ -152,7 +152,7 @@ def test_readme_has_something_to_run():
 
 def test_links_between_pages_lead_somewhere():
     broken = []
-    for path in PAGES:
+    for path in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         # Code in a line may look like a link too: `model["embed"](ids)`.
         prose = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)|src=\"([^\"]+)\"", prose):
@@ -160,6 +160,15 @@ def test_links_between_pages_lead_somewhere():
             if "://" not in target and not (path.parent / target).exists():
                 broken.append(f"{path.relative_to(ROOT)} → {target}")
     assert not broken, "\n".join(broken)
+
+
+def test_files_that_engineers_are_sent_to_exist():
+    missing = []
+    for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(r"`((?:wayfare|tests|tools|benchmarks|docs|examples)/[\w./]*)`", text)
+        missing += [f"{path.name}: {name}" for name in named if not (ROOT / name).exists()]
+    assert not missing, "\n".join(missing)
 
 
 # The checker itself, on pages of a few lines.

@@ -42,7 +42,7 @@ NO_FORM = {
 NO_FOLD = {
     "max_at": "a value and its place at once", "min_at": "a value and its place at once",
     "pool_sum": "windows that overlap", "max_pool": "windows that overlap",
-    "adaptive_max_pool": "windows of many sizes",
+    "adaptive_max_pool": "windows of many sizes", "median_of_all": "a rank, not a fold",
     "sum_to": "its forward takes the native sum itself",
 }  # fmt: skip
 # Rounded once, or not at all: the same bits as NumPy's.

@@ -27,8 +27,8 @@ ALLOWED = {
 ALLOWED |= {
     f"wayfare.state.{name}"
     for name in (
-        "STATE", "UNUSUAL", "StaleCall", "Watcher", "batcher", "changed_mode", "recorder", "runs_here", "watcher",
-        "watchers",
+        "STATE", "UNUSUAL", "StaleCall", "Watcher", "about_to_change", "batcher", "called_by_user", "changed_mode",
+        "may_look", "recorder", "runs_here", "watcher", "watchers",
     )
 }  # fmt: skip
 ALLOWED |= {f"wayfare.graph.epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}

@@ -131,7 +131,10 @@ def test_ci_runs_make_test_with_the_referee():
     assert any(f'"{torch}"' in line and '"expecttest"' in line for line in lines)
 
 
-@pytest.mark.parametrize("target", ["help", "demo", "test", "lint", "bench", "docs", "clean"])
+TARGETS = ["help", "demo", "test", "test-all", "test-core", "test-long", "lint", "bench", "docs", "clean"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_knows_target(target):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^{target}:.*## \S", makefile, re.MULTILINE)

@@ -145,7 +145,7 @@ ONE = [wf.ones(2)]
         (lambda: descend.at_rows(wf.tensor([0]), ONE[0], wf.ones(1), rate=None), TypeError, "not NoneType"),
         (lambda: descend(ONE, [wf.ones(3)], rate=1.0), RuntimeError, r"shapes \[2\] and \[3\]"),
         (lambda: descend([wf.ones(2, dtype=wf.int64)], ONE, rate=1.0), RuntimeError, "int64"),
-        (lambda: descend([wf.ones(1).expand(2)], ONE, rate=1.0), RuntimeError, "shared by broadcasting"),
+        (lambda: descend([wf.ones(1).expand(2)], ONE, rate=1.0), RuntimeError, "share memory"),
         (lambda: wf.vmap(lambda x: descend([x], [x], rate=1.0))(wf.ones(2, 2)), RuntimeError, "inside vmap"),
     ],
 )  # fmt: skip

@@ -124,7 +124,7 @@ def public_members(classes):
     """The public methods and properties that these classes define and that have something to say, by name."""
     names = sorted({name for cls in classes for name in vars(cls) if not name.startswith("_")})
     for name in names:
-        member = getattr(classes[0], name)
+        member = getattr(classes[0], name, None)  # None: a name that is left out, which only tells what to write
         # The getters of a named tuple's fields are Python's.
         if says_something(member) and not text_of(member).startswith("Alias for field number"):
             yield name, member

@@ -6,17 +6,13 @@ The names, signatures and semantics are PyTorch's wherever it has them; what is 
 each subject are listed in the module that defines them.
 """
 
-# ruff: noqa: E402 - the warnings filter comes first
-
 import importlib as _importlib
 import inspect as _inspect
+import sys as _sys
 import typing as _typing
-import warnings as _warnings
 from math import e, inf, nan, pi
 
-# Division by zero and the like give inf or nan, as in PyTorch, without NumPy's warning about our own lines.
-_warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"wayfare\.")
-
+# isort: split
 from wayfare import ops as _ops  # noqa: F401, I001 - fills the registry before anything reads it
 from wayfare import autograd, backends, cuda, errors, func, linalg, nn, signal, special, testing, utils
 from wayfare import interop as _interop  # noqa: F401 - these three install methods of Tensor
@@ -32,8 +28,10 @@ from wayfare.autograd.modes import (
     set_grad_enabled,
 )
 from wayfare.autograd.transforms import vmap
+from wayfare import tracebacks as _tracebacks
 from wayfare.functions import generator as random
 from wayfare.fused import fused
+from wayfare.instead import MissingModules as _MissingModules
 from wayfare.instead import no_such_name as _no_such_name
 from wayfare.functions._guard import guarded as _guarded
 from wayfare.functions import arithmetic as _arithmetic
@@ -202,6 +200,8 @@ __all__ += _threads.__all__
 __all__ += _writes.__all__
 
 newaxis = None
+_tracebacks.install()
+_sys.meta_path.append(_MissingModules)
 
 # Names of the package answer a wrong argument with a sentence. Methods, and functions that check their operands
 # themselves, stay bare: they are the hot path.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import Any
 
@@ -24,9 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--folder", action="store_true", help="print the folder alone")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Do what the options say with the store of the settings."""
+def run(options: argparse.Namespace) -> int:
+    """Do what the options say with the store of the settings; returns the exit status."""
     store = default_store()
+    if store.folder is not None and store.folder.exists() and not store.folder.is_dir():
+        print(f"wayfare cache: {str(store.folder)!r} is no folder. Set WAYFARE_CACHE to one, or to off.",
+              file=sys.stderr)  # fmt: skip
+        return 1
     if options.json:
         print(json.dumps(as_dict(store), indent=2))
     elif options.folder:
@@ -38,6 +43,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"Removed {counted(count, 'kernel')}, {bytes_text(size)}, from {store.folder}")
     else:
         show(store, Page())
+    return 0
 
 
 def as_dict(store: Store) -> dict[str, Any]:

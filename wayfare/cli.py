@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from wayfare import cache_report, doctor
 from wayfare.demo import command as demo_command
@@ -19,8 +20,15 @@ from wayfare.view import command as view_command
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that does not keep quiet about help that could not be written."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        (file or sys.stderr).write(message or "")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="wayfare", description="Wayfare: the computation graph, drawn as plain Python runs."
     )
     parser.add_argument("--version", action="version", version=f"wayfare {__version__}")
@@ -62,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
             report = doctor.examine()
             print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))
         case "cache":
-            cache_report.run(options)
+            status = cache_report.run(options)
     # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
     sys.stdout.flush()
     return status
@@ -70,18 +78,45 @@ def _run(options: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    if sys.stderr is None:  # closed; what is printed to it would go to the output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open
+    if sys.stdout is None:
+        return _said("standard output is closed, so there is nowhere to write to")
+    try:
+        return _answer(argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return PIPE_CLOSED
+    except OSError as error:
+        if error.filename is not None:
+            return _said(f"cannot use {os.fsdecode(error.filename)!r}: {error.strerror}")
+        _drop_output()
+        return _said(f"cannot write to standard output: {error.strerror or error}")
+
+
+def _answer(argv: Sequence[str] | None) -> int:
     parser = _parser()
-    options = parser.parse_args(argv)
+    try:
+        options = parser.parse_args(argv)
+    except SystemExit:
+        sys.stdout.flush()  # of --help and --version
+        raise
     if options.command is None:
         parser.print_help()
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A stream that cannot write "·" or "→" shows a question mark for it; that is no reason to stop.
         sys.stdout.reconfigure(errors="replace")
-    try:
-        return _run(options)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+    return _run(options)
+
+
+def _said(sentence: str) -> int:
+    print(f"wayfare: {sentence}.", file=sys.stderr)
+    return 1
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: the interpreter would try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

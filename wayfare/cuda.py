@@ -8,11 +8,16 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from wayfare.errors import OperationError
+from wayfare.instead import LEFT_OUT, no_such_name
 
 __all__ = [
     "device_count", "empty_cache", "is_available", "is_initialized", "manual_seed", "manual_seed_all",
     "max_memory_allocated", "memory_allocated", "synchronize",
 ]  # fmt: skip
+
+# As a package it may be asked for modules: `import wayfare.cuda.amp` is answered with advice.
+__path__: list[str] = []
+_NO_GPU = "there is no GPU support yet; ask wf.cuda.is_available() first"
 
 
 def is_available() -> bool:
@@ -59,6 +64,4 @@ def synchronize(device: Any = None) -> NoReturn:
 
 
 def __getattr__(name: str) -> NoReturn:
-    if name == "amp":
-        raise AttributeError("wayfare.cuda.amp: there is no mixed precision; leave autocast and GradScaler out")
-    raise AttributeError(f"wayfare.cuda.{name}: there is no GPU support yet; ask wf.cuda.is_available() first")
+    raise no_such_name(__name__, name, LEFT_OUT[__name__].get(name, _NO_GPU))

@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.pool import Block
-from wayfare.backend.writes import tick
-from wayfare.errors import GraphError
+from wayfare.backend.pool import Lease
+from wayfare.backend.quiet import COMPLAINTS, quietly
+from wayfare.backend.writes import tick, written_after
+from wayfare.errors import GraphError, InPlaceError
 from wayfare.graph.node import Node
+from wayfare.graph.view import View
 from wayfare.op import REGISTRY, VALUE, ByName, Op, explain_failure
 from wayfare.site import INSIDE
 from wayfare.state import NO_GRAD, STATE, UNUSUAL, Mode
-from wayfare.tensor import Tensor, View, wrap
+from wayfare.tensor import Tensor, wrap
 
 _ndarray = np.ndarray
 _asarray = np.asarray
@@ -51,13 +53,13 @@ def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         else:
             out = op.large(*arrays, **attrs)
     except Exception as error:
-        raise explain_failure(op, [t.spec for t in inputs], attrs, error) from None
+        out = _again(op, inputs, attrs, error)
     for t in inputs:
         if t._view is not None:
             t._renew()
     record = op.vjp is not None and (mode is None or mode.grad) and any([t._requires_grad for t in inputs])
     if record and any([t._extras is not None for t in inputs]):
-        refuse_inference(op, inputs)
+        refuse_marked(op, inputs)
     several = out.__class__ is tuple or out.__class__ is list
     if several:
         outputs = tuple([wrap(_asarray(o)) for o in out])
@@ -88,7 +90,7 @@ def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
         forward = op.forward if x.size < op.large_from else op.large
         out = forward(x, **attrs) if attrs else forward(x)
     except Exception as error:
-        raise explain_failure(op, [a.spec], attrs, error) from None
+        out = _again(op, (a,), attrs, error)
     if out.__class__ is not _ndarray:
         out = _asarray(out)
     t = _new_tensor(Tensor)
@@ -101,7 +103,7 @@ def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
     dtype = out.dtype
     if record and a._requires_grad and (not attrs or dtype.kind == "f"):
         if a._extras is not None:
-            refuse_inference(op, (a,))
+            refuse_marked(op, (a,))
         t._requires_grad = True
         t._edge = node = Node()
         node.op = op
@@ -142,7 +144,7 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
         forward = op.forward if x.size < op.large_from else op.large
         out = forward(x, y)
     except Exception as error:
-        raise explain_failure(op, [a.spec, b.spec], _NO_ATTRS, error) from None
+        out = _again(op, (a, b), _NO_ATTRS, error)
     if out.__class__ is not _ndarray:
         out = _asarray(out)
     t = _new_tensor(Tensor)
@@ -156,7 +158,7 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
     needs_b = b._requires_grad
     if record and (needs_a or needs_b):
         if a._extras is not None or b._extras is not None:
-            refuse_inference(op, (a, b))
+            refuse_marked(op, (a, b))
         t._requires_grad = True
         t._edge = node = Node()
         node.op = op
@@ -205,7 +207,7 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         forward = op.forward
         out = forward(x, y, z)
     except Exception as error:
-        raise explain_failure(op, [a.spec, b.spec, c.spec], _NO_ATTRS, error) from None
+        out = _again(op, (a, b, c), _NO_ATTRS, error)
     t = _new_tensor(Tensor)
     t._array = out
     t._grad = t._view = t._extras = None
@@ -215,7 +217,7 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     needs = (a._requires_grad, b._requires_grad, c._requires_grad)
     if record and True in needs and out.dtype.kind == "f":
         if a._extras is not None or b._extras is not None or c._extras is not None:
-            refuse_inference(op, (a, b, c))
+            refuse_marked(op, (a, b, c))
         t._requires_grad = True
         t._edge = node = Node()
         node.op = op
@@ -242,6 +244,19 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         t._requires_grad = False
         t._edge = None
     return t
+
+
+def _again(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exception) -> Any:
+    """An op that failed: run once more if only NumPy complained of the numbers, else the error to show."""
+    if isinstance(error, COMPLAINTS):
+        arrays = [t._array for t in inputs]
+        large = max([x.size for x in arrays], default=0) >= op.large_from
+        try:
+            with quietly():
+                return (op.large if large else op.forward)(*arrays, **attrs)
+        except Exception as other:
+            error = other
+    raise explain_failure(op, [t.spec for t in inputs], attrs, error) from None
 
 
 def new_node(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Node:
@@ -296,22 +311,32 @@ def record_many(
 def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> None:
     """Tie a view to its base, if NumPy gave a view and not a copy."""
     base: Any = out._array.base
-    if base is None or base.__class__ is Block or not (base is source._array or base is source._array.base):
+    if base is None or isinstance(base, Lease) or not (base is source._array or base is source._array.base):
         return
-    step = ((op.name, tuple(attrs.items())),)
-    if source._view is None:
-        out._view = View(source, step, source._edge)
-    else:
-        out._view = View(source._view.base, source._view.path + step, source._view.base_edge)
+    out._view = View(source, op.name, attrs)
 
 
-def refuse_inference(op: Op, inputs: tuple[Tensor, ...]) -> None:
-    """A tensor made under inference_mode has no version and no history: it may not be kept for a gradient."""
+def refuse_marked(op: Op, inputs: tuple[Tensor, ...]) -> None:
+    """Refuse what may not be kept for a gradient, or has lost the one it had. A tensor made under inference_mode has no
+    version and no history; what a custom Function handed through shows memory that others write to."""
     needs = tuple(t._requires_grad for t in inputs)
     for t, kept in zip(inputs, op.keeps(needs)[1], strict=True):
-        if kept == VALUE and t._extras is not None and "inference" in t._extras:
+        if t._extras is None:
+            continue
+        if kept == VALUE and "inference" in t._extras:
             raise GraphError(f"{op.name}: a tensor made under inference_mode cannot be kept for a gradient",
                              fix="Clone it outside inference_mode first.")  # fmt: skip
+        if "handed_through" in t._extras:
+            refuse_stale(t, op.name)
+
+
+def refuse_stale(t: Tensor, name: str) -> None:
+    """What a custom Function handed through has the Function's gradient, which knows nothing of a write since."""
+    function, made = t._extras["handed_through"]  # type: ignore[index]
+    if written_after(t._array, made):
+        raise InPlaceError(f"{name}: this {t.spec} shows memory that the custom Function {function} was given or made, "
+                           "and it was written in place since: the gradient would not notice",
+                           fix=f"Return a .clone() from {function}.forward, or write to one.")  # fmt: skip
 
 
 def _after(

@@ -6,9 +6,11 @@ Each class is also the built-in exception that PyTorch raises in its place, so `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 from wayfare.expression import drawn
+from wayfare.settings import settings
 from wayfare.site import Site, user_frame
 
 
@@ -33,6 +35,9 @@ class WayfareError(Exception):
         super().__init__(self._text())
         if self.about_operands:
             self._show(drawn(frame))
+        if frame is not None and settings.traceback != "full":
+            # Where the traceback ends: a debugger begins there, and not inside the library.
+            self.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
 
     def came_from(self, module: Any, layer: str, path: str) -> None:
         """Note a module on the way up: the layer where it happened (`layer`) or a way down to the last one (`path`)."""
@@ -102,6 +107,45 @@ class MissingKeyError(WayfareError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows its text as a literal
 
 
+# What PyTorch raises in one place is not always what a reader expects there. These are both, so that either is caught.
+
+
+class MismatchError(ShapeError, OperationError, ValueError):
+    """Sizes that differ where they must be equal, or numbers that do not fit: PyTorch has a ValueError there."""
+
+
+class RefusedArgumentError(ArgumentError, RuntimeError):
+    """An argument whose value makes no sense, where PyTorch has a RuntimeError."""
+
+
+class WrongKindError(ArgumentTypeError, ValueError, RuntimeError):
+    """Something of the wrong kind (no tensor, no number), where PyTorch has a ValueError or a RuntimeError."""
+
+
+class NoSuchDimensionError(ShapeError, OperationError, ArgumentError, IndexError):
+    """A dimension or an element that what is given does not have: PyTorch has an IndexError there."""
+
+
+class NotSupportedError(DTypeError, OperationError, NotImplementedError):
+    """An element type that an op cannot take, where PyTorch has a NotImplementedError."""
+
+
+class NoSuchDTypeError(DTypeError, ArgumentTypeError):
+    """Something that is no element type of Wayfare's."""
+
+
+class NotWrittenError(OperationError, NotImplementedError):
+    """A method that a subclass must write and has not."""
+
+
+class MissingEntryError(MissingKeyError, ArgumentError, ArgumentTypeError):
+    """An entry that a dictionary of the user's must have."""
+
+
+class RequirementError(ShapeError, ArgumentError, AssertionError):
+    """Sizes or arguments that a layer or a dataset cannot be made or called with: PyTorch asserts them."""
+
+
 class GraphError(WayfareError, RuntimeError):
     """Something asked of the graph that it cannot give: a second backward, a missing gradient, a stale value."""
 
@@ -116,6 +160,10 @@ class AnomalyError(WayfareError, RuntimeError):
 
 class CheckError(WayfareError, RuntimeError):
     """A compiled call that did something else than its Python does."""
+
+
+class OutOfMemoryError(WayfareError, RuntimeError, MemoryError):
+    """Something that the machine has no memory for."""
 
 
 class LinAlgError(WayfareError, RuntimeError):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ast
 import itertools
-import linecache
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from wayfare.site import source_lines
 
 # An expression of more lines is not shown, nor a list of more tensors.
 _MOST_LINES = 12
@@ -56,7 +57,7 @@ def _drawn(frame: FrameType, op: str, specs: Sequence[Any]) -> str:
         return ""
     first, last, start, end = place
     assert first is not None and last is not None and start is not None and end is not None
-    source = linecache.getlines(code.co_filename, frame.f_globals)
+    source = source_lines(code.co_filename, frame.f_globals)
     if last > len(source) or last - first >= _MOST_LINES:
         return ""
     lines = [line.rstrip("\n") for line in source[first - 1 : last]]

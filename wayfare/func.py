@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from wayfare.autograd.transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from wayfare.errors import ArgumentTypeError, OperationError
+from wayfare.autograd.jacobians import hessian, jacfwd, jacrev
+from wayfare.autograd.transforms import grad, grad_and_value, jvp, linearize, vjp, vmap
+from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, WrongKindError
 from wayfare.functions.join import stack
 from wayfare.graph.epoch import structure_changed
 from wayfare.nn.module import Module
 from wayfare.tensor import Tensor
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "stack_module_state", "vjp",
-    "vmap",
+    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
+    "stack_module_state", "vjp", "vmap",
 ]  # fmt: skip
 
 
@@ -30,19 +31,24 @@ def functional_call(
     """Call a module with other tensors in the place of its parameters and buffers, which are given by path.
 
     A tensor that the module holds under several paths is replaced under all of them (`tie_weights`). With `strict`,
-    every parameter and buffer must be given. The module is the same after the call, whatever happens in it; a buffer
-    that it assigns anew is found in the dictionary that gave the old one.
+    every parameter and buffer must be given, and nothing else. The module is the same after the call, whatever happens
+    in it; a buffer that it assigns anew is found in the dictionary that gave the old one.
     """
     if not isinstance(module, Module):
         raise ArgumentTypeError(f"functional_call: takes an nn.Module, not {type(module).__name__}")
     parts = _parts(parameter_and_buffer_dicts)
     given = {key: value for part in parts for key, value in part.items()}
+    if len(given) < sum(map(len, parts)):
+        repeated = [key for key in given if sum(key in part for part in parts) > 1]
+        raise ArgumentError(f"functional_call: {', '.join(repeated)} appeared in multiple dictionaries",
+                            fix="Give each tensor once.")  # fmt: skip
     places: dict[str, tuple[dict[str, Any], str]] = {}
     for path, inside in module.named_modules(remove_duplicate=False):
         for name, kind in inside._names.items():
             if kind != "module":
                 places[f"{path}.{name}" if path else name] = (inside.__dict__, name)
-    unknown = [key for key in given if key not in places]
+    unknown = [key for key in given if key not in places and strict]
+    given = {key: value for key, value in given.items() if key in places}
     absent = [key for key in places if key not in given and strict]
     if unknown or absent:
         said = [f"it has no {', '.join(unknown)}"] * bool(unknown) + [f"{', '.join(absent)} are missing"] * bool(absent)
@@ -78,8 +84,8 @@ def _parts(given: Any) -> list[Mapping[str, Tensor]]:
     for part in parts:
         if not isinstance(part, Mapping):
             said = f"not {type(part).__name__}" if part is given else f"one of them is a {type(part).__name__}"
-            raise ArgumentTypeError(f"functional_call: takes a dictionary of tensors by path, {said}",
-                                    fix="Give dict(module.named_parameters()), or a tuple of such.")  # fmt: skip
+            raise WrongKindError(f"functional_call: takes a dictionary of tensors by path, {said}",
+                                 fix="Give dict(module.named_parameters()), or a tuple of such.")  # fmt: skip
     return parts
 
 

@@ -7,15 +7,16 @@ every view of it renews its own when next used.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from wayfare.backend.pool import owns_memory
-from wayfare.backend.writes import note_write, tick, version, version_at
-from wayfare.eager import pack, record_one
+from wayfare.backend.quiet import COMPLAINTS
+from wayfare.backend.writes import check_memory, note_write, tick, version, version_at
+from wayfare.eager import pack, record_one, refuse_stale
 from wayfare.errors import InPlaceError, OperationError, ShapeError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
@@ -29,6 +30,8 @@ def check_writable(t: Tensor, name: str) -> None:
     """Refuse a write that would lose a gradient."""
     mode = STATE.mode
     if mode is not None and mode.executor is not None:
+        if mode.batcher is not None:
+            mode.batcher.changes(t, f"{name} writes to a tensor that all examples see")
         stands: Tensor | None = mode.executor.behind(t)
         if stands is None:
             return
@@ -37,9 +40,7 @@ def check_writable(t: Tensor, name: str) -> None:
     if t._extras is not None and "inference" in t._extras and not current().inference:
         raise InPlaceError(f"{name}: a tensor made under inference_mode cannot be written outside it",
                            fix="Write to a .clone() of it.")  # fmt: skip
-    if not t._array.flags.writeable:
-        raise InPlaceError(f"{name}: the memory of this {t.spec} is read-only or shared by broadcasting",
-                           fix="Write to a .clone() of it.")  # fmt: skip
+    check_memory(t._array, name)
 
 
 def check_history(t: Tensor, name: str) -> None:
@@ -47,14 +48,23 @@ def check_history(t: Tensor, name: str) -> None:
     if not current().grad:
         return
     if t.requires_grad and t._edge is None:
-        raise InPlaceError(f"{name}: a leaf that requires a gradient cannot be written in place while recording",
+        raise InPlaceError(f"{name}: a leaf variable that requires grad cannot be changed by an in-place operation "
+                           "while recording",
                            fix="Do it under `with wf.no_grad():`, or write to a copy.")  # fmt: skip
     view = t._view
+    shown = t if view is None else view.base
+    if shown._extras is not None and "handed_through" in shown._extras:
+        function = shown._extras["handed_through"][0]
+        raise InPlaceError(f"{name}: this {t.spec} shows memory that the custom Function {function} was given or made; "
+                           "written in place while recording, the Function's own gradient would be lost",
+                           fix=f"Return a .clone() from {function}.forward, or write under "
+                           "`with wf.no_grad():`.")  # fmt: skip
     if view is None or not view.base._requires_grad:
         return
     if view.base._edge is None:
-        raise InPlaceError(f"{name}: this is a view of a leaf that requires a gradient; writing in place would "
-                           "lose it", fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
+        raise InPlaceError(f"{name}: this is a view of a leaf variable that requires grad; an in-place operation "
+                           "would lose its gradient",
+                           fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
     if not t._requires_grad:
         raise InPlaceError(f"{name}: this view was made under no_grad, of a tensor that requires a gradient; written "
                            "in place while recording, the gradient would not notice",
@@ -104,7 +114,10 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
     check_result(t, result, name)
     if result._edge is not None:
         _keep_old_values(t, result, since)
-    np.copyto(t._array, result._array, casting="unsafe")
+    try:
+        np.copyto(t._array, result._array, casting="unsafe")
+    except COMPLAINTS:
+        pass  # A number too large for this dtype is inf; NumPy complains when all is written.
     note_write(t._array)
     if since is not None:
         _keep_in_place(t, result, since)
@@ -186,11 +199,16 @@ def rewrite(t: Tensor, history: Tensor) -> None:
 def stand_alone(t: Tensor) -> None:
     """If nobody else can see the base any more (it was a step on the way, `conv(x).view(n, -1)`), the view needs none.
 
-    Any other view of that memory would hold the base too, so counting its references is enough.
+    Any other view of that memory would hold the base too. So we let go of it, and look whether it is still there.
     """
     view = t._view
-    if view is not None and sys.getrefcount(view.base) <= 2:  # the view's own, and this call's
-        t._view = None
+    if view is None:
+        return
+    base, again = ref(view.base), view.of(None)
+    t._view = view = None
+    if (held := base()) is not None:
+        again.base = held
+        t._view = again
 
 
 def renew(t: Tensor) -> None:
@@ -202,6 +220,8 @@ def renew(t: Tensor) -> None:
     if base._view is not None:
         # The base itself took another look at its memory (`base.t_()`); what it was before is the base now.
         base = view.base = base._view.base
+    if base._extras is not None and "handed_through" in base._extras and t._requires_grad and current().grad:
+        refuse_stale(base, "a view")
     if base._edge is view.base_edge:
         return
     view.base_edge = base._edge

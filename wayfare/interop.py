@@ -18,8 +18,8 @@ from wayfare.tensor import Tensor, fill
 
 
 def _op_of(ufunc: Any) -> Op | None:
-    """The elementwise op whose forward is this very NumPy function."""
-    return next((op for op in REGISTRY.values() if op.forward is ufunc), None)
+    """The elementwise op whose forward is this very NumPy function, or makes use of it."""
+    return next((op for op in REGISTRY.values() if getattr(op.forward, "ufunc", op.forward) is ufunc), None)
 
 
 def array_ufunc(self: Tensor, ufunc: Any, how: str, *inputs: Any, **options: Any) -> Any:
@@ -86,7 +86,8 @@ def reduce_tensor(self: Tensor, protocol: Any) -> tuple[Any, ...]:
     if self.requires_grad and not self.is_leaf:
         raise GraphError("pickle: only leaves can be pickled, this tensor was computed and its history cannot travel",
                          fix="Use .detach() to leave the history behind.")  # fmt: skip
-    return rebuilt, (type(self), self._read("pickle"), self.requires_grad, getattr(self, "_role", None))
+    array = self._read("pickle")  # after this it is an ordinary tensor, if it was still to be computed
+    return rebuilt, (type(self), array, self.requires_grad, getattr(self, "_role", None))
 
 
 def rebuilt_generator(state: Tensor) -> Generator:

@@ -42,6 +42,7 @@ from wayfare.functions.systems import (
     tensorinv,
     tensorsolve,
 )
+from wayfare.instead import no_such_name as _no_such_name
 from wayfare.op import REGISTRY as _REGISTRY
 from wayfare.spec import normal_dim as _normal_dim
 from wayfare.tensor import Tensor
@@ -95,4 +96,4 @@ def __getattr__(name: str) -> NoReturn:
             f"wf.linalg.{name}: the eigenvalues of a general matrix are complex numbers, which Wayfare does not have. "
             f"For a symmetric matrix use wf.linalg.{instead}."
         )
-    raise AttributeError(f"module 'wayfare.linalg' has no attribute {name!r}")
+    raise _no_such_name("wayfare.linalg", name)

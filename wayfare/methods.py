@@ -7,6 +7,7 @@ from typing import Any
 from wayfare.autograd.backward import backward as _run
 from wayfare.errors import ArgumentTypeError
 from wayfare.functions._public import add_property, method
+from wayfare.instead import LEFT_OUT, NotThere
 from wayfare.tensor import Tensor
 
 
@@ -64,3 +65,15 @@ def get_device(self: Tensor) -> int:
 add_property("_base", _base_of)
 add_property("is_cpu", _on_cpu)
 add_property("is_sparse", _not_sparse)
+
+_LEFT_OUT = LEFT_OUT["wayfare.Tensor"]
+for _name in _LEFT_OUT:
+    setattr(Tensor, _name, NotThere("wayfare.Tensor", _name))
+
+
+def _names(self: Tensor) -> list[str]:
+    """The names that a tensor has; of those left out, asking for one only tells what to write."""
+    return [name for name in object.__dir__(self) if name not in _LEFT_OUT]
+
+
+Tensor.__dir__ = _names  # type: ignore[assignment]

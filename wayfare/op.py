@@ -16,15 +16,21 @@ parameters are *called* decides what a node keeps alive until backward:
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from wayfare.backend.expr import LoopError
-from wayfare.errors import OperationError, WayfareError
+from wayfare.errors import OperationError, OutOfMemoryError, WayfareError
 from wayfare.flops import FAMILIES, Work, unknown
-from wayfare.spec import spec_of
+from wayfare.signature import Signature
+from wayfare.spec import OF_NUMPY, spec_of
+from wayfare.units import bytes_text
 
 Forward = Callable[..., Any]
 Infer = Callable[..., Any]
@@ -61,6 +67,12 @@ class joint:
         self.rule = rule
 
 
+def checks_values(forward: Forward) -> Forward:
+    """Mark a forward, or a formula, that looks at the numbers and refuses some: an index out of range, say."""
+    forward.checks_values = True  # type: ignore[attr-defined]
+    return forward
+
+
 @dataclass(eq=False, slots=True)
 class Op:
     """One op. `vjp` is a tuple with a rule (or None) per input, or `joint(rule)`, or None: not differentiable."""
@@ -73,6 +85,8 @@ class Op:
     batch: BatchRule
     samples: Callable[[Any], Iterable[Sample]]
     reference: Callable[..., Any]
+    # What it may be called with, for those who do not trust the caller. Every op of the registry has one.
+    signature: Signature | None = field(default=None, repr=False)
     formula: Callable[..., Any] | None = None
     # How many outputs: 1 gives a bare array, more a tuple. None: depends on the attributes.
     outputs: int | None = 1
@@ -96,6 +110,8 @@ class Op:
     kinds: str = "biuf"
     # What the gradient node is called, as PyTorch does: "MulBackward0".
     grad_name: str = ""
+    # Which inputs a node lists in `next_functions`, in PyTorch's order; None: all that can have a gradient.
+    listed: tuple[int, ...] | None = None
     # What a node keeps when (only the first, only the second, both) inputs want a gradient.
     keep_first: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
     keep_second: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
@@ -111,10 +127,15 @@ class Op:
     onnx: str | Callable[..., Any] | NotExportable | None = field(default=None, repr=False)
     # One rule for each of one or two inputs: what the backward pass has a fast lane for.
     simple_rules: bool = False
+    # Does the forward look at the numbers, and refuse some (see `checks_values`)?
+    checks_values: bool = False
     # How much arithmetic a call is, where the rule of the family does not say it.
     work: Work | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        self.checks_values = any([getattr(f, "checks_values", False) for f in (self.forward, self.formula)])
+        if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:
+            self.listed = tuple(i for i, rule in enumerate(self.vjp) if rule is not None)
         if not self.grad_name:
             self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
         self.simple_rules = isinstance(self.vjp, tuple) and len(self.vjp) <= 2 and None not in self.vjp
@@ -173,6 +194,7 @@ def _mode(name: str) -> int:
     return DROP if name.startswith("_") else SPEC if name.endswith("_spec") else VALUE
 
 
+@lru_cache(4096)
 def _kept_by(rule: Rule, skip: int, arity: int) -> tuple[int, tuple[int, ...]]:
     """Read a rule's positional parameters after `m[, needs], g`: the output, then the inputs."""
     modes: list[int] = []
@@ -205,13 +227,14 @@ def _spec_of_any(value: Any) -> Any:
 
 
 REGISTRY: dict[str, Op] = {}
+_PARTS = ("forward", "infer", "batch", "samples", "reference", "signature")
 
 
 def register(op: Op) -> Op:
     """Enter a record; an incomplete or doubly named one is refused by name."""
     if op.name in REGISTRY:
         raise ValueError(f"op {op.name!r} is registered twice")
-    missing = [part for part in ("forward", "infer", "batch", "samples", "reference") if getattr(op, part) is None]
+    missing = [part for part in _PARTS if getattr(op, part) is None]
     if missing:
         raise ValueError(f"op {op.name!r} lacks {', '.join(missing)}")
     REGISTRY[op.name] = op
@@ -273,18 +296,50 @@ def explain_failure(op: Op, specs: Sequence[Any], attrs: dict[str, Any], error: 
     if isinstance(error, WayfareError) and not isinstance(error, LoopError):
         error.failed_on(op.name, specs)
         return error
+    shown = ", ".join(map(repr, specs))
+    if isinstance(error, MemoryError):
+        return memory_error(op.name, error, shown)
     try:
-        op.infer(*specs, **attrs)
+        made = op.infer(*specs, **attrs)
+        for spec in made if isinstance(made, (tuple, list)) else (made,):
+            if math.prod(spec.shape) * spec.dtype.itemsize > sys.maxsize:  # NumPy cannot even count them
+                return no_memory(op.name, spec.shape, spec.dtype.numpy, shown)
     except WayfareError as sentence:
         sentence.failed_on(op.name, specs)
         return sentence
     except Exception:
         pass
-    shown = ", ".join(map(repr, specs))
     return _fallback_error(op, shown, error)
+
+
+_WAY_OUT = (
+    "Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient is wanted, "
+    "wf.utils.checkpoint.checkpoint where one is."
+)
+
+
+def no_memory(op: str, shape: Sequence[int], dtype: Any, given: str = "") -> OutOfMemoryError:
+    """The error of an array that the machine has no room for; `dtype` is NumPy's, `given` what the op was called on."""
+    numpy_dtype = np.dtype(dtype)
+    known = OF_NUMPY.get(numpy_dtype)
+    what = f"{known.short if known is not None else numpy_dtype}[{','.join(map(str, shape))}]"
+    size = math.prod(shape) * numpy_dtype.itemsize
+    source = f", from {given}" if given else ""
+    return OutOfMemoryError(f"{op}: not enough memory for {what} ({bytes_text(size)}){source}", fix=_WAY_OUT)
+
+
+def memory_error(op: str, error: MemoryError, given: str = "") -> MemoryError:
+    """NumPy's complaint, or Python's, as our own; one that is ours already stays as it is."""
+    if isinstance(error, WayfareError):
+        return error
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if shape is not None and dtype is not None:
+        return no_memory(op, shape, dtype, given)
+    what = f" for the result from {given}" if given else ""
+    return OutOfMemoryError(f"{op}: not enough memory{what}", fix=_WAY_OUT)
 
 
 def _fallback_error(op: Op, shown: str, error: BaseException) -> WayfareError:
     from_numpy = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return OperationError(f"{op.name}: cannot compute this on {shown}: {from_numpy}")
+    return OperationError(f"{op.name}: cannot compute this{' on ' * bool(shown)}{shown}: {from_numpy}")
 

@@ -111,9 +111,12 @@ def tensor_text(t: Tensor) -> str:
     named = {default_dtype(), int64, bool_}
     if t.dtype not in named or (values.size == 0 and t.dtype is not default_dtype()):
         suffixes.append(f"dtype={t.dtype}")
-    node = t.grad_fn
-    if node is not None:
-        suffixes.append(f"grad_fn=<{node.name()}>")
+    # A tensor that is still to be computed knows what made it, without a node.
+    told = getattr(t, "_history_name", None)
+    node = None if told else t.grad_fn
+    history = told() if told else "" if node is None else node.name()
+    if history:
+        suffixes.append(f"grad_fn=<{history}>")
     elif t.requires_grad:
         suffixes.append("requires_grad=True")
     text = prefix + body

@@ -5,13 +5,12 @@ It is by columns and every text stands in it once, so that a hundred thousand va
 
 from __future__ import annotations
 
-import linecache
 import os
 from datetime import UTC, datetime
 from types import CodeType
 from typing import Any
 
-from wayfare.site import Site, locate
+from wayfare.site import Site, locate, source_lines
 from wayfare.version import __version__
 
 FORMAT, VERSION = "wayfare-run", 1
@@ -85,7 +84,7 @@ class Places:
         """The files, with the lines that were run and those around them."""
         found = []
         for filename, (_, lines) in self._files.items():
-            source = linecache.getlines(filename)
+            source = source_lines(filename)
             wanted = sorted({n for line in lines for n in range(line - _AROUND, line + _AROUND + 1)})
             code = {str(n): source[n - 1].rstrip("\n") for n in wanted if 1 <= n <= len(source)}
             found.append({"name": os.path.basename(filename) or filename, "code": code})

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _MB = 2**20
 
 
-def _number(name: str, default: int) -> int:
+def _number(name: str, default: int, least: int = 0) -> int:
+    """A number of the environment. What is none is named once, and the default holds."""
+    text = os.environ.get(name, "").strip()
     try:
-        return int(os.environ.get(name, ""))
+        number = int(text or default)
     except ValueError:
-        return default
-
-
-def _positive(name: str, default: int) -> int:
-    number = _number(name, default)
-    return number if number > 0 else default
+        number = least - 1
+    if text and number < least:
+        warnings.warn(f"settings: {name}={text!r} is not a whole number of at least {least}, so the default holds",
+                      stacklevel=2)  # fmt: skip
+    return number if text == "" or number >= least else default
 
 
 def _cache_folder() -> Path | None:
@@ -32,6 +34,19 @@ def _cache_folder() -> Path | None:
             return Path(said).expanduser().absolute()
         return _system_caches() / "wayfare" / "kernels"
     except (RuntimeError, OSError):  # a user without a home, a working folder that is gone
+        return None
+
+
+def _cache_secret() -> Path | None:
+    """Where the user's secret of the kernel cache is: apart from the kernels, which may be named elsewhere."""
+    try:
+        if sys.platform in ("win32", "darwin"):
+            base = _system_caches() if sys.platform == "win32" else Path.home() / "Library" / "Application Support"
+        else:
+            named = os.environ.get("XDG_STATE_HOME", "")
+            base = Path(named) if os.path.isabs(named) else Path.home() / ".local" / "state"
+        return base / "wayfare" / "kernels.key"
+    except (RuntimeError, OSError):
         return None
 
 
@@ -84,11 +99,14 @@ class Settings:
     statistics_threshold: int = field(default_factory=lambda: _number("WAYFARE_STATISTICS_THRESHOLD", 1000))
     # The folder of compiled kernels, and how many bytes may be in it. WAYFARE_CACHE=off keeps none.
     cache_folder: Path | None = field(default_factory=_cache_folder)
+    cache_secret: Path | None = field(default_factory=_cache_secret)
     cache_limit: int = field(default_factory=lambda: _MB * max(_number("WAYFARE_CACHE_LIMIT", 256), 0))
     # How many bytes of memory are kept to be used again; 0 turns the pool off.
     pool_limit: int = field(default_factory=_pool_limit)
     # How many threads share a large loop.
-    num_threads: int = field(default_factory=lambda: _positive("WAYFARE_NUM_THREADS", _processors()))
+    num_threads: int = field(default_factory=lambda: _number("WAYFARE_NUM_THREADS", _processors(), 1))
+    # "full" shows the library's own frames in tracebacks too.
+    traceback: str = field(default_factory=lambda: os.environ.get("WAYFARE_TRACEBACK", "").strip().lower() or "user")
     printing: PrintOptions = field(default_factory=PrintOptions)
 
 

@@ -11,10 +11,20 @@ import copy
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+def whole_path(filename: str) -> str:
+    """A file's path from the root; as it is where there is no working directory any more, as under a test's own."""
+    try:
+        return os.path.abspath(filename)
+    except OSError:
+        return filename
+
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # NumPy, copy and with-blocks call back into the engine; the line that called them is the user's.
@@ -27,7 +37,7 @@ class _Inside(dict[str, bool]):
     """File name → is it part of the engine? One dictionary look-up on the hot path."""
 
     def __missing__(self, filename: str) -> bool:
-        path = os.path.abspath(filename)
+        path = whole_path(filename)
         inside = path.startswith(_PACKAGE) and not path.startswith(_USER_PARTS)
         inside = inside or path.startswith(_THROUGH) or filename.startswith("<wayfare ")
         self[filename] = inside
@@ -35,6 +45,15 @@ class _Inside(dict[str, bool]):
 
 
 INSIDE = _Inside()
+
+
+def is_ours(filename: str) -> bool:
+    """Is it a file of the library itself?"""
+    return INSIDE[filename] and not os.path.abspath(filename).startswith(_THROUGH)
+
+
+# The file name of a frame that stands for the user's where there is none: an example of `wf.map` that is all library.
+NO_LINE = "<wf.map>"
 
 
 class Site(NamedTuple):
@@ -50,7 +69,17 @@ class Site(NamedTuple):
     @property
     def text(self) -> str:
         """The source text of the line, stripped; empty when the source is not to be had."""
-        return linecache.getline(self.filename, self.line).strip()
+        lines = source_lines(self.filename)
+        return lines[self.line - 1].strip() if 1 <= self.line <= len(lines) else ""
+
+
+def source_lines(filename: str, names: dict[str, Any] | None = None) -> list[str]:
+    """The lines of a source file; `names` are the globals of its module, which may know of a loader.
+
+    Every piece of code that `exec` compiled is called `<string>`, and so is the code of `python -c`, whose lines
+    Python 3.13 knows. Whose they are cannot be told, so none are given.
+    """
+    return [] if filename == "<string>" else linecache.getlines(filename, names)
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
@@ -59,6 +88,25 @@ def user_frame(depth: int = 1) -> FrameType | None:
     while frame is not None and INSIDE[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame
+
+
+def outside_frames() -> int:
+    """The `stacklevel` of a warning of the caller's that points at the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and INSIDE[frame.f_code.co_filename]:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+# Has this Python `sys.monitoring`? Where it has not, a look at `sys.gettrace()` tells all, at less cost.
+MONITORS = hasattr(sys, "monitoring")
+# Asks `sys.monitoring`, which debuggers may use from Python 3.12 on, who is registered as the debugger (tool 0).
+_get_tool: Callable[[int], str | None] | None = getattr(getattr(sys, "monitoring", None), "get_tool", None)
+
+
+def is_debugged() -> bool:
+    """Does somebody follow this thread line by line: a trace function such as pdb's, or a debugger that monitors?"""
+    return sys.gettrace() is not None or (_get_tool is not None and _get_tool(0) is not None)
 
 
 def locate(code: CodeType | None, offset: int) -> Site | None:

@@ -8,7 +8,7 @@ from typing import Any, Final, SupportsIndex, overload
 
 import numpy as np
 
-from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
+from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, NoSuchDTypeError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -94,8 +94,8 @@ def as_dtype(value: Any, *, op: str = "dtype") -> DType:
     if "complex" in text:
         raise DTypeError(f"{op}: complex numbers ({text}) are not supported by Wayfare",
                          fix="Keep the real and imaginary parts as two real tensors.")  # fmt: skip
-    raise DTypeError(f"{op}: {text!r} is not a dtype Wayfare has",
-                     fix="Its dtypes are " + ", ".join(d.name for d in DTYPES) + ".")  # fmt: skip
+    raise NoSuchDTypeError(f"{op}: {text!r} is not a dtype Wayfare has",
+                           fix="Its dtypes are " + ", ".join(d.name for d in DTYPES) + ".")  # fmt: skip
 
 
 class Device:
@@ -126,6 +126,13 @@ class Device:
 
     def __hash__(self) -> int:
         return hash((self.type, self.index))
+
+    def __enter__(self) -> Device:
+        """New tensors are made on this device: with one kind of device, as they are anyway."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 CPU: Final = Device("cpu")

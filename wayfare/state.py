@@ -6,10 +6,13 @@ is a Mode, installed by a `with` block and restored when it ends.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol
+
+from wayfare.site import INSIDE
 
 
 class Executor(Protocol):
@@ -49,6 +52,9 @@ class CallOut(Protocol):
     def undo(self) -> None:
         """Put the Python state back as it was before the last `run`."""
 
+    def left(self) -> Any:
+        """The Python state that `run` changes, as it is now, for a comparison."""
+
 
 class StaleCall(Exception):
     """A call-out would no longer do what was recorded."""
@@ -59,8 +65,6 @@ class Recorder(Executor, Protocol):
 
     # What tells a recorder from other executors.
     records: bool
-    # Is Python only followed along what was recorded before?
-    follows: bool
 
     def calling(self, call: CallOut) -> AbstractContextManager[None]:
         """What happens inside belongs to this call-out; entered around the real call."""
@@ -70,6 +74,9 @@ class Recorder(Executor, Protocol):
 
     def draw(self, generator: Any, key: tuple[int, int]) -> None:
         """A random key was taken from a generator; one that was put back gives the same key again."""
+
+    def flag_set(self, t: Any, what: str) -> None:
+        """Something about a tensor is set that is no number: `requires_grad`, `retain_grad()`."""
 
     def give_up(self, reason: str) -> NoReturn:
         """What happens here cannot be done again without Python."""
@@ -87,14 +94,26 @@ class Batcher(Executor, Protocol):
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The same for a module of the user's, if its forward only computes."""
 
+    def shows(self, tensors: tuple[Any, ...]) -> bool:
+        """May a check look at the numbers of these tensors?"""
+
+    def is_view(self, t: Any, shape: tuple[int, ...]) -> bool:
+        """Could the tensor have that shape without a copy?"""
+
     def settle(self) -> None:
         """Run all that is pending, and make every tensor an ordinary one."""
 
     def for_real(self, function: Callable[[], Any]) -> Any:
         """Run what cannot be recorded, on ordinary tensors."""
 
-    def changing(self) -> None:
-        """Something that calls count on is about to change."""
+    def born(self, thing: Any) -> None:
+        """An array of its own memory, or a module, was made by the example that runs."""
+
+    def flag_set(self, t: Any, what: str) -> None:
+        """Something about a tensor is about to be set that is no number."""
+
+    def changes(self, thing: Any, how: str) -> None:
+        """A tensor or a module is about to change (None: something of the whole process)."""
 
 
 class Watcher:
@@ -152,6 +171,11 @@ class Mode:
         watcher: Watcher | None = None,
     ) -> None:
         self.grad = grad
+        # Who looks on and wants everything to happen on the user's own line wants no batches; hooks for what is kept
+        # must see it when it is.
+        if getattr(executor, "batches", False):
+            watched = not all([w is None or w.allows_batches for w in (anomaly, watcher)])
+            executor = None if watched or saved_hooks is not None else executor
         self.executor = executor
         self.inference = inference
         # Who looks for bad numbers (also a Watcher), or None.
@@ -187,12 +211,18 @@ class _State(threading.local):
     copies: list[tuple[Any, Any]] | None = None
     # The example of `wf.map` that runs line by line; None outside of one.
     example: Any = None
+    # Is a forward derivative being made of reverse mode? Then a rule that is by design not the adjoint of its op (as in
+    # PyTorch: each of several writes to one place has the gradient of that place) must be it.
+    exact: bool = False
 
 
 STATE = _State()
 _ORDINARY = Mode()
 # The commonest unusual state is one object, so that the hot path knows it by identity.
 NO_GRAD = Mode(grad=False)
+
+# Threads that run examples of `wf.map` one by one, in the ordinary state: each example has random numbers of its own.
+LOOPING: set[int] = set()
 
 # Threads that are not in the ordinary state. The hot path asks whether this is empty before it looks at its own
 # thread's mode, because a thread-local look-up costs four times as much.
@@ -221,11 +251,24 @@ def runs_here() -> bool:
     return STATE.mode is None or STATE.mode.executor is None
 
 
+def may_look(*tensors: Any) -> bool:
+    """May a check look at the numbers of these tensors? Not where they are only traced, or still to be computed."""
+    mode = STATE.mode
+    if mode is None or mode.executor is None:
+        return True
+    return mode.batcher is not None and mode.batcher.shows(tensors)
+
+
 def recorder() -> Any | None:
     """The executor in force in this thread if it is a `Recorder`, else None."""
     mode = STATE.mode if UNUSUAL else None
     executor = mode.executor if mode is not None else None
     return executor if getattr(executor, "records", False) else None
+
+
+def called_by_user(depth: int) -> bool:
+    """Is the code so many frames above the caller of this function the user's, and not ours?"""
+    return not INSIDE[sys._getframe(depth + 1).f_code.co_filename]
 
 
 def recorder_around() -> Any | None:
@@ -260,6 +303,20 @@ def batcher() -> Any | None:
     """The executor in force in this thread if it is a `Batcher`, else None."""
     mode = STATE.mode if UNUSUAL else None
     return None if mode is None else mode.batcher
+
+
+def flag_set(t: Any, what: str) -> None:
+    """Something about a tensor is about to be set that is no number: `requires_grad`, `retain_grad()`."""
+    for executor in (recorder(), batcher()):
+        if executor is not None:
+            executor.flag_set(t, what)
+
+
+def about_to_change(thing: Any, how: str) -> None:
+    """A tensor or a module is about to change (None: something of the whole process): examples of a map take turns."""
+    batching = batcher()
+    if batching is not None:
+        batching.changes(thing, how)
 
 
 class outer_mode:

@@ -12,27 +12,18 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.grad_layout import in_layout_of
+from wayfare.backend.quiet import in_dtype
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import version
-from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError
+from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.fusion.sizes import Dim, Number, plain
 from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, Node, StructureHandle, unroll
+from wayfare.graph.view import View
 from wayfare.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
-from wayfare.state import STATE, UNUSUAL, batcher, recorder
+from wayfare.state import STATE, UNUSUAL, about_to_change, batcher, flag_set, recorder
 from wayfare.tensor_methods import TensorMethods
-
-
-class View:
-    """How a tensor looks into another's memory: the base and the view ops that lead from it."""
-
-    __slots__ = ("base", "base_edge", "path")
-
-    def __init__(self, base: Tensor, path: tuple[Any, ...], base_edge: Any) -> None:
-        self.base = base
-        self.path = path
-        # The base's history when this view's own was made; another one means it has been written into.
-        self.base_edge = base_edge
 
 
 class Tensor(TensorMethods):
@@ -123,23 +114,23 @@ class Tensor(TensorMethods):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Ask for a gradient (or no longer ask). Leaves only."""
+        if requires_grad is not True and requires_grad is not False:
+            raise WrongKindError(f"requires_grad: must be True or False, not {requires_grad!r}")
         if self._edge is not None:
             if requires_grad:
                 return self
-            raise GraphError("requires_grad_: only a leaf can stop requiring a gradient; this tensor was computed",
+            raise GraphError("requires_grad_: only a leaf variable can stop requiring grad; this tensor was computed",
                              fix="Use .detach() to cut it from its history.")  # fmt: skip
         if requires_grad and self._array.dtype.kind != "f":
-            raise OperationError(f"requires_grad_: only floating-point tensors have gradients, this is {self.dtype}",
-                                 fix="Convert it with .float() first.")  # fmt: skip
+            raise OperationError("requires_grad_: only floating-point tensors can require gradients, this is "
+                                 f"{self.dtype}", fix="Convert it with .float() first.")  # fmt: skip
         if requires_grad and self._extras is not None and "inference" in self._extras:
             raise GraphError("requires_grad_: a tensor made under inference_mode cannot join the graph",
                              fix="Make it outside inference_mode, or .clone() it there.")  # fmt: skip
-        if UNUSUAL and self._requires_grad is not bool(requires_grad):
-            batching = batcher()
-            if batching is not None:
-                batching.changing()  # It counts on what tensors require.
+        if UNUSUAL and self._requires_grad is not requires_grad:
+            flag_set(self, "requires_grad")
             structure_changed()
-        self._requires_grad = bool(requires_grad)
+        self._requires_grad = requires_grad
         return self
 
     @property
@@ -170,11 +161,11 @@ class Tensor(TensorMethods):
             watching = recorder()
             if watching is not None:
                 if self._grad.__class__ is Rows:
-                    self._grad = wrap(self._grad.dense())
+                    self._grad = wrap(in_layout_of(self._grad.dense(), self._array))
                 watching.grad_read(self)
         grad = self._grad
         if grad.__class__ is Rows:
-            grad = self._grad = wrap(grad.dense())
+            grad = self._grad = wrap(in_layout_of(grad.dense(), self._array))
         return grad  # type: ignore[no-any-return]
 
     @grad.setter
@@ -184,10 +175,9 @@ class Tensor(TensorMethods):
                 raise ArgumentTypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
             if value.shape != self.shape or value.dtype is not self.dtype:
                 raise OperationError(f"grad: a gradient of {value.spec} does not fit a tensor of {self.spec}")
-        if UNUSUAL:
-            watching = recorder()
-            if watching is not None:
-                watching.grad_written(self, value)
+        if UNUSUAL and (watching := recorder()) is not None:
+            watching.grad_written(self, value)
+        about_to_change(self, "it sets the .grad of a tensor")
         self._grad = value
 
     @grad.deleter
@@ -205,7 +195,7 @@ class Tensor(TensorMethods):
             return None
         found = rows.by_row()
         if found is None:
-            self._grad = wrap(rows.dense())
+            self._grad = wrap(in_layout_of(rows.dense(), self._array))
             return None
         return wrap(found[0]), wrap(found[1])
 
@@ -218,20 +208,22 @@ class Tensor(TensorMethods):
     def data(self, value: Tensor) -> None:
         if not isinstance(value, Tensor):
             raise ArgumentTypeError(f"data must be a Tensor, not {type(value).__name__}")
+        if self._requires_grad and value._array.dtype.kind != "f":
+            raise OperationError(f"data: what requires a gradient holds floating-point numbers, not {value.dtype}")
+        if UNUSUAL and (batching := batcher()) is not None:
+            batching.changes(self, "it sets the .data of a tensor")
+            batching.settle()  # what is pending counts on the memory it had
         self._array = value._array
 
     def detach(self) -> Tensor:
         """The same memory, cut from the history; writes in place are still noticed."""
-        out = wrap(self._array)
-        if UNUSUAL:
-            watching = recorder()
-            if watching is not None:
-                watching.detached(self, out)
-        return out
+        return wrap(self._array)
 
     @property
     def _version(self) -> int:
         """How many times its memory was written in place."""
+        if UNUSUAL and (watching := recorder()) is not None:
+            watching.notices("it reads how often a tensor was written")
         return version(self._array)
 
     def _renew(self) -> None:
@@ -262,6 +254,7 @@ class Tensor(TensorMethods):
         if not self.requires_grad:
             raise GraphError("retain_grad: this tensor requires no gradient",
                              fix="Compute it from a tensor with requires_grad=True.")  # fmt: skip
+        flag_set(self, "retain_grad()")
         unroll(self.grad_fn)
         node = self.grad_fn
         if node is not None:
@@ -294,7 +287,7 @@ class Tensor(TensorMethods):
         """The one element as a Python number."""
         array = self._read("item()")
         if array.size != 1:
-            raise OperationError(f"item: needs a tensor of one element, this is {self.spec}",
+            raise OperationError(f"item: needs a tensor of one element, a scalar, this is {self.spec}",
                                  fix="Use .tolist() for all of them.")  # fmt: skip
         return array.item()
 
@@ -305,15 +298,21 @@ class Tensor(TensorMethods):
     def __bool__(self) -> bool:
         array = self._read("bool()")
         if array.size != 1:
-            raise OperationError(f"bool: the truth of {self.spec} is ambiguous",
-                                 fix="Use .any() or .all(), or compare one element.")  # fmt: skip
+            count = "more than one value" if array.size else "no value"
+            raise OperationError(f"bool: the truth of {self.spec}, {count}, is ambiguous",
+                                 fix="Use .any() or .all(), .numel() > 0, or compare one element.")  # fmt: skip
         return bool(array.item())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._number("float"))
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number("int"))
+
+    def _number(self, name: str) -> Any:
+        if (array := self._read("item()")).size != 1:  # a ValueError here and a RuntimeError in item(), as in PyTorch
+            raise ArgumentError(f"{name}: only a one-element tensor becomes a Python scalar, this is {self.spec}")
+        return array.item()
 
     def __index__(self) -> int:
         if self._array.dtype.kind not in "iub" or self._array.size != 1:
@@ -321,10 +320,10 @@ class Tensor(TensorMethods):
         return int(self.item())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._number("complex"))
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 else object.__format__(self, spec)
+        return format(self._read("format()").item(), spec) if self.ndim == 0 else object.__format__(self, spec)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -333,10 +332,12 @@ class Tensor(TensorMethods):
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.ndim == 0:
-            raise ArgumentTypeError("iter: a 0-dim tensor cannot be iterated")
+            raise ArgumentTypeError("iter: a 0-dim tensor is a scalar, which cannot be iterated")
         return iter(self.unbind(0))
 
     def __contains__(self, value: Any) -> bool:
+        if not isinstance(value, (Tensor, bool, int, float, complex, np.generic)):
+            raise WrongKindError(f"in: a tensor holds numbers, and a {type(value).__name__} is none")
         return bool(np.any(self._read("in") == (value._read("in") if isinstance(value, Tensor) else value)))
 
     # Tensors are keys by identity; the C-level hash keeps dictionaries of them fast.
@@ -347,7 +348,7 @@ class Tensor(TensorMethods):
     def numpy(self, *, force: bool = False) -> Array:
         """The same memory as a NumPy array."""
         if self.requires_grad and not force:
-            raise OperationError("numpy: this tensor requires a gradient, which NumPy would lose",
+            raise OperationError("numpy: this tensor requires grad, and NumPy would lose its gradient",
                                  fix="Use .detach().numpy().")  # fmt: skip
         return self._read("numpy()")
 
@@ -370,7 +371,7 @@ class Tensor(TensorMethods):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._edge is not None:
-            raise GraphError("deepcopy: only leaves can be copied deeply, this tensor was computed",
+            raise GraphError("deepcopy: only a leaf variable can be copied deeply, this tensor was computed",
                              fix="Use .detach().clone().")  # fmt: skip
         out = self.__class__.__new__(self.__class__)
         fill(out, self._array.copy())
@@ -391,11 +392,8 @@ def _in_the_role_of(original: Tensor, copy: Tensor) -> Tensor:
 def fill(tensor: Tensor, array: Array) -> Tensor:
     """Set the slots of a bare Tensor."""
     tensor._array = array
-    tensor._edge = None
     tensor._requires_grad = False
-    tensor._grad = None
-    tensor._view = None
-    tensor._extras = None
+    tensor._edge = tensor._grad = tensor._view = tensor._extras = None
     return tensor
 
 
@@ -415,7 +413,8 @@ def constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
     key = (value.__class__, value, dtype)
     found = _CONSTANTS.get(key)
     if found is None:
-        found = wrap(np.asarray(plain(value)).astype(dtype))
+        array = np.asarray(plain(value))
+        found = wrap(array.astype(dtype) if value == 0 else in_dtype(array, dtype, True))
         found._array.flags.writeable = False
         if isinstance(value, (Dim, Number)):  # A trace follows where it came from.
             found._extras = {"size": value}

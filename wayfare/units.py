@@ -37,6 +37,13 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
+def plain(text: str) -> str:
+    """A text as one line without control characters, which could do something to a terminal: they are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def _scaled(count: float, step: int, units: tuple[str, ...]) -> str:
     size = float(count)
     for unit in units[:-1]:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from wayfare.autograd.modes import no_grad
 from wayfare.backend.update import Update
-from wayfare.backend.writes import note_write
+from wayfare.backend.writes import check_memory, note_write
 from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, InPlaceError, OperationError, ShapeError
 from wayfare.state import STATE, UNUSUAL, batcher, recorder
 from wayfare.tensor import Tensor
@@ -112,9 +112,7 @@ class FusedUpdate:
         places = rows._array
         arrays = [t._array for t in tensors]
         for t in written:
-            if not t._array.flags.writeable:
-                raise InPlaceError(f"{self.name}: the memory of this {t.spec} is read-only or shared by broadcasting",
-                                   fix="Give a .clone() of it.")  # fmt: skip
+            check_memory(t._array, self.name)
         try:
             for k in update.written:
                 arrays[k] = arrays[k].take(places, axis=0)
@@ -141,6 +139,7 @@ class FusedUpdate:
         if mode is not None and mode.executor is not None:
             batching = batcher()
             if batching is not None:
+                batching.changes(None, f"{self.name} updates tensors that all examples see")
                 batching.settle()  # What was recorded before must still see the old values.
                 return
             raise OperationError(f"{self.name}: an update in place cannot run inside vmap, fused or a trace",

@@ -139,9 +139,9 @@ def compiled(m: Any, mode: str, step: Callable[..., Any]) -> Callable[..., Any]:
         return step
     if not hasattr(m, "compile"):
         raise Unavailable(f"{m.__name__} has no compile().")
-    how = {} if mode == "compiled" else {"replay": mode}
+    how = {} if mode == "compiled" else {"check": False}
     if not how.keys() <= signature(m.compile).parameters.keys():
-        raise Unavailable(f"{m.__name__}.compile() has no replay=.")
+        raise Unavailable(f"{m.__name__}.compile() has no check=.")
     made: Callable[..., Any] = m.compile(step, **how)
     return made
 

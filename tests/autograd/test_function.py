@@ -5,7 +5,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.autograd import Function, once_differentiable
-from wayfare.errors import GraphError, InPlaceError, ShapeError
+from wayfare.errors import GraphError, InPlaceError, OperationError, ShapeError
 
 
 class Cube(Function):
@@ -180,3 +180,13 @@ def test_saved_tensors_are_freed_with_the_graph():
 
 def test_no_gradient_wanted_no_node():
     assert Cube.apply(wf.ones(2)).grad_fn is None
+
+
+def test_inside_vmap_a_function_of_what_all_examples_share_runs_once():
+    x, w = wf.tensor([[1.0, 2.0], [3.0, 4.0]]), wf.tensor([2.0, 3.0], requires_grad=True)
+    y = wf.vmap(lambda row: row * Cube.apply(w))(x)
+    assert y.tolist() == [[8.0, 54.0], [24.0, 108.0]]
+    y.sum().backward()
+    assert w.grad.tolist() == [48.0, 162.0]
+    with pytest.raises(OperationError, match="static method vmap"):
+        wf.vmap(Cube.apply)(x)

@@ -7,14 +7,14 @@ import pytest
 
 import wayfare as wf
 from tests.backend.test_commands import place_of, places, run
-from wayfare.backend import few_rows, native, products
+from wayfare.backend import command_products, few_rows, native
+from wayfare.backend.blas import openblas
 from wayfare.backend.command import Place, whole
 from wayfare.backend.commands import Commands
 from wayfare.backend.counters import counted
 from wayfare.backend.expr import apply, load
 from wayfare.backend.loop import elementwise
 from wayfare.backend.machine import machine
-from wayfare.backend.products import openblas
 
 pytestmark = pytest.mark.skipif(not native.available() or openblas() is None, reason="no OpenBLAS or no llvmlite here")
 RNG = np.random.default_rng(1)
@@ -168,7 +168,7 @@ def test_a_stack_of_small_ones_is_shared_by_the_crew():
     close(out, a @ b)
 
 
-def test_blas_is_left_as_it_was_found():
+def test_blas_is_left_as_it_was_found(monkeypatch):
     blas = openblas()
     number = blas._get()
     commands, seen = Commands(), []
@@ -178,25 +178,18 @@ def test_blas_is_left_as_it_was_found():
     every = places(*arrays, *outs)
     for k in range(3):
         assert commands.product(every[k], every[k], every[3 + k])
-    real = blas.keep_to_one
-    try:
-        blas.keep_to_one = lambda: (seen.append(1), real())
-        with counted() as counts:
-            run(commands, *arrays, *outs)
-    finally:
-        del blas.keep_to_one
-    assert blas._get() == number and seen == [1] and counts.products_run == 3
+    real = blas._set
+    monkeypatch.setattr(blas, "_set", lambda threads: (seen.append(threads), real(threads)))
+    with counted() as counts:
+        run(commands, *arrays, *outs)
+    assert blas._get() == number and seen == [1, number] and counts.products_run == 3
     for a, out in zip(arrays, outs, strict=True):
         close(out, a @ a)
     # Small ones alone need no word with BLAS.
     commands = Commands()
     assert commands.product(every[0], every[0], every[3])
-    try:
-        blas.keep_to_one = lambda: seen.append(2)
-        run(commands, *arrays, *outs)
-    finally:
-        del blas.keep_to_one
-    assert seen == [1]
+    run(commands, *arrays, *outs)
+    assert seen == [1, number]
 
 
 def test_nothing_to_add_up():
@@ -226,7 +219,7 @@ def test_what_blas_cannot_do_is_refused(monkeypatch):
     assert not commands.product(a.seen((2, 3, 4), (48, 16, 4)), b, out.seen((3, 3, 5), (60, 20, 4)))
     assert not commands.product(a, b, out.seen((5, 3), (12, 4)))
     assert not commands.product(a, b, Place(2, 0, (3, 5), (40, 8), np.dtype("float64")))
-    monkeypatch.setattr(products, "openblas", lambda: None)
+    monkeypatch.setattr(command_products, "openblas", lambda: None)
     assert not commands.product(a, b, out)
     assert commands.describe() == ""
 

@@ -229,3 +229,52 @@ def test_the_interpreter_ends_without_a_crash(how, tmp_path):
 def test_an_error_ends_the_program_as_ever(tmp_path):
     done = run("kernel([x]); raise ValueError('mine')", tmp_path)
     assert done.returncode == 1 and done.stderr.rstrip().endswith("ValueError: mine")
+
+
+CROWDED = """
+import ctypes, threading, time
+import wayfare as wf
+from wayfare.backend import crew
+
+wf.set_num_threads(2)
+crew.prepare()
+crew.threads()
+time.sleep(1)  # the helper is there
+caller, came, who, slow = threading.get_ident(), threading.Event(), [], True
+
+def work(_block):
+    who.append(threading.get_ident())
+    if who[-1] != caller:
+        came.set()
+        time.sleep(0.05)  # as if another program had its processor
+    elif slow:
+        came.wait(10)
+
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(work)
+address = ctypes.cast(function, ctypes.c_void_p).value
+blocks = (ctypes.c_int64 * 2)()
+
+def run():
+    who.clear()
+    came.clear()
+    crew.run(address, ctypes.addressof(blocks), 2, 8)
+    return set(who)
+
+alone = 0.02
+for turn in range(5):
+    assert len(run()) == 2 and len(who) == 2 and crew.times_crowded() == turn + 1
+    if turn < 4:
+        time.sleep(alone + 0.02)
+        alone *= 2
+slow = False
+assert run() == {caller} and len(who) == 2  # for a while it does without
+time.sleep(alone + 0.02)
+slow = True
+assert len(run()) == 2  # and then tries again
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no helpers on Windows")
+def test_where_helpers_get_no_processor_the_caller_does_without_them_for_a_while():
+    done = subprocess.run([sys.executable, "-c", CROWDED], cwd=ROOT, timeout=100, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

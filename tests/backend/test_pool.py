@@ -97,6 +97,8 @@ def test_small_arrays_do_not_come_from_the_pool():
         lambda a: np.frombuffer(a, np.uint8),
         lambda a: a.ctypes,
         lambda a: a.base,
+        lambda a: memoryview(a.base),
+        lambda a: np.frombuffer(a.base, np.uint8),
     ],
 )
 def test_a_block_is_kept_while_anything_looks_into_it(look):

@@ -7,7 +7,8 @@ import pytest
 
 import wayfare as wf
 from wayfare.backend import native, products
-from wayfare.backend.products import _shared_out, openblas, stack_product
+from wayfare.backend.blas import openblas
+from wayfare.backend.products import _shared_out, stack_product
 
 needs_native = pytest.mark.skipif(not native.available() or openblas() is None, reason="no OpenBLAS or no llvmlite")
 RNG = np.random.default_rng(1)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+import wayfare as wf
 from wayfare.backend import writes
 
 
@@ -37,3 +38,12 @@ def test_many_writes_keep_a_bounded_record_and_the_right_count():
     start = writes.tick()
     writes.note_write(array)
     assert writes.version(array) == 1001 and writes.version_at(array, start) == 1000
+
+
+def test_few_times_are_remembered_of_many_writes():
+    x = wf.zeros(2)
+    for _ in range(1000):
+        x.add_(1)
+    history = writes._history(x._array)
+    assert history.count == writes.version(x._array) == 1000 and len(history.times) <= 128
+    assert writes.version_at(x._array, history.times[-10]) == 991

@@ -31,8 +31,9 @@ def halves(x):
 
 
 NAMES = {
-    "wf": wf, "F": F, "Cube": Cube, "SumAndProduct": SumAndProduct, "blended": blended, "softer": softer, "Box": Box,
-    "compiled_mix": compiled_mix, "compiled_branch": compiled_branch, "halves": halves, "checkpoint": wf.checkpoint,
+    "wf": wf, "F": F, "nn": wf.nn, "Cube": Cube, "SumAndProduct": SumAndProduct, "blended": blended, "Box": Box,
+    "softer": softer, "compiled_mix": compiled_mix, "compiled_branch": compiled_branch, "halves": halves,
+    "checkpoint": wf.checkpoint,
 }  # fmt: skip
 
 # Each form: its source, and for each of its places the vectors that are there at the beginning.
@@ -305,7 +306,7 @@ STATEMENTS = (
     "def deeper(t, n):\n    return t if n == 0 else deeper((t @ w).tanh(), n - 1)\n{n} = deeper({a}, e.k)",
     "{n} = {a} + (lambda t: t.sin() if t.max() > 0.5 else t.cos())({b})",
     "{n} = wf.stack([x_ * y_ for x_, y_ in zip({a}, {b})])",
-    "{n} = {a}\nwhile {n}.norm() > 1.5:\n    {n} = {n} * 0.7",
+    "{n} = {a}\nwhile 1.5 < {n}.norm() < 1e6:\n    {n} = {n} * 0.7",
     "{n} = {a} * 1\n{n}.requires_grad_({n}.requires_grad)\n{n} = {n} + {b}",
     "{n} = ({a} * {b}).detach_() + {a}",
     "hs = {{}}\nhs['x'] = {a}\nhs['y'] = hs['x'] * {b}\nhs['x'] = hs['x'] + hs.pop('y')\n{n} = hs['x']",

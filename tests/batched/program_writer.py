@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 import wayfare as wf
+from tests.batched import program_effects as effects
 from tests.batched import program_parts as parts
 from tests.batched.program_parts import CHOICES, FORMS, NAMES
 from tests.batched.programs import Program
@@ -37,16 +38,17 @@ ORDERED = re.compile("kept")
 NOTHING = re.compile("$^")
 
 
-def write(seed):
-    """The program of a seed."""
+def write(seed, leaving=False):
+    """The program of a seed; `leaving` something behind, or not."""
     draw = random.Random(seed)
-    return FreeWriter(draw, seed).write() if draw.random() < 0.45 else formed(draw, seed)
+    return FreeWriter(draw, seed, leaving).write() if draw.random() < 0.45 else formed(draw, seed, leaving)
 
 
-def setting(draw, seed):
+def setting(draw, seed, leaving=False):
     """How a program is run and on what."""
+    asked = ASKED + ("one", "some") * 2 if leaving else ASKED
     return {
-        "seed": seed, "count": draw.choice((1, 2, 3, 5, 5, 8)), "way": draw.choice(WAYS), "ask": draw.choice(ASKED),
+        "seed": seed, "count": draw.choice((1, 2, 3, 5, 5, 8)), "way": draw.choice(WAYS), "ask": draw.choice(asked),
         "dtype": draw.choice(("float64", "float64", "float64", "float32")),
     }  # fmt: skip
 
@@ -54,11 +56,13 @@ def setting(draw, seed):
 # -- programs with a form --------------------------------------------------------------------------------------
 
 
-def formed(draw, seed):
+def formed(draw, seed, leaving=False):
     """A program that walks an example."""
     form = draw.choice(list(FORMS))
     text, places = FORMS[form]
     choices = {name: draw.choice(options) for name, options in CHOICES.items() if f"#{name}" in text}
+    if leaving and "memory" in choices:
+        choices["memory"] = "{}"  # what others have seen already hangs on the order in which they run
     written = []
     for place, first in places.items():
         # Whoever comes first computes what all examples share: it may not hang on who that is.
@@ -66,12 +70,12 @@ def formed(draw, seed):
         # Inner examples run side by side: in which order they add to a list is not said.
         unordered = form == "nested" and place == "step"
         forbidden = PERSONAL if alike else ORDERED if unordered else NOTHING
-        written.append((place, statements_for(draw, place, first, forbidden)))
+        written.append((place, statements_for(draw, place, first, forbidden, form if leaving else None)))
     form_and_parts = form, tuple(written), tuple(choices.items())
-    return Program(*form_and_parts, width=draw.choice((3, 3, 4, 17)), **setting(draw, seed))
+    return Program(*form_and_parts, width=draw.choice((3, 3, 4, 17)), **setting(draw, seed, leaving))
 
 
-def statements_for(draw, place, first, forbidden):
+def statements_for(draw, place, first, forbidden, leaving=None):
     """Statements of one place: new vectors out of those that are there, and `h` at the end."""
     made, statements = list(first), []
     for number in range(draw.randint(0, 5)):
@@ -79,7 +83,12 @@ def statements_for(draw, place, first, forbidden):
         pool = draw.choice(pools)
         a, b = (draw.choice(made if draw.random() < 0.5 else made[-2:]) for _ in "ab")
         name = f"n{number}" if place == "body" else f"{place[:2]}{number}"
-        statement = draw.choice(pool).format(a=a, b=b, n=name)
+        if leaving and draw.random() < 0.1:
+            way_out = effects.way_out(draw, leaving, place, a, b)
+            statements += [way_out] if way_out else []
+            continue
+        several = leaving and draw.random() < 0.6
+        statement = effects.effect(draw, a, b, name) if several else draw.choice(pool).format(a=a, b=b, n=name)
         if forbidden.search(statement):
             continue
         statements.append(statement)
@@ -97,10 +106,10 @@ FAULTS = (
 )  # fmt: skip
 
 
-def with_fault(seed):
+def with_fault(seed, leaving=False):
     """A program in which one example fails somewhere, and the number of that example."""
     draw = random.Random(seed)
-    program = formed(draw, seed)
+    program = formed(draw, seed, leaving)
     failing = draw.randrange(program.count)
     fault = draw.choice(FAULTS).format()
     number = draw.randrange(len(program.places))
@@ -134,6 +143,7 @@ class Attempt:
         self.names |= {"e": e, "x0": e.m, "x1": e.x, "x2": e.shared, "k": e.k}
         # Only one of all examples may write here.
         self.shared = [world.c0, world.c1, world.b, world.w, world.u, world.uu, world.table, e.shared]
+        self.shared += [world.things.s1, world.things.p0]
         wf.manual_seed(3)
         for statement in self.writer.statements:
             self.step(statement)
@@ -141,20 +151,23 @@ class Attempt:
     def step(self, statement):
         """Run a statement; whether it went well and left alone what others see."""
         before = [t._version for t in self.shared]
+        if statement.startswith("if "):
+            statement = statement.replace("    return ", "    _ = ")
         try:
             exec(compile(statement, "<statement>", "exec"), self.names)
         except Exception:
             return False
-        return before == [t._version for t in self.shared]
+        return self.writer.leaving or before == [t._version for t in self.shared]
 
 
 class FreeWriter:
     """Writes one free program."""
 
-    def __init__(self, draw, seed):
+    def __init__(self, draw, seed, leaving=False):
         self.draw = draw
+        self.leaving = leaving
         self.count = 0
-        self.setting = setting(draw, seed) | {"count": draw.choice((2, 3, 4, 5))}
+        self.setting = setting(draw, seed, leaving) | {"count": draw.choice((2, 3, 4, 5))}
         self.statements = []
         self.result = "None"
 
@@ -166,6 +179,8 @@ class FreeWriter:
         """The program."""
         kinds = [(patterns, True) for patterns, weight in EXPRESSIONS for _ in range(weight)]
         kinds += [(patterns, False) for patterns, weight in STATEMENTS for _ in range(weight)]
+        if self.leaving:
+            kinds += [(effects.FREE, False)] * 20 + [(others.GRADIENTS, False)] * 2
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.attempts = [Attempt(self, i) for i in range(self.setting["count"])]
@@ -215,6 +230,8 @@ class FreeWriter:
     def fill(self, pattern, **more):
         """A statement or expression with its names filled in."""
         a = self.any()
+        if "{c}" in pattern:
+            more["c"] = self.draw.choice(effects.FREE_CONDITIONS).format(a=a, b=a)
         if "{t}" in pattern:
             more["t"] = self.draw.choice(others.TARGETS).format(a=a)
         return pattern.format(a=a, b=self.mate(a), l=self.draw.choice(("x0", "x1", "x2", "c1")), **more)

@@ -5,6 +5,7 @@ import random
 import numpy as np
 
 import wayfare as wf
+from tests.batched.program_effects import Things
 from wayfare import nn
 
 WORDS = 20
@@ -51,6 +52,8 @@ class World:
                         for p in m.parameters()]  # fmt: skip
         self.common = [self.leaf((d,), self.draw.random() < 0.5) for _ in range(2)]
         self.nodes = self._dag(5)
+        self.things = Things(seed, width, dtype)
+        self.leaves += self.things.leaves
         self.memo = {}
         self.kept = {}
         # Which examples have the same sizes decides what can run together.
@@ -74,7 +77,14 @@ class World:
             "w", "b", "table", "c0", "c1", "net", "cell", "tree_cell", "gru", "u", "uu", "memo", "kept", "nodes",
             "norm", "attend", "drop",
         )  # fmt: skip
-        return {name: getattr(self, name) for name in given} | {"d": self.width, "settings": {"scale": 1.5}}
+        names = {name: getattr(self, name) for name in given} | {"d": self.width, "settings": {"scale": 1.5}}
+        return names | self.things.names()
+
+    def shared(self):
+        """All tensors that every example may see and change."""
+        buffers = [b for m in (self.net, self.norm) for b in m.buffers()]
+        made = [self.w, self.b, self.table, self.c0, self.c1, self.u, self.uu, *self.common, *buffers]
+        return [*made, *[node.x for node in self.nodes], *self.things.tensors()]
 
     def _example(self, index):
         e, d, draw = Example(), self.width, self.draw

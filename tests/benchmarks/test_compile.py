@@ -77,14 +77,14 @@ def test_the_halting_model_takes_different_ways_none_of_them_narrowly():
 
 def test_a_mode_is_asked_of_the_library():
     asked = []
-    fake = SimpleNamespace(__name__="fake", compile=lambda step, replay=None: asked.append(replay) or step)
-    for mode in ("eager", "fused Adam", "compiled", "static", "dynamic"):
+    fake = SimpleNamespace(__name__="fake", compile=lambda step, check=None: asked.append(check) or step)
+    for mode in ("eager", "fused Adam", "compiled", "unchecked"):
         assert steps.compiled(fake, mode, len) is len
-    assert asked == [None, "static", "dynamic"]
+    assert asked == [None, False]
     with pytest.raises(Unavailable, match=r"^bare has no compile\(\)\.$"):
         steps.compiled(SimpleNamespace(__name__="bare"), "compiled", len)
-    with pytest.raises(Unavailable, match=r"^bare\.compile\(\) has no replay=\.$"):
-        steps.compiled(SimpleNamespace(__name__="bare", compile=lambda step: step), "static", len)
+    with pytest.raises(Unavailable, match=r"^bare\.compile\(\) has no check=\.$"):
+        steps.compiled(SimpleNamespace(__name__="bare", compile=lambda step: step), "unchecked", len)
 
 
 def test_epochs_meet_every_length_once_in_different_orders(monkeypatch):
@@ -245,7 +245,7 @@ def test_tables_fit_the_width_and_judge_each_row(capsys):
 
 def test_every_row_names_a_work_that_exists():
     assert all(callable(getattr(steps, row.work.removeprefix("steps."))) for row in suite.ROWS)
-    assert set(suite.REPLAYED) < {row.name for row in suite.ROWS}
+    assert set(suite.CHECKED) < {row.name for row in suite.ROWS}
 
 
 def test_the_whole_suite_runs(monkeypatch, tmp_path, one_round):
@@ -260,7 +260,7 @@ def test_the_whole_suite_runs(monkeypatch, tmp_path, one_round):
     monkeypatch.setattr(costs, "STARTERS", [COMPILED])
     size = {**SMALL["transformer"], "layers": 1}
     parts = {
-        "dynamic": suite.replays,
+        "checks": suite.checks,
         "lengths": functools.partial(costs.lengths, count=6, epochs=2, batch=2, width=8),
         "first call": functools.partial(costs.first_call, **size),
         "memory": functools.partial(costs.peak_memory, **size),
@@ -273,7 +273,7 @@ def test_the_whole_suite_runs(monkeypatch, tmp_path, one_round):
     assert figures["curves"]["seconds, small mlp"]["PyTorch eager"]
     assert "Wayfare eager" in figures["curves"]["lengths"]
     reasons = [skip["reason"] for skip in figures["skipped"]]
-    assert all("replay=" in reason for reason in reasons)
+    assert all("check=" in reason for reason in reasons)
     assert {row["part"] for row in figures["measurements"]} >= {"steps", "lengths"}
 
 

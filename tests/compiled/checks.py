@@ -59,3 +59,18 @@ def leaves_of(value):
 
 def x_of(call):
     return numbers(3, 4, seed=call, grad=True)
+
+
+class Spoilt:
+    """A plan that gives one result, or writes one input, a little wrong."""
+
+    def __init__(self, plan, spoil):
+        self._plan, self._spoil = plan, spoil
+
+    def __getattr__(self, name):
+        return getattr(self._plan, name)
+
+    def run(self, arrays, given=()):
+        made = self._plan.run(arrays, given)
+        self._spoil(arrays, made)
+        return made

@@ -2,6 +2,8 @@
 
 import pytest
 
+import wayfare as wf
+from wayfare.compiled.account import Budget, Ledger
 from wayfare.compiled.function import Compiled
 from wayfare.compiled.shortcut import MISS
 
@@ -19,3 +21,11 @@ def taken(monkeypatch):
 
     monkeypatch.setattr(Compiled, "_shortly", counting)
     return count
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Replays are not compared with Python and may take any time, and so may recordings: it can be counted who ran."""
+    monkeypatch.setitem(wf.compile.__kwdefaults__, "check", False)
+    monkeypatch.setattr(Budget, "allows", lambda self: True)
+    monkeypatch.setattr(Ledger, "loses", lambda self: None)

@@ -7,6 +7,8 @@ sizes too.
 
 from __future__ import annotations
 
+import math
+import operator
 import time
 
 import numpy as np
@@ -72,6 +74,75 @@ class Box:
         self.kept = None
 
 
+class Keeper:
+    """An object with all that objects have; every world has a class of its own."""
+
+    factor = 2.0
+
+    def __init__(self):
+        self.scale, self.count, self.last, self.items, self.inner = 1.0, 0, None, [], {}
+
+    @property
+    def scaled(self):
+        return self.scale * self.factor
+
+    def note(self, h):
+        self.last = h
+        self.count += 1
+        return h * self.scaled
+
+    def __call__(self, h):
+        return h + self.scale
+
+    def __len__(self):
+        return len(self.items)
+
+    def __setitem__(self, key, value):
+        self.inner[key] = value
+
+    def __str__(self):
+        return f"keeper of {self.count}"
+
+
+class Noting(wf.nn.Module):
+    """A module that stores its activation and counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.calls = None, 0
+
+    def forward(self, h):
+        self.last = h.tanh()
+        self.calls += 1
+        return self.last * 2
+
+
+def counting(function, heard):
+    """A function that notes its calls."""
+
+    def call(*args, **kwargs):
+        heard.append("called")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def doubled(function):
+    """A function with twice the result."""
+    return lambda *args: function(*args) * 2
+
+
+def halving(p):
+    """A hook that halves the gradient of a leaf."""
+    p.grad.mul_(0.5)
+
+
+def complaining(g):
+    """A hook that does not like every gradient."""
+    if g.sum() > 0.5:
+        raise ValueError("too steep")
+
+
 def softer(x, y):
     """A helper that programs call: an ordinary function with a branch on a value."""
     if x.mean() > 0.1:
@@ -94,7 +165,8 @@ def rewriting(v):
 NAMES = {
     "wf": wf, "F": F, "np": np, "time": time, "new": new, "Cube": Cube, "Doubled": Doubled,
     "SumAndProduct": SumAndProduct, "softer": softer, "helper": softer, "blended": blended,
-    "rewriting": rewriting, "checkpoint": wf.checkpoint,
+    "rewriting": rewriting, "checkpoint": wf.checkpoint, "Keeper": Keeper, "counting": counting, "doubled": doubled,
+    "complaining": complaining, "halving": halving, "math": math, "operator": operator,
 }  # fmt: skip
 
 UNARY = (

@@ -9,7 +9,10 @@ import numpy as np
 
 import wayfare as wf
 from tests.compiled import program_parts as parts
-from tests.compiled.programs import CALLS, CAPTURED, Program, World, arguments
+from tests.compiled import program_themes as themes
+from tests.compiled.program_changes import CHANGES
+from tests.compiled.program_world import CALLS, OPTIMIZERS, World
+from tests.compiled.programs import SCHEDULE, STEADY, Program, plainly
 
 SHAPES = (
     "(b,)", "(a, b)", "(a, b)", "(b, b)", "(a, b, c)", "()", "(b, 1)", "(1, b)", "(c, b)", "(c,)", "(2, 3)", "(0, b)",
@@ -17,16 +20,32 @@ SHAPES = (
 # How an input comes about: {l} is its leaf, {p} the input before it.
 INPUTS = ("{l}", "{l}", "{l}", "{l} * 1", "({l} * 1)[..., :]", "{l}.mT", "{l}.detach()")
 BESIDE = ("{p}", "{p}", "{p}[..., 1:]", "{p}.transpose(0, -1)", "{p}.detach()", "{p}[:1]", "{p}.view(-1)")
+# Inputs that are parts of memory which lives through all calls, at places that move from call to call.
+MOVING = (
+    "pool[number % 4]", "pool[number % 4 : number % 4 + 2]", "pool.data[number % 3]", "pool[:, number % 3]", "c0", "c1",
+    "c1.detach()", "c1.data[number % 2]", "c2", "slots[number % 2]", "pool.view(-1)[number % 5 : number % 5 + 3]",
+    "wf.from_numpy(array[number % 2])", "kept[-1] if kept else pool[0]", "c1[number % 2]", "c1 * 1", "c3[...]",
+    "pool[number // 3 % 4]", "pool[number // 4 : number // 4 + 2]", "c0.data", "pool.detach()[number // 2 % 4]",
+)  # fmt: skip
 EXPRESSIONS = (
     (parts.UNARY, 4), (parts.REDUCE, 3), (parts.BINARY, 5), (parts.MATMUL, 2), (parts.VIEWS, 5), (parts.INDEX, 2),
     (parts.JOIN, 2), (parts.RANDOM, 1),
 )  # fmt: skip
+# Statements of a theme, among the others, which weigh 38.
+OF_A_THEME = 14
 STATEMENTS = ((parts.WRITES, 6), (parts.CONTROL, 5), (parts.GRADIENTS, 3), (parts.STATE, 1))
+# A hook on an argument, at some of the calls.
+HOOKED = "if {x}.requires_grad and number % 5 > 2: {x}.{by}"
+BY = (
+    "register_hook(lambda g: g * 2)", "register_hook(lambda g: heard.append(float(g.sum())))",
+    "register_hook(lambda g: None)", "retain_grad()",
+)  # fmt: skip
+CONTAINERS = ("xs", "xs['rest']", "(xs, {a})", "[xs['rest'], {a}]", "{{'in': xs, 'out': {a}}}") * 2
 RESULTS = (
     "{a}", "({a}, {b})", "[{a}, {a}]", "{{'one': {a}, 'two': [{b}, {c}]}}", "({a}, None, k, 'text', ({b},))",
     "{a}, {a}.view(-1) if {a}.is_contiguous() else {b}", "[{a}.detach(), {b}, {c}]", "({a}, float({b}.sum()))",
     "({a}, x0)", "(x0, {a}[None])", "(c1, {a})", "{a} * 2", "None", "{a} + {a}", "({a}, {b}, {c})",
-    "({a}, {a}.shape)", "{a}.sum()", "({a}.sum() + {b}.sum())",
+    "({a}, {a}.shape)", "{a}.sum()", "({a}.sum() + {b}.sum())", "({a}, settings)", "(log, {a})", "[keeper, {a}]",
 )  # fmt: skip
 
 
@@ -39,12 +58,10 @@ class Attempt:
 
     def begin(self):
         """From the start: all statements taken so far."""
-        program, options = self.writer.program(), CALLS[self.how]
-        world = World(program, lambda f: f)
-        given = {name: options[name] for name in ("other", "seed") if name in options}
-        self.names = arguments(program, **given)
-        self.names |= {name: getattr(world, name) for name in CAPTURED}
-        self.names["k"] = options.get("k", 2)
+        program = self.writer.program()
+        world = World(program, plainly)
+        self.names = world.given(self.how)
+        self.names |= {"k": CALLS[self.how].get("k", 2), "r": 0.5}
         wf.manual_seed(3)
         for statement in program.statements:
             self.step(statement)
@@ -62,42 +79,70 @@ class Writer:
     """Writes one program."""
 
     def __init__(self, seed):
-        self.draw = random.Random(seed)
+        self.draw = draw = random.Random(seed)
         self.count = 0
-        self.dtype = self.draw.choice(("float64", "float64", "float32"))
-        self.inputs = self.draw.randint(1, 3)
+        self.dtype = draw.choice(("float64", "float64", "float32"))
+        self.inputs = draw.randint(1, 3)
         self.given = []
-        self.form = {"result": "None", "large": self.draw.random() < 0.15, "trains": self.draw.random() < 0.25}
+        self.themes = draw.sample(list(themes.THEMES), min(len(themes.THEMES), draw.choice((0, 1, 1, 2, 2, 3))))
+        self.form = {
+            "result": "None", "large": draw.random() < 0.12, "trains": draw.random() < 0.25,
+            "numbers": "numbers" in self.themes or draw.random() < 0.1, "optimizer": draw.choice(list(OPTIMIZERS)),
+        }  # fmt: skip
         self.statements = []
         for i in range(self.inputs):
             self.give(i)
 
     def write(self):
         """The program."""
+        draw = self.draw
         kinds = [(patterns, True) for patterns, weight in EXPRESSIONS for _ in range(weight)]
         kinds += [(patterns, False) for patterns, weight in STATEMENTS for _ in range(weight)]
-        kinds += [(parts.TRAINING, False)] * (12 if self.form["trains"] else 0)
+        kinds += [(parts.TRAINING, False)] * (8 if self.form["trains"] else 0)
+        kinds += [(themes.MODEL, False)] * (10 if self.form["trains"] else 0)
+        for theme in self.themes:
+            kinds += [(themes.THEMES[theme], False)] * (OF_A_THEME if themes.THEMES[theme] else 0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.attempts = [Attempt(self, how) for how in ("first", "values", "sizes")]
-            length = self.draw.randint(2, 12)
+            length = draw.randint(1, 8)
             for _ in range(2 * length):
-                patterns, is_expression = self.draw.choice(kinds)
-                self.add(self.expression(patterns) if is_expression else self.statement(patterns))
+                patterns, is_expression = draw.choice(kinds)
+                made = self.expression(patterns) if is_expression else self.statement(patterns)
+                self.add(made, may_fail=patterns is themes.ERRORS)
                 if len(self.statements) == length:
                     break
             names = {key: self.any() for key in "abc"}
             self.leave_early()
+            nested = draw.random() < 0.3
             self.form |= {
-                "result": self.draw.choice(RESULTS).format(**names), "closure": self.draw.random() < 0.5,
-                "nested": self.draw.random() < 0.3,
-                "outside": self.draw.choice(("backward", "backward", "second", "nothing")),
+                "result": draw.choice(RESULTS + (CONTAINERS if nested else ())).format(**names), "nested": nested,
+                "closure": draw.random() < 0.5, "outside": self.asked(), "schedule": self.schedule(),
             }  # fmt: skip
         return self.program()
 
     def program(self):
         """What is written so far."""
         return Program(tuple(self.given), tuple(self.statements), inputs=self.inputs, dtype=self.dtype, **self.form)
+
+    def asked(self):
+        """What is asked of the results."""
+        if "unused" in self.themes:
+            return self.draw.choice(("some", "last", "each"))
+        if "second" in self.themes:
+            return self.draw.choice(("second", "create"))
+        usual = "backward", "backward", "backward", "second", "nothing", "some", "last", "each", "overwritten"
+        return self.draw.choice(usual)
+
+    def schedule(self):
+        """The calls, and what is changed between them."""
+        draw = self.draw
+        calls = list(STEADY if self.themes and draw.random() < 0.7 else SCHEDULE)
+        wanted = [theme for theme in (*self.themes, *(["model"] * self.form["trains"])) if CHANGES[theme]]
+        for _ in range(draw.randint(2, 7) if wanted else 0):
+            change = draw.choice(CHANGES[draw.choice(wanted)]).format(i=draw.randint(0, 3))
+            calls.insert(draw.randint(1, len(calls) - 1), change)
+        return tuple(calls)
 
     def leave_early(self):
         """Sometimes a way out in the middle, taken when a value says so."""
@@ -113,24 +158,30 @@ class Writer:
         made = f"x{number} = " + draw.choice(INPUTS).format(l=f"l{number}")
         beside = f"x{number} = " + draw.choice(BESIDE).format(p=f"x{number - 1}")
         ways = [[leaf, made], [leaf, f"x{number} = l{number}"]]
-        if number and draw.random() < 0.25:
+        if draw.random() < (0.5 if "aliases" in self.themes else 0.1):
+            ways.insert(0, [f"x{number} = {draw.choice(MOVING)}"])
+        elif number and draw.random() < 0.25:
             ways.insert(0, [beside])
+        if draw.random() < 0.3:
+            ways = [[s.replace("= new(", "= held(") for s in way] for way in ways]
+        if "hooks" in self.themes and draw.random() < 0.5:
+            ways = [[*way, HOOKED.format(x=f"x{number}", by=draw.choice(BY))] for way in ways]
         for way in ways:
             trial = Program((*self.given, *way), (), "None", number + 1)
             try:
-                arguments(trial)
-                arguments(trial, other=True)
+                World(trial, plainly).given("first")
+                World(trial, plainly).given("sizes")
             except (RuntimeError, IndexError):
                 continue
             self.given += way
             return
 
-    def add(self, statement):
-        """Take a statement into the program if it fits."""
+    def add(self, statement, may_fail=False):
+        """Take a statement into the program if it fits: goes well, or fails in some of the calls if it may."""
         if statement is None:
             return
         went = [attempt.step(statement) for attempt in self.attempts]
-        if went[0] and (all(went) or self.draw.random() < 0.1):
+        if (any(went) and may_fail) or (went[0] and (all(went) or self.draw.random() < 0.1)):
             self.statements.append(statement)
         else:
             # It may have written half of what it wanted to.

@@ -7,6 +7,8 @@ import wayfare as wf
 from tests.compiled.checks import check, numbers
 from wayfare.backend import native
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 
 def plan_of(function, *args):
     """Counts of the plan that a function has after some calls."""
@@ -14,7 +16,7 @@ def plan_of(function, *args):
     for _ in range(3):
         compiled(*args)
     (kind,) = compiled.explain().data["kinds"]
-    (root,) = kind["variants"][0]["trees"]
+    root = kind["variants"][0]["tree"]
     return root["plan"]
 
 
@@ -70,7 +72,7 @@ def test_a_number_stretched_is_no_reason_to_keep_what_is_computed_from_it():
     for call in range(3):
         x = numbers(200, 200, seed=call)
         assert wf.equal(f(x), x + wf.arange(200))
-    ((entry,),) = f._kinds.values()
+    ((entry,),) = f._known.kinds.values()
     assert sum(constant.nbytes for constant in entry.tree.root.plan.constants) < 4096
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import wayfare as wf
-from tests.compiled.checks import equal, numbers
+from tests.compiled.checks import Spoilt, equal, numbers
 from wayfare import nn
 from wayfare.errors import CheckError
 
@@ -64,25 +64,10 @@ def test_structures_gradients_and_writes_pass_the_check():
     equal(weight.grad, sum(numbers(3, seed=call) * 2 for call in range(5)))
 
 
-class Spoilt:
-    """A plan that gives one result, or writes one input, a little wrong."""
-
-    def __init__(self, plan, spoil):
-        self._plan, self._spoil = plan, spoil
-
-    def __getattr__(self, name):
-        return getattr(self._plan, name)
-
-    def run(self, arrays, given=()):
-        made = self._plan.run(arrays, given)
-        self._spoil(arrays, made)
-        return made
-
-
 def spoil(compiled, how):
-    for entries in compiled._kinds.values():
+    for entries in compiled._known.kinds.values():
         for entry in entries:
-            for root in entry.tree.roots.values():
+            for root in (entry.tree.root,):
                 for stretch in root.walk():
                     stretch.plan = Spoilt(stretch.plan, how)
 
@@ -142,8 +127,8 @@ def test_whether_a_gradient_is_required_is_compared():
     f = wf.compile(lambda x: x * 2, check=True)
     for _ in range(3):
         f(wf.ones(2, requires_grad=True))
-    for entries in f._kinds.values():
-        for root in entries[0].tree.roots.values():
+    for entries in f._known.kinds.values():
+        for root in (entries[0].tree.root,):
             root.recording.seeds, root.recording.dead = [], False  # results without a history
     with pytest.raises(CheckError, match="requires_grad is False there and True in Python"):
         f(wf.ones(2, requires_grad=True))

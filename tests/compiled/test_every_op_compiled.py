@@ -129,3 +129,16 @@ def test_gradients_inside(name):
             agree(got, want, 1e-7, f"{name} {sample.attrs} call {call}, first")
             seconds = [[tensors[i].grad for i in wanting] for tensors in (mine, theirs)]
             agree(*seconds, 1e-6, f"{name} {sample.attrs} call {call}, second")
+
+
+def test_what_an_op_has_learnt_is_no_matter(monkeypatch):
+    """A record keeps kernels of its own; however many they are, a function that names it can be compiled."""
+    op = REGISTRY["cross_entropy"]
+    sample = next(iter(samples_of(op)))
+    kept = {**op.large.__self__._structures, **{f"kernel {i}": [i] for i in range(3000)}}
+    monkeypatch.setattr(op.large.__self__, "_structures", kept)
+    step = wf.compile(lambda *tensors: apply(op, tensors, sample.attrs))
+    for _ in range(4):
+        step(*tensors_of(sample.inputs))
+        kept[f"kernel {len(kept)}"] = []
+    assert step.explain().data["recorded"] == 1

@@ -10,6 +10,8 @@ import wayfare as wf
 from wayfare import nn
 from wayfare.backend import native
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 needs_llvm = pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
 
 
@@ -29,7 +31,7 @@ def test_the_tree_has_a_branch_for_each_outcome():
     assert kind["arguments"] == "f32[3], 2"
     (variant,) = kind["variants"]
     assert (variant["hits"], variant["recordings"]) == (3, 3)
-    (root,) = variant["trees"]
+    root = variant["tree"]
     assert root["decision"] == "bool()" and re.fullmatch(r"test_explain.py:\d+", root["line"])
     assert [branch["outcome"] for branch in root["outcomes"]] == ["True", "False"]
     positive, other = (branch["then"] for branch in root["outcomes"])
@@ -73,9 +75,10 @@ def test_arguments_are_shown_as_they_are_written():
 
 def test_many_kinds_and_outcomes_are_counted_not_listed():
     f = wf.compile(lambda x: x * 2)
-    for size in range(1, 31):
-        f(wf.ones(size))
-    assert "and 22 more kinds of arguments" in str(f.explain())
+    for _ in range(2):  # after the first few kinds, those are recorded that come again
+        for size in range(1, 31):
+            f(wf.ones(size))
+    assert "more kinds of arguments" in str(f.explain())
     assert len(str(f.explain()).splitlines()) < 50
     g = wf.compile(lambda x: x * x.sum().item())
     for value in range(10):
@@ -104,7 +107,7 @@ def test_verbose_lists_what_a_plan_does():
     f = wf.compile(lambda x: (x @ x).tanh() + 1)
     for _ in range(3):
         f(wf.ones(3, 3))
-    plan = f.explain(verbose=True).data["kinds"][0]["variants"][0]["trees"][0]["plan"]
+    plan = f.explain(verbose=True).data["kinds"][0]["variants"][0]["tree"]["plan"]
     assert [line.split()[0] for line in plan["actions"]] == ["product", "kernel"]
     assert "product [3, 3] @ [3, 3]" in str(f.explain(verbose=True))
     assert "product [3, 3]" not in str(f.explain())
@@ -123,7 +126,7 @@ def test_steps_in_python_are_named():
     f = wf.compile(lambda x: wf.linalg.inv(x * 2))
     for _ in range(3):
         f(wf.eye(3))
-    plan = f.explain().data["kinds"][0]["variants"][0]["trees"][0]["plan"]
+    plan = f.explain().data["kinds"][0]["variants"][0]["tree"]["plan"]
     assert plan["python_steps"] == len(plan["in_python"]) >= 1
     assert re.search(r"in Python \(\w+", " ".join(str(f.explain()).split()))
 
@@ -149,14 +152,13 @@ def test_why_python_runs_at_every_call_and_where():
     def f(x):
         return x * (random.random() < 2)
 
-    for _ in range(4):
-        f(wf.ones(1))
+    with pytest.warns(UserWarning, match=r"runs as plain Python, because it draws from random"):
+        for _ in range(4):
+            f(wf.ones(1))
     told = f.explain()
-    (kind,) = told.data["kinds"]
-    assert kind["arguments"] == "f32[1]"
-    assert re.search(r"random.random \(test_explain.py:\d+\)", kind["variants"][0]["dynamic"])
-    assert told.data["followed"] == 3 and told.data["recorded"] == 1 and told.data["retraces"] == []
-    assert re.search(r"Python runs at every call, because .*random.*:\d+", " ".join(str(told).split()))
+    assert told.data["kinds"] == [] and told.data["retraces"] == []
+    assert (told.data["plain"], told.data["recorded"], told.data["replayed"]) == (4, 0, 0)
+    assert re.search(r"4 calls, because .*random.*test_explain.py:\d+", " ".join(str(told).split()))
 
 
 def test_what_cannot_be_recorded_says_why_and_on_which_line():

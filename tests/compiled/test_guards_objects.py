@@ -102,7 +102,7 @@ def test_a_written_attribute_matters_too():
 
     def f(x):
         config.steps = x
-        return x
+        return config.steps
 
     guards = guarded(f)
     f(4)
@@ -317,26 +317,17 @@ def test_a_method_of_a_module_class_that_is_replaced(monkeypatch):
     changes(guards, "forward")
 
 
-def test_a_module_is_looked_at_only_in_a_new_epoch():
+def test_a_change_behind_the_back_of_a_module_is_seen():
     net = Net()
     guards = guarded(lambda x: net(x))
-    net.__dict__["scale"] = 9.0  # behind the module's back
-    assert guards.holds()
-    nn.ReLU().inplace = False  # a new epoch, for any reason
-    changes(guards, "net.scale")
+    for change in (lambda: net.__dict__.update(scale=9.0), lambda: object.__setattr__(net, "scale", 8.0)):
+        change()
+        changes(guards, "net.scale")
+        guards = guarded(lambda x: net(x))
 
 
-def test_a_large_model_costs_one_test():
+def test_the_number_of_tests_grows_with_what_can_change():
+    """Attributes are compared one by one: a number that stands for all of them could be passed by."""
     small = guarded(nn.Sequential(nn.Linear(2, 2)))
     large = guarded(nn.Sequential(*[nn.Linear(2, 2) for _ in range(200)]))
-    assert small.count == large.count == 1
-
-
-def test_the_number_of_tests():
-    net = Net()
-    k, m = 1, 2.0
-
-    def f(x):
-        return net(x) * k + m + scale * shift
-
-    assert guarded(f).count <= 16
+    assert small.count < 24 and large.count < 200 * 9

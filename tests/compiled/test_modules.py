@@ -9,6 +9,8 @@ import wayfare as wf
 from tests.compiled.checks import equal, numbers
 from wayfare import nn
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 
 def make():
     wf.manual_seed(0)

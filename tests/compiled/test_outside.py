@@ -9,6 +9,8 @@ from tests.compiled.checks import CALLS, check, equal, numbers, x_of
 from wayfare import nn
 from wayfare.nn import functional as F
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 # -- gradients from outside ------------------------------------------------------------------------------------------
 
 

@@ -1,10 +1,13 @@
 """Functions that change what they depend on, or depend on what no guard can see: their Python runs at every call."""
 
 import numpy as np
+import pytest
 
 import wayfare as wf
 from tests.compiled.checks import numbers, x_of
 from tests.compiled.worlds import simple, stay_equal
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
 
 
 def test_what_the_function_writes_itself():

@@ -10,6 +10,8 @@ import wayfare as wf
 from tests.compiled.checks import CALLS, equal, x_of
 from wayfare.errors import WayfareError
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 
 @pytest.mark.parametrize("thing", [3, None, "text", wf.ones(2), [1], object()], ids=lambda t: type(t).__name__)
 def test_only_functions_and_modules_are_compiled(thing):

@@ -7,6 +7,8 @@ import pytest
 
 import wayfare as wf
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 
 def held_up(x):
     with wf.no_grad():

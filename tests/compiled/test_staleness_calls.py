@@ -11,6 +11,8 @@ from tests.compiled.worlds import stay_equal
 from wayfare import nn
 from wayfare.nn import functional as F
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 
 def calls(f, arguments, gradient=True, python=False):
     """A world whose calls go round through lists of arguments; a change moves to the next list."""

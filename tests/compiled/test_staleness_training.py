@@ -11,6 +11,8 @@ from wayfare import nn
 from wayfare.func import functional_call
 from wayfare.nn import functional as F
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
+
 
 class Net(nn.Module):
     def __init__(self):

@@ -1,5 +1,7 @@
 """Whole training steps compiled: twelve of them leave model, optimiser and schedule as twelve plain ones do."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from wayfare.nn import functional as F
 
 STEPS = 12
 # All of it is replayed from a plan.
-pytestmark = pytest.mark.filterwarnings("error:compile. ")
+pytestmark = [pytest.mark.filterwarnings("error:compile. "), pytest.mark.usefixtures("unchecked")]
 
 
 # -- models: each with batches for twelve steps, and a loss ----------------------------------------------------------
@@ -320,7 +322,7 @@ def check(kind, optimizer, step, dtype="float64", how=captured, replays=STEPS //
     assert told["calls"] == STEPS
     # The other models do something else at nearly every call.
     if kind in (Perceptron, Pictures, Block):
-        assert told["replayed"] + told["followed"] >= replays, told
+        assert told["replayed"] >= replays, told
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -344,7 +346,9 @@ def test_single_precision(kind):
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_way_of_writing_the_step(kind, way):
     # A loss that Python reads and returns is a new number each time.
-    check(kind, OPTIMIZERS["Adam"], way, replays=0 if way is watched else STEPS // 2)
+    left = way is watched and kind not in (Loop, Tree, Adaptive)
+    with pytest.warns(UserWarning, match="item") if left else nullcontext():
+        check(kind, OPTIMIZERS["Adam"], way, replays=0 if way is watched else STEPS // 2)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
@@ -359,7 +363,8 @@ def test_python_runs_along(kind, way):
         notes.append(len(notes))
         return loss
 
-    check(kind, OPTIMIZERS["Adam"], step, replays=0 if way in (watched, with_penalty) else 2)
+    with pytest.warns(UserWarning, match="it changes what it depends on: closure `notes`"):
+        check(kind, OPTIMIZERS["Adam"], step, replays=0)
     assert len(notes) == 4 * STEPS
 
 

@@ -49,7 +49,7 @@ class Watch:
     def compile(self, function):
         plain = getattr(function, "__func__", function)
         if not isinstance(plain, types.FunctionType):
-            return wf.compile(function)
+            return wf.compile(function, check=False)
         code = plain.__code__
 
         def watched(*args, **options):
@@ -59,7 +59,7 @@ class Watch:
             finally:
                 sys.setprofile(None)
 
-        compiled = wf.compile(function)
+        compiled = wf.compile(function, check=False)
         return watched
 
 

@@ -29,8 +29,13 @@ def seeded(seed):
 @given(sizes)
 def test_every_index_once(n):
     assert list(SequentialSampler(range(n))) == list(range(n))
-    assert sorted(RandomSampler(range(n))) == list(range(n))
+    assert not n or sorted(RandomSampler(range(n))) == list(range(n))
     assert sorted(SubsetRandomSampler([3 * i for i in range(n)])) == [3 * i for i in range(n)]
+
+
+def test_no_order_of_nothing():
+    with pytest.raises(ValueError, match="no examples"):
+        RandomSampler([])
 
 
 @given(st.integers(1, 20), st.integers(1, 60))

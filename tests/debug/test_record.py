@@ -136,7 +136,7 @@ def test_decisions_have_their_outcome_and_line():
         x.tolist()
     consistent(run)
     seen = [(step.how, step.outcome, step.value.op) for step in run if step.kind == "decision"]
-    assert seen == [("bool()", "True", "gt"), ("item()", "4.0", "amax"), ("tolist()", "f32[2]", "mul")]
+    assert seen == [("bool()", "True", "gt"), ("item()", "4.0", "max_of_all"), ("tolist()", "f32[2]", "mul")]
     lines = [step.line for step in run if step.kind == "decision"]
     assert len(set(lines)) == 3
 

@@ -57,9 +57,9 @@ def test_plans_and_batches_are_back_when_it_is_over():
     run = wf.compile(lambda x: x.exp() * 2)
     with wf.debug.watch(to=io.StringIO()):
         run(wf.ones(2))
-        assert run.calls == 0
+        assert run._calls == 0
     run(wf.ones(2))
-    assert run.calls == 1
+    assert run._calls == 1
     wf.map(lambda x: x.exp(), [wf.ones(2), wf.ones(2)])
     assert wf.batching.last().groups == 1
 

@@ -236,7 +236,7 @@ def test_writing_is_noticed_by_what_kept_the_old_values():
     y = x * 2
     z = y * y
     y[0] = 5.0
-    with pytest.raises(RuntimeError, match="written in place"):
+    with pytest.raises(RuntimeError, match="modified by an in-place operation"):
         z.backward(wrap(np.ones(3)))
 
 

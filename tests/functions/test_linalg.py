@@ -363,6 +363,48 @@ def test_methods_are_the_functions():
     close(q @ r, a)
 
 
+A, B = [[0.0, 0, 0], [1, 2, 3], [1, 3, -3]], [[0.0, 0, 0], [2, 1, 2], [1, 2, 3], [-1, -1, 1]]
+
+
+@pytest.mark.parametrize("repeat", [1, 40])
+def test_each_of_several_largest_differences_has_the_whole_slope_of_cdist(repeat):
+    a = wf.tensor(np.tile(A, (repeat, 1)), requires_grad=True)
+    b = wf.tensor(np.tile(B, (repeat, 1)), requires_grad=True)
+    apart = a.detach().numpy()[:, None] - b.detach().numpy()
+    weights = np.arange(float(len(a) * len(b))).reshape(len(a), len(b))
+    slope = weights[:, :, None] * np.sign(apart) * (np.abs(apart) == np.abs(apart).max(-1, keepdims=True))
+    for distance in (wf.cdist, wf.compile(wf.cdist, check=False)):
+        a.grad = b.grad = None
+        (distance(a, b, p=math.inf) * wf.tensor(weights)).sum().backward()
+        np.testing.assert_allclose(a.grad.numpy(), slope.sum(1))
+        np.testing.assert_allclose(b.grad.numpy(), -slope.sum(0))
+
+
+def test_rows_of_no_numbers_are_not_apart():
+    for p in (0, 1, 2, math.inf):
+        assert wf.cdist(wf.zeros(2, 0), wf.zeros(1, 0), p=p).tolist() == [[0], [0]]
+        assert wf.nn.functional.pdist(wf.zeros(2, 0), p=p).tolist() == [0]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, math.inf])
+def test_slopes_of_distances_at_ties_and_at_zero_as_pytorch(p):
+    torch = pytest.importorskip("torch")
+    forms = {
+        "cdist": lambda m, a, b: m.cdist(a, b, p=p),
+        "itself": lambda m, a, b: m.cdist(a, a, p=p) + 0 * b.sum(),
+        "pdist": lambda m, a, b: m.nn.functional.pdist(m.cat([a, b]), p=p),
+    }
+    for name, form in forms.items():
+        found = []
+        for m in (torch, wf):
+            a, b = m.tensor(A, requires_grad=True), m.tensor(B, requires_grad=True)
+            out = form(m, a, b)
+            (out * m.arange(1.0, out.numel() + 1).reshape(out.shape)).sum().backward()
+            found.append([out.detach().numpy(), a.grad.numpy(), b.grad.numpy()])
+        for want, got in zip(*found, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
 def test_cdist_of_many_rows_goes_by_products_and_agrees():
     rng = np.random.default_rng(0)
     a, b = wf.tensor(rng.normal(size=(40, 4)), requires_grad=True), wf.tensor(rng.normal(size=(3, 4)))

@@ -205,7 +205,7 @@ def test_filling_draws_rewrite_history():
     x[:2].uniform_()
     x.sum().backward()
     assert leaf.grad.tolist() == [0, 0, 2]
-    with pytest.raises(InPlaceError, match="uniform_: a leaf that requires a gradient"):
+    with pytest.raises(InPlaceError, match="uniform_: a leaf variable that requires grad"):
         leaf.uniform_()
     with wf.no_grad():
         leaf.normal_()

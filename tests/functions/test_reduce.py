@@ -186,6 +186,37 @@ class TestGradients:
         assert self.grad(lambda x: x.max(), [2.0, 1.0, 2.0]) == [0.5, 0, 0.5]
         assert self.grad(lambda x: x.max(0).values, [2.0, 1.0, 2.0]) == [1, 0, 0]
 
+    @pytest.mark.parametrize("size", [5, 3000])
+    @pytest.mark.parametrize("name", ["max", "min"])
+    def test_an_extreme_of_all_that_is_nan_gives_its_gradient_to_the_nans(self, name, size):
+        values = np.arange(float(size))
+        values[[1, 3]] = NAN
+        want = np.where(np.isnan(values), 1.5, 0.0).tolist()
+        assert self.grad(lambda x: getattr(x, name)() * 3, values) == want
+        assert self.grad(wf.fused(lambda x: getattr(x, name)() * 3), values) == want
+        compiled = wf.compile(lambda x: getattr(x, name)() * 3, check=False)
+        assert [self.grad(compiled, values) for _ in range(3)] == [want] * 3
+        rows = wf.vmap(lambda x: getattr(x, name)() * 3)
+        assert self.grad(lambda x: rows(x.unsqueeze(0).expand(2, size)), values) == [2 * v for v in want]
+
+    def test_beside_a_nan_the_largest_norm_has_no_slope(self):
+        norm = wf.linalg.vector_norm
+        assert self.grad(lambda x: norm(x, math.inf, 1), [[1.0, NAN], [1.0, -2.0]]) == [[0, 0], [0, -1]]
+        assert self.grad(lambda x: norm(x, -math.inf), [1.0, NAN, 3.0]) == [0, 0, 0]
+
+    @pytest.mark.parametrize("name", ["max", "min", "amax", "amin", "median", "nanmedian", "max at", "min at"])
+    @pytest.mark.parametrize("values", [[[1.0, NAN, 3.0], [NAN, 2.0, NAN]], [[2.0, 1.0, 2.0], [1.0, 1.0, 2.0]]])
+    def test_as_pytorch_with_nan_and_ties(self, name, values):
+        torch = pytest.importorskip("torch")
+        found = []
+        for m in (torch, wf):
+            x = m.tensor(values, requires_grad=True)
+            y = getattr(x, name.split()[0])(1).values if name.endswith("at") else getattr(x, name)()
+            y.sum().backward()
+            found.append((y.detach().numpy(), x.grad.numpy()))
+        for want, got in zip(*found, strict=True):
+            np.testing.assert_allclose(got, want)
+
     def test_product_with_zeros(self):
         assert self.grad(lambda x: x.prod(), [2.0, 0.0, 3.0]) == [0, 6, 0]
         assert self.grad(lambda x: x.prod(), [2.0, 0.0, 0.0]) == [0, 0, 0]

@@ -71,6 +71,43 @@ def test_kthvalue_counts_from_one():
     assert out.values.tolist() == [[2], [8]] and out.indices.tolist() == [[2], [1]]
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 31, 300])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64])
+def test_of_equals_the_one_at_the_rank_of_a_stable_sort_is_named(size, dtype):
+    rows = np.random.default_rng(size).integers(0, 3, (20, size)).astype(dtype)
+    order = np.argsort(rows, axis=1, kind="stable")
+    for t, dim in ((wf.from_numpy(rows), 1), (wf.from_numpy(rows.T.copy()), 0)):
+        assert t.median(dim).indices.tolist() == order[:, (size - 1) // 2].tolist()
+        assert t.nanmedian(dim).indices.tolist() == order[:, (size - 1) // 2].tolist()
+        assert t.kthvalue(size // 2 + 1, dim).indices.tolist() == order[:, size // 2].tolist()
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+def test_the_place_of_a_rank_among_nans(k):
+    row = [np.nan, 1.0, np.nan, 1.0, 0.0]
+    value, index = wf.tensor(row).kthvalue(k, 0)
+    assert index.item() == [4, 1, 3, 0, 2][k - 1]
+    np.testing.assert_equal(value.item(), row[index.item()])
+
+
+def test_equals_share_the_gradient_of_a_median_of_all():
+    def grad(function, values):
+        x = wf.tensor(values, dtype=wf.float64, requires_grad=True)
+        function(x).backward()
+        return x.grad.tolist()
+
+    for function in (wf.median, wf.nanmedian, wf.compile(wf.median, check=False)):
+        assert grad(function, [[2.0, 1.0], [2.0, 2.0]]) == [[1 / 3, 0], [1 / 3, 1 / 3]]
+        assert grad(function, [1.0, 3.0, 2.0, 5.0]) == [0, 0, 1, 0]
+    nan = float("nan")
+    assert grad(wf.median, [nan, 1.0, nan, 1.0]) == [0.5, 0, 0.5, 0]
+    assert grad(wf.nanmedian, [nan, 1.0, nan, 1.0]) == [0, 0.5, 0, 0.5]
+    assert grad(wf.nanmedian, [nan, nan]) == [0.5, 0.5]
+    assert grad(wf.median, 4.0) == 1
+    many = wf.vmap(wf.median)(wf.tensor([[1.0, 2.0, 2.0], [3.0, 0.0, 1.0]]))
+    assert many.tolist() == [2, 1]
+
+
 def test_gradients_go_to_where_the_values_were():
     x = wf.tensor([3.0, 1.0, 2.0], requires_grad=True)
     (x.sort().values * wf.tensor([1.0, 10.0, 100.0])).sum().backward()

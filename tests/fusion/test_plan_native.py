@@ -8,8 +8,8 @@ import pytest
 
 import wayfare as wf
 from wayfare.backend import native, recurrent
+from wayfare.backend.blas import openblas
 from wayfare.backend.machine import machine
-from wayfare.backend.products import openblas
 from wayfare.fusion.plan import Plan
 from wayfare.fusion.trace import leaf, record
 from wayfare.op import REGISTRY

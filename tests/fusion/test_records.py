@@ -25,7 +25,7 @@ def test_which_records_are_formulas():
     assert set(COMPOSED) == {
         "mean", "var", "std", "logsumexp", "softmax", "softmax_backward", "log_softmax", "log_softmax_backward",
         "standardize", "standardize_backward", "layer_norm", "rms_norm", "cross_entropy", "nll_loss", "mse_loss",
-        "scaled_norm", "vector_norm",
+        "scaled_norm", "vector_norm", "largest_distance",
     }  # fmt: skip
 
 

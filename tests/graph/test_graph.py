@@ -1,5 +1,8 @@
 """The graph as users see it: listing, nodes, source lines."""
 
+import gc
+import linecache
+
 import pytest
 
 import wayfare as wf
@@ -69,7 +72,9 @@ def test_next_functions_lead_to_accumulate_grad(loss):
     assert leaf.variable.requires_grad and leaf.next_functions == ()
 
 
-def test_site_of_code_without_a_file():
+def test_site_of_code_without_a_file(monkeypatch):
+    # What Python 3.13 does for the code of `python -c`.
+    monkeypatch.setitem(linecache.cache, "<string>", (7, None, ["seven()"], "<string>"))
     namespace = {"wf": wf}
     exec("y = wf.ones(2, requires_grad=True) * 2", namespace)
     site = namespace["y"].grad_fn.site
@@ -86,3 +91,32 @@ def here():
     import sys
 
     return sys._getframe(1).f_lineno
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("mul", 5.1), ("exp", 5.1), ("unsqueeze", 10.1), ("select", 9.1), ("transpose", 11.1)],
+)
+def test_an_op_leaves_few_objects_for_the_garbage_collector(name, most):
+    x = wf.ones(3, 4, requires_grad=True)
+    works = {"mul": lambda: x * x, "exp": lambda: x.exp(), "unsqueeze": lambda: x.unsqueeze(0),
+             "select": lambda: x[0], "transpose": lambda: x.transpose(0, 1)}  # fmt: skip
+    work = works[name]
+    work()
+    kept = []
+    gc.collect()
+    gc.disable()
+    try:
+        before = gc.get_count()[0]
+        for _ in range(500):
+            kept.append(work())
+        assert (gc.get_count()[0] - before) / 500 <= most
+    finally:
+        gc.enable()
+
+
+def test_the_path_of_a_view_of_a_view():
+    x = wf.ones(3, 4)
+    y = x[1].unsqueeze(0)
+    assert y._view.base is x
+    assert y._view.path == (("select", (("dim", 0), ("index", 1))), ("unsqueeze", (("shape", (1, 4)),)))

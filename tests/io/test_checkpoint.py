@@ -1,5 +1,6 @@
 """wf.Checkpoint: which files stay, what is restored, all or nothing, and a resumed run that is the unbroken one."""
 
+import json
 import os
 import random
 import warnings
@@ -361,3 +362,37 @@ def test_a_resumed_run_is_bitwise_the_unbroken_one(tmp_path, run):
     assert run(tmp_path / "broken") == unbroken
     seeded(2)
     assert run(tmp_path / "other") != unbroken
+
+
+def test_links_in_the_folder_are_not_written_through(tmp_path):
+    checkpoint = wf.Checkpoint(tmp_path / "run", model=wf.nn.Linear(2, 1))
+    checkpoint.save(step=1)
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "run" / "checkpoint-00000002.safetensors").symlink_to(tmp_path / "precious")
+    (tmp_path / "run" / "checkpoint-00000003.safetensors").symlink_to(tmp_path / "new")
+    for step in (2, 3):
+        with pytest.raises(OSError, match="is a link, and what it names would be overwritten"):
+            checkpoint.save(step=step)
+    assert (tmp_path / "precious").read_text() == "mine" and not (tmp_path / "new").exists()
+    assert checkpoint.save(step=4) == checkpoint.latest
+
+
+def test_what_only_looks_like_a_checkpoint_stops_nothing(tmp_path):
+    checkpoint = wf.Checkpoint(tmp_path / "run", model=wf.nn.Linear(2, 1))
+    first = checkpoint.save()
+    (tmp_path / "run" / "checkpoint-00000007.safetensors").mkdir()
+    os.mkfifo(tmp_path / "run" / "checkpoint-00000008.safetensors")
+    # A file that calls itself number 10**4000: the next one would have a name that no system takes.
+    raw = first.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    header["__metadata__"]["wayfare.checkpoint"] = '{"number":' + "9" * 4000 + ',"order":5,"metric":null}'
+    text = json.dumps(header).encode()
+    (tmp_path / "run" / "checkpoint-00000009.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + raw[8 + size :]
+    )
+    assert [entry.path for entry in checkpoint.saved] == [first]
+    second = checkpoint.save()
+    assert second.name == "checkpoint-00000001.safetensors" and checkpoint.latest == second
+    with pytest.raises(ValueError, match="step must be 0 or more and below"):
+        checkpoint.save(step=10**4000)

@@ -266,3 +266,19 @@ def test_bfloat16_becomes_the_float32_it_is(bits):
     back = read(io.BytesIO(data), len(data), "it")[0]["a"]
     assert back.dtype is wf.float32 and back.shape == (2, 1)
     assert back.numpy().view(np.uint32).tolist() == [[bits << 16]] * 2
+
+
+def test_a_structure_of_very_many_values_is_refused_before_it_is_read(tmp_path):
+    """Each of them is two characters in the file and a hundred bytes in memory."""
+    structure = "[" + "[]," * (1 << 22) + "0]"
+    header = json.dumps({"__metadata__": {"wayfare.format": "1", "wayfare.structure": structure}}).encode()
+    (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match="has more than 4,194,304 values"):
+            wf.load(tmp_path / "a")
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(header)
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match="more than the 4,194,304 values that a file can hold"):
+        wf.save([0] * (1 << 22), tmp_path / "b")

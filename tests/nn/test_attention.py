@@ -57,6 +57,37 @@ def test_narrow_dtypes(dtype):
     assert out.dtype is dtype and q.grad.dtype is dtype
 
 
+@pytest.mark.parametrize("form", ["bool", "-inf", "no keys", "causal"])
+def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_gradient(form):
+    rng = np.random.default_rng(0)
+    seen = np.ones((2, 1, 3, 4), bool)
+    seen[0, 0, 1] = seen[1, 0, 0, 2] = False
+    q, k, v = rng.normal(size=(2, 2, 3, 5)), rng.normal(size=(2, 2, 4, 5)), rng.normal(size=(2, 2, 4, 5))
+    if form == "no keys":
+        k, v, seen = k[:, :, :0], v[:, :, :0], seen[..., :0]
+    if form == "causal":
+        seen[1, 0, 0, 0] = False
+        seen &= np.tril(np.ones((3, 4), bool))
+    mask = seen if form != "-inf" else np.where(seen, 0.0, -np.inf)
+
+    def run(m, given):
+        tensors = [m.tensor(x, requires_grad=True) for x in (q, k, v)]
+        out = m.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=m.tensor(given))
+        out.sum().backward()
+        return [out.detach().numpy(), *(t.grad.numpy() for t in tensors)]
+
+    found = run(wf, mask)
+    scores = np.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(5), -1e300)
+    weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300)), 0)
+    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+    np.testing.assert_allclose(found[0], weights @ v, atol=1e-12)
+    blind = np.broadcast_to(~seen.any(-1), q.shape[:-1])
+    assert blind.any() and not found[0][blind].any() and not found[1][blind].any()
+    torch = pytest.importorskip("torch")
+    for got, want in zip(found, run(torch, mask), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-12)
+
+
 def test_gradients_against_differences():
     q, k, v, mask = (wf.tensor(normal(*s), requires_grad=True) for s in ((2, 3, 2), (2, 4, 2), (2, 4, 2), (3, 4)))
     wf.testing.gradcheck(lambda *a: F.scaled_dot_product_attention(*a), (q, k, v, mask))

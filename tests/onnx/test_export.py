@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 from tests.onnx.exporting import export, onnx, run
 from wayfare import nn
-from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError
+from wayfare.errors import ArgumentError, ArgumentTypeError, ExportError, MissingFileError
 
 BATCH = {"x": {0: "batch"}}
 
@@ -224,7 +224,7 @@ def test_wrong_functions_and_examples_are_named(path, tmp_path):
     with pytest.raises(ArgumentError, match="'n' is 2 elsewhere and 3"):
         axes = {"x": {0: "n"}, "y": {0: "n"}}
         export(lambda x, y: x.sum() + y.sum(), (wf.randn(2), wf.randn(3)), path, dynamic_axes=axes)
-    with pytest.raises(ExportError, match="there is no folder"):
+    with pytest.raises(MissingFileError, match="there is no folder"):
         export(lambda x: x + 1, (wf.randn(2),), tmp_path / "none" / "m.onnx")
     with pytest.raises(ExportError, match="runs at no other sizes than the example's"):
         export(lambda x: x + wf.ones(2), (wf.randn(2),), path, dynamic_axes=BATCH)

@@ -71,7 +71,7 @@ def test_weights_beside_the_file_are_found_and_not_opened(path, net, monkeypatch
     real, opened = os.open, []
     monkeypatch.setattr(os, "open", lambda *args, **options: (opened.append(args[0]), real(*args, **options))[1])
     found = wf.onnx.inspect(path)
-    assert opened == []
+    assert [os.path.basename(name) for name in opened] == ["model.onnx"]
     assert "3 tensors, 9.38 KB, in model.onnx.data; 1 tensor, 8 B, in the file" in " ".join(str(found).split())
     assert found.weights["2.weight"].file == "model.onnx.data"
 

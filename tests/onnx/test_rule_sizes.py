@@ -84,6 +84,7 @@ CASES = {
     "sorted": ("sort", [(N, M)], lambda n, m: {"dim": 1, "descending": True}),
     "half of them": ("topk", [(N, M)], lambda n, m: {"dim": 1, "k": m // 2, "largest": True}),
     "median": ("median", [(N, M)], lambda n, m: {"dim": 0, "ignore_nan": False, "keepdim": True}),
+    "median of all": ("median_of_all", [(N, M)], lambda n, m: {"dim": (0, 1), "ignore_nan": True, "keepdim": True}),
     "running sum": ("cumsum", [(N, M)], lambda n, m: {"dim": 0, "reverse": True}),
     "running product": ("cumprod", [(N, M)], lambda n, m: {"dim": 1, "reverse": False}),
     "running product backwards": ("cumprod", [(N, M)], lambda n, m: {"dim": 1, "reverse": True}),

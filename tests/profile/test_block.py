@@ -173,10 +173,10 @@ def test_batched_examples_stay_batched():
         return head(h).sum()
 
     examples = [wf.randn(n, 3) for n in (2, 3, 4)]
-    wf.map(score, examples)
+    wf.map(score, examples, batch=True)
     with wf.profile() as p:
         for _ in range(2):
-            results = wf.map(score, examples)
+            results = wf.map(score, examples, batch=True)
             sum(results).backward()
     told = p.batching
     stats = wf.batching.last()

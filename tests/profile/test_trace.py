@@ -106,6 +106,8 @@ def test_in_a_notebook_it_is_a_frame(p):
     shown = p._repr_html_()
     assert shown.startswith("<iframe srcdoc=") and shown.endswith("</iframe>") and shown.count("<") == 2
     assert page.whole(p) in unescape(shown)
+    assert 'sandbox=""' in shown and "Content-Security-Policy" in shown
+    assert "default-src 'none'" in unescape(unescape(shown))
 
 
 def test_bars_tell_forward_from_backward(p):

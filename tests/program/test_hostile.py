@@ -142,7 +142,7 @@ def _changes():
     yield "none of it can be less than 0", lambda d: _node(d, "conv_bias")["attrs"].update(padding=[-1])
     yield r"max_pool would need [\d,]+ bytes", lambda d: _node(d, "max_pool")["attrs"].update(stride=[2**40])
     yield "has '1.5' for dim", lambda d: _node(d, "sort")["attrs"].update(dim=1.5)
-    yield "has 9 for dim, and its input", lambda d: _node(d, "sort")["attrs"].update(dim=9)
+    yield "has '9' for dim, and its input", lambda d: _node(d, "sort")["attrs"].update(dim=9)
     yield "used where it is not known", lambda d: _node(d, "sort").update({"in": [10**6]})
     yield "used where it is not known", lambda d: _node(d, "sort").update({"in": [-1]})
     yield "a number has 31 digits", lambda d: _node(d, "sort")["attrs"].update(dim=10**30)

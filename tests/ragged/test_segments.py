@@ -116,3 +116,17 @@ def test_batched():
 def test_what_makes_no_sense_is_said_in_a_sentence(call, error, words):
     with pytest.raises(error, match=words):
         call(wf.ones(4))
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_an_extreme_that_is_nan_gives_its_gradient_to_the_nans(name):
+    values = np.array([1.0, np.nan, 3.0, 3.0, np.nan, np.nan])
+    x = wf.tensor(values, requires_grad=True)
+    out = getattr(wf, f"segment_{name}")(x, wf.tensor([0, 2, 4, 6]))
+    (out * wf.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert x.grad.tolist() == [0, 1, 1, 1, 1.5, 1.5]
+    torch = pytest.importorskip("torch")
+    theirs = torch.tensor(values, requires_grad=True)
+    out = torch.segment_reduce(theirs, name, lengths=torch.tensor([2, 2, 2]))
+    (out * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert x.grad.tolist() == theirs.grad.tolist()

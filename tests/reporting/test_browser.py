@@ -54,8 +54,13 @@ def test_light_and_dark_and_the_switch(page):
     before = page.evaluate(ground)
     dark = sum(int(part) for part in before.removeprefix("rgb(").removesuffix(")").split(",")) < 200
     assert dark == (page.scheme == "dark")
+    page.locator("#graph").scroll_into_view_if_needed()
+    inside = page.frame_locator(".viewer iframe")
+    inside.get_by_role("tab", name="Source").wait_for()
     page.get_by_role("button", name="Light or dark").click()
     assert page.evaluate(ground) != before
+    # The viewer is told, which cannot be seen into.
+    playwright.expect(inside.locator("html")).to_have_attribute("data-theme", "light" if dark else "dark")
 
 
 def test_the_viewer_inside_is_alive(page):

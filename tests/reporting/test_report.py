@@ -82,7 +82,7 @@ def test_metrics_of_the_batch_say_that_they_are_of_one_batch(whole):
 
 def test_ways_and_costs(whole):
     ways, costs = whole[1].sections["ways"], whole[1].sections["costs"]
-    for part in ("static plan", "dynamic", "eager", "training time", "memory", "flexibility"):
+    for part in ("compiled", "eager", "training time", "memory", "flexibility"):
         assert part in ways
     for part in ("By operation", "By source line", "By module", "linear", "Alive at the highest point", "peak memory"):
         assert part in costs
@@ -91,7 +91,7 @@ def test_ways_and_costs(whole):
 def test_the_text_fits_80_columns(whole):
     text = str(whole[0])
     assert max(map(len, text.splitlines())) <= 80 or str(whole[2]) in text.splitlines()[-1]
-    for part in ("Report on Net", "Still falling", "accuracy", "not in this report", "static plan"):
+    for part in ("Report on Net", "Still falling", "accuracy", "not in this report", "compiled"):
         assert part in text
     assert "7 of 8 sections" in repr(whole[0])
 
@@ -105,6 +105,9 @@ def test_sections_by_name(whole):
 def test_in_a_notebook_it_is_a_frame(whole):
     shown = whole[0]._repr_html_()
     assert shown.startswith("<iframe srcdoc=") and shown.endswith("</iframe>") and shown.count("<") == 2
+    assert 'sandbox="allow-scripts"' in shown
+    # The viewer inside the page cannot see the page, nor the page it.
+    assert whole[0].html().count("<iframe") == whole[0].html().count('sandbox="allow-scripts"') == 1
 
 
 def test_a_history_alone_is_a_report():

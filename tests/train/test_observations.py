@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wayfare.train import History
 from wayfare.train.observations import epoch_notes, observe
@@ -110,3 +112,48 @@ def test_notes_name_a_step_of_the_learning_rate():
     for record, rate in zip(given, [0.1, 0.04, 0.01], strict=True):
         record["learning rate"] = rate
     assert [("learning rate" in note) for note in epoch_notes(given)] == [False, True, False]
+
+
+# Curves whose straight line through the last epochs says one thing and the best epoch another.
+SPIKED = [1.0, 0.8, 0.6, 0.5, 0.42, 0.40, 0.70, 0.60, 0.50, 0.45]
+DROPPING = [1.0, 0.9, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35]
+
+
+@pytest.mark.parametrize("validation", [SPIKED, [*SPIKED[:-1], 0.401], [0.9, 0.3, 0.8, 0.7, 0.6, 0.5]])
+def test_a_loss_that_has_not_improved_for_epochs_is_not_still_falling(validation):
+    training = DROPPING[: len(validation)]
+    said = observe(records(training, validation))
+    best = validation.index(min(validation)) + 1
+    assert "falling" not in [each.kind for each in said]
+    assert f"since epoch {best}" in said[0].sentence and f"{min(validation):.4g}" in said[0].sentence
+
+
+def test_a_training_loss_alone_is_judged_by_its_best_epoch_too():
+    assert kinds([1.0, 0.5, 0.50, 0.62, 0.58, 0.55])[0] != "falling"
+    assert kinds([1.0, 0.9, 0.7, 0.75, 0.6]) == ["falling"]  # one worse epoch on the way down
+    assert kinds([1.0, 0.9, 0.7, 0.6, 0.61]) == ["falling"]  # the last one is no turn yet
+
+
+@pytest.mark.parametrize(("loss", "validation"), [
+    ([1.0, 0.9, 0.8, 0.8, 0.8, 0.8], [1.0, 0.5, 1.1, 1.1, 1.1, 1.1]),
+    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.2, 1.2, 1.2, 1.2]),
+    ([1.0, 0.5, 0.58, 0.58, 0.58, 0.58], None),
+])  # fmt: skip
+def test_what_has_gone_up_has_not_come_down_and_has_moved(loss, validation):
+    sentence = observe(records(loss, validation))[0].sentence
+    assert "come down" not in sentence and "hardly moved" not in sentence and "since epoch 2" in sentence.replace(
+        "since epoch 1:", "since epoch 2:")  # fmt: skip
+
+
+def test_a_validation_loss_that_creeps_down_is_not_said_to_stand_still():
+    creeping = [1.0, 0.5, *(0.5 * 0.998**k for k in range(1, 9))]
+    assert "apart" not in kinds(DROPPING, creeping)
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=3, max_size=14))
+def test_still_falling_means_a_recent_best(values):
+    for each in observe(records(values, values)):
+        if each.kind == "falling":
+            assert len(values) - 1 - values.index(min(values)) < 2
+        if "come down" in each.sentence:
+            assert values[-1] < values[0]

@@ -111,7 +111,7 @@ def small():
     q = made.add("pow", (d,), (2,), 10, attrs=made.text("exponent=2"))
     loss = made.add("mean", (q,), (), 10, stats=made.stats(0.2, 0.2), value=made.value(0.2137, []))
     over = made.add("gt", (loss,), (), 11)
-    made.event("d", over, made.text("if"), made.text("True"), made.site(11))
+    made.event("d", over, made.text("if"), made.text("True"), made.site(11), -1)
     return made.backward()
 
 
@@ -253,7 +253,7 @@ def hostile(word):
     leaf = made.add("leaf", shape=(2,), kind=1, name=word)
     value = made.value([word, word], [2])
     node = made.add(word, (leaf,), (2,), 3, call, attrs=made.text(word), value=value, stats=made.stats())
-    made.event("d", node, made.text(word), made.text(word), made.site(3))
+    made.event("d", node, made.text(word), made.text(word), made.site(3), -1)
     kernel = {"name": word, "nodes": [node], "ops": [word]}
     made.data["plans"] = [{"function": word, "paths": 1, "hits": 1, "text": word, "kernels": [kernel]}]
     made.data["batching"] = {

@@ -58,6 +58,33 @@ def test_without_a_browser_the_path_is_printed(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == f"The page is {file.resolve()}\n" * 2
 
 
+def test_a_link_beside_the_document_is_not_written_through(tmp_path, opened):
+    """The link was made by somebody else: what it names could be run at the next start of Python."""
+    file, outside = tmp_path / "run.json", tmp_path / "evil.pth"
+    file.write_text(json.dumps({**documents.small(), "title": "a\nimport os; os.abort()\nb"}))
+    for target in (None, b"mine"):
+        if target is not None:
+            outside.write_bytes(target)
+        (tmp_path / "run.html").unlink(missing_ok=True)
+        (tmp_path / "run.html").symlink_to(outside)
+        assert cli.main(["view", str(file)]) == 0
+        assert (tmp_path / "run.html").is_symlink()
+        assert outside.read_bytes() == target if target is not None else not outside.exists()
+    made = Path.from_uri(opened[-1]) if hasattr(Path, "from_uri") else Path(opened[-1].removeprefix("file://"))
+    assert made.parent != tmp_path and "import os" in made.read_text(encoding="utf-8")
+    # A title is one line, whatever the document says.
+    assert not any(line.startswith("import") for line in made.read_text(encoding="utf-8").splitlines())
+
+
+def test_what_is_no_file_does_not_keep_it_waiting(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("pipe.json", "pipe.html"):
+        if not (tmp_path / name).exists():
+            (tmp_path / name).symlink_to("/dev/zero")
+        assert cli.main(["view", str(tmp_path / name)]) == 1
+        assert "is a device or pipe, not a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "contents", "says"),
     [
@@ -66,11 +93,12 @@ def test_without_a_browser_the_path_is_printed(tmp_path, monkeypatch, capsys):
         ("other.html", b"<p>hello</p>", "is no page of a run. Make one with run.save('other.html')."),
         ("half.json", b'{"format": "wayf', "is not JSON"),
         ("binary.json", b"\xff\xfe\x00", "is not JSON"),
-        ("deep.json", b"[" * 200000, "is not JSON"),
-        ("list.json", b"[]", "holds no run"),
-        ("other.json", b'{"format": "x"}', "holds no run"),
+        ("deep.json", b"[" * 200000, "nested too deeply"),
+        ("list.json", b"[]", "not a run"),
+        ("other.json", b'{"format": "x"}', "not a run"),
         ("run.png", b"", "is neither .html nor .json"),
-        ("folder.json", "folder", "cannot be read"),
+        ("folder.json", "folder", "is a folder, not a file"),
+        ("many.json", b"[" + b"[]," * (1 << 24) + b"0]", "has more than 16,777,216 values"),
     ],
 )
 def test_other_files_are_refused_in_a_sentence(tmp_path, opened, capsys, name, contents, says):

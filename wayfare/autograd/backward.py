@@ -9,9 +9,10 @@ import numpy as np
 
 from wayfare.autograd.capture import Capture
 from wayfare.autograd.engine import run
+from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
 from wayfare.backend.rows import Rows
-from wayfare.eager import tensor_ops
-from wayfare.errors import ArgumentTypeError, GraphError, ShapeError
+from wayfare.eager import refuse_stale, tensor_ops
+from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, WrongKindError
 from wayfare.graph.node import unroll
 from wayfare.state import STATE, batcher, changed_mode, recorder
 from wayfare.tensor import Tensor, wrap
@@ -31,16 +32,18 @@ def backward(
     `retain_graph`; with `create_graph` the derivative can itself be differentiated. `inputs` limits the leaves.
     """
     seeds = grad_tensors if grad_tensors is not None else grad_variables
-    batching, watching = batcher(), recorder()
+    batching = batcher()
     if batching is not None:
+        batching.changes(None, "backward() sums up gradients that all examples see; wf.autograd.grad gives them back")
         batching.for_real(lambda: _backward(tensors, seeds, retain_graph, create_graph, inputs))
-    elif watching is not None:
-        watching.autograd("backward", _backward, tensors, seeds, retain_graph, create_graph, inputs)
     else:
         _backward(tensors, seeds, retain_graph, create_graph, inputs)
 
 
 def _backward(tensors: Any, seeds: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None:
+    if seeds is not None and any([isinstance(s, BatchedTensor) for s in _sequence(seeds)]):
+        raise GraphError("backward: inside vmap the examples have a gradient each, and .grad has room for one",
+                         fix="Use wf.autograd.grad, or wf.func.grad, which give them back.")  # fmt: skip
     roots = _roots("backward", _sequence(tensors), seeds, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     capture = None
@@ -68,39 +71,76 @@ def grad(
 ) -> tuple[Tensor, ...]:
     """The derivatives of `outputs` with respect to `inputs`, given back; no `.grad` is touched.
 
-    An input that played no part is an error unless `allow_unused` (then None) or `materialize_grads` (then zeros).
+    An input that played no part is an error unless `allow_unused` (then None) or `materialize_grads` (then zeros). With
+    `is_grads_batched` dimension 0 of each of `grad_outputs` counts many gradients, and that of each result as many
+    derivatives: rows of a Jacobian in one pass.
     """
-    batching = batcher()
-    if batching is not None:
-        return batching.for_real(  # type: ignore[no-any-return]
-            lambda: _grad(outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads)
-        )
-    watching = recorder()
-    if watching is not None:
-        return watching.autograd(  # type: ignore[no-any-return]
-            "grad", _grad, outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads
-        )
-    return _grad(outputs, grad_outputs, retain_graph, create_graph, inputs, allow_unused, materialize_grads)
-
-
-def _grad(
-    outputs: Any, grad_outputs: Any, retain_graph: bool | None, create_graph: bool, inputs: Any,
-    allow_unused: bool | None, materialize_grads: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
     wanted = _sequence(inputs)
-    roots = _roots("grad", _sequence(outputs), grad_outputs, create_graph)
-    retain = create_graph if retain_graph is None else retain_graph
+    if not wanted:
+        raise GraphError("grad: inputs is empty", fix="Give the tensors to differentiate by.")
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("grad: materialize_grads=True gives zeros for inputs that play no part, and "
+                            "allow_unused=False forbids them", fix="Leave allow_unused out.")  # fmt: skip
+
+    def compute() -> tuple[Tensor, ...]:
+        retain = create_graph if retain_graph is None else retain_graph
+        found = (_many if is_grads_batched else _derivatives)(outputs, grad_outputs, wanted, retain, create_graph)
+        return _complete(found, wanted, allow_unused, materialize_grads)
+
+    batching = batcher()
+    return compute() if batching is None else batching.for_real(compute)
+
+
+def _derivatives(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, create: bool) -> list[Any]:
+    """The derivative by each wanted tensor; None where there is none."""
+    tensors = _sequence(outputs)
+    # Inside vmap the rules run on tensors: each op of theirs is one for the whole batch.
+    batched = seeds is not None and any([isinstance(s, BatchedTensor) for s in _sequence(seeds)])
+    roots = _roots("grad", tensors, seeds, create or batched)
     capture = Capture([_edge_of(t, "grad") for t in wanted], [edge for edge, _ in roots])
-    _run(roots, retain, create_graph, capture, accumulate=False)
+    if batched and not create:
+        with changed_mode(grad=False), drawing_again():
+            run(roots, retain=retain, create=True, capture=capture, accumulate=False)
+        found = [_captured(capture, t) for t in wanted]
+        return [None if g is None else g.detach() for g in found]
+    _run(roots, retain, create, capture, accumulate=False)
+    return [_captured(capture, t) for t in wanted]
+
+
+def _many(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, create: bool) -> list[Any]:
+    """`_derivatives` for each gradient that is counted by dimension 0 of `seeds`, all at once."""
+    tensors = _sequence(outputs)
+    given = [None] * len(tensors) if seeds is None else _sequence(seeds)
+    if len(given) != len(tensors):
+        raise GraphError(f"grad: {len(tensors)} tensors but {len(given)} gradients were given")
+    for t, seed in zip(tensors, given, strict=True):
+        if not isinstance(seed, Tensor) or seed.ndim == 0 or tuple(seed.shape[1:]) != tuple(t.shape):
+            got = seed.spec if isinstance(seed, Tensor) else type(seed).__name__
+            raise ShapeError(f"grad: with is_grads_batched a tensor of {t.spec} needs gradients of that shape behind a "
+                             f"dimension that counts them, not {got}",
+                             fix="For the whole Jacobian give wf.eye(y.numel()).reshape(-1, *y.shape).")  # fmt: skip
+    found: list[Any] = []
+
+    def of_one(*seeds: Tensor) -> list[Any]:
+        found[:] = _derivatives(tensors, seeds, wanted, retain, create)
+        return [g for g in found if g is not None]
+
+    made = iter(map_batch(of_one, 0, 0)(*given))
+    return [None if g is None else next(made) for g in found]
+
+
+def _complete(
+    derivatives: list[Any], wanted: list[Tensor], allow_unused: bool | None, materialize_grads: bool
+) -> tuple[Tensor, ...]:
+    """The derivatives, with zeros, or an error, for inputs that played no part."""
     results = []
-    for position, t in enumerate(wanted):
-        found = _captured(capture, t)
+    for position, (t, found) in enumerate(zip(wanted, derivatives, strict=True)):
         if found is None and materialize_grads:
             watching = recorder()
             make = np.zeros if watching is None else watching.zeros
             found = wrap(make(t._array.shape, t._array.dtype))
         if found is None and not allow_unused:
-            raise GraphError(f"grad: input {position} ({t.spec}) was not used to compute the outputs",
+            raise GraphError(f"grad: input {position} ({t.spec}) was not used in the graph of the outputs",
                              fix="Pass allow_unused=True to get None for it.")  # fmt: skip
         results.append(found)
     return tuple(results)
@@ -108,8 +148,8 @@ def _grad(
 
 def _run(roots: list[tuple[Any, Any]], retain: bool, create: bool, capture: Capture | None, accumulate: bool) -> None:
     mode = STATE.mode
-    if create and mode is not None and not mode.grad:
-        with changed_mode(grad=True):
+    if create and mode is not None:
+        with changed_mode(grad=True), drawing_again():
             run(roots, retain=retain, create=create, capture=capture, accumulate=accumulate)
     else:
         run(roots, retain=retain, create=create, capture=capture, accumulate=accumulate)
@@ -131,12 +171,19 @@ def _captured(capture: Capture, t: Tensor) -> Any:
 
 def _edge_of(t: Tensor, name: str) -> Any:
     if not isinstance(t, Tensor):
-        raise ArgumentTypeError(f"{name}: inputs must be tensors, not {type(t).__name__}")
+        raise WrongKindError(f"{name}: inputs must be tensors, not {type(t).__name__}")
+    if isinstance(t, BatchedTensor):
+        raise _of_one_example(t, name)
     if not t.requires_grad:
         raise GraphError(f"{name}: one of the inputs ({t.spec}) does not require a gradient",
                          fix="Set requires_grad=True on it before computing.")  # fmt: skip
     unroll(t.grad_fn)
     return t._edge or t
+
+
+def _of_one_example(t: Tensor, name: str) -> GraphError:
+    return GraphError(f"{name}: this tensor ({t.spec}) is one example's of a vmap, and the graph is that of the whole "
+                      "batch", fix="Inside vmap use wf.func.grad or wf.func.vjp.")  # fmt: skip
 
 
 def _sequence(tensors: Any) -> list[Tensor]:
@@ -154,9 +201,13 @@ def _roots(name: str, tensors: list[Tensor], seeds: Any, create: bool) -> list[t
     for t, seed in zip(tensors, given, strict=True):
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(f"{name}: expected a Tensor, not {type(t).__name__}")
+        if isinstance(t, BatchedTensor):
+            raise _of_one_example(t, name)
         if not t.requires_grad:
-            raise GraphError(f"{name}: this tensor ({t.spec}) does not require a gradient and has no grad_fn",
+            raise GraphError(f"{name}: this tensor ({t.spec}) does not require grad and has no grad_fn",
                              fix="Compute it from a tensor with requires_grad=True, outside no_grad.")  # fmt: skip
+        if t._extras is not None and "handed_through" in t._extras:
+            refuse_stale(t, name)
         roots.append((t._edge or t, _seed(name, t, seed, create)))
     return roots
 
@@ -165,7 +216,7 @@ def _seed(name: str, t: Tensor, seed: Any, create: bool) -> Any:
     array = t._array
     if seed is None:
         if array.size != 1:
-            raise GraphError(f"{name}: a gradient can be made up only for one number, this is {t.spec}",
+            raise GraphError(f"{name}: a gradient is created implicitly only for a scalar, this is {t.spec}",
                              fix="Reduce it first (.sum(), .mean()), or pass gradient= of the same shape.")  # fmt: skip
         ones = np.ones(array.shape, array.dtype)
         return wrap(ones) if create else ones

@@ -54,6 +54,10 @@ class Capture:
                 numbers[number] = gradients[number] if several else gradients
         return node in self._only
 
+    def ends_at(self, node: Node) -> bool:
+        """Is it taken for a leaf? Its hooks are for those who go on from there."""
+        return node.number < self._since
+
     def towards(self, edges: tuple[Any, ...]) -> tuple[Any, ...]:
         """The edges that lead to something asked for; None for the rest."""
         return tuple(edge if self._leads_on(edge) else None for edge in edges)

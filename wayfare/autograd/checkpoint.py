@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.autograd.modes import enable_grad, saved_tensors_hooks
+from wayfare.autograd.vmap import outside_all
 from wayfare.errors import GraphError
 from wayfare.functions.generator import get_rng_state, set_rng_state
 from wayfare.state import current
@@ -55,7 +56,7 @@ class _Stretch:
         if self.random_state is not None:
             set_rng_state(self.random_state)
         try:
-            with enable_grad(), saved_tensors_hooks(keep, lambda t: t):
+            with outside_all(), enable_grad(), saved_tensors_hooks(keep, lambda t: t):
                 self.function(*self.args, **self.options)
         finally:
             if now is not None:

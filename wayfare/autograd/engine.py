@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 
 from wayfare.autograd.capture import Capture
-from wayfare.autograd.leaves import Leaves, call_hook, checked_gradient, own_tensor
+from wayfare.autograd.kept import check_versions, unpack
+from wayfare.autograd.leaves import Leaves, call_hook, checked_gradient, other_shape, own_tensor, recording_as
 from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.backend.fold_native import sum_to
 from wayfare.backend.locks import lock
-from wayfare.backend.pool import Block
+from wayfare.backend.pool import Lease
+from wayfare.backend.quiet import quietly
 from wayfare.backend.rows import Rows
-from wayfare.backend.writes import latest_write, version, version_at
-from wayfare.eager import Packed, tensor_ops, with_history
-from wayfare.errors import GraphError, InPlaceError
+from wayfare.backend.writes import latest_write
+from wayfare.eager import tensor_ops
+from wayfare.errors import GraphError
 from wayfare.graph.node import Node
-from wayfare.graph.walk import split_edge
-from wayfare.op import DROP, SPEC, VALUE, joint, raw_ops
-from wayfare.spec import Spec
-from wayfare.state import STATE, changed_mode, recorder, watcher
+from wayfare.op import joint, memory_error, raw_ops
+from wayfare.state import STATE, recorder, watcher
 from wayfare.tensor import wrap
 
 _ndarray = np.ndarray
@@ -44,19 +44,24 @@ def run(
     """Send gradients from the roots (edge, gradient) down to the leaves, or to what `capture` asks for."""
     watching = recorder()
     if watching is not None and not create:
-        watching.backward(roots, retain=retain, capture=capture, accumulate=accumulate)
+        with quietly():
+            watching.backward(roots, retain=retain, capture=capture, accumulate=accumulate)
         return
+    if watching is not None:
+        watching.stays_inside(roots, capture)
     with _TURN:
         this = _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate))
         looking = watcher()
-        if looking is None:
-            this.run(roots)
-            return
-        looking.starts(this)
+        if looking is not None:
+            looking.starts(this)
         try:
-            this.run(roots)
+            with quietly():
+                this.run(roots)
+        except MemoryError as error:
+            raise memory_error("backward", error) from None
         finally:
-            looking.ended(this)
+            if looking is not None:
+                looking.ended(this)
 
 
 class _Pass:
@@ -106,7 +111,7 @@ class _Pass:
             usual = plain and op.simple_rules and node.extras is None and g.__class__ is not Rows
             if usual and kept is not None and not node.attrs:
                 if latest_write[0] > node.number:
-                    _check_versions(node)
+                    check_versions(node)
                 if looking and watching is not None:
                     watching.starts(node)
                 grads = None
@@ -129,6 +134,10 @@ class _Pass:
                 if looking:
                     _tell(anomaly, watching, node, g, grads)
             else:
+                if capture is not None and capture.ends_at(node):
+                    several = node.outs is not None
+                    capture.takes(node, [_dense(x) for x in g] if several else _dense(g), several)
+                    continue
                 g = prepare(node, g, create)
                 if capture is not None:
                     if not capture.takes(node, g, node.outs is not None):
@@ -227,7 +236,7 @@ def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) ->
     if extras is not None and (extras.post_hooks or extras.pre_hooks or extras.tensor_hooks or extras.unpack):
         return False
     base: Any = gi.base
-    if base is not None and base.__class__ is not Block:
+    if base is not None and not isinstance(base, Lease):
         return False
     # Of several outputs there are several gradients, and several values kept.
     held = [*kept, *(kept[0] if kept[0].__class__ is tuple else ()), *(g if g.__class__ is tuple else ())]
@@ -267,7 +276,10 @@ def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
         shape = tuple(edge.shape)
     if g.shape == shape:
         return g
-    return tensor_ops.sum_to(g, shape=shape) if create else sum_to(g, shape)
+    try:
+        return tensor_ops.sum_to(g, shape=shape) if create else sum_to(g, shape)
+    except (ValueError, IndexError):
+        raise other_shape(op.grad_name, g.shape, shape) from None
 
 
 def prepare(node: Node, g: Any, create: bool) -> Any:
@@ -312,7 +324,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
 
 def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, ...]) -> list[Any]:
     """What a node's hook makes of the gradients."""
-    with changed_mode(grad=create):
+    with recording_as(create):
         result = hook(*given)
     if result is None:
         return grads
@@ -346,64 +358,3 @@ def call_post_hooks(node: Node, g: Any, grads: list[Any], create: bool) -> list[
         for hook in list(node.extras.post_hooks.values()):
             grads = _several_from(hook, grads, create, tuple(_as_tensor(x) for x in grads), outputs)
     return grads
-
-
-def unpack(node: Node, create: bool) -> tuple[Any, ...]:
-    """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
-    if node.kept is None:
-        return _made_again(node)
-    if latest_write[0] > node.number:
-        _check_versions(node)
-    through = None if node.extras is None else node.extras.unpack
-    if not create and through is None:
-        return node.kept
-    values: list[Any] = []
-    for position, value in enumerate(node.kept):
-        if value.__class__ is Packed:
-            assert through is not None
-            value = through(value.value)._array
-        if create and value.__class__ is _ndarray:
-            edge = node if position == 0 else node.edges[position - 1]
-            value = with_history(value, edge)
-        elif create and position == 0 and value.__class__ is tuple and node.outs is not None:
-            value = tuple(None if v is None else with_history(v, (node, i)) for i, v in enumerate(value))
-        values.append(value)
-    return tuple(values)
-
-
-def _check_versions(node: Node) -> None:
-    for kept in node.kept or ():
-        for array in kept if kept.__class__ is tuple else (kept,):
-            if array.__class__ is Packed:
-                array = array.source()
-            if array.__class__ is not _ndarray:
-                continue
-            now, then = version(array), version_at(array, node.number)
-            if now != then:
-                raise InPlaceError(
-                    f"{node.op.name} on line {node.site} kept a tensor for its gradient that was written in place "
-                    f"since: it is at version {now}, expected version {then}",
-                    fix="Write to a .clone(), or use the form of the op without the underscore.",
-                )
-
-
-def _made_again(node: Node) -> tuple[Any, ...]:
-    """What a node kept before an earlier pass freed it, if that was shapes and dtypes only; else an error."""
-    of_output: int = VALUE
-    of_inputs: tuple[int, ...] = ()
-    if node.op.family != "custom":
-        of_output, of_inputs = node.op.keeps(tuple(edge is not None for edge in node.edges))
-    if VALUE not in (of_output, *of_inputs) and (of_output == DROP or node.outs is None):
-        pairs = list(zip(of_inputs, node.edges, strict=True))
-        if all(how == DROP or edge is not None for how, edge in pairs):
-            output = node.specs[0] if of_output == SPEC else None
-            return (output, *[_spec_of_edge(edge) if how == SPEC else None for how, edge in pairs])
-    raise GraphError(
-        f"backward: {node.name()} (line {node.site}) was already used and what it kept is freed",
-        fix="Call the first backward with retain_graph=True to go through the graph a second time.",
-    )
-
-
-def _spec_of_edge(edge: Any) -> Spec:
-    target, number = split_edge(edge)
-    return target.specs[number] if isinstance(target, Node) else target.spec

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from wayfare.autograd.kept import FREED
+from wayfare.autograd.leaves import recording_as
+from wayfare.autograd.vmap import BatchedTensor, VmapExecutor, close_again, lay_open, outside_all
 from wayfare.backend.writes import note_write, tick, version, version_at
-from wayfare.eager import new_node, with_history
-from wayfare.errors import ArgumentTypeError, GraphError, InPlaceError, OperationError, ShapeError
+from wayfare.eager import new_node, refuse_stale, with_history
+from wayfare.errors import (
+    ArgumentTypeError,
+    GraphError,
+    InPlaceError,
+    NotWrittenError,
+    OperationError,
+    ShapeError,
+    WrongKindError,
+)
 from wayfare.graph.walk import split_edge
 from wayfare.inplace import check_history, rewrite
 from wayfare.op import Op, gradient_only
@@ -44,14 +56,19 @@ class _Saved:
             array = self.packed[1](self.packed[0])._array
         else:
             array = self.array
-            if version(array) != version_at(array, self.time):
-                raise InPlaceError(f"{name}: a tensor saved for backward was written in place since: it is at version "
-                                   f"{version(array)}, expected version {version_at(array, self.time)}",
-                                   fix="Save a .clone() of it.")  # fmt: skip
+            now, then = version(array), version_at(array, self.time)
+            if now != then:
+                raise saved_and_written(name, now, then)
         edge = self.edge
         if self.output is not None and node is not None:
             edge = (node, self.output) if node.outs is not None else node
         return with_history(array, edge)
+
+
+def saved_and_written(name: str, now: int, then: int) -> InPlaceError:
+    """The error of a Function that saved what was written since."""
+    return InPlaceError(f"{name}: a tensor saved for backward was written in place since: it is at version {now}, "
+                        f"expected version {then}", fix="Save a .clone() of it.")  # fmt: skip
 
 
 class FunctionCtx:
@@ -65,6 +82,7 @@ class FunctionCtx:
         self._dirty: tuple[Tensor, ...] = ()
         self._constant: tuple[Tensor, ...] = ()
         self._materialize = True
+        self._looked = False  # was `saved_tensors` asked for since somebody set this?
         self.needs_input_grad: tuple[bool, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
@@ -92,10 +110,11 @@ class FunctionCtx:
         """What `save_for_backward` kept."""
         if self._saved is None:
             return self._to_save
+        self._looked = True
         node = self._node() if self._node is not None else None
         if node is not None and node.kept is None:
             raise GraphError(f"{self._name}: the saved tensors were freed by an earlier backward",
-                             fix="Call the first backward with retain_graph=True.")  # fmt: skip
+                             fix=FREED)  # fmt: skip
         return tuple(None if s is None else s.tensor(node, self._name) for s in self._saved)
 
 
@@ -107,7 +126,7 @@ class Function:
     @staticmethod
     def forward(*args: Any, **options: Any) -> Any:
         """Compute the outputs. To be written by the subclass."""
-        raise OperationError("Function: the subclass has no forward", fix="Write a static method forward(ctx, ...).")
+        raise NotWrittenError("Function: the subclass has no forward", fix="Write a static method forward(ctx, ...).")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -116,12 +135,27 @@ class Function:
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Give one gradient per argument of forward. To be written by the subclass."""
-        raise OperationError("Function: the subclass has no backward", fix="Write a static method backward(ctx, ...).")
+        raise NotWrittenError("Function: the subclass has no backward", fix="Write a static method backward(ctx, ...).")
 
     @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """Run forward and record this function as one node."""
-        return _apply(cls, args)
+    def apply(cls, *args: Any, **named: Any) -> Any:
+        """Run forward and record this function as one node. `backward` gives a gradient for each parameter of forward,
+        up to the last that is given."""
+        return _apply(cls, _in_order(cls, args, named) if named else args)
+
+
+def _in_order(cls: type[Function], args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments given by name in the places that forward has for them."""
+    with_ctx = cls.setup_context is Function.setup_context
+    try:
+        bound = inspect.signature(cls.forward).bind(*((None,) if with_ctx else ()), *args, **named)
+    except TypeError as error:
+        raise ArgumentTypeError(f"{cls.__name__}.apply: {error}") from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise ArgumentTypeError(f"{cls.__name__}.apply: {', '.join(bound.kwargs)} can only be given by name",
+                                fix="Gradients go by place: take out the * in forward's arguments.")  # fmt: skip
+    return bound.args[with_ctx:]
 
 
 def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
@@ -129,13 +163,24 @@ def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
     if watching is None and current().executor is not None:
         batching = batcher()
         if batching is not None:
+            if any(["mark_dirty" in part.__code__.co_names for part in (cls.forward, cls.setup_context)]):
+                for given in args:
+                    if isinstance(given, Tensor):
+                        batching.changes(given, f"{cls.__name__} writes to a tensor that all examples see")
             return batching.for_real(lambda: _apply(cls, args))
+        if isinstance(current().executor, VmapExecutor):
+            return _apply_batched(cls, current().executor, args)
         raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart here",
-                             fix="Write it in tensor ops to use it under vmap.")  # fmt: skip
+                             fix="Write it in tensor ops.")  # fmt: skip
     ctx = FunctionCtx(cls.__name__)
     tensors = [a if isinstance(a, Tensor) else None for a in args]
     ctx.needs_input_grad = tuple(t is not None and t.requires_grad for t in tensors)
     record = current().grad and any(ctx.needs_input_grad)
+    if record:
+        # Before forward runs: what it writes itself is its own affair.
+        for t in tensors:
+            if t is not None and t._extras is not None and "handed_through" in t._extras:
+                refuse_stale(t, cls.__name__)
     with changed_mode(grad=False):
         if cls.setup_context is not Function.setup_context:
             result = cls.forward(*args)
@@ -143,14 +188,43 @@ def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
         else:
             result = cls.forward(ctx, *args)
     several = isinstance(result, (tuple, list))
-    outputs = [_output(o, tensors, ctx) for o in (result if several else (result,))]
+    given = list(result) if several else [result]
+    outputs = [_output(o, tensors, ctx) for o in given]
     if not record:
         ctx._saved = ()
         return tuple(outputs) if several else outputs[0]
-    _record(cls, ctx, tensors, outputs)
+    _record(cls, ctx, tensors, given, outputs)
     if watching is not None:
         watching.custom(cls.__name__)
     return tuple(outputs) if several else outputs[0]
+
+
+class VmapInfo(NamedTuple):
+    """What the `vmap` of a custom Function is told of the batch."""
+
+    batch_size: int
+    randomness: str
+
+
+def _apply_batched(cls: type[Function], executor: Any, args: tuple[Any, ...]) -> Any:
+    """A Function inside vmap: its own `vmap` runs it for the whole batch."""
+    batched = [isinstance(a, BatchedTensor) and a.level == executor.level for a in args]
+    rule = getattr(cls, "vmap", None)
+    with executor.outside():
+        if not any(batched):
+            return _apply(cls, args)
+        if rule is None:
+            raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart inside vmap",
+                                 fix="Give it a static method vmap(info, in_dims, *args) that returns (output, "
+                                 "out_dims), or write it in tensor ops.")  # fmt: skip
+        values = [a.value if b else a for a, b in zip(args, batched, strict=True)]
+        in_dims = tuple(0 if b else None for b in batched)
+        out, dims = rule(VmapInfo(executor.size, executor.randomness), in_dims, *values)
+        several = isinstance(out, (tuple, list))
+        each = dims if isinstance(dims, (tuple, list)) else (dims,) * (len(out) if several else 1)
+        made = [o if d is None else executor.wrap(o.movedim(d, 0))
+                for o, d in zip(out if several else (out,), each, strict=True)]  # fmt: skip
+    return tuple(made) if several else made[0]
 
 
 def _output(value: Any, inputs: list[Tensor | None], ctx: FunctionCtx) -> Any:
@@ -173,18 +247,10 @@ def _check_dirty(ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[An
             watching.mark_writes()
 
 
-def _shut_shared(out: Tensor, inputs: list[Tensor | None]) -> None:
-    """An output that shows an input's memory cannot be written: the input would change without a word to the graph."""
-    if any(t is not None and np.may_share_memory(out._array, t._array) for t in inputs):
-        shown = out._array
-        out._array = shown.view()
-        out._array.flags.writeable = False
-        watching = recorder()
-        if watching is not None:
-            watching.shown_again(shown, out._array)
-
-
-def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[Any]) -> None:
+def _record(
+    cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], given: list[Any], outputs: list[Any]
+) -> None:
+    """The node of a call; `given` is what forward returned, in the place of which the caller gets `outputs`."""
     _check_dirty(ctx, inputs, outputs)
     node = new_node(_op_of(cls), tuple(t if t is not None else _NOTHING for t in inputs), {})
     node.kept = (ctx,)
@@ -199,8 +265,9 @@ def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], 
     if len(live) != 1:
         node.more().outs = shapes
     node.shape, node.dtype = shapes[0] if shapes else ((), np.dtype("float32"))
-    for number, out in enumerate(live):
-        if out._array.dtype.kind != "f" or _is_in(out, ctx._constant):
+    returned = [o for o in given if isinstance(o, Tensor)]
+    for number, (out, value) in enumerate(zip(live, returned, strict=True)):
+        if out._array.dtype.kind != "f" or _is_in(value, ctx._constant):
             continue
         history = wrap(out._array)
         history._edge = node if len(live) == 1 else (node, number)
@@ -208,8 +275,10 @@ def _record(cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], 
         if _is_in(out, ctx._dirty):
             rewrite(out, history)
         else:
+            shows = out is not value or out._view is not None
             out._edge, out._requires_grad, out._view = history._edge, True, None
-            _shut_shared(out, inputs)
+            if shows:
+                out._more()["handed_through"] = (ctx._name, node.number)
 
 
 def _position(tensor: Any, others: list[Tensor]) -> int | None:
@@ -234,6 +303,11 @@ def _op_of(cls: type[Function]) -> Op:
     return found
 
 
+def class_of(op: Op) -> type[Function] | None:
+    """The custom Function that a record is of."""
+    return next((cls for cls, record in _RECORDS.items() if record is op), None)
+
+
 def _make_record(cls: type[Function]) -> Op:
     def rule(m: Any, needs: tuple[bool, ...], g: Any, ctx: Any) -> list[Any]:
         return _run_backward(cls, ctx, needs, g, m.differentiable)
@@ -246,7 +320,7 @@ def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...]
     several = node is not None and node.outs is not None
     outs = node.outs if several else ((None, None),)
     grads = [_grad_of_output(ctx, x, *out) for x, out in zip(g if several else (g,), outs, strict=True)]
-    with changed_mode(grad=create):
+    with recording_as(create):
         result = cls.backward(ctx, *grads)
     given = list(result) if isinstance(result, (tuple, list)) else [result]
     while len(given) > len(needs) and given[-1] is None:
@@ -269,7 +343,7 @@ def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool
     if g is None:
         return None
     if not isinstance(g, Tensor):
-        raise ArgumentTypeError(f"{cls.__name__}: backward must return tensors or None, not {type(g).__name__}")
+        raise WrongKindError(f"{cls.__name__}: backward must return tensors or None, not {type(g).__name__}")
     edge = node.edges[position]
     target, number = split_edge(edge)
     spec = target.spec if isinstance(target, Tensor) else target.specs[number]
@@ -300,11 +374,16 @@ def once_differentiable(function: F) -> F:
             return result
         several = isinstance(result, (tuple, list))
         trigger = wrap(np.zeros(())).requires_grad_()
-        marked = [_DifferentiatedTwice.apply(g, trigger) if isinstance(g, Tensor) else g
-                  for g in (result if several else (result,))]  # fmt: skip
+        marked = [_marked(g, trigger) if isinstance(g, Tensor) else g for g in (result if several else (result,))]
         return tuple(marked) if several else marked[0]
 
     return call  # type: ignore[return-value]
+
+
+def _marked(g: Tensor, trigger: Tensor) -> Tensor:
+    base, levels = lay_open(g)
+    with outside_all():
+        return close_again(_DifferentiatedTwice.apply(base, trigger), levels)
 
 
 class _DifferentiatedTwice(Function):

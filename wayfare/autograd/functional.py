@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.autograd import transforms
+from wayfare.autograd import jacobians, transforms
 from wayfare.tensor import Tensor
 
 Function = Callable[..., Any]
@@ -29,7 +29,7 @@ def jacobian(
 ) -> Any:  # fmt: skip
     """The Jacobian of `func` at `inputs`: a tensor, or nested tuples of them for several inputs or outputs."""
     several = isinstance(inputs, (tuple, list))
-    transform = transforms.jacfwd if strategy == "forward-mode" else transforms.jacrev
+    transform = jacobians.jacfwd if strategy == "forward-mode" else jacobians.jacrev
     numbers = tuple(range(len(_as_tuple(inputs))))
     return _settle(transform(func, argnums=numbers if several else 0)(*_as_tuple(inputs)), create_graph)
 
@@ -41,7 +41,7 @@ def hessian(
     """The second derivatives of `func` (one number out) at `inputs`."""
     several = isinstance(inputs, (tuple, list))
     numbers = tuple(range(len(_as_tuple(inputs))))
-    return _settle(transforms.hessian(func, argnums=numbers if several else 0)(*_as_tuple(inputs)), create_graph)
+    return _settle(jacobians.hessian(func, argnums=numbers if several else 0)(*_as_tuple(inputs)), create_graph)
 
 
 def vjp(func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:

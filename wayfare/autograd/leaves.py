@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.grad_layout import in_layout_of
 from wayfare.backend.rows import Part, Rows
 from wayfare.backend.writes import note_write
 from wayfare.eager import tensor_ops
 from wayfare.errors import ArgumentTypeError, GraphError
 from wayfare.graph.node import Node
-from wayfare.state import changed_mode
+from wayfare.state import changed_mode, current, recorder
 from wayfare.tensor import Tensor, wrap
 
 _add = np.add
@@ -76,7 +77,7 @@ class Leaves:
                 return
         self._add_to(leaf, g, False)
         for hook in list(extras.get("post_hooks", {}).values()):
-            with changed_mode(grad=self._create):
+            with recording_as(self._create):
                 if hook(leaf) is not None:
                     raise GraphError("backward: a post-accumulate hook must return None",
                                      fix="Change tensor.grad, not the returned value.")  # fmt: skip
@@ -84,19 +85,20 @@ class Leaves:
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
         old = leaf._grad
         if self._create:
-            leaf.grad = own_tensor(g) if old is None else leaf.grad + g
+            before = leaf.grad  # asked for, so that a recorder knows that it matters
+            leaf.grad = _stored(g, leaf) if before is None else before + g
         elif old is None:
-            leaf._grad = own = _own(g, fresh)
+            leaf._grad = own = _own(g, fresh, leaf._array)
             if own.__class__ is Tensor:
                 self.born[leaf] = own._array
         elif old.__class__ is Rows:
             if g.__class__ is Rows:
-                total = old.absorb(_own(g, False))
+                total = old.absorb(_own(g, False, leaf._array))
                 if not isinstance(total, Rows):
-                    leaf._grad = wrap(total)
-                    self.born[leaf] = total
+                    leaf._grad = own = wrap(in_layout_of(total, leaf._array))
+                    self.born[leaf] = own._array
             else:
-                dense = np.array(g)
+                dense = np.array(in_layout_of(g, leaf._array))
                 old.add_into(dense)
                 leaf._grad = wrap(dense)
         elif old._edge is not None or not old._array.flags.writeable:
@@ -108,6 +110,17 @@ class Leaves:
                 _add(old._array, g, out=old._array)
             if leaf not in self.born:
                 note_write(old._array)
+
+
+def other_shape(source: str, given: Any, shape: Any) -> GraphError:
+    """The error of a gradient that does not fit what it is of."""
+    return GraphError(f"backward: {source} gave a gradient of shape {list(given)} for a tensor of shape {list(shape)}",
+                      fix="Set .data to another shape before the forward pass, not after it.")  # fmt: skip
+
+
+def recording_as(create: bool) -> changed_mode:
+    """For the user's code in a backward pass: recorded if the pass is (one on tensors need not be, inside vmap)."""
+    return changed_mode(grad=create and current().grad)
 
 
 def as_tensor(g: Any) -> Any:
@@ -124,9 +137,17 @@ def own_tensor(g: Any) -> Tensor:
     return wrap(np.array(g))
 
 
+def _stored(g: Tensor, leaf: Tensor) -> Tensor:
+    """A gradient with its history as a leaf keeps it: in memory of its own, which lies as that of the leaf."""
+    own = own_tensor(g)
+    if own.__class__ is Tensor and recorder() is None:
+        own._array = in_layout_of(own._array, leaf._array)
+    return own
+
+
 def call_hook(hook: Any, g: Any, create: bool) -> Any:
     """What a tensor's hook makes of its gradient. As the pass itself, it is recorded only if that is asked for."""
-    with changed_mode(grad=create):
+    with recording_as(create):
         result = hook(as_tensor(g))
     return g if result is None else checked_gradient(result, g, create)
 
@@ -137,15 +158,20 @@ def checked_gradient(new: Any, old: Any, create: bool) -> Any:
         return None
     if not isinstance(new, Tensor):
         raise ArgumentTypeError(f"backward: a hook must return a Tensor or None, not {type(new).__name__}")
-    if old is not None and (tuple(new.shape) != tuple(old.shape) or new._array.dtype != as_tensor(old)._array.dtype):
+    if old is not None and (tuple(new.shape) != tuple(old.shape) or new.dtype is not as_tensor(old).dtype):
         raise GraphError(f"backward: a hook returned {new.spec} in place of a gradient of {as_tensor(old).spec}")
     return new if create else new._array
 
 
-def _own(g: Any, fresh: bool) -> Any:
-    """A gradient in a buffer that nobody else holds."""
+def _own(g: Any, fresh: bool, like: Any) -> Any:
+    """A gradient in a buffer that nobody else holds, which lies in memory as the tensor that it is of."""
     if g.__class__ is Rows:
         return Rows(g.shape, g.dtype, [Part(p.index, np.array(p.values), p.basic) for p in g.parts])
+    if g.shape != like.shape:
+        raise other_shape("the node before it", g.shape, like.shape)
+    if g.ndim > 1 and g.strides != like.strides:
+        laid = in_layout_of(g, like)
+        fresh, g = fresh or laid is not g, laid
     return wrap(g if fresh else np.array(g))
 
 

@@ -1,4 +1,4 @@
-"""Derivatives as functions of functions (`wf.func`): grad, vjp, jvp, jacrev, jacfwd, hessian. They nest.
+"""Derivatives as functions of functions (`wf.func`): grad, vjp, jvp, linearize; and vmap. They nest.
 
 All of them stand on one thing: gradient rules are written in ops, so a gradient can be differentiated again. Forward
 mode is the derivative of the (linear) reverse mode with respect to its seed.
@@ -17,10 +17,10 @@ from wayfare.autograd.backward import grad as reverse
 from wayfare.autograd.modes import enable_grad
 from wayfare.autograd.vmap import active_levels, batched_everywhere, close_again, lay_open, map_batch
 from wayfare.eager import tensor_ops
-from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError
+from wayfare.errors import GraphError, RefusedArgumentError, ShapeError, WrongKindError
 from wayfare.graph.node import Node
 from wayfare.graph.walk import reachable, split_edge
-from wayfare.state import batcher, current
+from wayfare.state import STATE, batcher, current
 from wayfare.tensor import Tensor, wrap
 
 
@@ -35,6 +35,19 @@ def flatten(structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         build = (lambda made: kind(*made)) if hasattr(structure, "_fields") else kind
         return _join([flatten(s) for s in structure], build)
     return [structure], lambda leaves: leaves[0]
+
+
+def leaves_like(given: Any, structure: Any) -> list[Any] | None:
+    """The leaves of `given` in the order of those of `structure`; None if the two are not nested alike."""
+    if not isinstance(structure, (dict, tuple, list)):
+        return None if isinstance(given, (dict, tuple, list)) else [given]
+    if type(given) is not type(structure) or len(given) != len(structure):
+        return None
+    keys: Any = structure if isinstance(structure, dict) else range(len(structure))
+    if isinstance(given, dict) and given.keys() != keys.keys():
+        return None
+    parts = [leaves_like(given[key], structure[key]) for key in keys]
+    return None if None in parts else [leaf for part in parts for leaf in part or ()]
 
 
 def _join(parts: list[Any], build: Callable[[list[Any]], Any]) -> tuple[list[Any], Callable[[list[Any]], Any]]:
@@ -53,9 +66,10 @@ def _join(parts: list[Any], build: Callable[[list[Any]], Any]) -> tuple[list[Any
 def _live(t: Any, name: str) -> Tensor:
     """A tensor to differentiate by: tied to the graph outside, and batched wherever vmap is at work."""
     if not isinstance(t, Tensor):
-        raise ArgumentTypeError(f"{name}: differentiates by tensors, not {type(t).__name__}")
+        raise WrongKindError(f"{name}: differentiates by tensors, not {type(t).__name__}")
     if not t.dtype.is_floating_point:
-        raise ArgumentError(f"{name}: cannot differentiate by a tensor of {t.dtype}", fix="Convert it with .float().")
+        raise RefusedArgumentError(f"{name}: cannot differentiate by a tensor of {t.dtype}",
+                                   fix="Convert it with .float().")  # fmt: skip
     base, levels = lay_open(batched_everywhere(t))
     if base.requires_grad:
         base = tensor_ops.reshape(base, shape=tuple(base.shape))
@@ -68,14 +82,37 @@ def _live(t: Any, name: str) -> Tensor:
     return close_again(base, levels)
 
 
+def check_argnums(name: str, argnums: Any, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """The numbers of arguments as a tuple; refused are those that are not there, or named twice."""
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    if not all(isinstance(n, int) for n in numbers):
+        raise WrongKindError(f"{name}: argnums must be a number or a tuple of numbers, not {argnums!r}",
+                             fix="Write argnums=(0, 1).")  # fmt: skip
+    if not numbers:
+        raise RefusedArgumentError(f"{name}: argnums is empty", fix="Name the arguments to differentiate by.")
+    for n in numbers:
+        if not -len(args) <= n < len(args):
+            raise RefusedArgumentError(f"{name}: argnums {n}, but there are {len(args)} arguments")
+    if len({n % len(args) for n in numbers}) < len(numbers):
+        raise RefusedArgumentError(f"{name}: argnums {numbers} names an argument twice")
+    return numbers
+
+
+def with_aux(name: str, value: Any, has_aux: bool) -> tuple[Any, Any]:
+    """(result, aux) of a function; without `has_aux` all that it returned is the result."""
+    if not has_aux:
+        return value, None
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise RefusedArgumentError(f"{name}: with has_aux the function must return a tuple (result, aux), it returned "
+                                   f"a {type(value).__name__}", fix="Return two things.")  # fmt: skip
+    return value
+
+
 def _split(
     name: str, args: tuple[Any, ...], argnums: Any
 ) -> tuple[tuple[int, ...], list[Tensor], Any, tuple[Any, ...]]:
     """Live copies of the arguments to differentiate by, and the argument list with them in place."""
-    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-    for n in numbers:
-        if not -len(args) <= n < len(args):
-            raise ArgumentError(f"{name}: argnums {n}, but there are {len(args)} arguments")
+    numbers = check_argnums(name, argnums, args)
     leaves, rebuild = flatten(tuple(args[n] for n in numbers))
     live = [_live(t, name) for t in leaves]
     replaced = list(args)
@@ -124,7 +161,19 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-def _transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., Any]:
+class _inside_a_transform:
+    """`with _inside_a_transform():` — what transforms within give back stays in the graph: this one needs it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _depth.value += 1
+
+    def __exit__(self, *error: object) -> None:
+        _depth.value -= 1
+
+
+def transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., Any]:
     """Count how deep transforms are nested; what the outermost gives back is cut from the graph, unless something
     outside it (a parameter the function reads, an argument that requires a gradient) is in that graph. `done` says
     that the call needs the graph no more."""
@@ -141,11 +190,8 @@ def _counted(call: Callable[..., Any], done: bool, args: tuple[Any, ...], option
     if batching is not None:
         return batching.for_real(lambda: _counted(call, done, args, options))
     recording = current().grad
-    _depth.value += 1
-    try:
+    with _inside_a_transform():
         result = call(*args, **options)
-    finally:
-        _depth.value -= 1
     return _cut(result, recording, done)
 
 
@@ -198,7 +244,7 @@ def vmap(
     structure like the arguments; `out_dims` where it goes in the results. Random ops are an error unless `randomness`
     is 'different' (each example its own numbers) or 'same'. `chunk_size` bounds how many examples run at once.
     """
-    return _transform(map_batch(func, in_dims, out_dims, randomness, chunk_size=chunk_size))
+    return transform(map_batch(func, in_dims, out_dims, randomness, chunk_size=chunk_size))
 
 
 def grad(
@@ -220,14 +266,14 @@ def grad_and_value(
 ) -> Callable[..., Any]:
     """Like `grad`, but gives (gradient, value); with `has_aux`, (gradient, (value, aux))."""
 
-    @_transform
+    @transform
     @functools.wraps(func)
     def call(*args: Any, **options: Any) -> Any:
         with enable_grad():
             _, live, rebuild, replaced = _split("grad", args, argnums)
             value = func(*replaced, **options)
-            out = value[0] if has_aux else value
-            if not isinstance(out, Tensor) or (out.ndim != 0 and tuple(out.shape) != (1,)):
+            out, _ = with_aux("grad", value, has_aux)
+            if not isinstance(out, Tensor) or out.ndim != 0:
                 shown = out.spec if isinstance(out, Tensor) else type(out).__name__
                 raise ShapeError(f"grad: the function must return one number, it returned {shown}",
                                  fix="Reduce it with .sum() or .mean(), or use wf.func.jacrev.")  # fmt: skip
@@ -239,120 +285,123 @@ def grad_and_value(
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(output, function from a gradient of the output to gradients of the primals[, aux])."""
-    with enable_grad():
+    batching = batcher()
+    if batching is not None:
+        return batching.for_real(lambda: vjp(func, *primals, has_aux=has_aux))
+    with _inside_a_transform(), enable_grad():
         _, live, rebuild, replaced = _split("vjp", primals, tuple(range(len(primals))))
         value = func(*replaced)
-    out = value[0] if has_aux else value
-    outputs, _ = flatten(out)
+    result, _ = with_aux("vjp", value, has_aux)
+    outputs, _ = _results("vjp", result)
+    for o in outputs:
+        if not o.dtype.is_floating_point:
+            raise RefusedArgumentError(f"vjp: a result of {o.dtype} has no derivative",
+                                fix="Return it as aux, with has_aux=True.")  # fmt: skip
 
     def pull(*cotangents: Any, retain_graph: bool = True, create_graph: bool = True) -> Any:
-        seeds, _ = flatten(cotangents[0] if len(cotangents) == 1 else cotangents)
-        if len(seeds) != len(outputs):
-            raise ArgumentError(f"vjp: {len(outputs)} outputs but {len(seeds)} gradients were given")
+        given = cotangents[0] if len(cotangents) == 1 else cotangents
+        seeds = leaves_like(given, result)
+        if seeds is None:
+            count = len(flatten(given)[0])
+            raise RefusedArgumentError(f"vjp: {len(outputs)} outputs but {count} gradients were given"
+                                       if count != len(outputs) else
+                                       "vjp: the gradients are nested in another way than the outputs",
+                                       fix="Give what has the structure of the function's result.")  # fmt: skip
+        for seed in seeds:
+            if not isinstance(seed, Tensor):
+                raise WrongKindError(f"vjp: gradients must be tensors, not {type(seed).__name__}")
         return rebuild(differentiate(outputs, live, seeds))
 
-    shown = _cut(out, current().grad, done=False)
-    pull_back = _transform(pull, done=False)
-    return (shown, pull_back, value[1]) if has_aux else (shown, pull_back)
+    shown = _cut(value, current().grad, done=False)
+    pull_back = transform(pull, done=False)
+    return (shown[0], pull_back, shown[1]) if has_aux else (shown, pull_back)
 
 
-@_transform
+@transform
 def jvp(
     func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...], *, strict: bool = False,
     has_aux: bool = False,
 ) -> Any:  # fmt: skip
     """(output, its derivative in the direction of `tangents`[, aux])."""
-    if not isinstance(primals, tuple) or not isinstance(tangents, tuple) or len(primals) != len(tangents):
-        raise ArgumentError("jvp: primals and tangents must be tuples of the same length")
+    if not isinstance(primals, tuple) or leaves_like(tangents, primals) is None:
+        raise RefusedArgumentError("jvp: primals and tangents must be tuples of the same length and structure",
+                                   fix="Write jvp(f, (x,), (t,)).")  # fmt: skip
+    if not flatten(primals)[0]:
+        raise RefusedArgumentError("jvp: the primals hold no tensor")
+    value, push = linearized("jvp", func, primals, has_aux, strict)
+    return (value[0], push(tangents), value[1]) if has_aux else (value, push(tangents))
+
+
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(output, function from tangents of the primals to the derivative of the output in their direction).
+
+    `func` runs once, here; the function given back only does what is linear, so many directions cost less than as many
+    calls of `jvp`.
+    """
+    batching = batcher()
+    if batching is not None:
+        return batching.for_real(lambda: linearize(func, *primals))  # type: ignore[no-any-return]
+    with _inside_a_transform():
+        value, push = linearized("linearize", func, primals)
+
+    def push_forward(*tangents: Any) -> Any:
+        if len(tangents) != len(primals):
+            raise RefusedArgumentError(f"linearize: {len(primals)} primals but {len(tangents)} tangents were given")
+        return push(tangents)
+
+    return _cut(value, current().grad, done=False), transform(push_forward, done=False)
+
+
+class _exactly:
+    """`with _exactly():` — gradient rules are the adjoints of their ops, also where PyTorch's reverse mode is not."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, STATE.exact = STATE.exact, True
+
+    def __exit__(self, *error: object) -> None:
+        STATE.exact = self._before
+
+
+def _results(name: str, structure: Any) -> tuple[list[Tensor], Callable[[list[Any]], Any]]:
+    """The tensors that a function gave, and how to build the same structure again."""
+    outputs, rebuild = flatten(structure)
+    for o in outputs:
+        if not isinstance(o, Tensor):
+            raise WrongKindError(f"{name}: the function must return tensors, it returned {type(o).__name__}")
+    return outputs, rebuild
+
+
+def linearized(
+    name: str, func: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool = False, strict: bool = False
+) -> tuple[Any, Callable[[tuple[Any, ...]], Any]]:
+    """What `func` gives, and the function from tangents to the derivative of its output. Integers do not change with
+    anything: their derivative is zero."""
     with enable_grad():
-        _, live, _, replaced = _split("jvp", primals, tuple(range(len(primals))))
+        _, live, _, replaced = _split(name, primals, tuple(range(len(primals))))
         value = func(*replaced)
-        out = value[0] if has_aux else value
-        outputs, rebuild = flatten(out)
+        outputs, rebuild = _results(name, with_aux(name, value, has_aux)[0])
+        if strict and not all(o.requires_grad for o in outputs):
+            raise GraphError(f"{name}: a result does not depend on the arguments, and strict is True")
+        smooth = [o for o in outputs if o.dtype.is_floating_point]
         # The gradient is linear in its seed; its derivative with respect to the seed is the forward derivative.
-        seeds = [_live(tensor_ops.zeros_like(o), "jvp") for o in outputs]
-        pulled = differentiate(outputs, live, seeds)
-        directions, _ = flatten(tangents)
+        seeds = [_live(tensor_ops.zeros_like(o), name) for o in smooth]
+        with _exactly():
+            pulled = differentiate(smooth, live, seeds)
+
+    def push(tangents: tuple[Any, ...]) -> Any:
+        directions = leaves_like(tangents, primals)
+        if directions is None:
+            raise RefusedArgumentError(f"{name}: {len(live)} tensors to differentiate by, and the tangents are "
+                                       f"{len(flatten(tangents)[0])}, or nested in another way")  # fmt: skip
         for p, d in zip(live, directions, strict=True):
+            if not isinstance(d, Tensor):
+                raise WrongKindError(f"{name}: tangents must be tensors, not {type(d).__name__}")
             if p.shape != d.shape:
-                raise ShapeError(f"jvp: a tangent of {d.spec} was given for a primal of {p.spec}")
-        pushed = rebuild(differentiate(pulled, seeds, list(directions)))
-    return (out, pushed, value[1]) if has_aux else (out, pushed)
+                raise ShapeError(f"{name}: a tangent of {d.spec} was given for a primal of {p.spec}")
+        with enable_grad():
+            pushed = iter(differentiate(pulled, seeds, directions))
+        return rebuild([next(pushed) if o.dtype.is_floating_point else o * 0 for o in outputs])
 
-
-def _basis(t: Tensor) -> Tensor:
-    """The unit vectors of a tensor's space, one per row."""
-    size = int(np.prod(t.shape))
-    return wrap(np.eye(size, dtype=t.dtype.numpy).reshape(size, *t.shape))
-
-
-def jacrev(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """The Jacobian of `func`, row by row in reverse mode: output shape followed by input shape."""
-
-    @_transform
-    @functools.wraps(func)
-    def call(*args: Any, **options: Any) -> Any:
-        numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-
-        def of_chosen(*chosen: Any) -> Any:
-            replaced = list(args)
-            for n, value in zip(numbers, chosen, strict=True):
-                replaced[n] = value
-            return func(*replaced, **options)
-
-        made = vjp(of_chosen, *(args[n] for n in numbers), has_aux=has_aux)
-        outputs, rebuild = flatten(made[0])
-        blocks = [_rows_of(made[1], outputs, i) for i in range(len(outputs))]
-        jacobian = rebuild([b if isinstance(argnums, tuple) else b[0] for b in blocks])
-        return (jacobian, made[2]) if has_aux else jacobian
-
-    return call
-
-
-def _rows_of(pull: Callable[..., Any], outputs: list[Tensor], which: int) -> Any:
-    """The derivative of output `which` by every input."""
-    out = outputs[which]
-
-    def row(unit: Tensor) -> Any:
-        seeds = [unit if i == which else tensor_ops.zeros_like(o) for i, o in enumerate(outputs)]
-        return pull(seeds if len(seeds) > 1 else seeds[0])
-
-    stacked = map_batch(row, 0, 0)(_basis(out))
-    leaves, rebuild = flatten(stacked)
-    return rebuild([tensor_ops.reshape(x, shape=(*out.shape, *tuple(x.shape)[1:])) for x in leaves])
-
-
-def jacfwd(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """The Jacobian of `func`, column by column in forward mode: output shape followed by input shape."""
-
-    @_transform
-    @functools.wraps(func)
-    def call(*args: Any, **options: Any) -> Any:
-        numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-        columns = []
-        aux: list[Any] = []
-        for n in numbers:
-            x = args[n]
-
-            def of_one(value: Any, n: int = n) -> Any:
-                return func(*args[:n], value, *args[n + 1 :], **options)
-
-            def push(unit: Any, x: Any = x, of_one: Callable[..., Any] = of_one) -> Any:
-                made = jvp(of_one, (x,), (unit,), has_aux=has_aux)
-                aux[:] = [made[2]] if has_aux else []
-                return made[1]
-
-            leaves, rebuild = flatten(map_batch(push, 0, -1)(_basis(x)))
-            columns.append(rebuild([tensor_ops.reshape(c, shape=(*tuple(c.shape)[:-1], *x.shape)) for c in leaves]))
-        if isinstance(argnums, tuple):
-            jacobian: Any = tuple(columns)
-        else:
-            jacobian = columns[0]
-        return (jacobian, aux[0]) if has_aux else jacobian
-
-    return call
-
-
-def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The matrix of second derivatives of `func` (one number out)."""
-    return jacrev(jacrev(func, argnums), argnums)
+    return value, push

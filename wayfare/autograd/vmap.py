@@ -12,8 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.autograd.vmap_dims import OtherStructure, each, is_dim, no_dims
 from wayfare.eager import apply, tensor_ops
-from wayfare.errors import ArgumentError, ArgumentTypeError, InPlaceError, OperationError, ShapeError
+from wayfare.errors import (
+    ArgumentError,
+    InPlaceError,
+    MismatchError,
+    NoSuchDimensionError,
+    OperationError,
+    RefusedArgumentError,
+    WayfareError,
+    WrongKindError,
+)
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import DType, Size
 from wayfare.state import Mode, changed_mode, current, outer_mode, recorder_around
@@ -91,13 +101,19 @@ class VmapExecutor:
                 return apply(op, inputs, attrs)
         if "key" in attrs and self.randomness != "same":
             return self._random(op, inputs, batched, attrs)
+        if not op.broadcasts:  # elementwise ops line their operands up by themselves, and fail where one example does
+            _check_one_example(op, inputs, attrs)
         values = tuple(
             [t.value if b else t for t, b in zip(inputs, batched, strict=True)]  # type: ignore[attr-defined]
         )
-        with self.outside():
-            out = op.batch(tensor_ops, self.size, values, batched, attrs) if any(batched) else apply(op, inputs, attrs)
-        if not any(batched):
-            return out
+        try:
+            with self.outside():
+                if not any(batched):
+                    return apply(op, inputs, attrs)
+                out = op.batch(tensor_ops, self.size, values, batched, attrs)
+        except WayfareError:
+            _check_one_example(op, inputs, attrs)
+            raise
         return tuple(self.wrap(o) for o in out) if isinstance(out, (tuple, list)) else self.wrap(out)
 
     def _random(self, op: Op, inputs: tuple[Tensor, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
@@ -148,6 +164,21 @@ class VmapExecutor:
                     values = tensor_ops.reshape(values, shape=(shape[0],) + (1,) * (into.ndim - len(shape)) + shape[1:])
             move(into, values)
 
+    def one_for_each(self, tensor: Tensor, out: Tensor) -> Tensor:
+        """A new tensor `out`, made after `tensor`, as one for each example where that is."""
+        batched = isinstance(tensor, BatchedTensor) and tensor.level == self.level
+        behind = tensor.value if batched else tensor  # type: ignore[attr-defined]
+        with self.outside():
+            if batched:
+                # Memory of its own for each example: it may be written.
+                shape = tuple(out.shape)
+                wide = tensor_ops.expand(tensor_ops.reshape(out.detach(), shape=(1, *shape)), shape=(self.size, *shape))
+                out = tensor_ops.clone(wide).requires_grad_(out.requires_grad)
+            executor = current().executor
+            if isinstance(executor, VmapExecutor):
+                out = executor.one_for_each(behind, out)
+        return self.wrap(out) if batched else out
+
     def wrap(self, value: Tensor) -> BatchedTensor:
         """A whole batch as one example sees it."""
         return BatchedTensor(value, self.level)
@@ -157,37 +188,56 @@ class VmapExecutor:
         return outer_mode(self.outer)
 
 
+def _check_one_example(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
+    """Refuse what the op refuses of one example, in the shapes that the user knows. The batch would hide it: a number
+    of each example is a vector behind it, and a vector can be multiplied by a matrix."""
+    specs = [t.spec for t in inputs]
+    try:
+        op.infer(*specs, **attrs)
+    except WayfareError as error:
+        error.failed_on(op.name, specs)
+        raise
+
+
 def map_batch(
     func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str = "same", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
     """What `vmap` does, without its care for what lies outside."""
     if randomness not in ("error", "different", "same"):
-        raise ArgumentError(f"vmap: randomness is 'error', 'different' or 'same', not {randomness!r}")
+        raise RefusedArgumentError(f"vmap: randomness is 'error', 'different' or 'same', not {randomness!r}")
     if chunk_size is not None and chunk_size < 1:
         raise ArgumentError(f"vmap: chunk_size must be at least 1, not {chunk_size}")
 
     def run(args: tuple[Any, ...], dims: tuple[Any, ...], options: dict[str, Any], size: int) -> Any:
         executor = VmapExecutor(size, current().replace(), randomness)
         inside = [_into(arg, dim, executor) for arg, dim in zip(args, dims, strict=True)]
-        named = {name: _into(arg, 0, executor) for name, arg in options.items()}
         with changed_mode(executor=executor):
-            out = func(*inside, **named)
-        return _out_of(out, out_dims, executor)
+            out = func(*inside, **options)
+        try:
+            return _out_of(out, out_dims, executor)
+        except OtherStructure:
+            raise ArgumentError(f"vmap: out_dims {out_dims!r} has not the structure of the results",
+                                fix="Give one number for all, or as many as there are results.") from None  # fmt: skip
 
     @functools.wraps(func)
     def call(*args: Any, **options: Any) -> Any:
+        if not (isinstance(in_dims, tuple) or is_dim(in_dims)):
+            raise no_dims("in_dims", in_dims)
         dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
         if len(dims) != len(args):
             raise ArgumentError(f"vmap: in_dims has {len(dims)} entries for {len(args)} arguments")
-        size = _batch_size((*args, options), (*dims, 0))
+        try:
+            size = _batch_size(args, dims)
+        except OtherStructure:
+            raise ArgumentError(f"vmap: in_dims {in_dims!r} has not the structure of the arguments",
+                                fix="Give one number for all, or one for each.") from None  # fmt: skip
         if chunk_size is None or chunk_size >= size:
             return run(args, dims, options, size)
         chunks = []
         for start in range(0, size, chunk_size):
             length = min(chunk_size, size - start)
             take = functools.partial(_part, start=start, length=length)
-            part, named = _each(list(args), list(dims), take), _each(options, 0, take)
-            chunks.append(run(tuple(part), dims, named, length))
+            chunks.append(run(tuple(each(list(args), list(dims), take)), dims, options, length))
         return _joined(chunks, out_dims)
 
     return call
@@ -199,7 +249,7 @@ def _batch_size(structure: Any, dims: Any) -> int:
     if not sizes:
         raise ArgumentError("vmap: no argument has a batch dimension", fix="Give an in_dims that is not None.")
     if len(set(sizes)) > 1:
-        raise ShapeError(f"vmap: the arguments' batch sizes differ: {sorted(set(sizes))}")
+        raise MismatchError(f"vmap: the arguments' batch sizes differ: {sorted(set(sizes))}")
     return sizes[0]
 
 
@@ -220,28 +270,18 @@ def _joined(chunks: list[Any], out_dims: Any) -> Any:
     return tensor_ops.cat(*chunks, dim=(out_dims or 0) % first.ndim)
 
 
-def _each(structure: Any, dim: Any, leaf: Callable[[Any, Any], Any]) -> Any:
-    """Apply `leaf(value, dim)` through tuples, lists and dictionaries; `dim` may have the same structure."""
-    if isinstance(structure, dict):
-        return {k: _each(v, dim[k] if isinstance(dim, dict) else dim, leaf) for k, v in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        dims = dim if isinstance(dim, (tuple, list)) else [dim] * len(structure)
-        made = [_each(v, d, leaf) for v, d in zip(structure, dims, strict=True)]
-        if hasattr(structure, "_fields"):
-            return type(structure)(*made)
-        return type(structure)(made)
-    return leaf(structure, dim)
-
-
 def _collect_sizes(arg: Any, dim: Any, sizes: list[int]) -> None:
     def look(value: Any, d: Any) -> None:
-        if d is None or not isinstance(value, Tensor):
+        if d is None:
             return
+        if not isinstance(value, Tensor):
+            raise ArgumentError(f"vmap: in_dims is {d} for an argument that is no tensor but a {type(value).__name__}",
+                                fix="Give None for it in in_dims: in_dims=(0, None).")  # fmt: skip
         if value.ndim == 0 or not -value.ndim <= d < value.ndim:
-            raise ShapeError(f"vmap: in_dims {d} is not a dimension of {value.spec}")
+            raise MismatchError(f"vmap: in_dims {d} is not a dimension of {value.spec}")
         sizes.append(value.shape[d])
 
-    _each(arg, dim, look)
+    each(arg, dim, look)
 
 
 def _into(arg: Any, dim: Any, executor: VmapExecutor) -> Any:
@@ -250,21 +290,30 @@ def _into(arg: Any, dim: Any, executor: VmapExecutor) -> Any:
             return value
         return executor.wrap(_move(value, d % value.ndim, 0))
 
-    return _each(arg, dim, leaf)
+    return each(arg, dim, leaf)
 
 
 def _out_of(out: Any, out_dims: Any, executor: VmapExecutor) -> Any:
     def leaf(value: Any, d: Any) -> Any:
         if not isinstance(value, Tensor):
-            raise ArgumentTypeError(f"vmap: the function must return tensors, not {type(value).__name__}")
-        if isinstance(value, BatchedTensor) and value.level == executor.level:
-            whole = value.value
+            raise WrongKindError(f"vmap: the function must return tensors, not {type(value).__name__}")
+        differs = isinstance(value, BatchedTensor) and value.level == executor.level
+        if d is None:
+            if differs:
+                raise ArgumentError("vmap: out_dims is None for a result that differs between the examples",
+                                    fix="Say where its batch dimension goes: out_dims=0.")  # fmt: skip
+            return value
+        if differs:
+            whole = value.value  # type: ignore[attr-defined]
         else:
             shape = tuple(value.shape)
             whole = tensor_ops.expand(tensor_ops.reshape(value, shape=(1, *shape)), shape=(executor.size, *shape))
-        return whole if d is None else _move(whole, 0, d % whole.ndim)
+        if not -whole.ndim <= d < whole.ndim:
+            raise NoSuchDimensionError(f"vmap: out_dims is {d}, but the result has {whole.ndim} dimensions with its "
+                                       "batch")  # fmt: skip
+        return _move(whole, 0, d % whole.ndim)
 
-    return _each(out, out_dims, leaf)
+    return each(out, out_dims, leaf)
 
 
 def _move(t: Tensor, source: int, target: int) -> Tensor:
@@ -286,6 +335,28 @@ def active_levels() -> list[VmapExecutor]:
         levels.insert(0, mode.executor)
         mode = mode.executor.outer
     return levels
+
+
+class drawing_again:
+    """`with drawing_again():` — a draw of random numbers is one that was made before, by the key that a node kept, and
+    not a new one for each example. Gradient rules (of dropout) run like that."""
+
+    __slots__ = ("_randomness",)
+
+    def __enter__(self) -> None:
+        self._randomness = [(executor, executor.randomness) for executor in active_levels()]
+        for executor, _ in self._randomness:
+            executor.randomness = "same"
+
+    def __exit__(self, *error: object) -> None:
+        for executor, randomness in self._randomness:
+            executor.randomness = randomness
+
+
+def outside_all() -> outer_mode:
+    """The mode outside all vmaps, for plain tensors; recording as inside."""
+    levels = active_levels()
+    return outer_mode(levels[0].outer if levels else current().replace())
 
 
 def batched_everywhere(t: Tensor) -> Tensor:

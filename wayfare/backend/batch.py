@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,16 @@ class _Group:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How sets whose arrays lie alike are run: the words of their pieces, but for addresses, and where those go."""
+
+    layout: Layout
+    elements: int
+    pieces: list[list[int]]
+    starts: list[int]
+
+
 class Batch:
     """A kernel prepared for sets of arrays that lie as given. One thread at a time may run it.
 
@@ -109,6 +120,8 @@ class Batch:
         self._elements = 0
         # The arrays that change from run to run, as addresses of the array objects.
         self._objects: Any = (ctypes.c_int64 * (len(arrays) - fixed))()
+        # Worked out once for all sets that lie alike: most of a large model's do.
+        self._forms: dict[Any, _Form | None] = {}
         found: dict[Layout, tuple[list[list[int]], list[tuple[int, int, int]]]] = {}
         for places in sets:
             self._add(places, arrays, found)
@@ -144,38 +157,41 @@ class Batch:
         if self._alone:
             self._one_by_one.append(places)
             return
-        outputs = len(given) - self._inputs
-        itemsizes = [a.itemsize for a in given]
-        folded = any(0 in a.strides for a in given[self._inputs :])
-        try:
-            nest = layouts.elementwise_nest(
-                shape, [a.shape for a in given], [a.strides for a in given], itemsizes, outputs
-            )
-        except layouts.Scattered:
-            folded = True
-        if not folded:
-            kinds, numbers = nest.layout.classes, len(self.numbers)
-            layout = Layout("along", kinds[: self._inputs] + "b" * numbers + kinds[self._inputs :])
-            if _FILL_AND_RUN.ready and self.kernel.code(layout) is not None:
-                self._elements += nest.elements
-                self._append(nest, places, arrays, *found.setdefault(layout, ([], [])))
-                return
-        self._one_by_one.append(places)
-
-    def _append(
-        self, nest: layouts.Nest, places: Sequence[int], arrays: Sequence[Array], blocks: list[list[int]],
-        entries: list[tuple[int, int, int]],
-    ) -> None:  # fmt: skip
-        numbers = len(self.numbers)
-        fixed = [word for a in self._number_arrays for word in (a.ctypes.data, 0, 0, 0)]
-        middle = SIZES + WORDS_PER_OPERAND * self._inputs
-        for block in layouts.pieces(nest, _PIECE):
-            whole = [*block[:middle], *fixed, *block[middle:]]
-            start = len(blocks) * len(whole)
-            for k, number in enumerate(places):
-                at = SIZES + WORDS_PER_OPERAND * (k if k < self._inputs else k + numbers)
+        lies = (shape, tuple([a.strides for a in given]), tuple([a.itemsize for a in given]))
+        if lies not in self._forms:
+            self._forms[lies] = self._form(*lies)
+        form = self._forms[lies]
+        if form is None:
+            self._one_by_one.append(places)
+            return
+        self._elements += form.elements
+        blocks, entries = found.setdefault(form.layout, ([], []))
+        addresses = [arrays[k].__array_interface__["data"][0] if k < self._fixed else 0 for k in places]
+        for words in form.pieces:
+            block = words.copy()
+            start = len(blocks) * len(block)
+            for at, number, address in zip(form.starts, places, addresses, strict=True):
                 if number < self._fixed:
-                    whole[at] += arrays[number].ctypes.data
+                    block[at] += address
                 else:
-                    entries.append((start + at, number - self._fixed, whole[at]))
-            blocks.append(whole)
+                    entries.append((start + at, number - self._fixed, block[at]))
+            blocks.append(block)
+
+    def _form(self, shape: tuple[int, ...], strides: Sequence[Any], itemsizes: Sequence[int]) -> _Form | None:
+        """How to run a set of arrays that lie so; None where it takes a call of its own."""
+        inputs, numbers = self._inputs, len(self.numbers)
+        if any(0 in own for own in strides[inputs:]):
+            return None
+        try:
+            nest = layouts.elementwise_nest(shape, [shape] * len(strides), strides, itemsizes, len(strides) - inputs)
+        except layouts.Scattered:
+            return None
+        kinds = nest.layout.classes
+        layout = Layout("along", kinds[:inputs] + "b" * numbers + kinds[inputs:])
+        if not _FILL_AND_RUN.ready or self.kernel.code(layout) is None:
+            return None
+        fixed = [word for a in self._number_arrays for word in (a.ctypes.data, 0, 0, 0)]
+        middle = SIZES + WORDS_PER_OPERAND * inputs
+        pieces = [[*block[:middle], *fixed, *block[middle:]] for block in layouts.pieces(nest, _PIECE)]
+        starts = [SIZES + WORDS_PER_OPERAND * (k if k < inputs else k + numbers) for k in range(len(strides))]
+        return _Form(layout, nest.elements, pieces, starts)

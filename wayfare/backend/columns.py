@@ -18,7 +18,7 @@ from wayfare.backend import pool
 from wayfare.backend.expr import OF_NUMPY
 from wayfare.backend.machine import Machine
 from wayfare.backend.routine import Routine
-from wayfare.backend.sliding import Nest, Row, Sizes, Slide, Steps, run, usable
+from wayfare.backend.sliding import Nest, Row, Sizes, Slide, Steps, check_fits, run, usable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -81,6 +81,8 @@ def add_columns(given: Array, shape: Sizes, slide: Slide, channels_first: bool =
     routine = _ADD.get((OF_NUMPY.get(given.dtype, ""), slide.stride[-1] == 1))
     if routine is None or 0 in shape or not usable(routine, slide, shape[0] * shape[1], COLUMNS_FROM):
         return None
+    elements = math.prod(shape[:2]) * math.prod(slide.kernel) * math.prod(slide.counts)
+    check_fits(given.size == elements, "columns and windows")
     out = pool.empty(shape, given.dtype)
     run(routine, out, np.ascontiguousarray(given), _steps(shape, given.itemsize, slide, channels_first), slide)
     return out

@@ -84,9 +84,8 @@ class Command:
     work: float
     # Do several threads share the blocks?
     shared: bool = False
-    # Products only: must BLAS keep to the calling thread, and is this one that it should spread over its own?
+    # Products only: is it one that BLAS would use threads of its own for?
     alone: bool = False
-    spread: bool = False
     # What must live as long as the blocks do, because they hold its address.
     kept: object = None
 

@@ -1,12 +1,11 @@
 """Matrix products as commands: CBLAS on places, stacks shared out among the crew, vectors as thin matrices.
 
-BLAS splits a product over its own threads when it finds it large. In a list, products of middling size are kept to the
-calling thread (the other would take longer to come than the work does), and those of a stack go to the crew.
+BLAS keeps to the calling thread. A large product is cut into parts, and they go to the crew, as do those of a stack;
+one of middling size is done by the calling thread (another would take longer to come than the work does).
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,17 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import products
+from wayfare.backend.blas import Blas, openblas
 from wayfare.backend.command import Command, Place, Scratch, Unsuited
 from wayfare.backend.command_kernels import copy_commands, stretched
+from wayfare.backend.cuts import parts_of, worth_cutting
 from wayfare.backend.few_rows import few_rows_commands
 from wayfare.backend.llvm_expr import Writer
 from wayfare.backend.machine import Machine, machine
-from wayfare.backend.products import AS_IS, LARGE, ROWS, SHARES, SMALL, TURNED, WORTH, product_of_block
+from wayfare.backend.products import AS_IS, ROWS, SHARES, SPLIT_BY_BLAS, TURNED, WORTH, product_of_block
 from wayfare.backend.routine import Routine, function, pointer, word
 
-# Multiplications below which BLAS keeps to the calling thread by itself.
-_SPLIT_BY_BLAS = 1 << 18
 # Multiplications up to which BLAS has code of its own for small products.
 _SMALL_CODE = 1_000_000
 # Rows up to which, and numbers of the other side from which on, the result is better computed turned.
@@ -46,6 +44,8 @@ _ADDRESSES = (12, 15, 18)
 _MOST_BLOCKS = 4096
 
 Matrices = tuple[Place, Place, Place]
+# The size of an axis of a stack, and the steps of the three matrices along it.
+Axis = tuple[int, tuple[int, ...]]
 
 
 # -- the routines -------------------------------------------------------------------------------------------------
@@ -108,39 +108,12 @@ def _routine(dtype: np.dtype[Any], whole: str, vectors: bool = False) -> Routine
     return Routine(f"{name}_products_{kind}_{whole}", _write(product_of, kind, whole))
 
 
-def _write_threads(_host: Machine) -> str:
-    """Words: BLAS's function for the number of its threads, and where that number is."""
-    writer = Writer()
-    number = writer.let(f"load i64, ptr {pointer(writer, 1)}")
-    writer.do(f"call void {pointer(writer, 0)}(i32 {writer.let(f'trunc i64 {number} to i32')})")
-    return function(writer)
-
-
-_THREADS = Routine("blas_threads", _write_threads)
-_ONE = ctypes.c_int64(1)
-
-
-def spread(commands: list[Command]) -> list[Command]:
-    """The commands of a list during which BLAS keeps to one thread, but for its large products."""
-    blas = products.openblas()
-    if blas is None or not any(c.alone for c in commands) or not any(c.spread for c in commands):
-        return commands
-    own, one = (
-        Command("", "", _THREADS.address, [[blas.set_address, ctypes.addressof(number)]], [], 0.0)
-        for number in (blas.before, _ONE)
-    )
-    made = []
-    for command in commands:
-        made += [own, command, one] if command.spread else [command]
-    return made
-
-
 # -- products -----------------------------------------------------------------------------------------------------
 
 
 def product_commands(a: Place, b: Place, out: Place, add: bool, threads: int, scratch: Scratch) -> list[Command]:
     """out = a @ b, or out += a @ b; vectors and stacks as in NumPy's matmul."""
-    blas = products.openblas()
+    blas = openblas()
     if blas is None or not a.dtype == b.dtype == out.dtype or a.dtype not in _COST or not a.shape or not b.shape:
         raise Unsuited
     routine, by_row = (_routine(out.dtype, blas.whole, vectors) for vectors in (False, True))
@@ -148,7 +121,7 @@ def product_commands(a: Place, b: Place, out: Place, add: bool, threads: int, sc
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     fits = b.shape[-2] == inner and out.shape[-2:] == (rows, columns)
     # Nothing to add up is a fill.
-    if not fits or not inner or not (routine.ready and by_row.ready and _THREADS.ready):
+    if not fits or not inner or not (routine.ready and by_row.ready):
         raise Unsuited
     if 0 in out.shape:
         return []
@@ -222,7 +195,7 @@ def _worth_one_by_one(a: Place, b: Place, out: Place) -> Matrices | None:
     return (a, b, out) if slow or rows * inner * columns > _SMALL_CODE else None
 
 
-def _one_by_one(blas: products.Blas, places: Matrices, add: bool, threads: int) -> Command:
+def _one_by_one(blas: Blas, places: Matrices, add: bool, threads: int) -> Command:
     """Every row of the first matrices with the whole of the second."""
     a, b, out = places
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
@@ -305,17 +278,20 @@ def _longer(place: Place) -> Place:
 
 
 def _stacked(
-    blas: products.Blas, words: list[int], places: Matrices, threads: int, cost: float | None = None
+    blas: Blas, words: list[int], places: Matrices, threads: int, cost: float | None = None
 ) -> Command:
     """The blocks of all products of a stack; `cost` is that of a multiplication where it is another than BLAS's own."""
     if blas.whole == "i32" and max(words[3:]) >= 1 << 31:
         raise Unsuited
     one = math.prod(words[3:6])
+    work = math.prod(places[2].shape[:-2]) * (one * (cost or _COST[places[2].dtype]) + _CALL)
     axes = _stack_axes(places)
     if any(not steps[2] for _, steps in axes):
         raise Unsuited  # results that lie on each other
     count = math.prod(size for size, _ in axes)
-    shared = threads > 1 and count >= 2 * threads and one * count >= WORTH and one <= LARGE
+    shared = threads > 1 and count >= 2 * threads and one * count >= WORTH
+    if not shared and cost is None and worth_cutting(words[3], words[5], words[4], threads):
+        return _cut_up(words, places, axes, threads, work)
     while len(axes) < 2:
         axes.insert(0, (1, (0, 0, 0)))
     *slices, outer, inner = axes
@@ -331,12 +307,29 @@ def _stacked(
             blocks.append(block)
     if len(blocks) > _MOST_BLOCKS:
         raise Unsuited
-    addresses = [(number, at, place.object) for number in range(len(blocks))
-                 for at, place in zip(_ADDRESSES, places, strict=True)]  # fmt: skip
-    work = count * (one * (cost or _COST[places[2].dtype]) + _CALL)
-    spread_out = not shared and one >= SMALL
-    alone = (one >= _SPLIT_BY_BLAS or cost is not None) and not spread_out
-    return Command("product", "", 0, blocks, addresses, work, shared and len(blocks) > 1, alone, spread_out)
+    alone = one >= SPLIT_BY_BLAS or cost is not None
+    return Command("product", "", 0, blocks, _addresses(blocks, places), work, shared and len(blocks) > 1, alone)
+
+
+def _cut_up(words: list[int], places: Matrices, axes: list[Axis], threads: int, work: float) -> Command:
+    """The blocks of large products, one for each part of each result."""
+    a, b, out = places
+    blocks = []
+    for place in iterate(*(range(size) for size, _ in axes)):
+        skips = [sum(i * steps[k] for i, (_, steps) in zip(place, axes, strict=True)) for k in range(3)]
+        for down, across in parts_of(words[3], words[5], words[4], threads):
+            block = [*words[:3], down.stop - down.start, across.stop - across.start, *words[5:], 1, 1]
+            moves = (down.start * a.strides[-2], across.start * b.strides[-1],
+                     down.start * out.strides[-2] + across.start * out.strides[-1])  # fmt: skip
+            for own, skip, move in zip(places, skips, moves, strict=True):
+                block += [own.offset + skip + move, 0, 0]
+            blocks.append(block)
+    return Command("product", "", 0, blocks, _addresses(blocks, places), work, len(blocks) > 1, True)
+
+
+def _addresses(blocks: list[list[int]], places: Matrices) -> list[tuple[int, int, int]]:
+    return [(number, at, place.object) for number in range(len(blocks))
+            for at, place in zip(_ADDRESSES, places, strict=True)]  # fmt: skip
 
 
 def _shares(outer: int, inner: int, count: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -348,9 +341,9 @@ def _shares(outer: int, inner: int, count: int) -> Iterator[tuple[tuple[int, int
         yield ((size, inner), (begin, 0)) if outer == longer else ((outer, size), (0, begin))
 
 
-def _stack_axes(places: Matrices) -> list[tuple[int, tuple[int, ...]]]:
+def _stack_axes(places: Matrices) -> list[Axis]:
     """Sizes and steps of the stack: without axes of size 1, and joined where all three run on."""
-    axes: list[tuple[int, tuple[int, ...]]] = []
+    axes: list[Axis] = []
     for axis, size in enumerate(places[2].shape[:-2]):
         steps = tuple(p.strides[axis] for p in places)
         if size == 1:

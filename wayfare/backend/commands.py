@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import crew, products
+from wayfare.backend import crew
+from wayfare.backend.blas import openblas
 from wayfare.backend.command import LINE, SCRATCH, Command, Place, Scratch, Shape, Unsuited
 from wayfare.backend.command_kernels import copy_commands, fill_commands, kernel_commands, update_commands
-from wayfare.backend.command_products import product_commands, spread
+from wayfare.backend.command_products import product_commands
 from wayfare.backend.counters import COUNTERS
 from wayfare.backend.layout import Scattered
 from wayfare.backend.llvm import DATA_OFFSET, RUN
@@ -103,8 +104,7 @@ class _Room:
     def __init__(self, commands: list[Command], constants: list[Array], scratch: int, threads: int) -> None:
         self.threads = threads
         # The BLAS that must keep to the calling thread meanwhile.
-        self.alone = products.openblas() if any(c.alone for c in commands) else None
-        commands = spread(commands)
+        self.alone = openblas() if any(c.alone for c in commands) else None
         memory = np.empty(scratch + LINE, np.uint8)
         own = {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
         own[SCRATCH] = -(-memory.ctypes.data // LINE) * LINE
@@ -246,11 +246,8 @@ class Commands:
         if alone is None:
             room.call(room.address)
         else:
-            alone.keep_to_one()
-            try:
+            with alone:
                 room.call(room.address)
-            finally:
-                alone.release()
         self._rooms.append(room)
 
     def describe(self) -> str:

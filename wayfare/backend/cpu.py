@@ -34,6 +34,12 @@ def _scipy_special(name: str) -> Callable[..., Any]:
 
 
 _expit = _scipy_special("expit")
+_gammaln = _scipy_special("gammaln")
+
+
+def _lgamma(x: Any) -> Any:
+    """SciPy says -inf of -inf; as far out as this every number is whole, so the limit is a pole."""
+    return _gammaln(np.maximum(x, -3e38 if x.dtype.itemsize > 2 else -6e4))
 
 
 def _sigmoid(x: Any) -> Any:
@@ -44,6 +50,19 @@ def _sigmoid(x: Any) -> Any:
     np.exp(out, out)
     out += 1
     return np.reciprocal(out, out)
+
+
+def _first_of_equals(ufunc: Any) -> Any:
+    """fmax or fmin; of 0 and -0 the first, as in native code. NumPy's take one or the other, by where it stands."""
+
+    def call(a: Any, b: Any) -> Any:
+        out = np.asarray(ufunc(a, b))
+        if out.dtype.kind == "f":
+            np.copyto(out, a, where=a == b)
+        return out
+
+    call.ufunc = ufunc  # type: ignore[attr-defined]
+    return call
 
 
 class NumpyMath:
@@ -68,8 +87,8 @@ class NumpyMath:
     ge = np.greater_equal
     maximum = np.maximum
     minimum = np.minimum
-    fmax = np.fmax
-    fmin = np.fmin
+    fmax = staticmethod(_first_of_equals(np.fmax))
+    fmin = staticmethod(_first_of_equals(np.fmin))
     where = staticmethod(select)
     logical_and = np.logical_and
     logical_or = np.logical_or
@@ -126,7 +145,7 @@ class NumpyMath:
     erfc = staticmethod(_scipy_special("erfc"))
     erfcx = staticmethod(_scipy_special("erfcx"))
     erfinv = staticmethod(_scipy_special("erfinv"))
-    lgamma = staticmethod(_scipy_special("gammaln"))
+    lgamma = staticmethod(_lgamma)
     digamma = staticmethod(_scipy_special("digamma"))
     polygamma = staticmethod(_scipy_special("polygamma"))
     zeta = staticmethod(_scipy_special("zeta"))

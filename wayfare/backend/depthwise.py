@@ -18,7 +18,7 @@ from wayfare.backend.expr import OF_NUMPY
 from wayfare.backend.llvm_expr import Variable
 from wayfare.backend.machine import Machine
 from wayfare.backend.routine import Routine
-from wayfare.backend.sliding import Nest, Row, Sizes, Slide, Steps, run, usable
+from wayfare.backend.sliding import Nest, Row, Sizes, Slide, Steps, check_fits, run, usable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -136,6 +136,7 @@ def forward(x: Array, weight: Array, slide: Slide) -> Array | None:
     if routine is None:
         return None
     channels, size = x.shape[1], x.itemsize
+    check_fits(weight.size == channels * math.prod(slide.kernel) and weight.dtype == x.dtype, "images and weights")
     out = pool.empty((*x.shape[:2], *slide.counts), x.dtype)
     by_channel = Steps(0, math.prod(slide.kernel) * size)
     x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
@@ -148,6 +149,8 @@ def by_input(g: Array, weight: Array, shape: Sizes, slide: Slide) -> Array | Non
     routine = _find(_INPUT, g.dtype, shape, slide)
     if routine is None:
         return None
+    check_fits(g.shape == (*shape[:2], *slide.counts) and weight.dtype == g.dtype
+               and weight.size == shape[1] * math.prod(slide.kernel), "gradients and weights")  # fmt: skip
     out = pool.empty(shape, g.dtype)
     by_channel = Steps(0, math.prod(slide.kernel) * g.itemsize)
     g, weight = np.ascontiguousarray(g), np.ascontiguousarray(weight)
@@ -161,6 +164,7 @@ def by_weight(x: Array, g: Array, slide: Slide) -> Array | None:
     if routine is None:
         return None
     (batch, channels), size, kernel = x.shape[:2], x.itemsize, math.prod(slide.kernel)
+    check_fits(g.shape == (*x.shape[:2], *slide.counts) and g.dtype == x.dtype, "images and gradients")
     # One sum for each example, so that threads do not meet.
     sums = np.empty((batch, channels, kernel), x.dtype)
     each = Steps(channels * kernel * size, kernel * size)

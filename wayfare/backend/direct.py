@@ -21,7 +21,7 @@ from wayfare.backend.direct_code import write_output, write_weight
 from wayfare.backend.expr import OF_NUMPY
 from wayfare.backend.machine import Machine, machine
 from wayfare.backend.routine import Routine
-from wayfare.backend.sliding import Sizes, Slide, address
+from wayfare.backend.sliding import Sizes, Slide, address, check_fits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[int, int]
@@ -148,6 +148,11 @@ def _two(sizes: Sizes, filler: int) -> Pair:
     return (sizes[0], sizes[1]) if len(sizes) == 2 else (filler, sizes[0])
 
 
+def _alike(a: Array, b: Array, slide: Slide) -> bool:
+    """Are both of one dtype, and of the dimensions of the windows?"""
+    return a.dtype == b.dtype and a.ndim == b.ndim == len(slide.kernel) + 2
+
+
 def _shares(batch: int, made: int, threads: int) -> tuple[bool, list[Pair]]:
     """Are images shared out among threads, or output channels? And (first, how many) of each share."""
     by_image = batch >= threads
@@ -175,6 +180,9 @@ def forward(x: Array, weight: Array, bias: Array | None, slide: Slide, groups: i
     routine = _find(_OUTPUT, x.dtype, slide, slide.stride[-1], work)
     if routine is None:
         return None
+    check_fits(_alike(x, weight, slide) and x.shape[1] == weight.shape[1] * groups and not weight.shape[0] % groups
+               and weight.shape[2:] == slide.kernel and (bias is None or bias.shape == weight.shape[:1]),
+               "images and weights")  # fmt: skip
     step = _Step.of(x.shape[2:], slide.counts, slide)
     weight = np.ascontiguousarray(weight)
     by_group = weight.strides[0] * (weight.shape[0] // groups)
@@ -191,6 +199,9 @@ def by_input(g: Array, weight: Array, shape: Sizes, slide: Slide, groups: int = 
     routine = _find(_OUTPUT, g.dtype, slide, 1, work)
     if routine is None or (steps > 1 and (work // steps < _PHASE_FROM or shape[1] < _PHASE_CHANNELS)):
         return None
+    check_fits(_alike(g, weight, slide) and weight.shape[2:] == slide.kernel and not weight.shape[0] % groups
+               and g.shape[1] == weight.shape[0] and shape[:2] == (g.shape[0], weight.shape[1] * groups)
+               and len(shape) == g.ndim, "gradients and weights")  # fmt: skip
     whole = _Step.of(shape[2:], g.shape[2:], slide)
     g, turned = np.ascontiguousarray(g), np.ascontiguousarray(weight).swapaxes(0, 1)
     turned, full = turned.reshape(*turned.shape[:2], *whole.kernel), (*shape[:2], *whole.sizes)
@@ -317,6 +328,8 @@ def by_weight(x: Array, g: Array, slide: Slide, groups: int = 1) -> Array | None
     routine = _find(_WEIGHT, x.dtype, slide, slide.stride[-1], work)
     if routine is None:
         return None
+    check_fits(_alike(x, g, slide) and x.shape[0] == g.shape[0] and g.shape[2:] == slide.counts
+               and not x.shape[1] % groups and not g.shape[1] % groups, "images and gradients")  # fmt: skip
     x, g = np.ascontiguousarray(x), np.ascontiguousarray(g)
     batch, channels, made, size = x.shape[0], x.shape[1] // groups, g.shape[1] // groups, x.itemsize
     lanes = 4 * machine().processor.lanes // size

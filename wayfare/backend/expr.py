@@ -11,6 +11,7 @@ import math
 import struct
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ class LoopError(WayfareError):
     """A loop that breaks a rule of the language, or a formula that cannot be written as one."""
 
 
-_TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
+# By what they are made of. When an expression goes, the table's own `pop` is called: Python's WeakValueDictionary runs
+# Python code then, in which an exception (Ctrl-C) would be lost.
+_TABLE: dict[tuple[Any, ...], weakref.ref[Expr]] = {}
 
 
 class Expr:
@@ -148,11 +151,12 @@ class Expr:
 def expr(op: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """The expression of this op and these arguments: made once, then found again."""
     key = (op, tuple(map(id, args)), dtype, _exact(value))
-    found = _TABLE.get(key)
+    known = _TABLE.get(key)
+    found = None if known is None else known()
     if found is None:
         found = Expr()
         found.op, found.args, found.dtype, found.value = op, args, dtype, value
-        _TABLE[key] = found
+        _TABLE[key] = weakref.ref(found, partial(_TABLE.pop, key))
     return found
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.products import product
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _BLOCK = 64
@@ -50,16 +52,16 @@ def _total_along(x: Any, outer: int, size: int, inner: int) -> Any:
     if inner == 1:
         if size > _LONG:  # NumPy's pairwise sum is at its best here, and the more exact
             return _add(x.reshape(outer, size), axis=1)
-        return np.matmul(x.reshape(outer, size), _ones_of(size, x.dtype))
+        return product(x.reshape(outer, size), _ones_of(size, x.dtype))
     if size <= 2 * _BLOCK:
-        return np.matmul(_ones_of(size, x.dtype), x.reshape(outer, size, inner))
+        return product(_ones_of(size, x.dtype), x.reshape(outer, size, inner))
     blocks, rest = divmod(size, _BLOCK)
     rows = x.reshape(outer, size, inner)
     body = rows[:, : size - rest].reshape(outer * blocks, _BLOCK, inner)
-    parts = np.matmul(_ones_of(_BLOCK, x.dtype), body)
+    parts = product(_ones_of(_BLOCK, x.dtype), body)
     out = _total_along(parts, outer, blocks, inner)
     if rest:
-        out = out.reshape(outer, inner) + np.matmul(_ones_of(rest, x.dtype), rows[:, size - rest :])
+        out = out.reshape(outer, inner) + product(_ones_of(rest, x.dtype), rows[:, size - rest :])
     return out
 
 

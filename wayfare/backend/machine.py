@@ -52,7 +52,8 @@ class Machine:
         self._target: Any = target.create_target_machine(cpu=name, features=flat, opt=2)
         # The engine takes its target machine over, so it gets one of its own.
         own = target.create_target_machine(cpu=name, features=flat, opt=2)
-        self._engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(""), own)
+        helpers = _TO_HALF if half and self.is_x86 else ""
+        self._engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(helpers), own)
         # Helpers may still be in loaded code when the interpreter ends, so it is never unloaded.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
         self._symbols: set[str] = set()
@@ -98,6 +99,31 @@ class Machine:
             raise RuntimeError(f"LLVM has lost the function {function}")
         return found
 
+
+# LLVM may make a conversion of f64 to f16 of what was written as two (a sign that is copied from one to the other). No
+# processor has it, so it calls this function of the compiler's own library, which is not in the process. The f32
+# between the two is rounded to odd, so it is never halfway between two f16, nor equal to one it was not equal to.
+_TO_HALF = """
+declare double @llvm.fabs.f64(double)
+define half @__truncdfhf2(double %x) {
+  %near = fptrunc double %x to float
+  %back = fpext float %near to double
+  %bits = bitcast float %near to i32
+  %last = and i32 %bits, 1
+  %even = icmp eq i32 %last, 0
+  %inexact = fcmp one double %back, %x
+  %off = and i1 %even, %inexact
+  %size = call double @llvm.fabs.f64(double %back)
+  %wanted = call double @llvm.fabs.f64(double %x)
+  %further = fcmp ogt double %size, %wanted
+  %by = select i1 %further, i32 -1, i32 1
+  %step = select i1 %off, i32 %by, i32 0
+  %moved = add i32 %bits, %step
+  %odd = bitcast i32 %moved to float
+  %half = fptrunc float %odd to half
+  ret half %half
+}
+"""
 
 _machine: list[Machine] = []
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from wayfare.backend.expr import Expr, LoopError, call, cast
+from wayfare.backend.expr import Expr, LoopError, binary, call, cast, const
 from wayfare.backend.mathlib_parts import Rule
 
 # Name in formulas → name in scipy.special; each is one of doubles.
@@ -35,6 +35,14 @@ def _rule(symbol: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {name: _rule(_PREFIX + name) for name in _SCIPY}
+
+
+def _lgamma(x: Expr) -> Expr:
+    # SciPy says -inf of -inf; as far out as this every number is whole, so the limit is a pole.
+    return _rule(_PREFIX + "lgamma")(binary("maximum", x, const(-3e38, x.dtype)))
+
+
+RULES["lgamma"] = _lgamma
 
 
 @cache

@@ -5,18 +5,19 @@ The C library gives a large block back to the system when it is freed, and the n
 again, the last one first because the caches may still hold it.
 
 An array of the pool looks like any new array: it is C-contiguous, its views have it as their base, its record of writes
-begins empty. Only its own base is not None but the Block it lies in; code that asks "is this memory its own?" asks
-`owns_memory`. A weak reference to the array, whose callback is the stack's own `append`, brings the block back when
-the array is gone, and with it all its views: no search, and no Python code runs inside a destructor, where an
+begins empty. Only its own base is not None but the Lease of its block; code that asks "is this memory its own?" asks
+`owns_memory`. Whoever sees the memory holds the lease: the array, its views through the array, and anybody who took the
+array's base. A weak reference to the lease, whose callback is the stack's own `append`, brings the block back when
+nobody does any more: no search, no counting of references, and no Python code runs inside a destructor, where an
 exception (Ctrl-C) would be lost. Taking from a stack and putting back are single steps of `deque`, so two threads never
 get the same block.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
-import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -50,19 +51,31 @@ _PRIVATE: dict[str, int] = (
 class Block(mmap.mmap):
     """Memory from the system, of one size class."""
 
-    __slots__ = ("lease", "room", "start")
+    __slots__ = ("end", "room", "start")
 
-    lease: _Lease | None
+    end: _End | None
     room: int
     start: int
 
 
-class _Lease(weakref.ref[Array]):
-    """A weak reference to the array that has a block at present; dead, it lies on the stack of free blocks."""
+class Lease:
+    """The memory of a block while somebody uses it: the base of the array that lies in it."""
+
+    __slots__ = ()
+
+
+class _End(weakref.ref[Any]):
+    """A weak reference to the lease of a block; when the lease has ended, it lies on the stack of free blocks."""
 
     __slots__ = ("block",)
 
     block: Block
+
+
+def _leases_of(size: int) -> Any:
+    """Makes leases of blocks of one size: an object whose buffer is the block's."""
+    kind: Any = type(f"Lease{size}", (Lease, ctypes.c_char * (size + _PAGE)), {})
+    return kind.from_buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,8 @@ class PoolStats:
     free: int
 
 
-_free: dict[int, deque[_Lease]] = {}
+_free: dict[int, deque[_End]] = {}
+_lease: dict[int, Any] = {}
 _held = 0
 # Only for making and dropping blocks. It may be entered again: a destructor that runs meanwhile may want a buffer.
 _changing = RLock()
@@ -81,9 +95,6 @@ _place = count()
 
 _ndarray = np.ndarray
 _empty = np.empty
-_getrefcount = sys.getrefcount
-# What refers to a block that is taken from its stack: its lease, a local name, and the call that counts.
-_NOBODY_ELSE = 3
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -98,27 +109,30 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     try:
         free = _free[size]
         block = free.pop().block
-        if _getrefcount(block) == _NOBODY_ELSE:
-            COUNTERS.pool_reused += 1
-        else:  # somebody took hold of the memory behind the array's back
-            _drop(block)
-            block = _make(size)
+        COUNTERS.pool_reused += 1
     except (KeyError, IndexError):
+        _lease.setdefault(size, _leases_of(size))
         free = _free.setdefault(size, deque())
         block = _make(size)
     if block is None:
-        return _empty(shape, dtype)
-    array: Array = _ndarray(shape, dtype, block, block.start)
-    lease = _Lease(array, free.append)
-    lease.block = block
-    block.lease = lease  # a weak reference calls back only while somebody holds it
+        try:
+            return _empty(shape, dtype)
+        except MemoryError:
+            if not trim():
+                raise
+            return _empty(shape, dtype)  # where the free blocks were
+    lease = _lease[size](block)
+    array: Array = _ndarray(shape, dtype, lease, block.start)
+    end = _End(lease, free.append)
+    end.block = block
+    block.end = end  # a weak reference calls back only while somebody holds it
     return array
 
 
 def owns_memory(array: Array) -> bool:
     """Is this array no view of another?"""
     base: Any = array.base
-    return base is None or base.__class__ is Block
+    return base is None or isinstance(base, Lease)
 
 
 def trim(wanted: int | None = None) -> int:
@@ -156,7 +170,7 @@ def _make(size: int) -> Block | None:
             return None  # NumPy will say what is wrong, if it finds no memory either
         block.room = size
         block.start = next(_place) * _STAGGER % _PAGE
-        block.lease = None
+        block.end = None
         _held += size
     if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
@@ -170,7 +184,7 @@ def _make(size: int) -> Block | None:
 def _drop(block: Block) -> None:
     """Let go of a block; its memory goes back to the system with the last reference to it."""
     global _held
-    block.lease = None
+    block.end = None
     with _changing:
         _held -= block.room
 

@@ -1,115 +1,36 @@
-"""Many small matrix products at once: each by one thread of BLAS, several of them side by side.
+"""Matrix products: BLAS keeps to the calling thread, and the crew shares out what is worth several.
 
-BLAS splits a single product over its threads. For a stack of small ones that is mostly waiting for each other; here the
-crew shares out the stack instead, and BLAS is told to keep to the calling thread as long as that lasts. Where NumPy's
-BLAS is not OpenBLAS, or there is no native code, NumPy multiplies them.
+A large product is cut into parts of its result, a stack of products into shares. BLAS would use threads of its own,
+which wait for each other by yielding: beside a busy program that is a thousand times slower. Where NumPy's BLAS is not
+OpenBLAS, or there is no native code, NumPy multiplies, as it likes.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+import math
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
-from wayfare.backend import crew
+from wayfare.backend import crew, pool
+from wayfare.backend.blas import LETTERS, one_thread, openblas
+from wayfare.backend.cuts import SMALL, parts_of, worth_cutting
 from wayfare.backend.llvm_expr import Writer
-from wayfare.backend.locks import lock
 from wayfare.backend.machine import Machine
 from wayfare.backend.routine import Routine, function, pointer, word
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Multiplications in all from which on it pays, and those of one product beyond which BLAS splits it well by itself.
-WORTH, LARGE = 500_000, 1 << 26
-# Multiplications below which one product is not worth a second thread.
-SMALL = 1 << 21
+# Multiplications in all from which on a stack is worth several threads.
+WORTH = 500_000
+# Multiplications from which on BLAS uses threads of its own: of matrices, and of a matrix with a vector.
+SPLIT_BY_BLAS, SPLIT_WITH_VECTOR = 1 << 18, 9_000
 # Shares for each thread: one that comes late takes fewer.
 SHARES = 4
 # CBLAS's names for how a matrix lies.
 ROWS, AS_IS, TURNED = 101, 111, 112
-_LETTER = {np.dtype("float32"): "s", np.dtype("float64"): "d"}
-
-
-# -- BLAS ---------------------------------------------------------------------------------------------------------
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-class Blas:
-    """NumPy's own OpenBLAS: its functions, and how many threads it uses."""
-
-    def __init__(self, library: Any, prefix: str, suffix: str) -> None:
-        self.whole = "i64" if suffix else "i32"  # its integers
-        # Of matrices with matrices, and of a matrix with a vector.
-        self.addresses, self.vector_addresses = (
-            {dtype: _address(getattr(library, f"{prefix}cblas_{letter}{name}{suffix}"))
-             for dtype, letter in _LETTER.items()}
-            for name in ("gemm", "gemv")
-        )  # fmt: skip
-        self._set = getattr(library, f"{prefix}openblas_set_num_threads{suffix}")
-        self.set_address = _address(self._set)
-        self._get = getattr(library, f"{prefix}openblas_get_num_threads{suffix}")
-        self._lock = lock()
-        self._users = 0
-        # The number of threads to go back to, where native code can read it.
-        self.before = ctypes.c_int64(1)
-
-    def keep_to_one(self) -> None:
-        """Until `release`, a product is done by the thread that asks for it."""
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self.before.value = self._get()
-                self._set(1)
-
-    def release(self) -> None:
-        """As before, if nobody else asked for it."""
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._set(self.before.value)
-
-
-@cache
-def openblas() -> Blas | None:
-    """The OpenBLAS that NumPy uses; None where it uses another."""
-    try:
-        # Through the module that calls it: its symbols are found there, whatever file they came in.
-        library = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
-    except (ImportError, OSError):
-        return None
-    for prefix in ("scipy_", ""):
-        for suffix in ("64_", ""):
-            try:
-                return Blas(library, prefix, suffix)
-            except AttributeError:
-                continue
-    return None
-
-
-@contextmanager
-def by_one_thread(multiplications: int) -> Iterator[None]:
-    """For products of so many multiplications one after the other: small ones by the calling thread alone.
-
-    BLAS splits a product from about a quarter of a million multiplications on. Such a half takes some microseconds, and
-    where other programs run beside this one, waiting for the second half to begin may take a thousand times that.
-    """
-    blas = openblas() if multiplications < SMALL else None
-    if blas is None:
-        yield
-        return
-    blas.keep_to_one()
-    try:
-        yield
-    finally:
-        blas.release()
 
 
 # -- the routine --------------------------------------------------------------------------------------------------
@@ -155,20 +76,33 @@ def _write(dtype: str, whole: str) -> Callable[[Machine], str]:
     return write
 
 
+def _write_part(dtype: str, whole: str) -> Callable[[Machine], str]:
+    """Words: those of `product_of_block`; the addresses of the three matrices."""
+
+    def write(_host: Machine) -> str:
+        writer = Writer()
+        a, b, out = (pointer(writer, number) for number in (9, 10, 11))
+        product_of_block(writer, dtype, whole)(a, b, out, "0.0")
+        return function(writer)
+
+    return write
+
+
 @cache
-def _routine(dtype: np.dtype[Any], whole: str) -> Routine:
+def _routine(dtype: np.dtype[Any], whole: str, part: bool = False) -> Routine:
     kind = "float" if dtype == np.float32 else "double"
+    if part:
+        return Routine(f"product_part_{kind}_{whole}", _write_part(kind, whole))
     return Routine(f"products_{kind}_{whole}", _write(kind, whole))
 
 
 # -- products -----------------------------------------------------------------------------------------------------
 
 
-def _lies(x: Array) -> tuple[int, int] | None:
+def _lies(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int] | None:
     """How matrices lie (CBLAS's word for it) and the step from row to row; None where BLAS cannot read them."""
-    down, across = x.strides[-2:]
-    rows, columns = x.shape[-2:]
-    item = x.itemsize
+    down, across = strides[-2:]
+    rows, columns = shape[-2:]
     if across == item and down % item == 0 and down >= item * columns:
         return AS_IS, down // item
     if down == item and across % item == 0 and across >= item * rows:
@@ -184,12 +118,93 @@ def _places(x: Array) -> Array:
     return np.ascontiguousarray(np.broadcast_to(place, x.shape[:-2])).reshape(-1)
 
 
+def product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """`a @ b` as NumPy's matmul gives it, into `out` if given, which overlaps neither."""
+    columns = b.shape[-1] if b.ndim > 1 else 1
+    work = a.size * columns
+    if work < SPLIT_WITH_VECTOR:
+        return np.matmul(a, b, out=out)
+    if a.ndim == 2 and b.ndim == 2:
+        if work < SPLIT_BY_BLAS and columns > 1 and len(a) > 1:
+            return np.matmul(a, b, out=out)
+        if work >= SMALL and worth_cutting(len(a), len(b), columns, crew.threads()):
+            made = _cut_up(a, b, out)
+            if made is not None:
+                return made
+    elif a.ndim > 1 and b.ndim > 1 and work >= WORTH and a.dtype in LETTERS and a.dtype == b.dtype:
+        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        if out is None:
+            out = pool.empty((*stack, a.shape[-2], columns), a.dtype)
+        sides = [np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b)]
+        return stack_product(sides[0], sides[1], out)
+    return _by_numpy(a, b, out)
+
+
+def _by_numpy(a: Array, b: Array, out: Array | None) -> Array:
+    with one_thread():
+        return np.matmul(a, b, out=out)
+
+
 def stack_product(a: Array, b: Array, out: Array) -> Array:
     """`a @ b` of stacks […, m, k] and […, k, n] of the same leading sizes and one dtype, into `out`, whose rows are
     whole. `out` overlaps neither."""
-    if not _shared_out(a, b, out):
-        np.matmul(a, b, out=out)
+    if _shared_out(a, b, out):
+        return out
+    if out.size and out.size // math.prod(out.shape[-2:]) * SPLIT_BY_BLAS < a.size * b.shape[-1]:
+        # Few and large: one after the other, each by all threads.
+        for place in np.ndindex(out.shape[:-2]):
+            product(a[place], b[place], out[place])
+        return out
+    return _by_numpy(a, b, out)
+
+
+def _cut_up(a: Array, b: Array, out: Array | None) -> Array | None:
+    """A large product by the crew; None where BLAS cannot read the matrices, or there is no native code."""
+    blas = openblas()
+    if blas is None or a.dtype not in LETTERS or a.dtype != b.dtype or a.shape[1] != len(b):
+        return None
+    rows, inner = a.shape
+    columns = b.shape[1]
+    if out is None:
+        out = pool.empty((rows, columns), a.dtype)
+    elif out.dtype != a.dtype or out.shape != (rows, columns):
+        return None
+    routine = _routine(out.dtype, blas.whole, part=True)
+    words = _words_of_parts(rows, inner, columns, crew.threads(), a.dtype, a.strides, b.strides, out.strides)
+    if words is None or not routine.ready:
+        return None
+    words = words.copy()
+    starts = [x.__array_interface__["data"][0] for x in (a, b, out)]
+    for begin in range(0, len(words), _PART):
+        words[begin] = blas.addresses[out.dtype]
+        for number, start in enumerate(starts, begin + 9):
+            words[number] += start
+    with blas:
+        routine.run(words, len(words) // _PART)
     return out
+
+
+# Words of the block of a part.
+_PART = 12
+
+
+@lru_cache(maxsize=512)
+def _words_of_parts(
+    rows: int, inner: int, columns: int, threads: int, dtype: np.dtype[Any], *strides: tuple[int, int]
+) -> list[int] | None:
+    """The blocks of the parts of a product, with offsets where addresses go; None if BLAS cannot read such matrices."""
+    shapes = ((rows, inner), (inner, columns), (rows, columns))
+    ways = [_lies(shape, own, dtype.itemsize) for shape, own in zip(shapes, strides, strict=True)]
+    left, right, target = ways
+    if left is None or right is None or target is None or target[0] != AS_IS:
+        return None
+    by_row, by_column, of_out = strides
+    words: list[int] = []
+    for down, across in parts_of(rows, inner, columns, threads):
+        words += [0, left[0], right[0], down.stop - down.start, across.stop - across.start, inner]
+        words += [left[1], right[1], target[1], down.start * by_row[0], across.start * by_column[1]]
+        words.append(down.start * of_out[0] + across.start * of_out[1])
+    return words
 
 
 def _shared_out(a: Array, b: Array, out: Array) -> bool:
@@ -199,9 +214,9 @@ def _shared_out(a: Array, b: Array, out: Array) -> bool:
     one = rows * inner * columns
     count = out.size // (rows * columns) if rows * columns else 0
     shares = crew.threads()
-    if shares < 2 or count < 2 * shares or one * count < WORTH or one > LARGE or out.dtype not in _LETTER:
+    if shares < 2 or count < 2 * shares or one * count < WORTH or out.dtype not in LETTERS:
         return False
-    left, right, target = _lies(a), _lies(b), _lies(out)
+    left, right, target = (_lies(x.shape, x.strides, x.itemsize) for x in (a, b, out))
     blas = openblas()
     if blas is None or left is None or right is None or target is None or target[0] != AS_IS:
         return False
@@ -216,9 +231,6 @@ def _shared_out(a: Array, b: Array, out: Array) -> bool:
     words: list[int] = []
     for part in range(parts):
         words += [*given, cuts[part], cuts[part + 1]]
-    blas.keep_to_one()
-    try:
+    with blas:
         routine.run(words, parts)
-    finally:
-        blas.release()
     return True

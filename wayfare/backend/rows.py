@@ -23,6 +23,12 @@ def add_at(dense: Array, index: Any, values: Array) -> None:
     is possible.
     """
     index = index if isinstance(index, tuple) else (index,)
+    if dense.dtype.char == "e" and values.size > 1:
+        # Added up in halves, ones would stop at 2,048.
+        wide = dense.astype(np.float32)
+        add_at(wide, index, values.astype(np.float32))
+        dense[...] = wide
+        return
     if not dense.flags.c_contiguous or dense.ndim == 0:
         np.add.at(dense, index, values)
         return

@@ -27,6 +27,9 @@ Sizes = tuple[int, ...]
 
 # Bytes of a matrix that are worth another thread.
 _SHARE = 1024 * 1024
+# Places are counted in 64 bits: products of two such numbers and a few sums fit.
+_FARTHEST = 1 << 30
+_NAMES = ("kernel", "stride", "padding", "dilation", "counts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,23 @@ class Slide:
     padding: Sizes
     dilation: Sizes
     counts: Sizes
+
+    def __post_init__(self) -> None:
+        # Native code divides by strides and follows these numbers through memory: nobody else looks at them.
+        parts = (self.kernel, self.stride, self.padding, self.dilation, self.counts)
+        every = [n for part in parts for n in part]
+        if (
+            len(set(map(len, parts))) != 1 or min((*self.kernel, *self.stride, *self.dilation), default=1) < 1
+            or min(every, default=0) < 0 or max(every, default=0) > _FARTHEST
+        ):  # fmt: skip
+            shown = ", ".join(f"{name} {list(part)}" for name, part in zip(_NAMES, parts, strict=True))
+            raise ValueError(f"there are no such windows: {shown}")
+
+
+def check_fits(fits: bool, what: str) -> None:
+    """Refuse arrays that native code would read or write beside."""
+    if not fits:
+        raise ValueError(f"{what} of these shapes do not fit")
 
 
 @dataclass(slots=True)
@@ -205,6 +225,7 @@ def run(
     """Run over all examples and channels of a C-contiguous image, in several threads if there is enough to do."""
     size = image.itemsize
     batch, channels, *sizes = image.shape
+    check_fits(len(sizes) == len(slide.kernel), "images and windows")
     high, wide = (1, *sizes)[-2:]
     own = Steps(channels * high * wide * size, high * wide * size)
     third = weight_steps or Steps(0, 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from wayfare.backend.expr import FLOATS, NUMPY, OF_NUMPY, Expr, cast, load
 from wayfare.backend.loop import elementwise
 from wayfare.backend.mathlib import loop_math
 from wayfare.backend.native import Kernel
-from wayfare.backend.writes import History, histories, note_writes
-from wayfare.errors import DTypeError, InPlaceError, ShapeError
+from wayfare.backend.writes import History, check_memory, histories, note_writes
+from wayfare.errors import DTypeError, ShapeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,8 +75,7 @@ class Update:
             bound = self._bind(key, written, read)
         else:
             for array in written:
-                if not array.flags.writeable:
-                    raise self._read_only()
+                check_memory(array, self.name)
         arrays = written + read
         for batch in bound.batches:
             batch.numbers[:] = numbers
@@ -112,11 +112,8 @@ class Update:
         for dtypes, sets in by_dtypes.items():
             room = np.zeros(self.numbers, NUMPY[_computed_in(dtypes)])
             batches.append(Batch(self.kernel(dtypes), sets, arrays, room, fixed=len(written), alone=alone))
-        bound = self._bound
-
-        def forget(_dead: Any) -> None:
-            bound.pop(key, None)
-
+        # No Python runs when an array goes: an exception (Ctrl-C) would be lost there.
+        forget: Any = partial(self._bound.pop, key)
         return _Bound(batches, histories(written), [weakref.ref(array, forget) for array in written])
 
     def _check(self, arrays: Sequence[Array], written: Sequence[Array], count: int) -> None:
@@ -130,12 +127,8 @@ class Update:
                 raise ShapeError(f"{self.name}: the tensors of one set have shapes "
                                  f"{' and '.join(sorted(str(list(s)) for s in shapes))}",
                                  fix="All tensors at one place of the lists must have one shape.")  # fmt: skip
-        if not all(array.flags.writeable for array in written):
-            raise self._read_only()
-
-    def _read_only(self) -> InPlaceError:
-        return InPlaceError(f"{self.name}: the memory of a tensor to be updated is read-only or shared by broadcasting",
-                            fix="Give a .clone() of it.")  # fmt: skip
+        for array in written:
+            check_memory(array, self.name)
 
     def kernel(self, dtypes: tuple[str, ...]) -> Kernel:
         """The kernel for arguments of these dtypes."""

@@ -8,12 +8,16 @@ of one memory share its owner array, so they share the record without doing anyt
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from numpy import ndarray
+
+from wayfare.errors import InPlaceError
+from wayfare.spec import spec_of
 
 # One clock for nodes and writes; creation order of nodes is also a topological order of the graph.
 tick = itertools.count(1).__next__
@@ -21,7 +25,16 @@ tick = itertools.count(1).__next__
 # The time of the latest write to any memory: a node younger than this needs no check.
 latest_write = [0]
 
-# How many times are remembered per memory, to tell which version a node had kept.
+
+class _Thread(threading.local):
+    """The time of the latest write in this thread."""
+
+    latest = 0
+
+
+_thread = _Thread()
+
+# How many times at least are remembered per memory, to tell which version a node had kept.
 _REMEMBERED = 64
 
 
@@ -33,7 +46,12 @@ class History:
     def __init__(self, owner: Any) -> None:
         self.owner = owner
         self.count = 0
-        self.times: deque[int] = deque(maxlen=_REMEMBERED)
+        # A list: a deque takes ten times the memory, and an optimiser has three of these for each parameter.
+        self.times: list[int] = []
+
+    def forget_the_oldest(self) -> None:
+        """There are too many times."""
+        del self.times[:-_REMEMBERED]
 
 
 _histories: dict[int, History] = {}
@@ -51,7 +69,8 @@ def _history(array: Any) -> History:
     key = id(owner)
     history = _histories.get(key)
     if history is None:
-        history = _histories[key] = History(weakref.ref(owner, lambda _dead: _histories.pop(key, None)))
+        # `pop(key, the dead reference)`, all in C: an exception (Ctrl-C) in a function in Python would be lost there.
+        history = _histories[key] = History(weakref.ref(owner, partial(_histories.pop, key)))
     return history
 
 
@@ -61,7 +80,9 @@ def note_write(array: Any) -> None:
     history.count += 1
     now = tick()
     history.times.append(now)
-    latest_write[0] = now
+    if len(history.times) > 2 * _REMEMBERED:
+        history.forget_the_oldest()
+    _thread.latest = latest_write[0] = now
 
 
 def histories(arrays: Sequence[Any]) -> list[History]:
@@ -75,7 +96,9 @@ def note_writes(records: Sequence[History]) -> None:
     for history in records:
         history.count += 1
         history.times.append(now)
-    latest_write[0] = now
+        if len(history.times) > 2 * _REMEMBERED:
+            history.forget_the_oldest()
+    _thread.latest = latest_write[0] = now
 
 
 def version(array: Any) -> int:
@@ -90,6 +113,67 @@ def version_at(array: Any, time: int) -> int:
     return 0 if history is None else history.count - sum(t > time for t in history.times)
 
 
+def written_after(array: Any, time: int) -> bool:
+    """Was this memory written after that time?"""
+    history = _histories.get(id(array if array.base is None else owner_of(array)))
+    return history is not None and history.count > 0 and history.times[-1] > time
+
+
+class Watch:
+    """Was anything written since the last time one asked: by this thread at all, or by another to given memory?
+
+    What other threads write to memory of their own is no concern of whoever watches.
+    """
+
+    __slots__ = ("_own", "_since")
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """All writes up to now are known."""
+        self._own, self._since = _thread.latest, latest_write[0]
+
+    def is_surprised(self, memories: Callable[[], Iterable[Any]]) -> bool:
+        """Was something written that is not known? `memories` are the arrays that another thread must not write to."""
+        if _thread.latest != self._own:
+            return True
+        latest = latest_write[0]
+        if latest == self._since:
+            return False
+        if any([written_after(array, self._since) for array in memories()]):
+            return True
+        self._since = latest
+        return False
+
+
 def memories_with_history() -> int:
     """How many memories have a record (they go away with the memory)."""
     return len(_histories)
+
+
+def check_memory(array: Any, name: str, what: str = "") -> None:
+    """Refuse to write to memory that is for reading, or that several elements share."""
+    if array.flags.writeable or not array.size:
+        return
+    what = what or f"this {spec_of(array)}"
+    if elements_overlap(array):
+        raise InPlaceError(f"{name}: several elements of {what} share memory (it was stretched, or its windows "
+                           "overlap), so one write would change all of them",
+                           fix="Write to a .clone() of it.")  # fmt: skip
+    raise InPlaceError(f"{name}: the memory of {what} is read-only, as that of a read-only array, of parts of "
+                       "stretched tensors, and of as_strided beyond the tensor's own elements is",
+                       fix="Write to a .clone() of it.")  # fmt: skip
+
+
+def elements_overlap(array: Any) -> bool:
+    """Can two elements lie at one place? True if a step along some dimension is shorter than what lies within it."""
+    if not array.size:
+        return False
+    reach = 0
+    for step, size in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if size > 1:
+            if step <= reach or step == 0:
+                return True
+            reach += step * (size - 1)
+    return False

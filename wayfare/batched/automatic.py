@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from wayfare.batched.pure import only_computes
 from wayfare.compiled.guards import Guards
 from wayfare.compiled.reach import reach
 from wayfare.nn.containers import Sequential
+from wayfare.site import is_debugged
 
 
 def forward_of(module: Any, *args: Any, **options: Any) -> Any:
@@ -27,7 +27,7 @@ def as_whole(module: Any) -> Any:
     # `functools.wraps` hands on what is told of the function it wraps: that is not what the wrapper does.
     if told is not None and forward.__wrapped__ is told[0]:
         return told
-    if sys.gettrace() is not None:
+    if is_debugged():
         return False  # Somebody steps through the code and wants to see it run.
     users = type(module) is Sequential or not type(module).__module__.startswith("wayfare.nn.")
     return (forward_of, OF_MODULE) if users else False

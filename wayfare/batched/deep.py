@@ -4,13 +4,16 @@ Python stops a recursion at 1000 levels because each level may take room on the 
 room is looked at: on Linux the main thread's stack may grow as far as its limit says and nothing else lies below, so
 the limit is raised first and as many levels are allowed as fit even if each takes the most that was ever measured.
 Greenlets run on the stack of their thread, so what is allowed for it is allowed for them.
+
+Python 3.12 and 3.13 count calls that go through C apart (a call of a module, `map()`, an operator), and offer no way to
+allow more of them: on 3.13 a recursion through modules ends after some 3,300 levels, on 3.12 after about 500. Plain
+functions and methods (`self.forward(...)`) are not counted there.
 """
 
 from __future__ import annotations
 
 import ctypes
 import enum
-import itertools
 import sys
 import threading
 import types
@@ -40,10 +43,11 @@ class _Room(threading.local):
 
     blocks = 0  # how many blocks it is in
     levels = 0  # how many levels its stack has room for, as it is now
+    seen: Any = None  # the limits of the stack that `levels` and `raised` were found out for
+    raised: Any = None  # those limits raised; None where there is nothing to raise
     known = False  # the following were found out
     size = 0  # bytes its stack has from the beginning; 0 if nobody knows
     can_grow = 0  # bytes it may have if its limit is raised; 0 if it cannot grow
-    allowance: Any = None  # how many more calls from C to Python are allowed here, where Python counts them apart
     before: Any = None  # the limit of the stack before it was raised
 
 
@@ -93,30 +97,17 @@ class room_for_recursion:
     also in greenlets that take turns.
     """
 
-    __slots__ = ("_grants",)
-
-    def __init__(self) -> None:
-        self._grants: list[int] = []
+    __slots__ = ()
 
     def __enter__(self) -> room_for_recursion:
         here = _HERE
         if not here.blocks:
             _open(here)
         here.blocks += 1
-        granted = 0
-        allowance = here.allowance
-        # Each greenlet has an allowance of its own, and those it starts begin with what it has.
-        if allowance is not None and allowance.value < here.levels // 2:
-            granted = here.levels
-            allowance.value += granted
-        self._grants.append(granted)
         return self
 
     def __exit__(self, *error: object) -> None:
         here = _HERE
-        granted = self._grants.pop()
-        if granted:
-            here.allowance.value -= granted
         here.blocks -= 1
         if not here.blocks:
             _close(here)
@@ -126,20 +117,32 @@ def _open(here: _Room) -> None:
     if not here.known:
         here.known = True
         here.size, here.can_grow = _stack()
-        here.allowance = _allowance()
-    size = here.size
+        here.levels = _levels_in(here.size)
     if here.can_grow:
         now = resource.getrlimit(resource.RLIMIT_STACK)
-        soft, hard = (_NO_LIMIT if n == resource.RLIM_INFINITY else n for n in now)
-        size = min(max(soft, LEVELS * _LEVEL_BYTES + _RESERVE), hard, here.can_grow)
-        if size > soft:
+        if now != here.seen:
+            _plan(here, now)
+        if here.raised is not None:
             try:
-                resource.setrlimit(resource.RLIMIT_STACK, (size, now[1]))
+                resource.setrlimit(resource.RLIMIT_STACK, here.raised)
                 here.before = now
             except (OSError, ValueError):
-                size = soft
-    here.levels = min(max(size - _RESERVE, 0) // _LEVEL_BYTES, LEVELS)
+                here.raised, here.levels = None, _levels_in(now[0])
     _LIMITS.enter(here.levels)
+
+
+def _plan(here: _Room, now: tuple[int, int]) -> None:
+    """What to raise the limits of the stack to, if they are these now."""
+    soft, hard = (_NO_LIMIT if n == resource.RLIM_INFINITY else n for n in now)
+    size = min(max(soft, LEVELS * _LEVEL_BYTES + _RESERVE), hard, here.can_grow)
+    here.seen = now
+    here.raised = (size, now[1]) if size > soft else None
+    here.levels = _levels_in(size)
+
+
+def _levels_in(size: int) -> int:
+    """How many levels a stack of so many bytes has room for."""
+    return min(max(size - _RESERVE, 0) // _LEVEL_BYTES, LEVELS)
 
 
 def _close(here: _Room) -> None:
@@ -197,37 +200,6 @@ def _gap_below(top: int) -> int:
     return 0
 
 
-def _allowance() -> Any:
-    """The place where Python 3.12 and 3.13 count how many more calls from C to Python this thread may make.
-
-    No function sets it, and it ends at a few hundred calls of a module. The place is taken for the right one only if it
-    lies beside the recursion limit and counts calls as it should; else there is none.
-    """
-    if sys.implementation.name != "cpython" or not (3, 12) <= sys.version_info < (3, 14):
-        return None
-    get = ctypes.pythonapi.PyThreadState_Get
-    get.restype = ctypes.c_void_p
-    state = get()
-    words = (ctypes.c_int * 64).from_address(state)
-    with _LIMITS._lock:
-        limit = sys.getrecursionlimit()
-        before = {k for k in range(63) if words[k] == limit}
-        sys.setrecursionlimit(limit + 7)
-        places = [k for k in before if words[k] == limit + 7]
-        sys.setrecursionlimit(limit)
-    if len(places) != 1:
-        return None
-    place = ctypes.c_int.from_address(state + 4 * (places[0] + 1))
-
-    def count(calls: int) -> int:
-        return place.value if not calls else next(map(count, [calls - 1]))
-
-    counts = [count(calls) for calls in (0, 1, 2, 3, 0)]
-    steps = [a - b for a, b in itertools.pairwise(counts[:4])]
-    counting = all(0 < step < 8 for step in steps) and counts[0] == counts[4] and 0 < counts[0] < LEVELS
-    return place if counting else None
-
-
 # -- why it did not end ------------------------------------------------------------------------------------------------
 
 # Calls that are compared, from the innermost on: a longer way round is not found.
@@ -265,8 +237,12 @@ def explain_recursion(error: RecursionError) -> str | None:
     name = code.co_qualname.rpartition("<locals>.")[2] + "()"
     found = _argument_that_returns(code, calls)
     if found is None:
-        return (f"{name} had called itself {len(calls):,} times: the structure is deeper than that, or the recursion "
-                "has no end")  # fmt: skip
+        why = (f"{name} had called itself {len(calls):,} times: the structure is deeper than that, or the recursion "
+               "has no end")  # fmt: skip
+        if sys.version_info >= (3, 12) and sum(map(len, frames.values())) < sys.getrecursionlimit() // 2:
+            why += (". Python allows few calls that go through C: call a plain function or .forward() rather than a "
+                    "module, map() or an operator")  # fmt: skip
+        return why
     kind, steps = found
     after = "1 step" if steps == 1 else f"{steps:,} steps"
     return (f"{name} was called again with the very same {kind} while still working on it: the structure is cyclic "

@@ -10,9 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
-from wayfare.batched.kind import STACKED, Kind, as_of_now, is_own
+from wayfare.batched.alone import alone
+from wayfare.batched.kind import STACKED, Kind, as_of_now
 from wayfare.batched.lazy import LazyTensor
+from wayfare.batched.trying import in_try
 from wayfare.batched.value import Call, Value
 from wayfare.nested import TENSOR
 from wayfare.site import INSIDE
@@ -59,9 +62,9 @@ def lane_for(kind: Kind, owner: Any, args: tuple[Any, ...], rows: Any, depth: in
     asked = tuple([v.__class__ is not Value and v._array.nbytes > 8 for v in rows])
     if any([v.__class__ is not Value and v._array.nbytes > STACKED for v in rows]):
         return None
-    key = (shape, asked, kind.carries, needs, whole.result is TENSOR)
+    key = (shape, asked, kind.carries, needs, whole.result is TENSOR, kind.checks_values)
     maker = _made_by(_text, key)
-    looks = [v.row if v.__class__ is Value else (v._array.shape, v._array.dtype) for v in rows]
+    looks = [v.row if v.__class__ is Value else (v._array.shape, v._array.dtype, v._array.strides) for v in rows]
     lane: Lane = maker(_TOOLS.values(), kind, owner, whole.holds, looks, kind.outs, kind.pending_bytes, depth)
     return lane
 
@@ -70,7 +73,7 @@ def lane_for(kind: Kind, owner: Any, args: tuple[Any, ...], rows: Any, depth: in
 _TOOLS: dict[str, Any] = {
     "LazyTensor": LazyTensor, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
     "new_value": Value.__new__, "new_tensor": Tensor.__new__, "getframe": sys._getframe, "INSIDE": INSIDE,
-    "MISSED": MISSED, "is_own": is_own, "as_of_now": as_of_now,
+    "MISSED": MISSED, "alone": alone, "as_of_now": as_of_now, "ref": ref, "in_try": in_try,
 }  # fmt: skip
 
 
@@ -109,8 +112,8 @@ def _text_of_recorder(carries: tuple[bool, ...], needs: str) -> str:
             say(line)
     else:
         say(f"needs = {needs == 'always'}")
-    _enter(say, "rows", carries)
-    say("return call.handles")
+    _enter(say, "rows", carries, False)
+    say(f"return ({_made(carries)})")
     outs = ", ".join([f"out{k}" for k in range(len(carries))])
     return _maker("kind, outs, bytes_made", [f"{outs}, = outs"], "def record(session, rows, depth):", body, "record")
 
@@ -122,8 +125,9 @@ def _maker(given: str, before: list[str], head: str, body: list[str], name: str)
 
 
 def _text(
-    shape: tuple[str | int, ...], asked: tuple[bool, ...], carries: tuple[bool, ...], needs: str, single: bool
-) -> str:
+    shape: tuple[str | int, ...], asked: tuple[bool, ...], carries: tuple[bool, ...], needs: str, single: bool,
+    checks: bool,
+) -> str:  # fmt: skip
     """The Python text of a maker of lanes."""
     body: list[str] = []
     say = body.append
@@ -154,17 +158,17 @@ def _text(
     values = [row for row, part in zip(rows, _flat(shape), strict=True) if part != "outside"]
     always = {"always": "True", "never": "False"}.get(needs)
     say(f"needs = {always or ' or '.join([f'{v}.needs' for v in values]) or 'False'}")
-    _enter(say, f"({', '.join(rows)},)", carries)
-    say("return made0" if single else "return call.handles")
+    _enter(say, f"({', '.join(rows)},)", carries, checks)
+    say("return made0" if single else f"return ({_made(carries)})")
     looks = ", ".join([f"look_row{k}" for k in range(len(rows))])
     outs = ", ".join([f"out{k}" for k in range(len(carries))])
     # The owner is known by its address: as long as the lane is there, nobody else gets that.
     head = "def lane(session, args, owner=owner):"
-    before = [f"{looks}, = looks", f"{outs}, = outs"]
+    before = [f"{looks}, = looks", f"{outs}, = outs", "fits = kind.what.fits"]
     return _maker("kind, owner, holds, looks, outs, bytes_made, depth", before, head, body, "lane")
 
 
-def _enter(say: Callable[[str], None], rows: str, carries: tuple[bool, ...]) -> None:
+def _enter(say: Callable[[str], None], rows: str, carries: tuple[bool, ...], checks: bool) -> None:
     """Make the call, its values and their tensors; `needs` says whether a gradient flows through it."""
     for line in (
         "call = new_call(Call)",
@@ -178,7 +182,8 @@ def _enter(say: Callable[[str], None], rows: str, carries: tuple[bool, ...]) -> 
         say(f"value = new_value(Value); value.call = call; value.number = {k}; value.row = out{k}")
         say(f"value.needs = {'needs' if carried else 'False'}; value.is_part = False; value.offset = 0")
         say(f"made{k} = new_tensor(LazyTensor); made{k}._lazy = value; made{k}._requires_grad = value.needs")
-    say(f"call.handles = ({''.join([f'made{k},' for k in range(len(carries))])})")
+    # Weakly: it is seen by them which tensors somebody still holds.
+    say(f"call.handles = ({''.join([f'ref(made{k}),' for k in range(len(carries))])})")
     for line in (
         "frame = getframe(depth)",
         "code = frame.f_code",
@@ -194,6 +199,14 @@ def _enter(say: Callable[[str], None], rows: str, carries: tuple[bool, ...]) -> 
         "session.pending_bytes += bytes_made",
     ):
         say(line)
+    if checks:
+        # What will fail fails here, before the example does anything else; so does what may fail, inside a `try`.
+        say("if not fits(owner, row0) if fits is not None and row0.__class__ is Tensor else in_try(frame):")
+        say("    session.flush([value], only=True)")
+
+
+def _made(carries: tuple[bool, ...]) -> str:
+    return "".join([f"made{k}," for k in range(len(carries))])
 
 
 def _take_outside(say: Callable[[str], None], one: str, row: str, asked: bool) -> None:
@@ -203,7 +216,9 @@ def _take_outside(say: Callable[[str], None], one: str, row: str, asked: bool) -
         say(f"if hasattr({one}, '_role'): return MISSED")
     say(f"array = {one}._array")
     say(f"if array.shape != look_{row}[0] or array.dtype is not look_{row}[1]: return MISSED")
-    say(f"{row} = {one} if is_own(array) else as_of_now({one})")
+    say(f"if array.strides != look_{row}[2]: return MISSED")
+    say("array = None")  # who asks `alone` holds the tensor only
+    say(f"{row} = {one} if alone({one}) else as_of_now({one})")
 
 
 def _flat(shape: tuple[str | int, ...]) -> list[str]:

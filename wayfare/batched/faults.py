@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from greenlet import GreenletExit, getcurrent
+
+from wayfare.batched.trying import in_try
 from wayfare.batched.value import Call
 from wayfare.errors import GraphError, WayfareError
+from wayfare.nn.hooks import name_the_way
+from wayfare.nn.module import Module
+from wayfare.site import NO_LINE
 from wayfare.tensor import wrap
 
 if TYPE_CHECKING:
-    from wayfare.batched.examples import Example
+    from wayfare.batched.example import Example
     from wayfare.batched.segment import Segment
 
 _NAMED = "_wayfare_example"
@@ -19,7 +26,8 @@ def in_example(error: BaseException, example: Example) -> None:
     """Note in an error in which example it happened; the innermost map has the first word."""
     if getattr(error, _NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
         return
-    _note(error, example, None)
+    nowhere = isinstance(error, WayfareError) and (not error.site or NO_LINE in error.site)
+    _note(error, example, example.site if nowhere else None)
 
 
 def _note(error: BaseException, example: Example, site: Any) -> None:
@@ -62,6 +70,14 @@ class Blamed(Exception):
         self.example = call.example
 
 
+def fail(example: Example | None, error: Exception) -> NoReturn:
+    """A call of the example that runs has failed, which was made before: no `try` of this line is to know."""
+    if example is not None and getcurrent() is example.fiber and in_try(sys._getframe(2)):
+        example.error = error
+        raise GreenletExit
+    raise error from None
+
+
 def blame(error: Exception, calls: list[Call], segment: Segment) -> Exception:
     """The error of the one call that fails by itself, with its example and line; else the group's own."""
     kind = calls[0].kind
@@ -71,6 +87,9 @@ def blame(error: Exception, calls: list[Call], segment: Segment) -> Exception:
         try:
             kind.run(kind, 1, [wrap(r) for r in rows], [False] * len(rows), extras)
         except Exception as own:
+            owner = getattr(kind.what, "owner", None)
+            if isinstance(own, WayfareError) and owner is not None and isinstance(owner(), Module):
+                name_the_way(owner(), own)
             if call.example is not None:
                 _note(own, call.example, call.site)
             elif isinstance(own, WayfareError):

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from time import perf_counter
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from wayfare.batched import lanes as _lanes  # noqa: F401 - installs methods of lazy tensors
 from wayfare.batched.deep import explain_recursion, room_for_recursion
-from wayfare.batched.examples import Example
+from wayfare.batched.example import Example
 from wayfare.batched.faults import in_example
+from wayfare.batched.hooks import frame_puts_hooks
+from wayfare.batched.known import Known, Record, known_of
 from wayfare.batched.schedule import Agenda, ByDepth, Schedule
 from wayfare.batched.session import Session
 from wayfare.batched.stats import Stats
+from wayfare.batched.trying import in_try
+from wayfare.compiled.sleep import wake_all
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
-from wayfare.functions.generator import example_generator, key_for
-from wayfare.state import STATE, changed_mode, current, exporter, recorder_around, watcher, watchers
+from wayfare.functions.generator import key_for
+from wayfare.op import memory_error
+from wayfare.site import current_site, is_debugged, user_frame
+from wayfare.state import LOOPING, STATE, changed_mode, current, exporter, recorder_around, watcher, watchers
+from wayfare.tensor import Tensor
 
 __all__ = ["batching", "map"]
+
+
+# Bytes of a tensor above which examples run as they come.
+_LARGE = 1 << 20
 
 
 class _Last(threading.local):
@@ -29,8 +41,30 @@ class _Last(threading.local):
 _LAST = _Last()
 
 
+A = TypeVar("A")
+B = TypeVar("B")
+Result = TypeVar("Result")
+
+
+class _Options(TypedDict, total=False):
+    batch: bool | None
+    schedule: Schedule | None
+    limit: int | None
+
+
+@overload
+def map(fn: Callable[[A], Result], examples: Iterable[A], /, **options: Unpack[_Options]) -> list[Result]: ...
+@overload
 def map(
-    fn: Callable[..., Any], *iterables: Iterable[Any], batch: bool = True, schedule: Schedule | None = None,
+    fn: Callable[[A, B], Result], first: Iterable[A], second: Iterable[B], /, **options: Unpack[_Options]
+) -> list[Result]: ...
+@overload
+def map(
+    fn: Callable[..., Result], first: Iterable[Any], second: Iterable[Any], third: Iterable[Any], /,
+    *more: Iterable[Any], **options: Unpack[_Options],
+) -> list[Result]: ...  # fmt: skip
+def map(
+    fn: Callable[..., Any], *iterables: Iterable[Any], batch: bool | None = None, schedule: Schedule | None = None,
     limit: int | None = None,
 ) -> list[Any]:  # fmt: skip
     """`[fn(example) for example in examples]`, with the work of all examples run in few large groups.
@@ -39,9 +73,14 @@ def map(
     looks at a value it waits, and when all examples wait or are done, what they have recorded is grouped and run.
     Values, gradients and errors are those of the loop. Several iterables of one length are passed side by side.
 
-    Each example has random numbers of its own, which depend on its place and not on its company. `batch=False` runs
-    the examples one after the other, line by line, with the same random numbers. `schedule` says in which order groups
-    run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`), `limit` how many bytes may be pending before they are run.
+    Each example has random numbers of its own, which depend on its place and not on its company. An example that
+    changes what all see (parameters, buffers, gradients) waits until those before it are done, and from then on they
+    run one after the other, with a warning.
+
+    A function that takes longer batched than as a loop runs as a loop; `wf.batching.last()` has the account.
+    `batch=True` always batches; `batch=False` never does, and runs one example after the other, line by line, with the
+    same random numbers. `schedule` says in which order groups run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`),
+    `limit` how many bytes may be pending before they are run; with either the map is always batched.
     """
     if not callable(fn):
         raise ArgumentTypeError(f"map: the first argument must be a function of one example, not {type(fn).__name__}")
@@ -49,27 +88,38 @@ def map(
         raise ArgumentTypeError("map: there are no examples", fix="Call wf.map(function, examples).")
     _check(schedule, limit)
     columns = [_listed(column) for column in iterables]
-    if len({len(column) for column in columns}) > 1:
+    if len(columns) > 1 and len({len(column) for column in columns}) > 1:
         lengths = ", ".join(str(len(column)) for column in columns)
         raise ArgumentError(f"map: the iterables have different lengths: {lengths}",
                             fix="Give one item of each for every example.")  # fmt: skip
     key = key_for(None)
-    examples = [Example(fn, args, number, example_generator(key, number))
-                for number, args in enumerate(zip(*columns, strict=True))]  # fmt: skip
-    for example in examples:
-        example.around = STATE.example
+    site = current_site()
+    around = running_example()
+    examples = [Example(fn, args, number, key, site, around) for number, args in enumerate(zip(*columns, strict=True))]
     executor = current().executor
+    refuses = getattr(executor, "refuses", None)
+    if refuses is not None:
+        refuses("it calls wf.map")
     watching = recorder_around()
     if watching is not None and exporter() is None:  # in a model file the examples are a loop
         watching.give_up("it calls wf.map, whose examples are batched anew each time")
+    if not examples:
+        return []
+    known = known_of(fn)
     try:
-        if isinstance(executor, Session) and batch:
-            executor.hub.run(examples)
-        elif not batch or (executor is not None and executor is not watching) or _line_by_line():
+        if isinstance(executor, Session) and batch is not False:
+            _batched(executor, known, examples, known.first(fn))
+            if in_try(user_frame(2)):
+                executor.make_calls_of(examples)  # what fails in them fails here
+        elif batch is False or (executor is not None and executor is not watching) or _line_by_line():
             _one_by_one(examples)
+        elif batch or schedule is not None or limit is not None:
+            with _OfMap(schedule, limit) as session:
+                _batched(session._session, known, examples, known.first(fn))
         else:
-            with batching(schedule, limit) as session:
-                session._session.hub.run(examples)
+            _as_it_pays(known, examples, schedule, limit)
+    except MemoryError as error:
+        raise memory_error("map", error) from None
     except RecursionError as error:
         sentence = explain_recursion(error)
         if sentence is None:
@@ -81,8 +131,55 @@ def map(
     finally:
         results = [example.result for example in examples]
         for example in examples:
-            example.result = None  # The examples live as long as what is known of their calls.
+            example.release()
     return results
+
+
+def _as_it_pays(known: Known, examples: list[Example], schedule: Schedule | None, limit: int | None) -> None:
+    """Run examples batched, or as the loop where that is faster or the only right way."""
+    loop, first, timed = known.begins(len(examples), examples[0].function)
+    if loop or _are_large(examples):
+        known.timed(_one_by_one(examples))
+        _LAST.stats = Stats(looped=len(examples), known=known)
+        return
+    # Some are timed as a loop: in turns the first ones and the last ones, for examples may be sorted by size.
+    at_the_end = bool(timed and known.maps % 2)
+    batched = examples[:-timed] if at_the_end else examples[timed:]
+    if timed and not at_the_end:
+        known.timed(_one_by_one(examples[:timed]))
+    with _OfMap(schedule, limit) as session:
+        record = session._session.took = Record(len(batched))
+        _batched(session._session, known, batched, first)
+    stats = session.stats
+    record.seconds = stats.seconds
+    if not session._session.hub.in_order:
+        known.ended(record, stats.waits)
+    if at_the_end:
+        known.timed(_one_by_one(examples[-timed:]))
+    stats.looped, stats.known = timed, known
+
+
+def _are_large(examples: list[Example]) -> bool:
+    """Is each example's own data so large that an op on it takes far longer than recording it?"""
+    own = [part for part, other in zip(examples[0].args, examples[-1].args, strict=True) if part is not other]
+    return any([isinstance(part, Tensor) and part.nbytes >= _LARGE for part in own])
+
+
+def _batched(session: Session, known: Known, examples: list[Example], first: int) -> None:
+    """Run examples in a session; of a new function some go first, to see whether they change what all see."""
+    if session.hub.current is None:
+        session.known = known
+    reading = known.read(examples[0].function)
+    for example in examples:
+        example.reading = reading
+        session.owned.give(example)
+    session.apart = session.apart or reading.puts_hooks
+    if known.late:
+        session.hub.in_order = session.hub.in_order or known.loops
+    if first:
+        session.hub.run(examples[:first])
+        reading.tried = True
+    session.hub.run(examples[first:])
 
 
 def _listed(column: Any) -> list[Any]:
@@ -103,6 +200,8 @@ def _check(schedule: Any, limit: Any) -> None:
 
 def _line_by_line() -> bool:
     """Does somebody look on who wants everything to happen on the user's own line?"""
+    if is_debugged():
+        return True
     return any(not looking.allows_batches for looking in watchers())
 
 
@@ -114,20 +213,34 @@ def running_example() -> Example | None:
     return inside or plain
 
 
-def _one_by_one(examples: list[Example]) -> None:
-    """The plain loop, with each example's own random numbers."""
-    with room_for_recursion():
-        outer = STATE.example
-        for example in examples:
-            STATE.example = example
-            try:
-                with changed_mode(generator=example.generator):
-                    example.result = example.function(*example.args)
-            except BaseException as error:
-                in_example(error, example)
-                raise
-            finally:
-                STATE.example = outer
+def _one_by_one(examples: list[Example]) -> list[float]:
+    """The plain loop, with each example's own random numbers. Gives the seconds that each took."""
+    mode = STATE.mode
+    if mode is not None and mode.generator is not None:
+        # The generator of a mode would go before that of the example.
+        with changed_mode(generator=None):
+            return _one_by_one(examples)
+    thread = threading.get_ident()
+    outermost = thread not in LOOPING
+    LOOPING.add(thread)  # who draws random numbers in this thread asks which example runs
+    outer = STATE.example
+    seconds: list[float] = []
+    try:
+        with room_for_recursion():
+            for example in examples:
+                STATE.example = example
+                began = perf_counter()
+                example.result = example.function(*example.args)
+                seconds.append(perf_counter() - began)
+    except BaseException as error:
+        if STATE.example is not outer:
+            in_example(error, STATE.example)
+        raise
+    finally:
+        STATE.example = outer
+        if outermost:
+            LOOPING.discard(thread)
+    return seconds
 
 
 class _Plain:
@@ -146,6 +259,7 @@ class batching:
 
     Agenda = Agenda
     ByDepth = ByDepth
+    _is_block = True
 
     def __init__(self, schedule: Schedule | None = None, limit: int | None = None) -> None:
         _check(schedule, limit)
@@ -190,7 +304,9 @@ class batching:
             raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
                                  fix="Put wf.batching() outside of it.")  # fmt: skip
         outer = current().replace(executor=None)
+        wake_all()  # compiled functions are one call each here
         self._session = Session(outer, self._schedule, self._limit)
+        self._session.apart = self._is_block and frame_puts_hooks(user_frame(2))
         self._room = room_for_recursion()
         self._room.__enter__()
         self._mode = changed_mode(executor=self._session)
@@ -218,3 +334,9 @@ class batching:
             self._room.__exit__(*error)
             if self._looking is not None:
                 self._looking.ended(self._session)
+
+
+class _OfMap(batching):
+    """What a map runs in."""
+
+    _is_block = False

@@ -7,14 +7,19 @@ back: a whole earlier result, rows scattered over several, or tensors from outsi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from wayfare.autograd.kept import unpack
 from wayfare.backend import addresses as by_address
 from wayfare.backend import pool
+from wayfare.backend.writes import latest_write, tick, written_after
 from wayfare.batched.kind import Kind
 from wayfare.batched.value import Array, Call, Row, Value
+from wayfare.errors import InPlaceError
+from wayfare.graph.walk import reachable
+from wayfare.state import changed_mode
 from wayfare.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
@@ -78,7 +83,7 @@ class Group:
 
     __slots__ = (
         "arrays", "batched", "calls", "differentiable", "extras", "kind", "leaves", "number", "outputs", "round",
-        "single", "sources", "start",
+        "single", "sources", "start", "time",
     )  # fmt: skip
 
     def __init__(self, number: int, round_number: int, kind: Kind, calls: list[Call]) -> None:
@@ -98,6 +103,8 @@ class Group:
         self.single = False
         # The place of the first row.
         self.start = 0
+        # When it ran, by the clock of nodes and writes.
+        self.time = tick()
 
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Run it."""
@@ -125,6 +132,35 @@ class Group:
         made = kind.run(kind, self.calls, leaves, self.batched, self.extras)
         return list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
+    def is_stale(self) -> bool:
+        """Was something that all its calls read written in place since? Then it cannot simply run once more."""
+        if latest_write[0] <= self.time:
+            return False
+        shared = [leaf for leaf, several in zip(self.leaves, self.batched, strict=True) if not several]
+        return any([written_after(t._array, self.time) for t in (*self.kind.leaves, *shared)])
+
+    def check_kept(self) -> None:
+        """What it has kept for its gradient must be as it was: what runs once more would not notice."""
+        for node in reachable([out._edge for out in self.outputs if out._edge is not None])[0]:
+            unpack(node, False)
+
+    def refuse(self) -> NoReturn:
+        """It would have to run once more, on what is there no longer."""
+        raise InPlaceError(f"{self.kind.name} must run once more for this gradient, and a tensor that it read was "
+                           "written in place since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
+
+    def only(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
+        """The inputs and outputs of some of its calls, run once more by themselves."""
+        leaves = []
+        for leaf, several in zip(self.leaves, self.batched, strict=True):
+            part = wrap(leaf._array[chosen] if several else leaf._array)
+            part._requires_grad = leaf._requires_grad
+            leaves.append(part)
+        extras = [self.extras[i] for i in chosen.tolist()] if self.extras else []
+        with changed_mode(grad=True, executor=None):
+            made = self.kind.run(self.kind, len(chosen), leaves, self.batched, extras)
+        return leaves, list(made) if made.__class__ is tuple or made.__class__ is list else [made]
+
     def _register(self, segment: Segment) -> None:
         """Give the rows of all outputs their places."""
         size = 1 if self.single else self.calls
@@ -150,6 +186,27 @@ class Group:
         if value.is_part and (value.offset or value.row is not self.kind.outs[number]):
             array = part_of(array, value.row, value.offset)
         return array
+
+
+def patterns(group: Group, by_call: Array, reached: Array) -> list[Array]:
+    """Which calls of a group must be differentiated apart from each other, where a gradient came to some outputs only;
+    none if all can go together.
+
+    A call that no gradient came to is left out. One that a gradient came to for some outputs of several goes with its
+    like, if there are numbers that are not finite: elsewhere the gradients of zero do no harm.
+    """
+    if group.single:
+        return []
+    numbers = [a for a in (*group.arrays, *[t._array for t in group.leaves]) if a.dtype.kind == "f"]
+    if group.is_stale():
+        if not all([np.isfinite(a).all() for a in numbers]):
+            group.refuse()
+        return []
+    if by_call.shape[1] > 1 and not all([np.isfinite(a).all() for a in numbers]):
+        kinds = np.unique(by_call, axis=0)
+        found = [np.flatnonzero((by_call == kind).all(axis=1)) for kind in kinds if kind.any()]
+        return found if len(found) > 1 or len(found[0]) < len(by_call) else []
+    return [] if reached.all() else [np.flatnonzero(reached)]
 
 
 def part_of(array: Array, row: Row, offset: int) -> Array:

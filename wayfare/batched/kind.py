@@ -6,14 +6,14 @@ tensors it shares with others by identity, and whether gradients are recorded. N
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from math import copysign
 from typing import TYPE_CHECKING, Any
 
-from wayfare.backend.pool import Block, owns_memory
+from wayfare.batched.layout import layouts
 from wayfare.batched.value import Row, row_of
-from wayfare.op import Op
+from wayfare.eager import record_one
+from wayfare.op import REGISTRY, Op
 from wayfare.spec import OF_NUMPY, Spec
 from wayfare.tensor import Tensor, wrap
 
@@ -32,7 +32,7 @@ class Kind:
     """Calls that can run together. Made once for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "differentiable", "grad", "groups", "inference", "key", "largest",
+        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest",
         "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "what",
     )  # fmt: skip
 
@@ -56,6 +56,8 @@ class Kind:
         self.inference = state == "inference"
         self.differentiable = self.grad and any(carries)
         self.leaf_needs = self.differentiable and any(t._requires_grad for t in self.leaves)
+        # Does it look at numbers, and may it refuse them?
+        self.checks_values: bool = what.checks_values
         self.run = run
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
         self.nodes = self.groups = self.largest = 0
@@ -73,6 +75,13 @@ class Kind:
         return f"<{self.name}: {', '.join(map(repr, self.outs))}>"
 
 
+class _OwnLeaf:
+    """The mark of a leaf that one example has made or was given: a row of its own, not a weight."""
+
+
+OWN_LEAF = _OwnLeaf()
+
+
 def is_shared(t: Tensor) -> bool:
     """Is this tensor from outside the same one for all examples? Weights are; a large table is taken for one."""
     if t._view is not None:
@@ -80,25 +89,18 @@ def is_shared(t: Tensor) -> bool:
     if t._edge is not None:
         return False
     if t._requires_grad:
-        return True
+        return getattr(t, "_lazy", None) is not OWN_LEAF
     size = t._array.nbytes
     return size > STACKED or (size > 8 and hasattr(t, "_role"))
-
-
-def is_own(array: Any) -> bool:
-    """Does nobody but one tensor see this memory? Others could write to it before it is read."""
-    # The tensor's slot, the caller's name, ours, and the question itself.
-    if sys.getrefcount(array) > 4:
-        return False
-    base = array.base
-    # What came from NumPy looks into an array that nobody else may hold.
-    return base is None or base.__class__ is Block or (owns_memory(base) and sys.getrefcount(base) <= 3)
 
 
 def as_of_now(t: Tensor) -> Tensor:
     """The tensor with the values it has now, whoever writes to its memory later."""
     now = wrap(t._array.copy())
-    now._edge, now._requires_grad = t._edge, t._requires_grad
+    if t._edge is None and t._requires_grad:
+        record_one(REGISTRY["clone"], (t,), [t._array], now, {})  # its gradient goes to the leaf
+    else:
+        now._edge, now._requires_grad = t._edge, t._requires_grad
     return now
 
 
@@ -144,7 +146,8 @@ def outcome(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row]) 
     if found is None:
         made = op.infer(*[Spec(row.shape, OF_NUMPY[row.dtype]) for row in rows], **attrs)
         specs = made if isinstance(made, (tuple, list)) else (made,)
-        found = tuple([row_of(tuple(s.shape), s.dtype.numpy) for s in specs])
+        lie = layouts(op, attrs, rows, len(specs))
+        found = tuple([row_of(tuple(s.shape), s.dtype.numpy, how) for s, how in zip(specs, lie, strict=True)])
         if len(_OUTCOMES) >= _MOST:
             _OUTCOMES.clear()
         _OUTCOMES[key] = found

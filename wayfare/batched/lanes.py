@@ -6,6 +6,7 @@ The general way asks what dtype the result has and who runs ops now; for these t
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -26,9 +27,9 @@ _METHODS = ("sigmoid", "tanh", "relu", "exp", "log", "neg", "sqrt", "square", "a
 
 def _binary(op: Op, general: Any, reverse: bool) -> Any:
     def call(self: Tensor, other: Any) -> Any:
-        # Lazy tensors are there only while an executor is in force.
+        # Lazy tensors are there only while an executor is in force: in this thread, or in another one.
         mode: Any = STATE.mode
-        executor: Any = mode.executor
+        executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session:
             return general(self, other)
         value = self._lazy
@@ -59,8 +60,10 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
 
 def _unary(op: Op, general: Any) -> Any:
     def call(self: Tensor) -> Any:
+        if self.__class__ is not LazyTensor:
+            return general(self)  # it has become an ordinary one since the method was looked up
         mode: Any = STATE.mode
-        executor: Any = mode.executor
+        executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session:
             return general(self)
         value = self._lazy
@@ -82,8 +85,10 @@ def _method(name: str, general: Any) -> Any:
     """A method that depends on the tensor and its arguments, whole numbers or nothing: learnt from what it did."""
 
     def call(self: Tensor, *args: Any, **options: Any) -> Any:
+        if self.__class__ is not LazyTensor:
+            return general(self, *args, **options)  # since the method was looked up its arguments were waited for
         mode: Any = STATE.mode
-        executor: Any = mode.executor
+        executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session or options or mode.inference:
             return general(self, *args, **options)
         value = self._lazy
@@ -119,7 +124,7 @@ def _parts(name: str, general: Any) -> Any:
     def call(self: Tensor, *args: Any) -> Any:
         mode = STATE.mode
         session: Any = None if mode is None else mode.executor
-        if session.__class__ is not Session:
+        if session.__class__ is not Session or self.__class__ is not LazyTensor:
             return general(self, *args)
         value = self._lazy
         key = (name, value.row, *args)
@@ -149,7 +154,7 @@ def _parts(name: str, general: Any) -> Any:
             t._lazy = part
             t._requires_grad = needs
             made.append(t)
-        live += made
+        live += map(ref, made)
         return tuple(made) if name != "__getitem__" else made[0]
 
     return call

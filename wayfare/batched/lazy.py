@@ -8,6 +8,7 @@ tensor still held becomes an ordinary one.
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 from wayfare.batched.value import Value
 from wayfare.errors import GraphError
@@ -74,6 +75,15 @@ class LazyTensor(Tensor):
         """Was it made by the user, not computed from tensors that require a gradient?"""
         return not self._requires_grad
 
+    def _is_view(self) -> bool:
+        """Does it look into another tensor's memory?"""
+        return Tensor._is_view(self) if self.__class__ is not LazyTensor else self._lazy.origin is not None
+
+    def _history_name(self) -> str:
+        """What made it: to show that, nobody else need go on."""
+        made_by = self._lazy.call.kind.what
+        return getattr(made_by, "grad_name", "MapBackward") if self._requires_grad else ""
+
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Ask for a gradient (or no longer ask). Leaves only."""
         if self._requires_grad and requires_grad:
@@ -83,6 +93,8 @@ class LazyTensor(Tensor):
 
     def detach(self) -> Tensor:
         """The same values, cut from the history."""
+        if self.__class__ is not LazyTensor:
+            return Tensor.detach(self)
         return seen_from(self, self._lazy.part(self._lazy.row, 0, False), None, {})
 
     @property
@@ -102,6 +114,8 @@ class LazyTensor(Tensor):
 
 def _settle(t: LazyTensor) -> None:
     """Make it (and all others) an ordinary tensor."""
+    if t.__class__ is not LazyTensor:
+        return  # It was made one between the look for its method and the call.
     session = t._lazy.call.kind.session
     if session is None:
         raise GraphError("this tensor was still to be computed when its map or batching block ended with an error",
@@ -124,7 +138,7 @@ def seen_from(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> Laz
     t = lazy(value)
     session = value.call.kind.session
     assert session is not None
-    session.live.append(t)
+    session.live.append(ref(t))
     return t
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.batched.layout import layout_of, stand_in
 from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.value import Row, row_of
 from wayfare.op import Op
@@ -58,10 +59,12 @@ def _ask(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | None:
     whole = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
     try:
         part = op.forward(whole, **attrs)
+        # The same of the tensor as it would lie in the loop.
+        layout = None if row.layout is None else layout_of(op.forward(stand_in(row), **attrs))
     except ValueError:
         return None  # It looks at more than shape and strides.
     start = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     inside = start >= 0 and start + part.nbytes <= row.bytes
     if not inside or not part.flags.c_contiguous or part.size == 0 or part.dtype.itemsize != row.dtype.itemsize:
         return None
-    return row_of(part.shape, part.dtype), start
+    return row_of(part.shape, part.dtype, layout), start

@@ -23,7 +23,7 @@ class Segment:
         self.groups: list[Group] = []
         self.count = 0
         self._addresses: Array = np.empty(_FIRST, np.int64)
-        # Which output of which group a place belongs to: a number, and what it stands for.
+        # Which output of which group a place belongs to: a number (-1: none with a gradient), and what it stands for.
         self._outputs: Array = np.empty(_FIRST, np.int32)
         self._numbered: list[tuple[Group, int]] = []
         self._steps: Array = np.arange(_FIRST, dtype=np.int64)
@@ -45,8 +45,10 @@ class Segment:
             part = self._addresses[start + number : end : step]
             np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
             part += array.__array_interface__["data"][0]
-            self._outputs[start + number : end : step] = len(self._numbered)
-            self._numbered.append((group, number))
+            # What no gradient goes through is not held: it may go when nobody reads its rows any more.
+            self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
+            if group.differentiable:
+                self._numbered.append((group, number))
         return start
 
     def bring_together(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
@@ -111,4 +113,4 @@ class Segment:
         if not len(places):
             return ()
         found = np.unique(self._outputs[places]).tolist()
-        return tuple([self._numbered[n] for n in found])
+        return tuple([self._numbered[n] for n in found if n >= 0])

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
+import numpy as np
+
+from wayfare.batched.alone import alone
 from wayfare.batched.automatic import OF_MODULE, as_whole
 from wayfare.batched.entering import MISSED, lane_for, recorder_for
-from wayfare.batched.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_own, is_shared, outcome
+from wayfare.batched.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_shared, outcome
+from wayfare.batched.layout import stand_in
 from wayfare.batched.lazy import LazyTensor, lazy, seen_from
 from wayfare.batched.parts import Picked, part_seen
 from wayfare.batched.runners import run_op, run_random, run_selected
-from wayfare.batched.value import Array, row_of
+from wayfare.batched.trying import in_try
+from wayfare.batched.value import Array, Row, row_of_array
 from wayfare.batched.whole import NOT_WHOLE, About, find_whole, take_apart
 from wayfare.batched.work import Work
 from wayfare.batched.writing import write
 from wayfare.eager import apply
 from wayfare.nested import TENSOR, rebuild
 from wayfare.op import REGISTRY, Op
+from wayfare.site import user_frame
 from wayfare.state import STATE, Mode
 from wayfare.tensor import Tensor
 
 _SELECT = REGISTRY["select"]
+# Ways of looking at numbers that are for people.
+_SHOWN = frozenset({"repr()", "format()"})
+# Ways that need an ordinary tensor.
+_ORDINARY = frozenset({"as_strided()", "storage_offset()", "pickle"})
 # Short ways that are tried for one cell: more would cost those who miss them all.
 _MOST_LANES = 4
 
@@ -35,6 +46,8 @@ class Session(Work):
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Record one op."""
+        if self.hub.in_order:
+            return self._now(op, inputs, attrs)
         mode = STATE.mode
         assert mode is not None
         grad = mode.grad
@@ -51,11 +64,12 @@ class Session(Work):
             elif is_shared(t):
                 key.append(t)
             else:
-                array = t._array
-                key.append(row_of(array.shape, array.dtype))
-                rows.append(t if is_own(array) else as_of_now(t))
+                key.append(row_of_array(t._array))
+                rows.append(t if alone(t) else as_of_now(t))
         if concrete and (not inputs or op.view) and not (grad and any([t._requires_grad for t in inputs])):
             return self._now(op, inputs, attrs)
+        if self.apart and concrete:
+            key.append(object())
         if attrs:
             if attrs.get("key") is not None:
                 extra = attrs["key"]
@@ -103,9 +117,9 @@ class Session(Work):
         """Enter a call; gives tensors for its outputs. The user's line is at least `depth` frames up."""
         if not rows and extra is None:
             known = self.once.get(kind)
-            if known is not None:
+            if known is not None and not self.apart:
                 again = tuple([lazy(v) for v in known])
-                self.live += again
+                self.live += map(ref, again)
                 return again
         enter = kind.record
         if enter is None:
@@ -115,15 +129,22 @@ class Session(Work):
             self.pending[-1].extra = extra
         elif not rows:
             self.once[kind] = tuple([t._lazy for t in made])
+        if kind.checks_values:
+            fits: Any = getattr(kind.what, "fits", None)
+            told = fits is not None and rows and rows[0].__class__ is Tensor
+            if not fits(kind.what.owner(), rows[0]) if told else in_try(user_frame(depth)):
+                self.flush([made[0]._lazy], only=True)  # it fails here if it fails
         return made
 
     def whole_call(
         self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], about: About
     ) -> Any:
         """A cell or a compiled function as one call; NotImplemented where it must be taken apart."""
+        if self.hub.in_order:
+            return NotImplemented
         mode = STATE.mode
         assert mode is not None
-        if not options and not mode.inference:
+        if not options and not mode.inference and not self.apart:
             for lane in self.lanes[mode.grad].get((id(owner), function), ()):
                 made = lane(self, args)
                 if made is not MISSED:
@@ -135,6 +156,8 @@ class Session(Work):
     ) -> Any:
         """A whole call for which there is no lane, or not yet."""
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
+        if self.apart and not any([t.__class__ is LazyTensor for t in args]):
+            key.append(object())
         kind, rows = self._kind_of_call(key, owner, function, args, options, about)
         if kind is None or kind is NOT_WHOLE:
             return NotImplemented
@@ -149,9 +172,11 @@ class Session(Work):
 
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A call of a module: as one, where its `forward` only computes; else NotImplemented."""
+        if self.hub.in_order:
+            return NotImplemented
         mode = STATE.mode
         assert mode is not None
-        if not options and not mode.inference:
+        if not options and not mode.inference and not self.apart:
             for lane in self.lanes[mode.grad].get(id(module), ()):
                 made = lane(self, args)
                 if made is not MISSED:
@@ -183,6 +208,8 @@ class Session(Work):
                 take_apart((value,), key, tensors, rows)
         except TypeError:
             return None, rows
+        if any([part.__class__ is Row and part.layout is not None for part in key]):
+            return None, rows  # Its ops know how results of such rows lie.
         found = tuple(key)
         kind = self.kinds.get(found)
         if kind is None or not kind.what.holds():
@@ -196,7 +223,7 @@ class Session(Work):
     ) -> Kind | None:
         """A kind met for the first time; None for an op whose shape rule needs the numbers."""
         pattern = [t if t.__class__ is not LazyTensor and is_shared(t) else None for t in inputs]
-        rows = [t._lazy.row if t.__class__ is LazyTensor else row_of(t._array.shape, t._array.dtype) for t in inputs]
+        rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in inputs]
         run = run_op
         given = attrs
         if extra is not None:
@@ -215,34 +242,55 @@ class Session(Work):
         if any([t.__class__ is LazyTensor for t in inputs]):
             self.settle()
         with self.outside():
-            return apply(op, inputs, attrs)
+            made = apply(op, inputs, attrs)
+        for t in made if made.__class__ is tuple else (made,):
+            self.born(t._array)
+        return made
 
     # -- looking and writing
 
     def read(self, tensor: Tensor, how: str) -> Array:
         """Python looks at a value: wait until it is there."""
+        takes_memory = how == "numpy()" or how == "data_ptr()"
         if tensor.__class__ is not LazyTensor:
+            if takes_memory and self.hub.current is None:
+                self.leave()  # nothing more is recorded in this block: nobody can tell when that memory is written
+            elif takes_memory and self.owned.given_to(tensor) is not self.hub.current:
+                self.changes(tensor, f"{how} hands out memory that all examples see")
             return tensor._array
-        if how == "numpy()" or how == "data_ptr()":
+        if how == "stride()" or how == "is_contiguous()":
+            return stand_in(tensor._lazy.row)
+        if takes_memory or how in _ORDINARY:
             # Whoever holds the memory may write to it, or see it written to.
             memory: Array = tensor._array
             return memory
         value = tensor._lazy
         if value.call.group is None:
-            self.hub.wait(value)
+            if how in _SHOWN:
+                # Who prints or debugs sees this example go on line by line.
+                self.flush([value], only=True)
+            else:
+                self.hub.wait(value)
         array: Array = value.call.group.array_of(value)
         return array
 
+    def shows(self, tensors: tuple[Tensor, ...]) -> bool:
+        """May a check look at these numbers? They must be there, or it must matter where an error is raised."""
+        return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(3))
+
+    def is_view(self, t: Tensor, shape: tuple[int, ...]) -> bool:
+        """Could the tensor have that shape without a copy, as it would lie in the loop?"""
+        if t.__class__ is not LazyTensor or t._lazy.row.layout is None:
+            return True
+        try:
+            array = stand_in(t._lazy.row, memory=True)
+        except ValueError:
+            return True
+        return bool(np.may_share_memory(array.reshape(shape), array))
+
     def is_contiguous(self, t: Tensor) -> bool:
         """Would its rows lie one after the other?"""
-        while t.__class__ is LazyTensor:
-            if t._lazy.origin is None:
-                return True
-            base, op, _ = t._lazy.seen_from
-            if op is not None and not t._lazy.is_part:
-                return False
-            t = base
-        return bool(t._array.flags.c_contiguous)
+        return t._lazy.row.layout is None if t.__class__ is LazyTensor else bool(t._array.flags.c_contiguous)
 
     def picked(self, tensor: Tensor, places: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
         """One place of a tensor was read by an index that is itself a tensor: in plain Python that is a view."""

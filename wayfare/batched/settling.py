@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
-import numpy as np
-
 from wayfare.batched.group import Scattered, Shared
+from wayfare.batched.known import Record
+from wayfare.batched.layout import laid_out
 from wayfare.batched.lazy import LazyTensor, become
 from wayfare.batched.parts import Picked
 from wayfare.batched.segment import Segment
+from wayfare.batched.sharing import Owned
 from wayfare.batched.stats import Story
 from wayfare.batched.tape import Tape
 from wayfare.batched.value import Value
@@ -19,18 +19,17 @@ from wayfare.eager import apply
 from wayfare.tensor import Tensor, wrap
 
 
-def settle_tensors(live: list[Tensor], segment: Segment) -> None:
-    """Make those that are still held ordinary tensors."""
+def settle_tensors(
+    live: list[weakref.ref[Tensor]], segment: Segment, owned: Owned, record: Record | None
+) -> None:
+    """Make those that are still held ordinary tensors. `record` is told what their backward passes take."""
     held = []
     seen: set[int] = set()
-    count = sys.getrefcount
-    while live:
-        t = live.pop()
-        # Two: the name and the question itself. Most are gone, so that comes first.
-        if count(t) > 2 and t.__class__ is LazyTensor and id(t) not in seen:
+    for reference in live:
+        t = reference()
+        if t is not None and t.__class__ is LazyTensor and id(t) not in seen:
             seen.add(id(t))
             held.append(t)
-    held.reverse()
     views: list[Tensor] = []
     whole: list[Tensor] = []
     waiting = held
@@ -47,16 +46,19 @@ def settle_tensors(live: list[Tensor], segment: Segment) -> None:
                     seen.add(id(origin[0]))
                     following.append(origin[0])
         waiting = following
-    _settle_whole(whole, segment)
+    examples = [t._lazy.call.example for t in whole]
+    _settle_whole(whole, segment, record)
+    for t, example in zip(whole, examples, strict=True):
+        owned.note(t._array, example)
     _settle_views(views)
 
 
-def _settle_whole(tensors: list[Tensor], segment: Segment) -> None:
+def _settle_whole(tensors: list[Tensor], segment: Segment, record: Record | None) -> None:
     seeds: list[Value] = []
     with_history = []
     for t in tensors:
         value = t._lazy
-        real = wrap(np.array(value.call.group.array_of(value)))
+        real = wrap(laid_out(value.call.group.array_of(value), value.row.layout))
         if t._requires_grad:
             with_history.append((t, real))
             seeds.append(value)
@@ -64,7 +66,7 @@ def _settle_whole(tensors: list[Tensor], segment: Segment) -> None:
             _become(t, real)
     if not seeds:
         return
-    node = Tape(segment, seeds, _outside_of(segment)).node()
+    node = Tape(segment, seeds, _outside_of(segment), record).node()
     node.results = [weakref.ref(t) for t, _ in with_history]
     for number, (t, real) in enumerate(with_history):
         real._edge = (node, number)

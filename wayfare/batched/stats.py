@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wayfare.batched.kind import Kind
+from wayfare.batched.kind import OWN_LEAF, Kind
 from wayfare.errors import ArgumentError
 from wayfare.tensor import Tensor
 
@@ -33,6 +33,16 @@ class Stats:
     seconds_scheduling: float = 0.0
     seconds_running: float = 0.0
     kinds: list[KindStats] = field(default_factory=list)
+    # Examples that ran as a plain loop.
+    looped: int = 0
+    # Lines of the user's where examples waited for a value, and how often.
+    waits: dict[str, int] = field(default_factory=dict)
+    known: Any = field(default="", repr=False)
+
+    @property
+    def account(self) -> str:
+        """What the map and the loop cost, where that was measured, and why examples run as a loop if they do."""
+        return str(self.known)
 
     @property
     def mean_group(self) -> float:
@@ -48,7 +58,7 @@ class Stats:
         """Why the calls that made two tensors did not run as one; or that they did."""
         found = [getattr(t, "_lazy", None) for t in (first, second)]
         for t, story in zip((first, second), found, strict=True):
-            if not isinstance(t, Tensor) or story is None:
+            if not isinstance(t, Tensor) or story is None or story is OWN_LEAF:
                 raise ArgumentError("why_apart: takes two tensors that were computed in a map or a batching block, and "
                                     f"one was not: {type(t).__name__}")  # fmt: skip
         stories = [_story(story) for story in found]
@@ -62,6 +72,13 @@ class Stats:
             f"time: recording {1e3 * self.seconds_recording:.1f} ms, scheduling {1e3 * self.seconds_scheduling:.1f} "
             f"ms, running {1e3 * self.seconds_running:.1f} ms",
         ]
+        if self.looped and not self.nodes:
+            lines = [f"{self.looped} example{'s' * (self.looped != 1)} ran as a plain loop"]
+        if self.waits:
+            most = sorted(self.waits.items(), key=lambda item: -item[1])[:3]
+            lines.append("waits: " + ", ".join([f"{line} {count} times" for line, count in most]))
+        if self.account:
+            lines.append(self.account)
         if self.kinds:
             lines.append(f"{'what':<32}{'calls':>10}{'groups':>10}{'a group':>10}{'largest':>10}")
             shown = sorted(self.kinds, key=lambda k: -k.nodes)

@@ -7,17 +7,23 @@ share are left for the end and done at once: one large product in the place of m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from wayfare.autograd.backward import grad as gradients_of
-from wayfare.autograd.engine import add_up, by_rule, fit, prepare, unpack
+from wayfare.autograd.engine import add_up, by_rule, fit, prepare
+from wayfare.autograd.kept import FREED, unpack
 from wayfare.backend import addresses as by_address
 from wayfare.backend.rows import Rows
 from wayfare.backend.writes import tick
 from wayfare.batched.again import Again
-from wayfare.batched.group import Group, Scattered, Shared, Slice, part_of
+from wayfare.batched.group import Group, Scattered, Shared, Slice, part_of, patterns
+from wayfare.batched.known import Record
+from wayfare.batched.reached import reached_from
 from wayfare.batched.segment import Segment
 from wayfare.batched.value import Array, Value
 from wayfare.eager import record_one
@@ -37,9 +43,10 @@ _HELD_BACK = 16 * 1024 * 1024
 class Tape:
     """What the node of a segment keeps."""
 
-    __slots__ = ("count", "groups", "last", "outside", "seeds", "used")
+    __slots__ = ("count", "groups", "last", "outside", "record", "seeds", "used")
 
-    def __init__(self, segment: Segment, seeds: list[Value], outside: list[Tensor]) -> None:
+    def __init__(self, segment: Segment, seeds: list[Value], outside: list[Tensor], record: Record | None) -> None:
+        self.record = record
         self.groups = segment.groups
         self.count = segment.count
         # The values that left the segment, and the tensors from outside that a gradient is wanted for.
@@ -67,6 +74,7 @@ class Tape:
 
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients of the tensors from outside, from those of the values that left."""
+        began = perf_counter()
         way_back = _WayBack(self)
         for value, g in zip(self.seeds, given, strict=True):
             if g is not None:
@@ -74,17 +82,21 @@ class Tape:
         for group in reversed(self.groups):
             way_back.through(group)
         way_back.finish_products()
+        if self.record is not None:
+            self.record.backward += perf_counter() - began
         return [way_back.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
 
     def pull_recorded(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The same on tensors, so that it can be differentiated again: all groups run once more, in the open."""
         # Tensors with a history take part as if they had none: how they came about is not this segment's business.
-        # They get it back afterwards, for whoever differentiates the gradient.
+        # They get it back afterwards, for whoever differentiates the gradient. Nor have the hooks of leaves a say here.
         cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
-        with _in_the_open():
-            made = Again(self.groups, cut)
+        with _in_the_open(), _without_hooks([t for t in self.outside if t._edge is None]):
+            reached, rows = reached_from(self, [v for v, g in zip(self.seeds, given, strict=True) if g is not None])
+            made = Again(self.groups, cut, rows)
             pairs = [(made.tensor_of(v), g) for v, g in zip(self.seeds, given, strict=True) if g is not None]
             pairs = [(t, g) for t, g in pairs if t.requires_grad]
+            wanted = tuple([want and id(t) in reached for t, want in zip(self.outside, wanted, strict=True)])
             asked = [cut.get(id(t), t) for t, want in zip(self.outside, wanted, strict=True) if want]
             found = iter(
                 gradients_of([t for t, _ in pairs], asked, [g for _, g in pairs], create_graph=True, allow_unused=True)
@@ -99,6 +111,17 @@ class Tape:
 def _in_the_open() -> Any:
     """Ops run and are recorded as usual: a session must not take them for those of an example."""
     return changed_mode(grad=True) if batcher() is None else changed_mode(grad=True, executor=None)
+
+
+@contextmanager
+def _without_hooks(leaves: list[Tensor]) -> Iterator[None]:
+    """The hooks of leaves are called by the pass that this one is a part of."""
+    taken = [(t._extras, t._extras.pop("hooks")) for t in leaves if t._extras and "hooks" in t._extras]
+    try:
+        yield
+    finally:
+        for extras, hooks in taken:
+            extras["hooks"] = hooks
 
 
 def _without_history(t: Tensor) -> Tensor:
@@ -163,8 +186,7 @@ def _rule(m: Any, needs: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]:
     tape.last = [i for i, gi in enumerate(g) if gi is not None]
     if not tape.used.isdisjoint(tape.last):
         raise GraphError("backward: the results of this map were already used and what they kept is freed",
-                         fix="Call the first backward with retain_graph=True to go through the graph a second "
-                         "time.")  # fmt: skip
+                         fix=FREED)  # fmt: skip
     return tape.pull_recorded(list(g), needs) if m.differentiable else tape.pull(list(g), needs)
 
 
@@ -217,15 +239,40 @@ class _WayBack:
         rows = self._reached[group.start : group.start + step * (1 if group.single else group.calls)]
         if not rows.any():
             return
+        reached: Any = None
+        if not rows.all():
+            by_call = rows.reshape((-1, step))
+            reached = by_call.any(axis=1)
+            apart = patterns(group, by_call, reached)
+            if apart:
+                self._through_parts(group, given, by_call, apart)
+                return
         pairs = [(out, g[0] if group.single else g) for out, g in zip(group.outputs, given, strict=False)
                  if g is not None and out._requires_grad]  # fmt: skip
         own = {id(leaf): i for i, leaf in enumerate(group.leaves) if group.sources[i] is not None}
-        found = self._pull(pairs, own)
-        reached: Any = None
-        if not rows.all():
-            reached = rows.reshape((-1, step)).any(axis=1)
-        for i, g in found.items():
+        for i, g in self._pull(pairs, own).items():
             self._deliver(group.sources[i], g, reached)
+
+    def _through_parts(self, group: Group, given: list[Any], by_call: Array, apart: list[Array]) -> None:
+        """The same for calls apart from each other: each part runs once more by itself, and is differentiated so.
+
+        A call without a gradient takes no part: zero times an infinite number would spoil the gradients of the others.
+        """
+        group.check_kept()
+        for chosen in apart:
+            leaves, outputs = group.only(chosen)
+            wanted = by_call[chosen[0]]
+            pairs = [(out, g[chosen]) for out, g, want in zip(outputs, given, wanted, strict=False)
+                     if want and g is not None and out._requires_grad]  # fmt: skip
+            own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
+            reached = np.zeros(group.calls, np.bool_)
+            reached[chosen] = True
+            for i, g in self._pull(pairs, own).items():
+                if group.batched[i]:
+                    rows = g.dense() if g.__class__ is Rows else g
+                    g = np.zeros((group.calls, *rows.shape[1:]), rows.dtype)
+                    g[chosen] = rows
+                self._deliver(group.sources[i], g, reached)
 
     def _deliver(self, source: Any, g: Any, reached: Array | None) -> None:
         if g.__class__ is Rows:
@@ -243,7 +290,7 @@ class _WayBack:
     def _to_slice(self, source: Slice, g: Array, reached: Array | None) -> None:
         group, number = source.group, source.number
         row = group.kind.outs[number]
-        if not group.differentiable or not source.row.bytes:
+        if not group.differentiable:
             return
         step = len(group.kind.outs)
         first = group.start + number + source.first * step
@@ -253,6 +300,8 @@ class _WayBack:
         else:
             now |= reached
         rows = self._grad_of(group, number)[source.first : source.first + source.size]
+        if not source.row.bytes:
+            return
         if source.offset or source.row is not row:
             first, count = source.offset // row.dtype.itemsize, source.row.bytes // row.dtype.itemsize
             rows = rows.reshape((source.size, -1))[:, first : first + count]
@@ -291,7 +340,7 @@ class _WayBack:
 
         def send(edge: Any, g: Any) -> None:
             target, number = split_edge(edge)
-            if target.__class__ is not Node:
+            if isinstance(target, Tensor):
                 where = own.get(id(target))
                 if where is None:
                     self._to_outside(target, g)

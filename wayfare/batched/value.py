@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wayfare.site import Site, locate
+from wayfare.site import NO_LINE, Site, locate
 
 if TYPE_CHECKING:
     from wayfare.batched.kind import Kind
@@ -19,21 +19,28 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+Strides = tuple[int, ...]
+
+
 class Row:
-    """Shape and dtype of what one example sees. There is one object for each pair, so it is compared by identity."""
+    """Shape, dtype and strides of what one example sees. There is one object for each, so it is compared by identity.
 
-    __slots__ = ("bytes", "dtype", "is_float", "shape", "strides")
+    In a group's result rows always lie without gaps, the last dimension fastest (`strides`). `layout` is how the same
+    tensor would lie in the loop, if not so: what was computed from a transposed tensor is transposed too.
+    """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    __slots__ = ("bytes", "dtype", "is_float", "layout", "shape", "strides")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.layout = layout
         self.is_float = dtype.kind == "f"
         size = dtype.itemsize
         strides = []
         for n in reversed(shape):
             strides.append(size)
             size *= n
-        # Rows lie in memory without gaps, the last dimension fastest.
         self.strides = tuple(reversed(strides))
         self.bytes = size
 
@@ -41,15 +48,20 @@ class Row:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
-_ROWS: dict[tuple[tuple[int, ...], np.dtype[Any]], Row] = {}
+_ROWS: dict[tuple[tuple[int, ...], np.dtype[Any], Strides | None], Row] = {}
 
 
-def row_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Row:
-    """The one Row of a shape and a dtype."""
-    found = _ROWS.get((shape, dtype))
+def row_of(shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None = None) -> Row:
+    """The one Row of a shape, a dtype and a layout."""
+    found = _ROWS.get((shape, dtype, layout))
     if found is None:
-        found = _ROWS[shape, dtype] = Row(shape, dtype)
+        found = _ROWS[shape, dtype, layout] = Row(shape, dtype, layout)
     return found
+
+
+def row_of_array(array: Array) -> Row:
+    """The Row of what an array is."""
+    return row_of(array.shape, array.dtype, None if array.flags.c_contiguous else array.strides)
 
 
 class Call:
@@ -64,7 +76,7 @@ class Call:
     place: int  # of its first output among all rows of a segment; the others follow
     extra: Any  # what differs between calls of one kind beside their rows: a random key, an index
     group: Any  # the group it has run in; None as long as it is pending
-    handles: Any  # the tensors Python was given for the outputs, as long as the call is pending
+    handles: Any  # weakly, the tensors Python was given for the outputs, as long as the call is pending
     depth: Any  # for the schedule to use
     example: Any  # the Example it belongs to; None in a block without examples
     code: Any  # the user's line
@@ -73,6 +85,9 @@ class Call:
     @property
     def site(self) -> Site | None:
         """The user's line that recorded it."""
+        if self.example is not None and (self.code is None or self.code.co_filename == NO_LINE):
+            called: Site | None = self.example.site
+            return called
         return locate(self.code, self.offset)
 
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wayfare.autograd.vmap import map_batch
+from wayfare.batched.alone import alone
 from wayfare.batched.automatic import OF_MODULE
-from wayfare.batched.kind import Kind, as_of_now, exact, is_own, is_shared
+from wayfare.batched.kind import Kind, as_of_now, exact, is_shared
 from wayfare.batched.lazy import LazyTensor
 from wayfare.batched.runners import all_inputs
-from wayfare.batched.value import Row, row_of
+from wayfare.batched.value import Row, row_of, row_of_array
 from wayfare.eager import apply, tensor_ops
 from wayfare.errors import WayfareError
 from wayfare.functions.generator import Generator
@@ -61,8 +62,8 @@ class Whole:
     """What is known of a function for one structure of its arguments."""
 
     __slots__ = (
-        "_forms", "_traced", "captured", "carries", "holds", "in_front", "name", "outs", "owner", "plain",
-        "plain_tuple", "result", "steps", "structure",
+        "_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name", "outs",
+        "owner", "plain", "plain_tuple", "result", "steps", "structure",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -78,6 +79,9 @@ class Whole:
         self.captured: tuple[Tensor, ...] = ()
         self.result: Any = None
         self.steps = 0
+        self.checks_values = False
+        # fits(owner, first argument) says that a call cannot fail, where that can be told at once.
+        self.fits: Any = None
         self.holds: Callable[[], bool] = _always
         self._forms: dict[Any, Any] = {}
         # The trace itself: inputs, tensors from outside and what they are in it, results.
@@ -123,12 +127,14 @@ class Whole:
             try:
                 result = self.call(stand_ins)
             finally:
-                self.steps = executor.steps
+                self.steps, self.checks_values = executor.steps, executor.checks_values
             made: list[Tensor] = []
             numbers: list[float] = []
             self.result = flatten(result, made, numbers)
             if not made or numbers or not only_tensors(self.result):
                 raise NotFusable("it returns something other than tensors")
+            if any([t is given for t in made for given in stand_ins]):
+                raise NotFusable("it gives back an argument, which must stay the same tensor")
             values = [executor.value(t) for t in made]
         self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
         self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
@@ -176,13 +182,19 @@ class _Watch(_Everything):
     def __init__(self, count: int, outer: Any) -> None:
         super().__init__(count, outer)
         self.steps = 0
+        self.checks_values = False
 
     def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Enter one op."""
         self.steps += 1
+        self.checks_values |= op.checks_values
         if self.steps > _MOST_STEPS:
             raise TooLong("it has too many steps")
         return super().apply(op, inputs, attrs)
+
+    def refuses(self, why: str) -> None:
+        """Something that must not be traced: hooks are for what the examples compute, and may count."""
+        raise NotFusable(why)
 
     def value(self, t: Tensor) -> Traced:
         """What a tensor is in the trace."""
@@ -231,8 +243,42 @@ class _Known:
             self.wholes.update(dict.fromkeys(self.wholes))
 
 
-# owner → function → what is known of it.
-_KNOWN: weakref.WeakKeyDictionary[Any, dict[Any, _Known]] = weakref.WeakKeyDictionary()
+# Where an owner keeps what is known of its calls.
+_KEPT = "_wayfare_calls"
+
+
+class _Calls(dict[Any, _Known]):
+    """function → what is known of it. The owner itself keeps it, because guards hold the owner: so both are freed.
+
+    It is nothing that a copy of the owner, or a file, would take along.
+    """
+
+    def __init__(self, owner: Any = None) -> None:
+        super().__init__()
+        self._owner = None if owner is None else weakref.ref(owner)
+
+    def are_of(self, owner: Any) -> bool:
+        """Whose are they? A shallow copy of a module has them in its dictionary, too."""
+        return self._owner is not None and self._owner() is owner
+
+    def __deepcopy__(self, _memo: Any) -> _Calls:
+        return _Calls()
+
+    def __copy__(self) -> _Calls:
+        return _Calls()
+
+    def __reduce__(self) -> Any:
+        return _Calls, ()
+
+
+def _known_of(owner: Any, function: Any) -> _Known:
+    calls = owner.__dict__.get(_KEPT)
+    if calls is None or not calls.are_of(owner):
+        calls = owner.__dict__[_KEPT] = _Calls(owner)
+    known: _Known | None = calls.get(function)
+    if known is None:
+        known = calls[function] = _Known()
+    return known
 
 
 def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
@@ -246,9 +292,8 @@ def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any
             if is_shared(part):
                 key.append(part)
             else:
-                array = part._array
-                key.append(row_of(array.shape, array.dtype))
-                rows.append(part if is_own(array) else as_of_now(part))
+                key.append(row_of_array(part._array))
+                rows.append(part if alone(part) else as_of_now(part))
             tensors.append(part)
         elif part.__class__ is tuple or part.__class__ is list:
             key.append(part.__class__)
@@ -265,8 +310,8 @@ def find_whole(
     about: About,
 ) -> Kind:  # fmt: skip
     """The kind of a call: known from an earlier session, or traced now; NOT_WHOLE if it must be taken apart."""
-    rows = [t._lazy.row if t.__class__ is LazyTensor else row_of(t._array.shape, t._array.dtype) for t in tensors]
-    known = _KNOWN.setdefault(owner, {}).setdefault(function, _Known())
+    rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in tensors]
+    known = _known_of(owner, function)
     # Shared tensors are handed over anew at each call: only what they look like matters.
     short = (*[part for part in key[2:] if not isinstance(part, Tensor)], *rows)
     whole = known.wholes.get(short)
@@ -304,6 +349,7 @@ def _traced(
     try:
         whole.trace(rows, grad)
         whole.holds = holds
+        whole.fits = getattr(about, "fits", None)
     except TooLong:
         known.too_long += 1
     except (NotFusable, WayfareError):

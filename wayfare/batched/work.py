@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import gc
-import sys
+import os
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 from wayfare.backend.turned import turning
+from wayfare.batched.collecting import COLLECTOR
 from wayfare.batched.entering import Lane
-from wayfare.batched.examples import Hub
-from wayfare.batched.faults import LOST, Blamed, blame
+from wayfare.batched.example import Example
+from wayfare.batched.faults import LOST, Blamed, blame, fail
 from wayfare.batched.group import Group
-from wayfare.batched.kind import Kind
+from wayfare.batched.hub import Hub
+from wayfare.batched.kind import OWN_LEAF, Kind
+from wayfare.batched.known import Known, Record
 from wayfare.batched.lazy import LazyTensor, become
+from wayfare.batched.pure import changes_only_tensors
 from wayfare.batched.schedule import Agenda, Schedule, placed
 from wayfare.batched.segment import Segment
 from wayfare.batched.settling import settle_tensors
+from wayfare.batched.sharing import Owned
 from wayfare.batched.stats import KindStats, Stats
 from wayfare.batched.value import Array, Call, Value
-from wayfare.state import Mode, changed_mode, outer_mode, set_mode, watcher
+from wayfare.site import user_frame
+from wayfare.state import STATE, Mode, changed_mode, outer_mode, set_mode, watcher
 from wayfare.tensor import Tensor, wrap
 
 # Bytes of results (and a thousand for each call) that may be pending before they are computed.
@@ -47,10 +53,19 @@ class Work:
         self.forget_short_ways()
         self.pending: list[Call] = []
         self.pending_bytes = 0
-        # Tensors that are to become ordinary ones if they are still held at the end.
-        self.live: list[Tensor] = []
+        # Calls that are pending no more.
+        self.ran = 0
+        # Weakly, tensors that are to become ordinary ones if somebody still holds them at the end.
+        self.live: list[ref[Tensor]] = []
         # Ordinary tensors that a write in place made lazy, and what was in them.
         self.overwritten: list[tuple[Tensor, Array]] = []
+        # What examples have made themselves.
+        self.owned = Owned()
+        # What is known of the function that is mapped.
+        self.known: Known | None = None
+        self.took: Record | None = None
+        # Have examples no call in common, because they put hooks on what they compute?
+        self.apart = False
         # Do lazy tensors look into the memory of ordinary ones?
         self.looking_outside = False
         self._segment = Segment(self.stats)
@@ -58,9 +73,7 @@ class Work:
         # Has a call failed, and its example gone on?
         self._lost = False
         self._modes: dict[bool, Mode | None] = {}
-        # Recording makes many small objects and no garbage: looking for it takes up to two fifths of the time.
-        self._collects = gc.isenabled()
-        gc.disable()
+        COLLECTOR.enter()
         self._began = perf_counter()
 
     def forget_short_ways(self) -> None:
@@ -74,15 +87,102 @@ class Work:
         """The mode outside the session, but recording gradients as inside."""
         return outer_mode(self.outer)
 
-    def changing(self) -> None:
-        """Something that calls count on is about to change: what was recorded before must run first."""
-        self.hub.wait(None)
-        if self.pending:
-            self.flush()
-        self.retired += self.kinds.values()
-        self.kinds = {}
-        self.forget_short_ways()
-        self.once.clear()
+    def born(self, thing: Any) -> None:
+        """An array of its own memory, or a module, was made by the example that runs."""
+        self.owned.note(thing, self.hub.current, self.ran + len(self.pending))
+
+    def changes(self, thing: Any, how: str) -> None:
+        """A tensor or a module is about to change (None: something of the whole process).
+
+        Where others may see it, this example waits for its turn, and from then on they run one after the other.
+        """
+        example = self.hub.current
+        if example is None or (thing is not None and self.owned.maker(thing) is example):
+            return
+        began = self.hub.others_began()
+        again = bool(began) and all([changes_only_tensors(f) for f in {e.function for e in began}])
+        late = [] if again else began
+        if self.hub.take_turn(how, again) or late:  # one after it may have waited for its turn already
+            self._say_in_order(how, late)
+        self.leave()
+        self.hub.give_way()
+
+    def leave(self) -> None:
+        """What runs now records no more: from here on it is plain Python."""
+        self.settle()
+        mode = STATE.mode
+        assert mode is not None
+        set_mode(mode.replace(executor=None))
+
+    def is_read(self, tensor: Tensor) -> bool:
+        """Is a tensor that an example has made read by a call that is pending?"""
+        since = max(self.owned.born_at(tensor) - self.ran, 0)
+        return any([v is tensor for call in self.pending[since:] for v in (*call.inputs, *call.kind.leaves)])
+
+    def flag_set(self, tensor: Tensor, what: str) -> None:
+        """Whether a tensor requires a gradient is about to change: what was recorded before counts on what it was."""
+        if what != "requires_grad":
+            return
+        if self.owned.given_to(tensor) is not self.hub.current:
+            self.changes(tensor, "it sets requires_grad of a tensor that all examples see")
+        if tensor._requires_grad:
+            self.settle()  # what has run already still has a gradient for it
+        elif self.is_read(tensor):
+            self.hub.wait(None)
+            if self.pending:
+                self.flush()
+        if self.owned.given_to(tensor) is self.hub.current is not None and not hasattr(tensor, "_role"):
+            tensor._lazy = OWN_LEAF
+        else:
+            self.retired += self.kinds.values()
+            self.kinds = {}
+            self.forget_short_ways()
+            self.once.clear()
+
+    def note_wait(self) -> None:
+        """An example waits for a value: remember its line."""
+        frame = user_frame(3)
+        if frame is not None:
+            line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            self.stats.waits[line] = self.stats.waits.get(line, 0) + 1
+
+    def forget(self, examples: Sequence[Example]) -> None:
+        """What these examples have recorded is not to be computed: they begin again."""
+        gone = set(examples)
+        self._keep([c for c in self.pending if c.example not in gone and not _is_inside(c.example, gone)])
+
+    def forget_after(self, order: list[int]) -> None:
+        """What the examples after one have recorded is not to be computed: they were stopped."""
+        depth = len(order)  # what runs inside an example counts as that example's own
+        self._keep([c for c in self.pending if c.example is None or c.example.order[:depth] <= order])
+
+    def _keep(self, calls: list[Call]) -> None:
+        """Only these calls are to be made, and what they need: of what all have in common, some other may have been the
+        first to ask for it."""
+        if len(calls) < len(self.pending):
+            self.pending = _due(self.pending, [Value(c, 0, c.kind.outs[0], False) for c in calls], True)[0]
+            self.once.clear()
+
+    def make_calls_of(self, examples: Sequence[Example]) -> None:
+        """Make the calls of examples that are done, by themselves; an error is raised here."""
+        try:
+            self.run(self.values_of(examples), only=True)
+        except Blamed as blamed:
+            self.drop(blamed.call)
+            raise blamed.error from None
+
+    def values_of(self, examples: Sequence[Example]) -> list[Value]:
+        """A value of every pending call of these examples."""
+        own = set(examples)
+        calls = [c for c in self.pending if c.example in own or _is_inside(c.example, own)]
+        return [Value(c, 0, c.kind.outs[0], False) for c in calls]
+
+    def _say_in_order(self, how: str, began: list[Example]) -> None:
+        """Examples run one after the other from here: say why, once for a function."""
+        frame = user_frame(2)
+        line = "" if frame is None else f" ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+        if self.known is not None:
+            self.known.runs_in_order(how + line, [e.number for e in began])
 
     def for_real(self, function: Callable[[], Any]) -> Any:
         """Run what cannot be recorded, on ordinary tensors."""
@@ -90,22 +190,29 @@ class Work:
         with self.outside():
             return function()
 
-    def flush(self, targets: Sequence[Value] | None = None) -> None:
-        """Run what is pending, or what these values and the examples that still run need of it."""
-        try:
-            self.run(targets)
-        except Blamed as blamed:
-            self.drop(blamed.call)
-            raise blamed.error from None
+    def flush(self, targets: Sequence[Value] | None = None, only: bool = False) -> None:
+        """Run what is pending, or what these values and (if not `only` them) the examples that still run need of it."""
+        while True:
+            try:
+                self.run(targets, only)
+            except Blamed as blamed:
+                if not self.hub.hands_over(blamed):
+                    if targets is not None and any([v.call is blamed.call for v in targets]):
+                        raise blamed.error from None
+                    fail(self.hub.current, blamed.error)
+            else:
+                break
+        self.hub.raise_broken()
 
-    def run(self, targets: Sequence[Value] | None) -> None:
+    def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
         """The same; an error comes with the call that is to blame for it."""
         calls = self.pending
         if targets is not None:
-            calls, self.pending = _due(calls, targets)
+            calls, self.pending = _due(calls, targets, only)
         else:
             self.pending = []
             self.pending_bytes = 0
+        self.ran += len(calls)
         if not calls:
             return
         began = perf_counter()
@@ -153,9 +260,7 @@ class Work:
         kind.largest = max(kind.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
-        count = sys.getrefcount
-        # Three: the tuple, the loop's variable, and the question itself.
-        self.live += [t for call in calls for t in call.handles if count(t) > 3]
+        self.live += [held for call in calls for held in call.handles if held() is not None]
         step = len(kind.outs)
         places = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
         for call, place in zip(calls, places, strict=False):
@@ -189,7 +294,7 @@ class Work:
         self.once.clear()
         with changed_mode(executor=None):
             set_mode(self.outer)
-            settle_tensors(live, segment)
+            settle_tensors(live, segment, self.owned, self.took)
 
     def close(self) -> Stats:
         """The end: settle, and let go of everything."""
@@ -220,14 +325,22 @@ class Work:
         self.overwritten = []
         self._segment = Segment(stats)
         self.hub.release()
-        if self._collects:
-            gc.enable()
+        self.owned.clear()
+        COLLECTOR.leave()
 
 
-def _due(calls: list[Call], targets: Sequence[Value]) -> tuple[list[Call], list[Call]]:
-    """The calls of examples that still run, the values they wait for, and all those need; and the other calls, which
-    can wait for company."""
-    due = [c for c in calls if c.example is None or not c.example.done]
+def _is_inside(example: Example | None, outer: set[Example]) -> bool:
+    while example is not None:
+        example = example.parent
+        if example in outer:
+            return True
+    return False
+
+
+def _due(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[Call], list[Call]]:
+    """The calls of examples that still run (not if `only` the values), the values they wait for, and all those need;
+    and the other calls, which can wait for company."""
+    due = [] if only else [c for c in calls if c.example is None or not c.example.done]
     if len(due) == len(calls):
         return calls, []
     due += [v.call for v in targets if v.call.group is None]

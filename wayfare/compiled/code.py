@@ -7,16 +7,22 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-# Built-in functions that reach attributes by a name that is only known when they run.
-BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+from wayfare.compiled.by_name import ALL, BY_NAME, FORMATTING, PAST, arguments, fields, written_out
+
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_ATTRIBUTES = _ATTRIBUTE | {"STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR"}
+_ATTRIBUTES = _ATTRIBUTE | {"DELETE_ATTR", "LOAD_SUPER_ATTR"}
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 # Special methods that comparisons run; others are taken to run wherever there is an object that has them.
 _EQUAL = frozenset({"__eq__", "__ne__", "__hash__"})
 _ORDER = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 COMPARING = _EQUAL | _ORDER
+_OPERATORS = {
+    sign: frozenset({f"__{name}__", f"__r{name}__"}) for sign, name in (
+        ("+", "add"), ("-", "sub"), ("*", "mul"), ("/", "truediv"), ("@", "matmul"), ("**", "pow"), ("%", "mod"),
+        ("//", "floordiv"),
+    )
+}  # fmt: skip
 _LOOKING_UP = frozenset({"index", "count", "remove"})
 _SORTING = frozenset({"sort", "sorted", "min", "max"})
 _WRITES = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
@@ -29,6 +35,7 @@ class Read(NamedTuple):
     name: str
     chain: tuple[str, ...]
     line: int
+    by_name: bool = False  # is an attribute of it taken by a name that is computed: `getattr(np, name)`?
 
 
 class Write(NamedTuple):
@@ -54,8 +61,13 @@ class Facts(NamedTuple):
     reads: tuple[Read, ...]
     writes: tuple[Write, ...]
     imports: tuple[Import, ...]
-    attributes: frozenset[str]  # of anything but what `reads` begin with
+    attributes: frozenset[str]  # that are read of anything but what `reads` begin with
+    stores: frozenset[str]  # attributes that are assigned
+    counters: frozenset[str]  # names and attributes that are counted up: `self.calls += 1`
+    asked: frozenset[str]  # of those attributes, the ones that something is asked for: `hasattr(o, "k")`
     any_attribute: bool  # are attributes reached by names that are computed?
+    past: bool  # even past what objects do when they are asked for an attribute: `o.__dict__`?
+    formats: bool  # is text made of values?
     inside: tuple[CodeType, ...]
 
 
@@ -66,38 +78,88 @@ def facts(code: CodeType) -> Facts:
     reads: list[Read] = []
     writes: list[Write] = []
     attributes: set[str] = set()
+    stores: set[str] = set()
     imports, local = _imports(steps)
+    counted = _counted(steps)
+    asked: set[str] = set()
+    rooted: set[int] = set()
     chained: set[int] = set()
-    any_attribute = False
+    any_attribute = formats = past = False
     for place, step in enumerate(steps):
         # Newer Pythons load two variables in one instruction.
         name: Any = step.argval[-1] if isinstance(step.argval, tuple) and step.argval else step.argval
         line = (step.positions.lineno if step.positions else None) or code.co_firstlineno
-        if step.opname in _ATTRIBUTES:
-            if place not in chained:
+        if step.opname == "STORE_ATTR":
+            stores.add(name)
+        elif step.opname.startswith(("FORMAT_", "CONVERT_VALUE")):
+            formats = True
+        elif step.opname.startswith("MATCH_CLASS"):
+            any_attribute = True  # positional patterns read what the class lists
+        elif step.opname in _ATTRIBUTES:
+            if place not in chained and place not in counted:
                 attributes.add(name)
+            past |= name in PAST
+            any_attribute |= name in ALL
+            if name in FORMATTING:
+                before = steps[place - 1]
+                text = before.argval if before.opname == "LOAD_CONST" and not step.is_jump_target else None
+                found = fields(text) if isinstance(text, str) else None
+                attributes |= found or set()
+                any_attribute |= found is None
+                formats = True
             attributes |= _EQUAL if name in _LOOKING_UP else _ORDER if name in _SORTING else frozenset()
+        elif step.opname == "BINARY_OP":
+            attributes |= _OPERATORS.get(step.argrepr.rstrip("="), frozenset())
         elif step.opname in ("COMPARE_OP", "CONTAINS_OP"):
             equal = step.opname == "CONTAINS_OP" or any(sign in str(step.argval) for sign in ("==", "!="))
             attributes |= _EQUAL if equal else _ORDER
         elif step.opname in _WRITES:
             writes.append(Write(_WRITES[step.opname], name, line))
+        elif place in counted:
+            pass  # read to be counted up, and for nothing else
         elif step.opname in _GLOBAL or step.opname in _FREE or (_is_local(step) and name in local):
             chain = []
             end = place + 1
-            while end < len(steps) and steps[end].opname in _ATTRIBUTE:
+            while end < len(steps) and steps[end].opname in _ATTRIBUTE and end not in counted:
                 chain.append(steps[end].argval)
                 chained.add(end)
                 end += 1
             where = "global" if step.opname in _GLOBAL else "free" if step.opname in _FREE else "imported"
-            reads.append(Read(where, local[name] if where == "imported" else name, tuple(chain), line))
+            called = local[name] if where == "imported" else name
+            reads.append(Read(where, called, tuple(chain), line, place in rooted))
             attributes |= _ORDER if name in _SORTING else frozenset()
             if name in BY_NAME and where == "global":
-                constant = _constant_name(steps, end)
-                any_attribute |= constant is None
-                attributes.update((constant,) if constant else ())
+                text, root = _reached(steps, end, local)
+                if text:
+                    attributes.add(text)
+                    asked.add(text)
+                    past |= text in PAST
+                    any_attribute |= text in ALL
+                elif root is not None and name in ("getattr", "hasattr"):
+                    rooted.add(root)
+                else:
+                    any_attribute = True
     inside = tuple(constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return Facts(tuple(reads), tuple(writes), imports, frozenset(attributes), any_attribute, inside)
+    counters = frozenset(steps[place].argval for place in counted)
+    return Facts(tuple(reads), tuple(writes), imports, frozenset(attributes), frozenset(stores), counters,
+                 frozenset(asked), any_attribute or past, past, formats, inside)  # fmt: skip
+
+
+def _counted(steps: list[dis.Instruction]) -> frozenset[int]:
+    """The places where a name or attribute is read only to be counted up: `self.calls += 1`."""
+    found = []
+    for place, step in enumerate(steps[:-3]):
+        if step.opname not in _ATTRIBUTE and step.opname not in _GLOBAL and step.opname not in _FREE:
+            continue
+        by, how, *then = steps[place + 1 : place + 5]
+        target = next((s for s in then if s.opname != "SWAP"), None)
+        store = {"A": "STORE_ATTR", "G": "STORE_GLOBAL"}.get(step.opname.partition("_")[2][:1], "STORE_DEREF")
+        if (
+            by.opname in ("LOAD_CONST", "LOAD_SMALL_INT") and type(by.argval) is int and how.argrepr == "+="
+            and target is not None and target.opname == store and target.argval == step.argval
+        ):  # fmt: skip
+            found.append(place)
+    return frozenset(found)
 
 
 def _is_local(step: dis.Instruction) -> bool:
@@ -123,14 +185,16 @@ def _imports(steps: list[dis.Instruction]) -> tuple[tuple[Import, ...], dict[str
     return tuple(found), local
 
 
-def _constant_name(steps: list[dis.Instruction], start: int) -> str | None:
-    """The name in `getattr(something, "name")` where it is written out."""
-    for step in steps[start : start + 8]:
-        if step.opname == "LOAD_CONST":
-            return step.argval if isinstance(step.argval, str) else None
-        if not step.opname.startswith(("LOAD_", "PUSH_NULL")):
-            return None
-    return None
+def _reached(steps: list[dis.Instruction], start: int, local: dict[str, str]) -> tuple[str | None, int | None]:
+    """The name in `getattr(something, "name")` where it is written out; else where that something is loaded, if it is a
+    variable from outside, or an attribute of one."""
+    found = arguments(steps, start)
+    if found is None or len(found) < 2:
+        return None, None
+    begin, end = found[0]
+    text, root = written_out(steps, found[1]), steps[begin]
+    outside = root.opname in _GLOBAL or root.opname in _FREE or (_is_local(root) and root.argval in local)
+    return text, begin if outside and all(s.opname in _ATTRIBUTE for s in steps[begin + 1 : end]) else None
 
 
 def is_returned(frame: FrameType | None, code: CodeType | None) -> bool:

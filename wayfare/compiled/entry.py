@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from wayfare.backend import pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.writes import owner_of
+from wayfare.compiled.account import Ledger, perf_counter
 from wayfare.compiled.graph import Graph, Source
 from wayfare.compiled.guards import Guards
 from wayfare.compiled.outside import Gradient, used_up
+from wayfare.compiled.overlap import Relations, relations, relations_between
 from wayfare.compiled.recorder import Draw, outcome_of
-from wayfare.compiled.recording import Output, Recording
+from wayfare.compiled.recording import Output, Recording, in_order_of
 from wayfare.compiled.structure import put_together
 from wayfare.compiled.tree import Stretch, Tree
 from wayfare.eager import apply
@@ -24,6 +27,28 @@ from wayfare.tensor import Tensor, wrap
 
 class Unseen(Exception):
     """Python has not been seen to go on from here: it must be run."""
+
+    def __init__(self, stretch: Stretch | None = None, outcome: Any = None) -> None:
+        super().__init__()
+        self.stretch, self.outcome = stretch, outcome
+
+
+class Way:
+    """One call on its way along the tree: the stretch it has come to, and what was computed and given so far."""
+
+    __slots__ = ("end", "given", "ran", "there")
+
+    def __init__(self, end: Stretch) -> None:
+        self.end = end
+        self.given: list[Any] = []  # random keys, and numbers of optimisers
+        self.ran: list[Any] = []  # call-outs that have run
+        self.there: dict[Value, Array] = {}  # values that earlier stretches hand on
+
+    def undo(self) -> None:
+        """Put the Python state of call-outs back."""
+        for call in reversed(self.ran):
+            call.undo()
+        self.ran.clear()
 
 
 class Fixed:
@@ -49,7 +74,7 @@ class Fixed:
 class Entry:
     """The recordings of one function for arguments of one kind under the same guards."""
 
-    def __init__(self, name: str, guards: Guards | None, pattern: tuple[int, ...]) -> None:
+    def __init__(self, name: str, guards: Guards) -> None:
         self.name = name
         self.guards = guards
         self.graph = Graph()
@@ -58,24 +83,32 @@ class Entry:
         self.moved = 0  # how often captured tensors were found in other memory
         self._fixed_ids: set[int] = set()
         self._owners: set[int] = set()
+        # How captured tensors overlap each other, and the arguments them.
+        self._layout: Relations = ()
+        self._pattern: Relations = ()
+        for t in guards.seen.tensors.values():
+            self._fix(t)
         self._look_at_memory()
-        self.pattern = pattern
+        self._layout = self._layout_now = self._overlaps()
         self.grad_guards: list[tuple[Source, Source | None]] = []
+        self._grad_layout: Relations = ()
         self.views: list[Source] = []
         self.recordings = 0
         self.hits = 0
-        self.ran: list[Any] = []  # the call-outs of the last run
         self.eager_reason = ""  # why its calls run as plain Python
-        self.rerun_reason = ""  # why Python runs at every call, followed
         self.why = ""
+        self.ledger = Ledger()
+        self.planning = 0.0  # seconds that went into plans and are not accounted for yet
+        self.shortened = False  # was a shortcut tried?
+        self.burst = 0  # calls that are to run as plain Python, to time them
+        self.unseen: dict[tuple[int, Any], int] = {}  # outcomes that were met before they were recorded
 
     # -- does it hold?
 
-    def holds(self, arguments: Sequence[Tensor]) -> bool:
-        """May this entry be replayed for these arguments?"""
+    def holds(self, arguments: Sequence[Tensor], look: bool = True) -> bool:
+        """May this entry be replayed for these arguments? Without `look`, only if that can be told at once."""
         self.why = ""
-        assert self.guards is not None
-        if not self.guards.holds():
+        if not self.guards.holds(look):
             self.why = self.guards.why()
             return False
         for f in self.fixed:
@@ -87,6 +120,10 @@ class Entry:
                 self.why = f"{self.guards.seen.name_of(t)} has another shape, dtype or requires_grad"
                 return False
             self._look_at_memory()
+            self._layout_now = self._overlaps()
+        if self._layout_now != self._layout:
+            self.why = "captured tensors share memory in another way"
+            return False
         for owner, entry in self.grad_guards:
             t = owner.tensor(arguments)  # type: ignore[assignment]
             grad = t._grad if t is not None else None
@@ -96,45 +133,80 @@ class Entry:
             if entry is not None:
                 grad = entry.tensor(arguments)
                 assert grad is not None
-                if grad._edge is not None or not _alike(grad._array, entry.value):
+                layout = grad._array.strides, grad._array.flags.writeable
+                if grad._edge is not None or not _alike(grad._array, entry.value) or layout != entry.layout:
                     self.why = "a .grad has another shape, or a history"
                     return False
         for source in self.views:
-            base = source.tensor(arguments)
-            if base is None or not _alike(base._array, source.value):
+            base, owner = source.tensor(arguments), source.what.tensor(arguments)
+            if base is None or not _alike(base._array, source.value) or owner._view.path != source.path:
                 self.why = "a tensor is no longer a view, or of something else"
                 return False
-        if self.shared(arguments) != self.pattern:
+        if self._shared(arguments) != self._pattern:
             self.why = "other arguments share memory with captured tensors"
+            return False
+        if self.grad_guards and self._grads_overlap(arguments) != self._grad_layout:
+            self.why = "a .grad shares memory with something else"
             return False
         return True
 
+    @property
+    def shares_memory(self) -> bool:
+        """Do arguments lie in the memory of captured tensors?"""
+        return bool(self._pattern)
+
     def _look_at_memory(self) -> None:
         """Note in which memory captured tensors lie."""
-        seen = [*self.guards.seen.tensors.values()] if self.guards is not None else []
-        self._owners = {id(owner_of(t._array)) for t in (*seen, *[f.tensor for f in self.fixed])}
+        self._owners = {id(owner_of(t._array)) for t in self._captured()}
 
-    def shared(self, arguments: Sequence[Tensor]) -> tuple[int, ...]:
-        """The arguments that lie in the memory of captured tensors."""
-        return tuple([i for i, t in enumerate(arguments) if id(owner_of(t._array)) in self._owners])
+    def _captured(self) -> list[Tensor]:
+        found = {id(t): t for t in self.guards.seen.tensors.values()}
+        return list((found | {id(f.tensor): f.tensor for f in self.fixed}).values())
+
+    def _overlaps(self) -> Relations:
+        """How captured tensors overlap each other."""
+        captured = self._captured()
+        return relations(captured, [id(t) for t in captured]) if len(self._owners) < len(captured) else ()
+
+    def _shared(self, arguments: Sequence[Tensor]) -> Relations:
+        """How arguments overlap captured tensors."""
+        inside = [id(owner_of(t._array)) in self._owners for t in arguments]
+        return relations_between(arguments, self._captured()) if True in inside else ()
+
+    def _grads_overlap(self, arguments: Sequence[Tensor]) -> Relations:
+        """How gradients that are read overlap each other, captured tensors and arguments."""
+        grads = [source.tensor(arguments) for _, source in self.grad_guards if source is not None]
+        found = [t for t in grads if t is not None]
+        owners = [id(owner_of(t._array)) for t in found]
+        others = {id(owner_of(t._array)) for t in arguments} | self._owners
+        if len(set(owners)) == len(owners) and others.isdisjoint(owners):
+            return ()
+        return relations(found) + relations_between(found, [*self._captured(), *arguments])
 
     # -- growing
 
-    def add(self, recording: Recording, arguments: Sequence[Tensor], events: Sequence[Any] = ()) -> None:
+    def add(self, recording: Recording, arguments: Sequence[Tensor]) -> None:
         """Enter a recording."""
-        self.tree.add(recording, events)
+        self.tree.add(recording)
         self.recordings += 1
         for source in recording.sources:
-            if source.kind == "captured" and id(source.what) not in self._fixed_ids:
-                self._fixed_ids.add(id(source.what))
-                self.fixed.append(Fixed(source.what))
+            if source.kind == "captured":
+                self._fix(source.what)
             elif source.kind == "base" and source not in self.views:
                 self.views.append(source)
         for guard in recording.grad_guards:
             if guard not in self.grad_guards:
                 self.grad_guards.append(guard)
         self._look_at_memory()
-        self.pattern = self.shared(arguments)
+        self._layout = self._layout_now = self._overlaps()
+        self._pattern = self._shared(arguments)
+        self._grad_layout = self._grads_overlap(arguments)
+
+    def _fix(self, t: Tensor) -> None:
+        """A captured tensor is to stay as it is, but for its numbers."""
+        if id(t) not in self._fixed_ids:
+            self._fixed_ids.add(id(t))
+            self.fixed.append(Fixed(t))
 
     def start_again(self) -> None:
         """Forget what a recording that was of no use has left in the graph."""
@@ -144,47 +216,50 @@ class Entry:
 
     # -- running
 
-    def run(self, arguments: Sequence[Tensor]) -> Any:
-        """Replay. Raises `Unseen`, having changed nothing, where Python has to go on."""
+    def lead(self, arguments: Sequence[Tensor]) -> Way:
+        """Go along the decisions to the last stretch. Raises `Unseen`, with nothing changed, where Python must run."""
         stretch = self.tree.root
         assert stretch is not None
-        given: list[Any] = []
-        ran: list[Any] = []
-        self.ran = ran
-        there: dict[Value, Array] = {}
+        way = Way(stretch)
         try:
             while True:
                 stretch.visits += 1
-                if stretch.calls or len(given) < len(stretch.slots):
-                    self._give(stretch, given, ran)
-                made = self.compute(stretch, arguments, given, there)
-                recording = stretch.recording
-                if recording is not None:
-                    tensors = self.finish(stretch, made, arguments, given)
-                    return put_together(recording.shape, iter([tensors[i] for i in recording.results]))
+                if stretch.calls or len(way.given) < len(stretch.slots):
+                    self._give(stretch, way.given, way.ran)
+                if stretch.recording is not None:
+                    way.end = stretch
+                    return way
+                made = self.compute(stretch, arguments, way.given, way.there)
                 outcome = outcome_of(made[0], stretch.how)
-                child = stretch.children.get((outcome, 0))
+                child = stretch.children.get(outcome)
                 if child is None:
-                    raise Unseen
-                keep(stretch, made, there)
+                    raise Unseen(stretch, outcome)
+                keep(stretch, made, way.there)
                 stretch = child
         except BaseException:
-            for call in reversed(ran):
-                call.undo()
+            way.undo()
             raise
+
+    def complete(self, way: Way, arguments: Sequence[Tensor]) -> Any:
+        """Run the last stretch, and do to the world outside what the call does. Gives what the function returns."""
+        try:
+            made = self.compute(way.end, arguments, way.given, way.there)
+            recording = way.end.recording
+            assert recording is not None
+            tensors = self.finish(way.end, made, arguments, way.given)
+        except BaseException:
+            way.undo()
+            raise
+        for effect in recording.effects:
+            effect.apply(tensors)
+        return put_together(recording.shape, iter([tensors[i] for i in recording.results]))
 
     def compute(
         self, stretch: Stretch, arguments: Sequence[Tensor], given: Sequence[Any], there: dict[Value, Array]
     ) -> list[Array]:
         """Run the plan of a stretch; it is made if there is none."""
         if stretch.plan is None:
-            samples: dict[Any, Array] = dict(there)
-            for source in self.graph.sources:
-                t = source.tensor(arguments)
-                if t is not None:
-                    samples[source] = t._array
-            self.tree.plan(stretch, samples)
-            pool.trim()  # what recording left there is of other sizes than what the plan will ask for
+            self.plan(stretch, arguments, there)
         fetch = stretch.fetch
         assert stretch.plan is not None and fetch is not None
         if fetch.moved != self.moved:
@@ -198,6 +273,18 @@ class Entry:
         if recording is not None:
             fetch.note_writes(arguments)
         return made
+
+    def plan(self, stretch: Stretch, arguments: Sequence[Tensor], there: dict[Value, Array]) -> None:
+        """Make the plan of a stretch."""
+        began = perf_counter()
+        samples: dict[Any, Array] = dict(there)
+        for source in self.graph.sources:
+            t = source.tensor(arguments)
+            if t is not None:
+                samples[source] = t._array
+        self.tree.plan(stretch, samples)
+        pool.trim()  # what recording left there is of other sizes than what the plan will ask for
+        self.planning += perf_counter() - began
 
     def _give(self, stretch: Stretch, given: list[Any], ran: list[Any]) -> None:
         """Random keys and numbers for the steps of this stretch."""
@@ -216,22 +303,25 @@ class Entry:
                 given.append(numbers[slot[0]][slot[1]])
 
     def finish(
-        self, stretch: Stretch, made: list[Array], arguments: Sequence[Tensor], given: Sequence[Any], *,
-        followed: bool = False,
-    ) -> list[Any]:  # fmt: skip
-        """Do to the world outside what the call does, and give its tensors; if it was `followed`, Python has done what
-        is Python's."""
+        self, stretch: Stretch, made: list[Array], arguments: Sequence[Tensor], given: Sequence[Any]
+    ) -> list[Any]:
+        """Do to the world outside what the call does, and give its tensors."""
         recording = stretch.recording
         assert recording is not None
         self.hits += 1
+        stretch.hits += 1
         for generator, count in recording.draws:
-            if count and not followed:
+            if count:
                 with generator._lock:
                     generator._calls += count
         count = len(recording.made)
         made_tensors = [wrap(array if array.flags.writeable else array.copy()) for array in made[:count]]
+        for t, order in zip(made_tensors, recording.orders, strict=True):
+            if order is not None:
+                t._array = in_order_of(t._array, order)
         if recording.seeds or recording.dead:
-            self._attach(stretch, recording, made_tensors, made[count:], arguments, given)
+            saved = made[count : count + len(recording.saved)]
+            self._attach(stretch, recording, made_tensors, saved, arguments, given)
         tensors: list[Any] = []
         for out in recording.outputs:
             tensors.append(self._tensor(out, made_tensors, tensors, arguments))
@@ -240,7 +330,7 @@ class Entry:
                 t._requires_grad = True  # of a leaf made inside, which nobody else knows
             if out.grad >= 0:
                 t._grad = tensors[out.grad]
-        for source, number in recording.grads if not followed else ():
+        for source, number in recording.grads:
             source.tensor(arguments)._grad = None if number is None else tensors[number]  # type: ignore[union-attr]
         mode = STATE.mode
         if mode is not None and mode.inference:
@@ -276,13 +366,15 @@ class Entry:
             return
         if stretch.gradient is None:
             stretch.gradient = Gradient(recording, self.graph, self.name)
-        node = stretch.gradient.node(arguments, saved, given)
-        node.shape, node.dtype = wanted[0]._array.shape, wanted[0]._array.dtype
-        if len(wanted) > 1:
-            node.more().outs = tuple((t._array.shape, t._array.dtype) for t in wanted)
+        arrays = [t._array for t in made]
+        # A result that is also kept is kept itself: a write nobody notices changes the gradient, as in plain Python.
+        saved = [array if at is None else arrays[at] for array, at in zip(saved, stretch.gradient.shared, strict=True)]
+        node = stretch.gradient.node(arguments, arrays, saved, given)
         for number, t in enumerate(wanted):
-            t._edge = (node, number) if len(wanted) > 1 else node
+            t._edge = (node, number)
             t._requires_grad = True
+        if stretch.gradient.nested:
+            node.results = [weakref.ref(t) for t in wanted]
 
 
 def keep(stretch: Stretch, made: Sequence[Array], there: dict[Value, Array]) -> None:

@@ -15,6 +15,7 @@ from wayfare.compiled.structure import OBJECT, TENSOR, VALUE
 from wayfare.compiled.tree import Stretch
 from wayfare.fusion.plan import Plan
 from wayfare.spec import OF_NUMPY
+from wayfare.units import time_text
 
 if TYPE_CHECKING:
     from wayfare.compiled.function import Compiled
@@ -40,26 +41,26 @@ class Explanation:
 
 def explain(compiled: Compiled, verbose: bool = False) -> Explanation:
     """Look at everything a compiled function keeps; with `verbose`, at every kernel of its plans too."""
-    plain, dynamic = dict(compiled.plain), compiled._dynamic
-    ran, recorded = sum(plain.values()), compiled.recorded + dynamic.recorded
+    plain, budget = compiled._plain(), compiled._budget
+    ran = sum(plain.values())
+    calls = compiled._calls + compiled._python.slept
     kinds = [
         {"arguments": arguments_of(key), "variants": _variants(compiled, entries, verbose)}
-        for key, entries in list(compiled._kinds.items())
-    ]
-    kinds += [
-        {"arguments": arguments_of(key), "variants": _variants(compiled, [entry], verbose)}
-        for key, entry in list(dynamic.entries.items())
+        for key, entries in list(compiled._known.kinds.items())
     ]
     return Explanation({
-        "name": getattr(compiled, "__qualname__", compiled.name).rpartition("<locals>.")[2],
-        "calls": compiled.calls,
-        "recorded": recorded,
-        "replayed": max(0, compiled.calls - recorded - dynamic.followed - ran),
-        "followed": dynamic.followed,
+        "name": getattr(compiled, "__qualname__", compiled._name).rpartition("<locals>.")[2],
+        "calls": calls,
+        "recorded": compiled._recorded,
+        "replayed": max(0, calls - compiled._recorded - compiled._timed_calls - ran),
+        "checked": compiled._checked,
+        "timed": compiled._timed_calls,
         "plain": ran,
+        "seconds": budget.total,
+        "spent": budget.spent,
         "kinds": kinds,
-        "python": [{"reason": compiled.with_line(reason), "calls": count} for reason, count in plain.items()],
-        "retraces": list(compiled.retraces),
+        "python": [{"reason": compiled._python.with_line(reason), "calls": count} for reason, count in plain.items()],
+        "retraces": list(compiled._retraces),
         "verbose": verbose,
     })  # fmt: skip
 
@@ -71,7 +72,7 @@ def arguments_of(key: Any) -> str:
     """The arguments of a kind of call as one would write them: `f32[32, 16], k=2`."""
     if key[0] is None:
         return "…"  # arguments that cannot be compared
-    shape, _, _, parts = key
+    shape, _, _, parts, _ = key
     specs = iter([_spec(*part[:4]) for part in parts])
     if isinstance(shape, int):
         return ", ".join(specs)
@@ -106,7 +107,7 @@ def _variants(compiled: Compiled, entries: list[Entry], verbose: bool) -> list[d
     """The newest first; those left to Python for the same reason are one."""
     found: list[dict[str, Any]] = []
     for entry in entries:
-        reason = compiled.with_line(entry.eager_reason) if entry.eager_reason else ""
+        reason = compiled._python.with_line(entry.eager_reason) if entry.eager_reason else ""
         if not reason or all(reason != other["python"] for other in found):
             found.append(_variant(compiled, entry, reason, verbose))
     return found
@@ -116,11 +117,11 @@ def _variant(compiled: Compiled, entry: Entry, reason: str, verbose: bool) -> di
     return {
         "hits": entry.hits,
         "recordings": entry.recordings,
-        "guards": [] if entry.guards is None else entry.guards.describe(),
-        "dynamic": "" if entry.guards is not None else compiled.with_line(entry.rerun_reason),
+        "guards": entry.guards.describe(),
         "python": reason,
-        "trees": [_stretch(root, verbose) for root in entry.tree.roots.values()],
-        "gradients": [_plan(s.gradient.plan, verbose) for root in entry.tree.roots.values() for s in root.walk()
+        "seconds": entry.ledger.typical(),
+        "tree": None if entry.tree.root is None else _stretch(entry.tree.root, verbose),
+        "gradients": [_plan(s.gradient.plan, verbose) for s in entry.tree.walk()
                       if s.gradient is not None and s.gradient.plan is not None],
     }  # fmt: skip
 
@@ -134,7 +135,7 @@ def _stretch(stretch: Stretch, verbose: bool) -> dict[str, Any]:
         "line": os.path.basename(stretch.line),
     }
     found["outcomes"] = [
-        {"outcome": _outcome(*key), "then": _stretch(child, verbose)} for key, child in stretch.children.items()
+        {"outcome": _outcome(outcome), "then": _stretch(child, verbose)} for outcome, child in stretch.children.items()
     ]
     return found
 
@@ -150,12 +151,8 @@ def _plan(plan: Plan, verbose: bool) -> dict[str, Any]:
     return found
 
 
-def _outcome(outcome: Any, way: int) -> str:
+def _outcome(outcome: Any) -> str:
     """What Python saw: True, a number, or an array by its shape and the beginning of its digest."""
-    if way:
-        return f"{_outcome(outcome, 0)}, but another way"
-    if outcome is None:
-        return "any value"
     if isinstance(outcome, bool):
         return str(outcome)
     if len(outcome) == 2:
@@ -169,7 +166,8 @@ def _outcome(outcome: Any, way: int) -> str:
 
 def _text(data: dict[str, Any]) -> Iterator[str]:
     counts = [f"{data['replayed']} replayed", f"{data['recorded']} recorded"]
-    counts += [f"{data['followed']} followed"] if data["followed"] else []
+    counts[0] += f" ({data['checked']} checked)" if data["checked"] else ""
+    counts += [f"{data['timed']} timed as plain Python"] if data["timed"] else []
     counts += [f"{data['plain']} run as plain Python"] if data["plain"] else []
     yield from _wrapped(f"{data['name']}: {_count(data['calls'], 'call')}, {', '.join(counts)}", "  ")
     kinds = data["kinds"]
@@ -188,6 +186,10 @@ def _text(data: dict[str, Any]) -> Iterator[str]:
         f"{_count(entry['calls'], 'call')}, because {entry['reason']}" for entry in data["python"]
     ])  # fmt: skip
     yield from _section("recorded again, because:", data["retraces"])
+    if data["seconds"]:
+        yield ""
+        yield from _wrapped(f"ran for {time_text(data['seconds'])}; recording, planning and checking took "
+                            f"{time_text(data['spent'])}", "  ")  # fmt: skip
 
 
 def _hits(kind: dict[str, Any]) -> int:
@@ -198,12 +200,11 @@ def _variant_text(variant: dict[str, Any], verbose: bool) -> Iterator[str]:
     if variant["python"]:
         yield from _wrapped(f"  plain Python, because {variant['python']}", "    ")
         return
-    done = "followed" if variant["dynamic"] else "replayed"
-    yield f"  {variant['hits']} {done}, {variant['recordings']} recorded"
-    if variant["dynamic"]:
-        yield from _wrapped(f"  Python runs at every call, because {variant['dynamic']}", "    ")
-    for tree in variant["trees"]:
-        yield from _tree_text(tree, "  ", "  ")
+    times = [f"{time_text(seconds)} {what}" for seconds, what in zip(
+        variant["seconds"], ("a call", "by Python"), strict=True) if seconds is not None]  # fmt: skip
+    yield f"  {variant['hits']} replayed, {variant['recordings']} recorded{'; ' * bool(times)}{', '.join(times)}"
+    if variant["tree"] is not None:
+        yield from _tree_text(variant["tree"], "  ", "  ")
     for plan in variant["gradients"]:
         yield from _plan_text(plan, "  its gradient: ", "    ")
     guards = variant["guards"] if verbose else _gathered(variant["guards"])

@@ -1,76 +1,95 @@
-"""A compiled function: its calls are recorded, planned when they come again, and replayed."""
+"""A compiled function: its calls are recorded, planned when they come again, replayed, and checked now and then."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import os
-import re
+import sys
 import types
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from sys import gettrace
 from typing import Any
 
 from wayfare.backend.locks import lock
-from wayfare.backend.pool import owns_memory
-from wayfare.backend.writes import owner_of
+from wayfare.compiled.account import Budget, perf_counter
 from wayfare.compiled.check import Trial
-from wayfare.compiled.dynamic import Dynamic
+from wayfare.compiled.effects import Assigned, Variable
 from wayfare.compiled.entry import Entry, Unseen
 from wayfare.compiled.explain import Explanation, explain
 from wayfare.compiled.guards import Guards
+from wayfare.compiled.known import Known
+from wayfare.compiled.python import Plain, Python
 from wayfare.compiled.reach import reach
 from wayfare.compiled.recorder import GiveUp, Recorder
-from wayfare.compiled.recording import Recording
 from wayfare.compiled.shortcut import MISS, Shortcut, shortcut
-from wayfare.compiled.structure import ITEM, OBJECT, Opaque, has_objects, take_apart
+from wayfare.compiled.signature import Signature
+from wayfare.compiled.sleep import fall_asleep, wake
+from wayfare.compiled.structure import Opaque
+from wayfare.compiled.take import Again, Dropped, take
 from wayfare.compiled.tree import Unsteady
-from wayfare.errors import OperationError
-from wayfare.spec import default_dtype
-from wayfare.state import STATE, Mode, batcher, changed_mode, watcher
+from wayfare.compiled.whole import WholeCall
+from wayfare.compiled.witness import Witness
+from wayfare.errors import CheckError
+from wayfare.op import memory_error
+from wayfare.site import MONITORS, is_debugged
+from wayfare.state import LOOPING, STATE, Mode, changed_mode, current, set_mode
 from wayfare.tensor import Tensor
+from wayfare.units import time_text
 
-# Kinds of calls remembered for one function, and states of what it depends on for each.
-_KINDS, _VARIANTS = 256, 8
 # Recordings in a row that did not last before the function is left to Python.
 _STRIKES, _MISSES = 3, 8
 # Kinds of calls that have a shortcut at one time.
 _SHORTCUTS = 4
-# Reasons that are remembered: for recording again, and for running plain Python.
+# Reasons for recording again that are remembered.
 _REASONS = 32
+# Calls that are timed after each check.
+_SAMPLES = 6
+# After these replays of a path so many calls run as plain Python, and are timed as well.
+_BURSTS, _BURST = (4, 64, 1024), 6
 
 
-class Compiled:
+class Compiled(WholeCall):
     """A compiled function. Made by `wf.compile`."""
 
-    def __init__(
-        self, function: Callable[..., Any], *, check: bool = False, fullgraph: bool = False, replay: str = "auto"
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], *, check: bool | None = None, fullgraph: bool = False) -> None:
         # A module's attributes are its own; a function's are few, and may be meant for whoever calls it.
         functools.update_wrapper(self, function, updated=("__dict__",) if inspect.isroutine(function) else ())
         self._function = function
         self._check = check
-        self._fullgraph = fullgraph
-        self.name = getattr(function, "__name__", type(function).__name__)
-        self._kinds: dict[Any, list[Entry]] = {}
-        # Kinds of calls for which Python must run each time, with the reason.
-        self._rerun: dict[Any, str] = {}
-        self._replay = replay
-        self._strikes: dict[Any, int] = {}  # kinds of calls: recordings in a row that were of no use
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._known = Known(self._forget)
+        self._budget = Budget()
+        self._python = Python(function, self._name, fullgraph, self._budget)
+        self._states: list[Variable] = []  # what calls both read and assign: handed in like arguments
         self._is_method = False
-        self._more: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-        self._dynamic = Dynamic(self.name)
+        # Tensors from outside that recordings met and that no guard leads to.
+        self._strange: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self._shortcuts: list[Shortcut] = []
+        self._samples = 0  # calls still to be timed
+        self._answered: Entry | None = None  # who answered the last call by a replay
         self._turn = lock()
-        self.calls = 0
-        self.recorded = 0
-        self.plain: dict[str, int] = {}  # why calls ran as plain Python, and how many did
-        self.retraces: deque[str] = deque(maxlen=_REASONS)
+        self._recording = False
+        self._calls = 0
+        self._recorded = 0
+        self._checked = 0
+        self._timed_calls = 0
+        self._retraces: deque[str] = deque(maxlen=_REASONS)
 
     def __repr__(self) -> str:
-        return f"<compiled function {self.name}>"
+        return f"<compiled function {self._name}>"
+
+    # Like a function it is copied as itself, and pickled by its name.
+
+    def __copy__(self) -> Compiled:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Compiled:
+        return self
+
+    def __reduce__(self) -> str:
+        return str(getattr(self, "__qualname__", self._name))
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._is_method = True
@@ -85,314 +104,338 @@ class Compiled:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call the function: replayed if it was seen to do the same before, else run and recorded."""
         mode = STATE.mode
+        if gettrace() is not None or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
+            # Whoever follows the lines wants to see them run. Or the numbers it draws are those of an example.
+            return self._elsewhere(args, options)
         if mode is not None and (
             mode.executor is not None or mode.anomaly or mode.saved_hooks is not None or mode.generator is not None
             or (mode.watcher is not None and not mode.watcher.allows_plans)
         ):  # fmt: skip
             return self._elsewhere(args, options)
         looking = None if mode is None else mode.watcher
+        try:
+            if looking is None and not self._samples:
+                self._calls += 1
+                if self._shortcuts and not options:
+                    made = self._shortly(args, mode)
+                    if made is not MISS:
+                        return made
+                return self._at_length(args, options, mode)
+            return self._watched(args, options, mode, looking)
+        except MemoryError as error:
+            raise memory_error(self._name, error) from None
+
+    def _watched(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None, looking: Any) -> Any:
+        """A call that is timed, or that somebody looks at."""
         if looking is not None:
             looking.starts(self)
         try:
-            self.calls += 1
-            if self._shortcuts and not options:
-                made = self._shortly(args, mode)
-                if made is not MISS:
-                    return made
-            return self._at_length(args, options, mode)
+            self._calls += 1
+            self._answered = None
+            began = perf_counter()
+            made = self._shortly(args, mode) if self._shortcuts and not options else MISS
+            if made is MISS:
+                return self._at_length(args, options, mode)
+            if self._samples:
+                self._samples -= 1
+                self._sampled(perf_counter() - began)
+            return made
         finally:
             if looking is not None:
                 looking.ended(self)
 
-    def _at_length(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
-        """Find out what kind of call it is, and replay or record it."""
-        tensors: list[Tensor] = []
-        objects: list[Any] = []
-        try:
-            key = self._key(args, options, tensors, objects, mode)
-            hash(key)
-        except (Opaque, TypeError) as reason:
-            key = (None, _state(mode))
-            self._rerun.setdefault(key, f"it is called with {reason}")
-        with self._turn:
-            if self._replay == "dynamic" or key in self._rerun:
-                return self._dynamically(key, args, options)
-            variants = self._kinds.get(key)
-            if variants is not None:
-                for entry in variants:
-                    if entry.holds(tensors):
-                        return self._again(entry, key, tensors, objects, args, options)
-                why = variants[0].why
-                known = variants[0].eager_reason or (self.retraces and self.retraces[-1] == why)
-                if why and not known:
-                    self.retraces.append(why)
-                strikes = self._strikes[key] = self._strikes.get(key, 0) + 1
-                if strikes >= _MISSES:
-                    often = f"what it depends on is different at nearly every call: {why}"
-                    return self._rerun_from_now_on(key, often, args, options)
-            return self._record(None, key, tensors, objects, args, options)
+    def _sampled(self, seconds: float) -> None:
+        """The last call was a replay and took so long: does it pay?"""
+        entry = self._answered
+        if entry is None:
+            return
+        entry.ledger.calls.append(seconds)
+        found = entry.ledger.loses()
+        if found is not None:
+            now, python = map(time_text, found)
+            self._leave(entry, f"replaying it takes {now} and plain Python {python}")
 
-    def _elsewhere(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """A call while somebody else runs the ops, or watches them."""
-        batching = batcher()
-        if batching is not None:
-            if self._is_method and args:
-                made = batching.whole_call(args[0], self._function, args[1:], options, self)
+    def _at_length(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
+        """Find out what kind of call it is; replay it, record it, or run Python."""
+        began = perf_counter()
+        try:
+            call = Signature(args, options, mode, self._is_method, self._states)
+        except (Opaque, TypeError) as reason:
+            return self._python.run(Plain(f"it is called with {reason}"), args, options, self._calls)
+        if not self._wait():
+            return self._python.run(Plain(""), args, options, self._calls)
+        try:
+            answer = self._answer(call, args, options, began)
+        finally:
+            self._turn.release()
+        if answer.__class__ is Plain:
+            made = self._python.run(answer, args, options, self._calls)
+            if self._python.nap:
+                fall_asleep(self)
+            return made
+        return answer
+
+    def _wait(self) -> bool:
+        """Wait for other threads to be done with this function, and take the lock.
+
+        False, without it, if one of them runs Python: that may take long, and may be waiting for this thread.
+        """
+        while not self._turn.acquire(timeout=0.02):
+            if self._recording:
+                return False
+        return True
+
+    # -- by what is known
+
+    def _answer(self, call: Signature, args: Any, options: Any, began: float) -> Any:
+        """What the call returns; `Plain` where Python has to run it."""
+        known, key = self._known, call.key
+        reason = known.reason(key)
+        if reason is not None:
+            return Plain(reason)
+        variants = known.kinds.get(key)
+        for look in (False, True) if variants and len(variants) > 1 else (True,):
+            for entry in variants or ():
+                if entry.holds(call.tensors, look):
+                    return self._again(entry, call, args, options, began)
+        if variants:
+            why = variants[0].why
+            if why and not (variants[0].eager_reason or (self._retraces and self._retraces[-1] == why)):
+                self._retraces.append(why)
+            if known.strike(key) >= _MISSES:
+                known.leave(key, f"what it depends on is different at nearly every call: {why}")
+                self._forget()
+                return Plain(known.reason(key) or "")
+        why = self._retraces[-1] if variants and self._retraces else ""
+        return known.may_record(key, self._budget, why) or self._record(None, call, args, options)
+
+    def _again(self, entry: Entry, call: Signature, args: Any, options: Any, began: float) -> Any:
+        """Replay a call along what was recorded."""
+        if entry.eager_reason:
+            return Plain(entry.eager_reason)
+        if entry.tree.root is None:
+            return self._record(entry, call, args, options)
+        if entry.burst:
+            return self._timed(entry, args, options)
+        if entry.tree.root.plan is None and not self._budget.allows():
+            return self._known.refuse()
+        try:
+            way = entry.lead(call.tensors)
+            trial = None
+            if self._check is not False and (self._check or way.end.hits >= way.end.next_check):
+                trial = Trial(entry, way, call.tensors)
             else:
-                made = batching.whole_call(self, _call_function, args, options, self)
-            if made is not NotImplemented:
-                return made
-        looking = watcher()
-        if looking is None:
-            return self._function(*args, **options)
-        looking.starts(self)
+                result = entry.complete(way, call.tensors)
+        except Unseen as new:
+            reason = self._took(entry, began)
+            if reason:
+                return Plain(reason)
+            return self._known.may_grow(entry, new, self._budget) or self._record(entry, call, args, options)
+        except Exception as error:
+            return self._failed(entry, error, args, options)
+        if trial is not None:
+            return self._tried(entry, trial, way.end, args, options)
+        self._known.strikes.pop(call.key, None)
+        self._took(entry, began)
+        if not options and self._check is not True:
+            self._shorten(entry, call, args)
+        return result
+
+    def _took(self, entry: Entry, began: float) -> str:
+        """A call has gone along an entry: enter what it took. Gives the reason if Python is better from now on."""
+        seconds = perf_counter() - began
+        budget, planning = self._budget, entry.planning
+        budget.total += seconds
+        if planning:
+            entry.planning = 0.0
+            budget.spent += planning
+        else:
+            self._answered = entry
+            self._sampled(seconds)
+        return entry.eager_reason
+
+    def _tried(self, entry: Entry, trial: Trial, end: Any, args: Any, options: Any) -> Any:
+        """Compare a replay with Python, whose result counts."""
+        self._checked += 1
+        budget = self._budget
+        budget.spent += trial.seconds + entry.planning
+        entry.planning = 0.0
+        end.hits += 1
+        entry.hits += 1
+        end.next_check = 2 * end.hits - 1
+        self._samples = _SAMPLES
+        if end.hits in _BURSTS and not self._check:
+            entry.burst = _BURST
+            self._shortcuts = [short for short in self._shortcuts if short.entry is not entry]
+            entry.shortened = False
+        try:
+            result, seconds, difference = trial.compare(lambda: self._aside(args, options))
+        except Exception as error:
+            self._leave(entry, f"a replay went well where Python raises {type(error).__name__}")
+            raise
+        entry.ledger.eager.append(seconds)
+        budget.total += seconds + trial.seconds
+        if difference:
+            if self._check:
+                raise CheckError(f"check: {self._name}, replayed, differs from plain Python in {difference}",
+                                 fix="Something that is not guarded decides what it does: hand that in as an argument.")
+            self._leave(entry, f"a replay was found to differ from Python in {difference}")
+            self._python.tell(entry.eager_reason)
+        return result
+
+    def _timed(self, entry: Entry, args: Any, options: Any) -> Any:
+        """A call by plain Python, to know what that takes when everything is warm; a check is not."""
+        entry.burst -= 1
+        self._timed_calls += 1
+        began = perf_counter()
+        result = self._aside(args, options)
+        seconds = perf_counter() - began
+        entry.ledger.eager.append(seconds)
+        self._budget.total += seconds
+        return result
+
+    def _aside(self, args: Any, options: Any) -> Any:
+        """Run Python, and let other threads do so in the meantime."""
+        before, self._recording = self._recording, True
         try:
             return self._function(*args, **options)
         finally:
-            looking.ended(self)
+            self._recording = before
 
-    # As one call of automatic batching: nothing is known of batches in front of its arguments.
-    in_front = -1
+    def _failed(self, entry: Entry, error: Exception, args: Any, options: Any) -> Any:
+        """A plan has failed: Python says what is wrong, on the user's line. If it finds nothing wrong, the plan was."""
+        result = self._aside(args, options)
+        self._leave(entry, f"its plan failed: {type(error).__name__}: {error}")
+        if self._python.fullgraph:
+            raise error
+        self._python.tell(entry.eager_reason)
+        return result
 
-    def name_in(self, owner: Any) -> str:
-        """What its calls are called."""
-        return self.name
+    def _leave(self, entry: Entry, reason: str) -> None:
+        """Calls of this entry run as plain Python from now on."""
+        entry.eager_reason = reason
+        self._shortcuts = [short for short in self._shortcuts if short.entry is not entry]
 
-    def guard(self, owner: Any) -> Callable[[], bool] | None:
-        """A function that says whether all is as it is now; None where no guard can tell."""
-        seen = reach(self._function, None if owner is self else (owner,))
-        return None if seen.unguardable is not None else Guards(seen).still
+    def _forget(self) -> None:
+        """Drop the shortcuts of entries that are no longer kept."""
+        kept = {id(entry) for entries in self._known.kinds.values() for entry in entries}
+        self._shortcuts = [short for short in self._shortcuts if id(short.entry) in kept]
 
-    # -- what kind of call is it?
-
-    def _key(
-        self, args: tuple[Any, ...], options: dict[str, Any], tensors: list[Tensor], objects: list[Any],
-        mode: Mode | None,
-    ) -> Any:  # fmt: skip
-        if not options and all([a.__class__ is Tensor for a in args]):
-            tensors += args
-            shape: Any = len(args)
-        else:
-            own: tuple[Any, ...] = ()
-            if self._is_method and args and not isinstance(args[0], Tensor):
-                # The object of a method is known by identity, whatever it is, and guarded with what it holds.
-                objects.append(args[0])
-                own, args = ((args[0].__class__, OBJECT, id(args[0])),), args[1:]
-            kind, *parts = take_apart(args, tensors, objects)
-            shape = ((kind, *own, *parts), take_apart(options, tensors, objects) if options else None)
-        lies = []
-        views = 0
-        for t in tensors:
-            if t._view is not None:
-                t._renew()
-            a = t._array
-            views += not owns_memory(a)
-            lies.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, a.flags.writeable))
-        sharing: Any = None
-        if len(tensors) > 1 and (views or len({id(t._array) for t in tensors}) < len(tensors)):
-            sharing = _sharing(tensors)
-        return shape, _state(mode), sharing, tuple(lies)
-
-    # -- running
+    # -- shortcuts
 
     def _shortly(self, args: tuple[Any, ...], mode: Mode | None) -> Any:
         """By a shortcut, or `MISS`."""
-        with self._turn:
-            try:
-                for short in self._shortcuts:
-                    made = short.call(args, mode)
-                    if made is not MISS:
-                        if self._strikes:
-                            self._strikes.pop(short.key, None)
-                        if short is not self._shortcuts[0]:
-                            self._shortcuts.remove(short)
-                            self._shortcuts.insert(0, short)
-                        return made
-            except Exception:
-                pass  # Nothing was changed: on the long way it fails again, and Python says why.
+        if not self._turn.acquire(blocking=not self._recording):
+            return MISS
+        try:
+            for short in self._shortcuts:
+                made = short.call(args, mode)
+                if made is not MISS:
+                    self._answered = short.entry
+                    if self._known.strikes:
+                        self._known.strikes.pop(short.key, None)
+                    if short is not self._shortcuts[0]:
+                        self._shortcuts.remove(short)
+                        self._shortcuts.insert(0, short)
+                    return made
+        except Exception:
+            pass  # Nothing was changed: on the long way it fails again, and Python says why.
+        finally:
+            self._turn.release()
         return MISS
 
-    def _shorten(self, entry: Entry, key: Any, args: Any, tensors: list[Tensor], objects: Any) -> None:
+    def _shorten(self, entry: Entry, call: Signature, args: Any) -> None:
         """See that calls of this kind have a shortcut, if they can have one, that knows where weights lie."""
         for short in self._shortcuts:
             if short.entry is entry:
                 if short.moved != entry.moved:
                     short.renew()
                 return
-        if entry.hits == 1:
-            made = shortcut(entry, key, args, tensors, objects)
+        if not entry.shortened and not self._states:
+            entry.shortened = True
+            if self._check is False and entry.tree.root is not None:
+                entry.tree.root.next_check = sys.maxsize
+            made = shortcut(entry, call.key, args, call.tensors, call.objects)
             if made is not None:
                 self._shortcuts.insert(0, made)
                 del self._shortcuts[_SHORTCUTS:]
 
-    def _again(self, entry: Entry, key: Any, tensors: list[Tensor], objects: Any, args: Any, options: Any) -> Any:
-        if entry.eager_reason:
-            return self._plainly(args, options, entry.eager_reason)
-        if entry.tree.root is None:
-            return self._record(entry, key, tensors, objects, args, options)
-        trial = Trial(entry, tensors, self.name) if self._check else None
+    # -- recording
+
+    def _record(self, entry: Entry | None, call: Signature, args: Any, options: Any) -> Any:
+        """Run Python and write down what it does."""
+        if not Witness.can_look():
+            return Plain("")  # somebody else looks at calls: not now
+        began = perf_counter()
+        function, known, key = self._function, self._known, call.key
+        if entry is None:
+            states = frozenset(state.identity for state in self._states)
+            seen = reach(function, tuple(call.objects) if call.objects else None, states)
+            if seen.unguardable is not None:
+                known.leave(key, seen.unguardable)
+                return Plain(seen.unguardable)
+            entry = Entry(self._name, Guards(seen))
+            known.enter(key, entry)
+            known.watch(key, call.objects)
+        self._recorded += 1
+        seen = entry.guards.seen
+        recorder = Recorder(entry.graph, call.tensors, {**seen.tensors, **self._strange})
+        recorder.code = getattr(function, "__code__", None)
+        recorder.seen_arrays = seen.arrays
+        self._recording = True
+        mode = current()
         try:
-            result = entry.run(tensors)
-        except Unseen:
-            return self._record(entry, key, tensors, objects, args, options)
+            assigned = Assigned(seen, self._states)
+            with changed_mode(executor=recorder):
+                with Witness(seen.codes) as recorder.witness:
+                    result = function(*args, **options)
+                recorder.show_parts()
+                left = current()
+                if (left.grad, left.inference) != (mode.grad, mode.inference):
+                    recorder.failed = recorder.failed or "it leaves grad mode or inference mode other than it was"
+                if recorder.witness.reason:
+                    recorder.failed = recorder.failed or recorder.witness.reason
+                self._keep(entry, call, recorder, assigned, result)
+        finally:
+            self._recording = False
+            self._budget.recorded(perf_counter() - began)
+        if (left.grad, left.inference) != (mode.grad, mode.inference):
+            set_mode(current().replace(grad=left.grad, inference=left.inference))
+        return result
+
+    def _keep(
+        self, entry: Entry, call: Signature, recorder: Recorder, assigned: Assigned, result: Any
+    ) -> None:
+        """Enter a recording, if it can be replayed without Python."""
+        known, key = self._known, call.key
+        try:
+            recording = take(entry, call, recorder, assigned, result, self._states, self._strange)
+            entry.add(recording, call.tensors)
+        except (GiveUp, Unsteady) as reason:
+            self._leave(entry, str(reason))
+        except Dropped as reason:
+            known.leave(key, str(reason))
+            self._forget()
         except Exception as error:
-            # Python says what is wrong, on the user's line. If it finds nothing wrong, the plan was.
-            result = self._function(*args, **options)
-            entry.eager_reason = f"its plan failed: {type(error).__name__}: {error}"
-            self._shortcuts = [short for short in self._shortcuts if short.entry is not entry]
-            if self._fullgraph:
-                raise
-            return result
-        if self._strikes:
-            self._strikes.pop(key, None)
-        if not options and not self._check:
-            self._shorten(entry, key, args, tensors, objects)
-        return result if trial is None else trial.judge(result, lambda: self._function(*args, **options))
+            if not isinstance(error, Again):  # the call itself went well: Python goes on
+                return self._leave(entry, f"recording it failed: {type(error).__name__}: {error}")
+            changed = error
+            entry.start_again()
+            strikes, what = known.strike(key), str(changed)
+            if strikes >= (_STRIKES if what else _MISSES):
+                known.leave(key, f"it changes what it depends on: {what}" if what else "it makes tensors that stay")
+                self._forget()
+            elif what:
+                # The next call may find what this one has made.
+                states = frozenset(state.identity for state in self._states)
+                entry.guards = Guards(entry.guards.seen.again(states))
 
-    def _rerun_from_now_on(self, key: Any, reason: str, args: Any, options: Any) -> Any:
-        """This kind of call cannot do without Python."""
-        self._leave(key, reason)
-        return self._dynamically(key, args, options)
-
-    def _leave(self, key: Any, reason: str) -> None:
-        gone = self._kinds.pop(key, [])
-        self._shortcuts = [short for short in self._shortcuts if short.entry not in gone]
-        while len(self._rerun) >= _KINDS:
-            self._rerun.pop(next(iter(self._rerun)))
-        self._rerun[key] = reason
-
-    def _dynamically(self, key: Any, args: Any, options: Any) -> Any:
-        """Run Python, along what is known of earlier calls."""
-        reason = self._rerun.get(key, "replay=\"dynamic\" was asked for")
-        if self._fullgraph:
-            return self._plainly(args, options, reason)
-        entry = self._dynamic.entries.get(key)
-        if entry is not None and entry.eager_reason:
-            return self._plainly(args, options, entry.eager_reason)
-        return self._dynamic.call(key, lambda: self._function(*args, **options), reason)
-
-    def _plainly(self, args: Any, options: Any, reason: str) -> Any:
-        """Run Python, because the call cannot be replayed."""
-        if self._fullgraph:
-            raise OperationError(f"compile: {self.name} cannot be replayed without Python, because "
-                                 f"{self.with_line(reason)}",
-                                 fix="Leave out fullgraph=True to have it run as plain Python.")  # fmt: skip
-        if reason not in self.plain:
-            if len(self.plain) >= _REASONS:
-                reason = "there are more reasons than are remembered"
-            else:
-                told = f"compile: {self.name} runs as plain Python, because {self.with_line(reason)}"
-                warnings.warn(told, stacklevel=5)
-        self.plain[reason] = self.plain.get(reason, 0) + 1
-        return self._function(*args, **options)
-
-    def with_line(self, reason: str) -> str:
-        """A reason with a line of the user's: where no line is known, the one where the function is defined."""
-        function: Any = inspect.unwrap(self._function)
-        code = getattr(getattr(function, "forward", function), "__code__", None)
-        if code is None or re.search(r":\d+\)$", reason):
-            return reason
-        return f"{reason} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    def _plain(self) -> dict[str, int]:
+        """Why calls ran as plain Python, and how many did."""
+        wake(self)
+        return dict(self._python.reasons)
 
     def explain(self, verbose: bool = False) -> Explanation:
         """What is known of this function: its paths, plans and guards, and why calls were recorded again."""
         with self._turn:
             return explain(self, verbose)
-
-    def _record(
-        self, entry: Entry | None, key: Any, tensors: list[Tensor], objects: list[Any], args: Any, options: Any
-    ) -> Any:
-        """Run Python and write down what it does."""
-        function = self._function
-        if entry is None:
-            seen = reach(function, tuple(objects) if objects else None)
-            entry = Entry(self.name, Guards(seen), ())
-            self._enter(key, entry)
-            if seen.unguardable is not None:
-                return self._rerun_from_now_on(key, seen.unguardable, args, options)
-        self.recorded += 1
-        assert entry.guards is not None
-        captured = {**entry.guards.seen.tensors, **self._more}
-        recorder = Recorder(entry.graph, tensors, captured)
-        recorder.code = getattr(function, "__code__", None)
-        with changed_mode(executor=recorder):
-            result = function(*args, **options)
-            try:
-                if recorder.failed:
-                    raise GiveUp(recorder.failed)
-                if self._key(args, options, [], [], STATE.mode) != key:
-                    self._leave(key, "it changes its own arguments")
-                    return result
-                self._take(entry, key, recorder, result, tensors)
-            except (GiveUp, Unsteady) as reason:
-                entry.eager_reason = str(reason)
-        return result
-
-    def _take(
-        self, entry: Entry, key: Any, recorder: Recorder, result: Any, tensors: Sequence[Tensor]
-    ) -> None:
-        """Keep a recording, if it can be replayed without Python."""
-        assert entry.guards is not None
-        changed = entry.guards.changed_by_call()
-        results: list[Tensor] = []
-        objects: list[Any] = []
-        try:
-            if recorder.returned is not None:
-                shape, results = ITEM, [recorder.returned]
-            else:
-                shape = take_apart(result, results, objects)
-        except Opaque as what:
-            return self._leave(key, f"it returns {what}")
-        if has_objects(shape):
-            return self._leave(key, "it returns something that is no tensor, number or structure of such")
-        strangers = [t for t in (r() for r in recorder.strange) if t is not None and not any(t is x for x in results)]
-        if strangers or changed:
-            # Tensors from outside nobody told us of, or something made at the first call: known from now on.
-            for t in strangers:
-                self._more[id(t)] = t
-            entry.start_again()
-            strikes = self._strikes[key] = self._strikes.get(key, 0) + 1
-            if (changed and strikes >= _STRIKES) or strikes >= _MISSES:
-                why = f"it changes what it depends on: {changed}" if changed else "it makes tensors that stay"
-                self._leave(key, why)
-            elif changed:
-                entry.guards = Guards(entry.guards.seen.again())
-            return
-        restless = entry.tree.restless(recorder.decisions)
-        if restless is not None:
-            return self._leave(key, f"{restless.how} hands numbers to Python that are different each time "
-                               f"({os.path.basename(restless.line)})")  # fmt: skip
-        recording = Recording(recorder, results)
-        recording.shape = shape
-        entry.add(recording, tensors)
-
-    def _enter(self, key: Any, entry: Entry) -> None:
-        variants = self._kinds.pop(key, [])
-        variants.insert(0, entry)
-        del variants[_VARIANTS:]
-        self._kinds[key] = variants
-        while len(self._kinds) > _KINDS:
-            oldest = next(iter(self._kinds))
-            self._kinds.pop(oldest)
-            self._strikes.pop(oldest, None)
-
-
-def _call_function(owner: Compiled, *args: Any, **options: Any) -> Any:
-    return owner._function(*args, **options)
-
-
-def _state(mode: Mode | None) -> Any:
-    return mode is None or mode.grad, mode is not None and mode.inference, default_dtype()
-
-
-def _sharing(tensors: Sequence[Tensor]) -> Any:
-    """Which tensors are the same, or lie in the same memory and where."""
-    owners = [owner_of(t._array) for t in tensors]
-    ids = [id(o) for o in owners]
-    if len(set(ids)) == len(ids):
-        return None
-    first = [ids.index(i) for i in ids]
-    places = [t._array.__array_interface__["data"][0] - o.__array_interface__["data"][0]
-              for t, o in zip(tensors, owners, strict=True)]  # fmt: skip
-    same = [next(k for k, other in enumerate(tensors) if other is t) for t in tensors]
-    return tuple(first), tuple(places), tuple(same)

@@ -28,12 +28,14 @@ class Source:
     """Where a call finds one of the graph's inputs: among its arguments, in a captured tensor, in the gradient of
     either, or in the tensor either is a view of."""
 
-    __slots__ = ("kind", "value", "what")
+    __slots__ = ("kind", "layout", "path", "value", "what")
 
     def __init__(self, kind: str, what: Any, array: Array, number: int) -> None:
         self.kind = kind  # "argument", "captured", "grad", "base"
         self.what = what
         self.value = leaf("input", number, array.shape, array.dtype)
+        self.layout = array.strides, array.flags.writeable
+        self.path: tuple[Any, ...] = ()  # of a base: how the view in front of it looks at it
 
     def tensor(self, arguments: Sequence[Tensor]) -> Tensor | None:
         """The tensor of this call; None for a gradient or base that is not there."""
@@ -65,7 +67,9 @@ class Graph:
         """The input that is found there."""
         key = (kind, what if kind == "argument" else id(what))
         found = self._by_key.get(key)
-        if found is None or found.value.shape != array.shape or found.value.dtype != array.dtype:
+        if found is None or found.value.shape != array.shape or found.value.dtype != array.dtype or (
+            kind == "grad" and found.layout != (array.strides, array.flags.writeable)
+        ):  # fmt: skip
             found = self._by_key[key] = Source(kind, what, array, len(self.sources))
             self.sources.append(found)
         return found

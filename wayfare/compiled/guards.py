@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from abc import get_cache_token
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from wayfare.graph.epoch import EPOCH
 class Guards:
     """A snapshot of what a function can see. `holds()` says whether it is still so, `why()` what is not."""
 
-    holds: Callable[[], bool]
+    holds: Callable[..., bool]  # with `look=False`, only what can be told at once
 
     def __init__(self, seen: Reach) -> None:
         self._take(seen)
@@ -28,9 +29,9 @@ class Guards:
         self.seen = seen
         self._reason = ""
         live = [place for place in seen.places if place.live]
-        self._outside = [place for place in live if not place.in_module]
-        self._inside = [place for place in live if place.in_module]
-        self._modules = _module_groups(self._inside)
+        self._outside = [place for place in live if not _by_epoch(place)]
+        # What only our own methods change: registered names and hooks. One number tells whether any of it has changed.
+        self._inside = [place for place in live if _by_epoch(place)]
         self._values: dict[str, Any] = {}
         self.holds = self._generate() if seen.unguardable is None else self._never
 
@@ -51,6 +52,12 @@ class Guards:
         """What the function itself changed while it ran, in words; empty if nothing."""
         return "" if self.holds() else self._reason
 
+    def replaced(self) -> list[Place]:
+        """The attributes, globals and cells that hold something else now."""
+        return [place for place in self.seen.places if place.live and place.same_now() is not True
+                and ((place.kind == "item" and isinstance(place.holder, dict))
+                     or (place.kind, place.key) == ("attribute", "cell_contents"))]  # fmt: skip
+
     def describe(self) -> list[str]:
         """What is guarded, one entry a place."""
         shown = dict.fromkeys(place.path.called() for place in self.seen.places if place.how is not HINT)
@@ -64,15 +71,15 @@ class Guards:
         # Weak, so that guards go away with the last who uses them.
         modules, slow = weakref.WeakMethod(self._modules_hold), weakref.WeakMethod(self._look)
         values.update(EPOCH=EPOCH, epoch=self.seen.epoch, modules=modules, slow=slow, is_=operator.is_,
-                      array_content=array_content)  # fmt: skip
+                      array_content=array_content, get_cache_token=get_cache_token)  # fmt: skip
         tests = [self._test(number, place) for number, place in enumerate(self._outside)]
         if self._inside:
             tests.append("(EPOCH[0] == epoch or modules()())")
         # Python's compiler recurses over long chains, so they are cut.
         chains = [" and ".join(tests[i : i + 50]) for i in range(0, len(tests), 50)]
-        nested = "".join(f"        if not ({chain}):\n            return slow()()\n" for chain in chains)
-        source = f"def holds():\n    try:\n{nested}        return True\n"
-        source += "    except Exception:\n        return slow()()\n"
+        nested = "".join(f"        if not ({chain}):\n            return look and slow()()\n" for chain in chains)
+        source = f"def holds(look=True):\n    try:\n{nested}        return True\n"
+        source += "    except Exception:\n        return look and slow()()\n"
         exec(compile(source, "<wayfare guards>", "exec"), values)
         return values.pop("holds")  # type: ignore[no-any-return]
 
@@ -88,29 +95,34 @@ class Guards:
                 return f"{holder}[{key}] is {value}"
             case "attribute":
                 return f"{holder}.{place.key} is {value}"
+            case "weak":
+                return f"{holder}().{place.key} is {value}"
             case "length":
                 return f"len({holder}) == {place.value}"
-            case "keys":
+            case "keys" | "names":
                 self._values[value] = list(place.value)
                 return f"[*{holder}] == {value}"
             case "elements":
                 return f"len({holder}) == {len(place.value)} and all(map(is_, {holder}, {value}))"
+            case "present":
+                return f"{place.key!r} in {holder}"
             case "absent":
                 return f"{place.key!r} not in {holder}"
+            case "unset":
+                return f"not hasattr({holder}, {place.key!r})"
+            case "abc":
+                return f"get_cache_token() == {value}"
         return f"array_content({holder}) == {value}"
 
     def _modules_hold(self) -> bool:
         """Are the modules as they were, though the epoch is another one? Then it is the one to be remembered."""
         epoch = EPOCH[0]
-        for held, size, pick, values in self._modules:
-            if len(held) != size or not all(map(operator.is_, pick(held), values)):
-                return False
-        if not all(place.same_now() for place in self._inside if place.kind not in ("item", "length")):
+        if not all(place.same_now() for place in self._inside):
             return False
         self._values["epoch"] = epoch
         return True
 
-    def _never(self) -> bool:
+    def _never(self, look: bool = True) -> bool:
         self._reason = f"it cannot be guarded: {self.seen.unguardable}"
         return False
 
@@ -129,13 +141,12 @@ class Guards:
                 self._reason = _sentence(place)
                 return False
             closer = closer or same is None
-            if same is None and place.kind != "length":
+            if same is None and place.kind not in ("length", "names", "present"):
                 break  # Another container stands here: the places in the old one tell nothing any more.
         if closer:
             return self._compare(self.seen.again())
         for number, place in enumerate(self._outside):  # equal leaves took the places of leaves
-            self._values[f"v{number}"] = list(place.value) if place.kind == "keys" else place.value
-        self._modules = _module_groups(self._inside)
+            self._values[f"v{number}"] = list(place.value) if place.kind in ("keys", "names") else place.value
         self._values["epoch"] = epoch
         return True
 
@@ -184,20 +195,5 @@ def _sentence(place: Place) -> str:
     return place.sentence(found)
 
 
-def _module_groups(places: list[Place]) -> list[tuple[Any, int, Callable[[Any], Any], tuple[Any, ...]]]:
-    """The attributes of each module: where they lie, how many there are, a way to those that matter, their values."""
-    by_holder: dict[int, list[Place]] = {}
-    sizes = {id(place.holder): place.value for place in places if place.kind == "length"}
-    sizes |= {id(place.holder): len(place.value) for place in places if place.kind == "keys"}
-    for place in places:
-        if place.kind == "item":
-            by_holder.setdefault(id(place.holder), []).append(place)
-    groups: list[tuple[Any, int, Callable[[Any], Any], tuple[Any, ...]]] = []
-    for number, found in by_holder.items():
-        keys = [place.key for place in found]
-        pick = operator.itemgetter(*keys, keys[0])  # of two keys or more it gives a tuple
-        values = (*(place.value for place in found), found[0].value)
-        groups.append((found[0].holder, sizes[number], pick, values))
-    return groups
-
-
+def _by_epoch(place: Place) -> bool:
+    return place.in_module and place.kind not in ("item", "length", "names", "present")

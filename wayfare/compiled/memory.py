@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wayfare.backend.cpu import Array
@@ -36,10 +37,9 @@ class Memory:
 class Known:
     """An array that was met: its memory, the way it looks at it, and the value it had when last used."""
 
-    __slots__ = ("array", "memory", "number", "path", "value", "version")
+    __slots__ = ("array", "memory", "path", "value", "version")
 
-    def __init__(self, number: int, array: Any, memory: Memory, path: Path, value: Value) -> None:
-        self.number = number  # in the order in which arrays were met
+    def __init__(self, array: Any, memory: Memory, path: Path, value: Value) -> None:
         self.array = array
         self.memory = memory
         self.path = path
@@ -56,7 +56,6 @@ class Arrays:
         self._known: dict[int, Known] = {}
         self._owners: dict[int, Any] = {}
         self.memories: list[Memory] = []
-        self.count = 0
 
     def find(self, array: Array) -> Known | None:
         """What is known of an array."""
@@ -68,6 +67,10 @@ class Arrays:
         owner = owner_of(array)
         found = self._owners.get(id(owner))
         return found is not None and found() is owner
+
+    def owners(self) -> list[Array]:
+        """The arrays that own the memories which are known, as far as they live."""
+        return [owner for known in self._owners.values() if (owner := known()) is not None]
 
     def own(self, array: Array, value: Value, source: Any = None) -> Known:
         """An array with memory of its own."""
@@ -82,11 +85,8 @@ class Arrays:
     def _enter(self, array: Array, memory: Memory, path: Path, value: Value) -> Known:
         key = id(array)
         known = self._known
-        self.count += 1
-        found = known[key] = Known(
-            self.count, weakref.ref(array, lambda _dead: known.pop(key, None) if known.get(key) is found else None),
-            memory, path, value,
-        )  # fmt: skip
+        # No Python runs when the array goes: an exception (Ctrl-C) would be lost there.
+        found = known[key] = Known(weakref.ref(array, partial(known.pop, key)), memory, path, value)
         owner = owner_of(array)
         if id(owner) not in self._owners or self._owners[id(owner)]() is None:
             self._owners[id(owner)] = weakref.ref(owner)

@@ -13,6 +13,9 @@ from wayfare.nn.module import Module
 _OWN = frozenset({"_compiled", "_orig_mod", "_options", "explain"})
 
 
+_get = object.__getattribute__
+
+
 class CompiledModule(Module):
     """What `wf.compile(module)` gives: reading, writing, saving, `train()` and `to()` are the module's own.
 
@@ -31,7 +34,8 @@ class CompiledModule(Module):
         set_(self, "_compiled", Compiled(module, **options))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._compiled(*args, **kwargs)
+        # Past `__getattribute__`, which is Python and takes longer than a small layer has to spare.
+        return _get(self, "_compiled")(*args, **kwargs)
 
     def explain(self, verbose: bool = False) -> Explanation:
         """What is known of its calls: paths, plans and guards, and why calls were recorded again."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.writes import latest_write, tick
+from wayfare.backend.writes import Watch, tick
 from wayfare.compiled.graph import Graph, Source, like
 from wayfare.compiled.memory import Arrays, Known
+from wayfare.compiled.overlap import relations
 from wayfare.fusion.plan import Slot
 from wayfare.fusion.trace import MASKS, Step, Value
 from wayfare.op import REGISTRY, Op
@@ -79,14 +80,19 @@ class Notes:
         self.customs: list[str] = []  # custom Functions that were used
         self.copies_of_parts: dict[int, Any] = {}  # what was taken out by a number in a tensor
         self.code: Any = None  # the function's own code
+        self.witness: Any = None  # who looks at the calls
         self.returned: Tensor | None = None  # the tensor whose one number the function returns
         self.decisions: list[Decision] = []
         self.segment_of: dict[int, int] = {}
         self.steps = 0
+        self._entered: set[int] = set()
+        self.twice: set[int] = set()  # steps that Python has taken more than once: one step in the graph
         self.arrays = Arrays(graph, self._note)
         self.grads: dict[int, GradSlot] = {}
         self.calls: list[tuple[Any, int]] = []  # call-outs, with the segment they were made in
         self.slots: list[Any] = []  # by Slot number: a Draw, or (call-out, number of the update in it)
+        self.may_fail: list[Value] = []  # what was computed by ops that raise an error for some numbers
+        self.read_apart: list[Any] = []  # memories that are also read by a view from outside, as an input of its own
         self.strange: list[Any] = []  # weak references to tensors that nobody told us of
         self.states: dict[int, tuple[Any, tuple[int, int]]] = {}  # generators and their states at the beginning
         self._drawn: dict[Any, int] = {}
@@ -94,26 +100,34 @@ class Notes:
         self._tensors: dict[int, Source] = {}
         self._alive: list[Any] = [arguments]
         self.captured = captured
+        self.seen_arrays: list[Any] = []  # NumPy arrays that the function sees
         self._by_array = {id(t._array): t for t in (*captured.values(), *reversed(arguments))}
+        outside = list({id(t): t for t in (*captured.values(), *arguments)}.values())
+        self._overlapping = {place for a, b, *_ in relations(outside, [id(t) for t in outside]) for place in (a, b)}
         for number, t in enumerate(arguments):
             if id(t) not in self._tensors:
                 self._tensors[id(t)] = graph.source("argument", number, t._array)
         self.met: dict[int, tuple[Source, Tensor]] = {}
         # Tensors from outside as they were when first met: (tensor, array, edge, requires a gradient).
         self.entered: list[tuple[Tensor, Array, Any, bool]] = []
-        self._writes = latest_write[0]
+        self._writes = Watch()
 
     # -- modes
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Run without this executor."""
+        """Run without this executor, and without anybody looking at the calls: what happens inside is ours."""
         mode = STATE.mode
         set_mode(None if mode is None else mode.replace(executor=None))
         try:
-            yield
+            with self.unseen():
+                yield
         finally:
             set_mode(mode)
+
+    def unseen(self) -> AbstractContextManager[None]:
+        """What happens inside is ours: nobody need look at the calls."""
+        return nullcontext() if self.witness is None else self.witness.away()
 
     def give_up(self, reason: str) -> None:
         """Say that this call cannot be replayed. It goes on to its end, but nothing more is entered."""
@@ -161,15 +175,22 @@ class Notes:
         self.met[id(source)] = (source, t)
         self.entered.append((t, array, t._edge, t._requires_grad))
         self._tensors[id(t)] = source
-        if t._view is None:
+        base = t._view.base if t._view is not None else None
+        known_base = self.arrays.find(base._array) if base is not None else None
+        if t._view is None or base is None or (known_base is None and id(t) not in self._overlapping):
+            # Also a view, if nobody else looks at what it shows: where it lies may be elsewhere at the next call.
             return self.arrays.own(array, source.value, source)
-        base = t._view.base
-        known_base = self.arrays.find(base._array)
         if known_base is None:
-            known_base = self._enter_source(self.graph.source("base", source, base._array), base)
+            shown = self.graph.source("base", source, base._array)
+            shown.path = t._view.path
+            known_base = self._enter_source(shown, base)
+        # A plan that writes to the base must not read the view from memory: it takes it out of the base's value. One
+        # that requires a gradient is an input of its own, and then nothing may be written there.
         value = source.value
-        if known_base.memory.version:
+        if known_base.memory.version or not t._requires_grad:
             value = self.arrays.look(known_base.memory.value, known_base.path + t._view.path)
+        else:
+            self.read_apart.append(known_base.memory)
         return self.arrays.view(array, value, known_base, t._view.path)
 
     def _enter_made(self, t: Tensor) -> Known:
@@ -200,6 +221,9 @@ class Notes:
         if "key" in attrs:
             attrs = {**attrs, "key": self._slot_of(attrs["key"])}
         outputs = self.graph.step(op, values, attrs, made, cut)
+        if not self.passing and id(outputs[0].step) in self._entered:
+            self.twice.add(id(outputs[0].step))
+        self._entered.add(id(outputs[0].step))
         self._note(outputs[0].step)
         return outputs
 

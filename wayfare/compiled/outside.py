@@ -1,35 +1,45 @@
 """A compiled call as one node of the graph outside: its gradient is a plan of its own.
 
-What that plan needs of the call is computed with the results and kept by the node. Where the gradient is itself to be
-differentiated, the steps run once more, op by op, on tensors.
+What that plan needs of the call is computed with the results and kept by the node. There is a plan for each set of
+results that gradients came for, and of inputs that they are asked of. Where the gradient is itself to be
+differentiated, or a result is computed from another whose gradient is asked for, the node becomes those it stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from wayfare.autograd.backward import grad as gradients_of
 from wayfare.backend.cpu import Array
-from wayfare.backend.writes import latest_write, tick, version, version_at
-from wayfare.compiled.graph import Graph, Source
-from wayfare.compiled.notes import RETOLD
+from wayfare.backend.writes import tick
+from wayfare.compiled.arrived import Arrived
+from wayfare.compiled.call_node import CallNode, Kept
+from wayfare.compiled.graph import Graph, Source, like
+from wayfare.compiled.history import History, date_back
+from wayfare.compiled.passes import Visit
 from wayfare.compiled.recording import Recording
 from wayfare.compiled.tree import rebased
-from wayfare.eager import apply, tensor_ops
-from wayfare.errors import GraphError, InPlaceError
+from wayfare.eager import record_one
+from wayfare.errors import GraphError
 from wayfare.fusion.counting import traced_flops
-from wayfare.fusion.plan import Plan, Slot
-from wayfare.fusion.trace import Step, Value, in_order
+from wayfare.fusion.plan import Plan
+from wayfare.fusion.trace import Value, in_order
 from wayfare.graph.node import Node
-from wayfare.op import Op, gradient_only
+from wayfare.graph.walk import split_edge
+from wayfare.op import REGISTRY, Op, gradient_only
 from wayfare.site import user_frame
+from wayfare.state import changed_mode
 from wayfare.tensor import Tensor, wrap
 
 # Gradients up to so many bytes are copied where that saves a second plan.
 _SMALL = 1 << 16
+# Sets of results with a gradient and of inputs asked for that are remembered.
+_PARTS = 16
+_CLONE = REGISTRY["clone"]
 
 
 def _record_of(name: str, rule: Any) -> Op:
@@ -43,92 +53,191 @@ class Gradient:
         self.recording = recording
         self.graph = graph
         self.name = name
-        self.plan: Plan | None = None
-        # Where each input of the plan comes from: (0, number of a saved value), (1, of a seed), (2, key of a source).
-        self._inputs: list[tuple[int, int]] = []
         self.sources = [source for source, _ in recording.slopes]
         # All inputs that the gradient may be computed from when it is differentiated again.
         self.given = recording.sources
+        self.wanted = [v for v, needs in zip(recording.made, recording.made_needs, strict=True) if needs]
+        self.outs = tuple([(tuple(v.shape), v.dtype) for v in self.wanted])
+        self.saved_at = {v: i for i, v in enumerate(recording.saved)}
+        self.made_at = {v: i for i, v in reversed(list(enumerate(recording.made)))}
+        # For each saved value the result that has it, if one does.
+        self.shared = [self.made_at.get(v) for v in recording.saved]
+        self.by_value = {source.value: source for source in self.given}
+        self._parts: dict[Any, Part] = {}
         self.op = _record_of(name, self._rule)
         self.op.work = self._work
 
-    def node(self, arguments: Sequence[Tensor], saved: Sequence[Array], given: Sequence[Any], above: int = 2) -> Node:
+    def node(
+        self, arguments: Sequence[Tensor], made: Sequence[Array], saved: Sequence[Array], given: Sequence[Any],
+        above: int = 2,
+    ) -> CallNode:  # fmt: skip
         """The node of a call, whose line is to be looked for from so many frames above on."""
-        node = Node()
+        node = CallNode()
         node.op = self.op
         node.attrs = {}
+        node.gradient = self
+        node.results = ()
+        node.shape, node.dtype = self.outs[0]
         tensors = [source.tensor(arguments) for source in self.sources]
         node.edges = tuple([(t._edge or t) if t is not None and t._requires_grad else None for t in tensors])
         node.number = tick()
-        node.kept = (_Kept(self, arguments, saved, given, node.number),)
+        node._kept = kept = Kept(self, arguments, made, saved, given, node.number)
         node.extras = None
         frame = user_frame(above)
         node.code = frame.f_code if frame is not None else None
         node.offset = frame.f_lasti if frame is not None else 0
+        kept.edges, kept.line = node.edges, (node.code, node.offset)
         return node
 
     def _work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
         """The arithmetic of the call: that of the ops recorded."""
         return traced_flops(self.recording.made)
 
-    def _rule(self, m: Any, needs: tuple[bool, ...], g: Any, kept: _Kept) -> list[Any]:
-        kept.check(self.name)
-        grads = list(g) if g.__class__ is tuple else [g]
-        made: list[Any] = self._by_ops(grads, kept) if m.differentiable else self._by_plan(grads, kept)
-        return [x if wanted else None for x, wanted in zip(made, needs, strict=True)]
+    def _rule(self, m: Any, needs: tuple[bool, ...], g: Any, kept: Kept) -> list[Any]:
+        arrived = tuple([x is not None for x in g])
+        part = self._part(arrived, needs)
+        kept.check(part)
+        kept.last = arrived, part.keeping
+        return self._by_ops(g, needs, kept) if m.differentiable else self._by_plan(part, g, kept)
+
+    def _part(self, arrived: tuple[bool, ...], needs: tuple[bool, ...]) -> Part:
+        found = self._parts.get((arrived, needs))
+        if found is None:
+            if len(self._parts) >= _PARTS:
+                self._parts.pop(next(iter(self._parts)))
+            found = self._parts[arrived, needs] = Part(self.recording, arrived, needs)
+        return found
+
+    # -- what a node must keep
 
     @cached_property
     def reads(self) -> list[tuple[int, Source]]:
-        """The sources whose arrays the gradient reads, by their keys."""
-        by_value = {source.value: source for source in self.given}
+        """The sources whose arrays the gradient reads, or whose memory has what was kept, by their keys."""
         targets = [value for _, value in self.recording.slopes]
         stop = {id(v.step) for v in self.recording.saved}
-        found = [by_value[step.outputs[0]] for step in in_order(targets, stop)
-                 if step.op is None and step.outputs[0] in by_value and id(step) not in stop]  # fmt: skip
-        return [(id(source), source) for source in found]
+        found = {id(self.by_value[step.outputs[0]]): self.by_value[step.outputs[0]] for step in in_order(targets, stop)
+                 if step.op is None and step.outputs[0] in self.by_value and id(step) not in stop}  # fmt: skip
+        homes = [home for homes in self.recording.homes.values() for home in homes]
+        found |= {id(home): home for home in homes if isinstance(home, Source)}
+        return list(found.items())
+
+    @cached_property
+    def shown(self) -> list[int]:
+        """The numbers of the results that show what was kept."""
+        return sorted({home for homes in self.recording.homes.values() for home in homes if isinstance(home, int)})
 
     @cached_property
     def passing(self) -> list[Source]:
         """The sources that are not where they were when the call is over: gradients, and what views are of."""
         return [source for source in self.given if source.kind not in ("argument", "captured")]
 
-    def _by_plan(self, grads: Sequence[Any], kept: _Kept) -> list[Array]:
-        seeds = [np.zeros(v.shape, v.dtype) if x is None else _in_rows(np.asarray(x))
-                 for v, x in zip(self.recording.seeds, grads, strict=True)]  # fmt: skip
-        if self.plan is None:
-            targets = [value for _, value in self.recording.slopes]
-            inputs, leaves, values = rebased(targets, self.recording.saved, self.graph)
+    @cached_property
+    def keeping(self) -> frozenset[int]:
+        """The steps whose nodes keep anything."""
+        return keeping(self.recording, self.recording.visits)
+
+    @cached_property
+    def nested(self) -> bool:
+        """Is a result computed from another?"""
+        return len(self.wanted) > 1 and any(
+            other is not v and id(v.step) in steps
+            for other in self.wanted for steps in ({id(step) for step in in_order([other])},)
+            for v in self.wanted if v.step.op is not None
+        )  # fmt: skip
+
+    # -- by a plan
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that was made last."""
+        return next((part.plan for part in reversed(self._parts.values()) if part.plan is not None), None)
+
+    def _by_plan(self, part: Part, grads: Sequence[Any], kept: Kept) -> list[Any]:
+        if not part.values:
+            return [None] * len(self.sources)
+        seeds = [None if x is None else _in_rows(np.asarray(x)) for x in grads]
+        if part.plan is None:
+            inputs, leaves, values = rebased(part.values, self.recording.saved, self.graph)
             places: dict[Any, tuple[int, int]] = {v: (0, i) for i, v in enumerate(self.recording.saved)}
             places |= {v: (1, i) for i, v in enumerate(self.recording.seeds)}
-            self._inputs = [places[where] if isinstance(where, Value) else (2, id(where)) for where in inputs]
-            self.plan = Plan(f"{self.name}_backward", leaves, values, [], kept.arrays_for(self._inputs, seeds))
-        return self.plan.run(kept.arrays_for(self._inputs, seeds), kept.given)
+            part.inputs = [places[where] if isinstance(where, Value) else (2, id(where)) for where in inputs]
+            part.plan = Plan(f"{self.name}_backward", leaves, values, [], kept.arrays_for(part.inputs, seeds))
+        made = part.plan.run(kept.arrays_for(part.inputs, seeds), kept.given)
+        found: list[Any] = [None] * len(self.sources)
+        for i, array in zip(part.places, made, strict=True):
+            found[i] = array
+        return found
 
-    def _by_ops(self, grads: list[Any], kept: _Kept) -> list[Tensor]:
-        """The gradient on tensors, from the inputs, so that it can be differentiated again."""
-        recording = self.recording
-        if recording.customs:
-            raise GraphError(
-                f"backward: {self.name} was compiled, and uses the custom Function {recording.customs[0]}: the "
-                "gradient of its gradient would need that Function's own rule once more",
-                fix="Call the function without wf.compile where second derivatives are wanted.",
-            )
-        known: dict[Value, Any] = {}
-        saved = dict(zip(recording.saved, kept.saved, strict=True))
-        for source in self.given:
-            t = kept.tensor(source)
+    # -- by single nodes
+
+    def _by_ops(self, grads: Sequence[Any], needs: Sequence[bool], kept: Kept) -> list[Any]:
+        """The gradient on tensors, so that it can be differentiated again."""
+        self._refuse_customs()
+        with changed_mode(grad=True):
+            # How the inputs came about is not for this pass to go into: they get their history back afterwards.
+            cut = [None if edge is None else _without_history(source) for source, edge in
+                   zip(self.sources, kept.edges, strict=True)]  # fmt: skip
+            edges = {source.value: t._edge for source, t in zip(self.sources, cut, strict=True) if t is not None}
+            here = [i for i, x in enumerate(grads) if x is not None]
+            made = self._history(edges, kept).tensors([self.wanted[i] for i in here])
+            pairs = [(t, grads[i]) for i, t in zip(here, made, strict=True) if t._requires_grad]
+            asked = [t for t, need in zip(cut, needs, strict=True) if need and t is not None]
+            found = iter(gradients_of(
+                [t for t, _ in pairs], asked, [g for _, g in pairs], create_graph=True, allow_unused=True
+            ) if pairs and asked else [None] * len(asked))  # fmt: skip
+        for t, edge in zip(cut, kept.edges, strict=True):
             if t is not None:
-                values = saved.get(source.value)  # as they were before the call wrote over them
-                known[source.value] = t if values is None else _retold(wrap(values), t)
-        for v, x in zip(recording.seeds, grads, strict=True):
-            known[v] = wrap(np.zeros(v.shape, v.dtype)) if x is None else x
-        targets = [value for _, value in recording.slopes]
-        for step in in_order(targets, {id(v.step) for v in known}):
-            if not all(v in known for v in step.outputs):
-                cut = self.graph.cuts.get(step.outputs[0], ())
-                made = _run(step, known, kept.given, cut)
-                known.update(zip(step.outputs, made, strict=True))
-        return [known[v] for v in targets]
+                t._edge.edges = (edge,)
+        return [next(found) if need and t is not None else None for t, need in zip(cut, needs, strict=True)]
+
+    def unroll(self, node: CallNode, kept: Kept) -> None:
+        """Put the nodes that a node stands for in its place."""
+        self._refuse_customs()
+        edges = {source.value: edge for source, edge in zip(self.sources, kept.edges, strict=True) if edge is not None}
+        freed = {id(step) for step in in_order([self.wanted[i] for i in kept.spent])}
+        history = self._history(edges, kept, freed)
+        made = history.tensors(self.wanted)
+        date_back(history.nodes, node.number)
+        node.op, node.edges = _PASSED_ON, tuple([t._edge for t in made])
+        for reference, t in zip(node.results, made, strict=True):
+            result = reference()
+            if result is not None and t._edge is not None and split_edge(result._edge)[0] is node:
+                result._edge = t._edge
+
+    def _history(self, edges: dict[Value, Any], kept: Kept, freed: Container[int] = ()) -> History:
+        return History(self.graph, kept.array_of, edges, kept.given, kept.line, freed)
+
+    def _refuse_customs(self) -> None:
+        if self.recording.customs:
+            raise GraphError(
+                f"backward: {self.name} was compiled, and uses the custom Function {self.recording.customs[0]}: the "
+                "gradient of its gradient, or of a result inside it, would need that Function's own rule once more",
+                fix="Call the function without wf.compile where such gradients are wanted.",
+            )
+
+
+class Part:
+    """The gradient for some results that gradients came for, of some inputs."""
+
+    def __init__(self, recording: Recording, arrived: tuple[bool, ...], needs: tuple[bool, ...]) -> None:
+        part = Arrived(recording.seeds, arrived, [value for _, value in recording.slopes], needs)
+        self.values = [v for v in part.values if v is not None]
+        self.places = [i for i, v in enumerate(part.values) if v is not None]
+        self.keeping = keeping(recording, part.steps)
+        # The nodes on the way back, each with its step and where what it keeps can be seen.
+        self.way: list[tuple[int, Visit, list[int | Source]]] = [
+            (step, visit, [home for memory in visit.reads for home in recording.homes.get(id(memory), ())])
+            for step in reversed(part.steps) for visit in recording.visits.get(step, ())
+        ]  # fmt: skip
+        self.homes = list({home: None for _, _, homes in self.way for home in homes})
+        self.plan: Plan | None = None
+        # Where each input of the plan comes from: (0, number of a saved value), (1, of a seed), (2, key of a source).
+        self.inputs: list[tuple[int, int]] = []
+
+
+def keeping(recording: Recording, steps: Any) -> frozenset[int]:
+    """Those of the steps whose nodes keep more than shapes."""
+    return frozenset(step for step in steps if any(not visit.again for visit in recording.visits.get(step, ())))
 
 
 def _in_rows(gradient: Array) -> Array:
@@ -138,71 +247,16 @@ def _in_rows(gradient: Array) -> Array:
     return np.ascontiguousarray(gradient)
 
 
-def _retold(values: Tensor, history: Tensor) -> Tensor:
-    """The values of the one with the history of the other."""
-    return history + (values - history).detach() if history.requires_grad else values
+def _without_history(source: Source) -> Tensor:
+    """A tensor in the place of an input, whose numbers are not there."""
+    given, copy = (wrap(like(source.value.shape, source.value.dtype)) for _ in range(2))
+    given._requires_grad = True
+    record_one(_CLONE, (given,), [given._array], copy, {})
+    copy._edge.edges = (None,)
+    return copy
 
 
-def _run(step: Step, known: dict[Value, Any], given: Sequence[Any], cut: tuple[bool, ...]) -> Sequence[Tensor]:
-    """One step on tensors."""
-    if step.op is None:
-        kind, what = step.leaf
-        return (wrap(np.asarray(what, step.outputs[0].dtype) if kind == "number" else np.array(what)),)
-    inputs = tuple(known[v] for v in step.inputs)
-    if cut:
-        inputs = tuple(t.detach() if end else t for t, end in zip(inputs, cut, strict=True))
-    attrs = {k: given[v.number] if v.__class__ is Slot else v for k, v in step.attrs.items()}
-    made: Any
-    if step.op is RETOLD:
-        made = _retold(*inputs)
-    elif step.op.family == "vjp":
-        assert step.op.formula is not None
-        made = step.op.formula(tensor_ops, *inputs, **attrs)
-    else:
-        made = apply(step.op, inputs, attrs)
-    return made if isinstance(made, (tuple, list)) else (made,)
-
-
-class _Kept:
-    """What a node keeps of its call: values for the plan, the tensors it was given, and its random keys."""
-
-    __slots__ = ("_arguments", "_arrays", "_passing", "_time", "given", "saved")
-
-    def __init__(
-        self, gradient: Gradient, arguments: Sequence[Tensor], saved: Sequence[Array], given: Sequence[Any], time: int
-    ) -> None:
-        self.saved, self.given = saved, tuple(given)
-        self._arguments = tuple(arguments)
-        self._passing = {id(source): source.tensor(arguments) for source in gradient.passing}
-        self._arrays: dict[int, Array] = {}
-        for key, source in gradient.reads:
-            t = source.tensor(arguments)
-            if t is not None:
-                self._arrays[key] = t._array
-        self._time = time
-
-    def tensor(self, source: Source) -> Tensor | None:
-        """The tensor that the call found there."""
-        key = id(source)
-        return self._passing[key] if key in self._passing else source.tensor(self._arguments)
-
-    def arrays_for(self, places: Sequence[tuple[int, int]], seeds: Sequence[Array]) -> list[Array]:
-        """The arrays for a plan: of saved values, of seeds, of sources."""
-        held = (self.saved, seeds, self._arrays)
-        return [held[kind][at] for kind, at in places]
-
-    def check(self, name: str) -> None:
-        """Refuse to compute a gradient from what was written in place since."""
-        if latest_write[0] <= self._time:
-            return
-        for array in self._arrays.values():
-            now, then = version(array), version_at(array, self._time)
-            if now != then:
-                raise InPlaceError(
-                    f"{name}: a tensor it was given was written in place since, so its gradient cannot be computed: it "
-                    f"is at version {now}, expected version {then}",
-                    fix="Write to a .clone(), or use the form of the op without the underscore.",
-                )
+_PASSED_ON = gradient_only("compiled", lambda m, needs, g, kept: list(g), "CompiledBackward")
 
 
 @lru_cache

@@ -1,4 +1,9 @@
-"""The backward pass of a recording: the engine's own rules on real arrays, each node entered as one step."""
+"""The backward pass of a recording: the engine's own rules on real arrays, each node entered as one step.
+
+The backward of a custom Function is entered step by step, between two marks: `ARRIVES` around each gradient it is
+given, `LEAVES` around each it gives. They say what the function is given, and whether it is called at all, where only
+some gradients come (see arrived.py).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wayfare.autograd.engine import by_rule, call_post_hooks, call_pre_hooks, unpack
+from wayfare.autograd.engine import by_rule, call_post_hooks, call_pre_hooks
+from wayfare.autograd.function import FunctionCtx
+from wayfare.autograd.kept import is_made_again, kept_arrays, unpack
 from wayfare.autograd.leaves import Leaves, call_hook
 from wayfare.backend.fold_native import sum_to
 from wayfare.backend.rows import Rows
 from wayfare.compiled.graph import like
+from wayfare.compiled.memory import Memory
 from wayfare.fusion.vjp import vjp_inputs, vjp_op
 from wayfare.graph.node import Node
-from wayfare.op import REGISTRY, raw_ops
+from wayfare.op import REGISTRY, Op, raw_ops
 from wayfare.spec import Spec, float32, spec_of
 from wayfare.tensor import Tensor
 
@@ -22,6 +30,30 @@ if TYPE_CHECKING:
     from wayfare.compiled.recorder import Recorder
 
 _ADD = REGISTRY["add"]
+
+
+def _mark(name: str) -> Op:
+    return Op(
+        name=name, family="movement", forward=lambda x, *_: x, infer=lambda x, *_: x, vjp=None,
+        batch=lambda m, size, inputs, batched, attrs: inputs[0], samples=lambda rng: (), reference=lambda x, *_: x,
+        formula=lambda m, x, *_: x,
+    )  # fmt: skip
+
+
+# A gradient that a custom Function is given; and (gradient, *those it was given) one that it gives.
+ARRIVES, LEAVES = _mark("arrives"), _mark("leaves")
+
+
+class Visit:
+    """A node that a pass went through: what it keeps for its gradient, and whether it can do without."""
+
+    __slots__ = ("again", "code", "custom", "grad_name", "name", "offset", "reads")
+
+    def __init__(self, node: Node, reads: list[Memory]) -> None:
+        self.name, self.grad_name, self.code, self.offset = node.op.name, node.name(), node.code, node.offset
+        self.custom = node.op.family == "custom"
+        self.reads = reads  # the memory of what it keeps
+        self.again = is_made_again(node)  # it keeps shapes only, so it can be gone through any number of times
 
 
 class RecordedPass:
@@ -37,6 +69,8 @@ class RecordedPass:
         self.bare = bare  # without the hooks of tensors from outside: who asks for this pass will call them
         self.pending: dict[Node, list[Any]] = {}
         self.heap: list[tuple[int, Node]] = []
+        # Of a bare pass: the nodes it went through, by the steps they became.
+        self.visits: dict[int, list[Visit]] = {}
 
     def run(self, roots: list[tuple[Any, Any]]) -> None:
         """Send gradients from the roots (edge, array) to the leaves or to what is captured."""
@@ -76,7 +110,10 @@ class RecordedPass:
         if node.extras is not None and node.extras.pre_hooks:
             g = call_pre_hooks(node, g, False)
         kept = unpack(node, False)
-        found = [_dense(x) for x in by_rule(node, raw_ops, g, kept, edges)]
+        if self.bare and node.op.family == "custom":
+            found = self._marked(node, g, kept, edges)
+        else:
+            found = [_dense(x) for x in by_rule(node, raw_ops, g, kept, edges)]
         if node.op.family != "custom":
             came = [x if there is not None else None for x, there in zip(g if several else (g,), arrived, strict=True)]
             self._enter(node, came, kept, edges, found)
@@ -87,13 +124,44 @@ class RecordedPass:
             if edge is not None and x is not None:
                 self._send(edge, x, leaves)
 
+    def _marked(self, node: Node, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
+        """The backward of a custom Function, between marks."""
+        recorder, several = self.recorder, node.outs is not None
+        given = [x if x is None else x.view() for x in (g if several else (g,))]
+        came = []
+        with recorder.entering() as going:
+            if going:
+                for x, old in zip(given, g if several else (g,), strict=True):
+                    if x is not None:
+                        came.append(recorder.array_value(old))
+                        recorder.enter(ARRIVES, came[-1:], {}, (x,))
+        ctx, reads = kept[0], []
+        if isinstance(ctx, FunctionCtx):
+            reads = [s.array for s in ctx._saved or () if s is not None and s.array is not None]
+            ctx._looked = False
+        found = [_dense(x) for x in by_rule(node, raw_ops, tuple(given) if several else given[0], kept, edges)]
+        visit = Visit(node, self._memories(reads if isinstance(ctx, FunctionCtx) and ctx._looked else ()))
+        with recorder.entering() as going:
+            if going:
+                for i, x in enumerate(found):
+                    if x is not None and edges[i] is not None:
+                        found[i] = x.view()
+                        recorder.enter(LEAVES, (recorder.array_value(x), *came), {}, (found[i],))
+                        self._note(found[i], visit)
+        return found
+
+    def _note(self, made: Any, visit: Visit) -> None:
+        self.visits.setdefault(id(self.recorder.array_value(made).step), []).append(visit)
+
+    def _memories(self, arrays: Any) -> list[Memory]:
+        found = [self.recorder.arrays.find(array) for array in arrays]
+        return [known.memory for known in found if known is not None]
+
     def _looked_at(self, node: Node, arrived: list[Any]) -> list[Any]:
         """The gradients of a node's outputs after the hooks of those tensors; None for one that got none."""
         recorder, grads = self.recorder, list(arrived)
         extras = node.extras
-        if extras is not None and self.bare and (extras.tensor_hooks or extras.pre_hooks or extras.post_hooks):
-            recorder.give_up("hooks that it registers are called when somebody outside asks for a gradient")
-        elif extras is not None:
+        if extras is not None and not self.bare:
             for number, hooks in extras.tensor_hooks.items():
                 for hook in list(hooks.values()):
                     if grads[number] is not None:
@@ -128,6 +196,8 @@ class RecordedPass:
                                   [edge is None for edge in node.edges])  # fmt: skip
                 step = vjp_op(op, needs, tuple(x is not None for x in g), given, node.specs, inputs)
                 recorder.enter(step, values, node.attrs, [grads[i] for i in given], None, tuple(cuts))
+                if self.bare:
+                    self._note(grads[given[0]], Visit(node, self._memories(kept_arrays(node))))
 
     def _send(self, edge: Any, g: Any, leaves: RecordedLeaves) -> None:
         if isinstance(edge, Tensor):
@@ -165,7 +235,7 @@ class RecordedLeaves(Leaves):
         recorder = self._recorder
         old = leaf.grad
         if old is None:
-            leaf.grad = recorder.copied(g)
+            leaf.grad = recorder.copied(g, leaf._array)
         elif old._edge is not None or not old._array.flags.writeable:
             leaf.grad = recorder.copied(added(recorder, old._array, g))
         else:

@@ -10,6 +10,7 @@ import math
 import pathlib
 import re
 import types
+from abc import get_cache_token
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class Place:
     def __init__(
         self, kind: str, holder: Any, key: Any, value: Any, path: Path, live: bool = True, in_module: bool = False
     ) -> None:
-        self.kind = kind  # item, attribute, length, keys, elements, absent, array
+        self.kind = kind  # item, attribute, weak (an attribute of what a weak reference holds), length, keys, …
         self.holder = holder
         self.key = key
         self.value = value
@@ -119,12 +120,18 @@ class Place:
                 return self.holder[self.key]
             case "attribute":
                 return getattr(self.holder, self.key)
+            case "weak":
+                return getattr(self.holder(), self.key)
             case "length":
                 return len(self.holder)
-            case "keys" | "elements":
+            case "keys" | "names" | "elements":
                 return tuple(self.holder)
-            case "absent":
+            case "absent" | "present":
                 return self.key in self.holder
+            case "unset":
+                return hasattr(self.holder, self.key)
+            case "abc":
+                return get_cache_token()
         return array_content(self.holder)
 
     def same_now(self) -> bool | None:
@@ -152,7 +159,7 @@ class Place:
             return type(found) is type(self.value)
         if self.how is not LEAF:
             return False
-        if self.kind in ("keys", "elements"):
+        if self.kind in ("keys", "names", "elements"):
             return len(found) == len(self.value) and all(
                 a is b or (is_leaf(a) and same_leaf(a, b)) for a, b in zip(self.value, found, strict=True)
             )
@@ -161,11 +168,11 @@ class Place:
     def sentence(self, found: Any) -> str:
         """What changed, in words."""
         name = self.path.called()
-        if self.kind == "absent":
+        if self.kind in ("absent", "unset"):
             return f"{name} exists now"
         if self.kind == "array":
             return f"the array {name} has other values now"
-        if self.kind in ("keys", "elements", "length"):
+        if self.kind in ("keys", "names", "elements", "length"):
             return _sequence_sentence(name, self.value, found)
         if self.key == "training" and isinstance(found, bool):
             owner = str(self.path).removesuffix(".training")

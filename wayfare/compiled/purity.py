@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.site import whole_path
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = _PACKAGE + "demo" + os.sep  # written as a user would write it
 _PATHS = sysconfig.get_paths()
@@ -24,6 +26,7 @@ _STANDARD = tuple({os.path.abspath(_PATHS[key]) + os.sep for key in ("stdlib", "
 _NUMERIC = tuple(os.path.dirname(os.path.abspath(np.__file__)).removesuffix("numpy") + name + os.sep
                  for name in ("numpy", "scipy"))  # fmt: skip
 
+_KNOWN = frozenset({"numpy", "scipy", "wayfare", "llvmlite", "greenlet"})
 # Modules whose functions give something else at each call, or look at what no guard sees.
 _UNSTEADY_MODULES = frozenset({
     "time", "random", "_random", "secrets", "uuid", "inspect", "os", "posix", "nt", "genericpath", "io", "_io",
@@ -47,7 +50,7 @@ def is_installed_file(filename: str) -> str | None:
     """"library" for the standard library, NumPy, SciPy and Wayfare, "package" for what else is installed, or None."""
     if filename.startswith(("<frozen", "<wayfare ", "<__array_function__")):
         return "library"
-    path = os.path.abspath(filename)
+    path = whole_path(filename)
     if path.startswith(_PACKAGE):
         return None if path.startswith(_DEMO) else "library"
     if path.startswith(_NUMERIC):
@@ -63,7 +66,20 @@ def is_user_namespace(filename: str, namespace: dict[str, Any]) -> bool:
     return kind is None or (kind == "package" and _uses_wayfare(namespace))
 
 
+# Modules of installed packages: how many names each had, and whether it was written for Wayfare.
+_SEEN: dict[str, tuple[int, bool]] = {}
+
+
 def _uses_wayfare(namespace: dict[str, Any]) -> bool:
+    module = str(namespace.get("__name__"))
+    names, found = _SEEN.get(module, (-1, False))
+    if names != len(namespace):
+        found = _names_wayfare(namespace)
+        _SEEN[module] = len(namespace), found
+    return found
+
+
+def _names_wayfare(namespace: dict[str, Any]) -> bool:
     for value in list(namespace.values()):
         origin = value.__name__ if type(value) is types.ModuleType else getattr(value, "__module__", None)
         if isinstance(origin, str) and origin.partition(".")[0] == "wayfare":
@@ -81,6 +97,8 @@ def is_user_module(module: types.ModuleType) -> bool:
     if module.__name__ == "__main__":
         return True
     filename = module.__dict__.get("__file__")
+    if filename is None:  # made by hand, or in C
+        return not (_is_built_in(module.__name__) or module.__name__.partition(".")[0] in _KNOWN)
     return isinstance(filename, str) and filename.endswith(".py") and is_user_namespace(filename, module.__dict__)
 
 

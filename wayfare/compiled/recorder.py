@@ -7,15 +7,17 @@ Where Python looks at a number the recording is cut, and the answer noted (`Deci
 from __future__ import annotations
 
 import hashlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.backend.writes import latest_write, note_write
+from wayfare.backend.grad_layout import in_layout_of
+from wayfare.backend.writes import note_write, owner_of
 from wayfare.compiled.code import is_returned
 from wayfare.compiled.graph import like
 from wayfare.compiled.memory import Known
@@ -25,6 +27,8 @@ from wayfare.eager import apply
 from wayfare.fusion.plan import Slot
 from wayfare.fusion.trace import Value
 from wayfare.fusion.update_op import update_op
+from wayfare.graph.node import Node
+from wayfare.graph.walk import reachable, split_edge
 from wayfare.op import REGISTRY, Op
 from wayfare.site import user_frame
 from wayfare.state import STATE, current
@@ -32,8 +36,17 @@ from wayfare.tensor import Tensor, wrap
 
 __all__ = ["NO_DECISION", "Decision", "Draw", "GiveUp", "Recorder", "outcome_of"]
 
-# Looks that tell nothing of the numbers, or are meant for people.
-NO_DECISION = frozenset({"repr()", "stride()", "storage_offset()", "is_contiguous()", "as_strided()", "data_ptr()"})
+# Reads that tell nothing of the numbers.
+NO_DECISION = frozenset({"repr()", "stride()", "is_contiguous()", "as_strided()"})
+# Reads after which Python knows, or may change, what no recording knows.
+_REFUSED = {
+    "numpy()": "it hands the memory of a tensor to NumPy; use .tolist(), or do it outside",
+    "data_ptr()": "it reads the address of a tensor",
+    "storage_offset()": "it reads where in its memory a tensor lies",
+    "pickle": "it pickles a tensor",
+}
+# Families of ops that raise an error for some numbers: an index out of range, a matrix that is singular.
+_MAY_FAIL = frozenset({"indexing", "classes", "linear algebra", "loss", "segments"})
 _ADD = REGISTRY["add"]
 
 
@@ -41,12 +54,21 @@ class Recorder(Notes):
     """The executor while a function is recorded."""
 
     records = True
-    follows = False
 
     # -- the executor
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Run one op and enter it."""
+        """Run one op and enter it. Nobody need look at our calls here: that would take most of the time."""
+        looking = sys.getprofile()
+        if looking is None:
+            return self._apply(op, inputs, attrs)
+        sys.setprofile(None if self.witness is None else self.witness.before)
+        try:
+            return self._apply(op, inputs, attrs)
+        finally:
+            sys.setprofile(looking)
+
+    def _apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         knowns: list[Known] = []
         with self.entering() as going:
             if going:
@@ -64,17 +86,9 @@ class Recorder(Notes):
                 cut = () if bare else tuple([not (recording and t._requires_grad) for t in inputs])
                 viewed = knowns[0] if knowns and op.view else None
                 self.enter(op, values, attrs, [t._array for t in outputs], viewed, cut)
-                self.happened("apply", op, knowns, attrs, outputs, inputs)
+                if op.family in _MAY_FAIL:
+                    self.may_fail.append(self.arrays.value(self.known(outputs[0])))
         return made
-
-    def happened(
-        self, kind: str, op: Any, knowns: Sequence[Known], attrs: Any = None, outputs: Sequence[Tensor] = (),
-        inputs: Sequence[Tensor] = (),
-    ) -> None:  # fmt: skip
-        """Told of everything the function does, in its order; for those who want to follow it."""
-
-    def detached(self, t: Tensor, alias: Tensor) -> None:
-        """Told of another tensor on the same array; for those who want to know all that may be held."""
 
     def is_contiguous(self, t: Tensor) -> bool:
         """Do the rows of a tensor lie one after the other?"""
@@ -84,29 +98,48 @@ class Recorder(Notes):
         """`x[i]` with a number that is in a tensor: a view in plain Python, a copy here, where nobody looks at it."""
         self.copies_of_parts[id(out)] = (weakref.ref(out), x, index)
 
-    def _write_back(self, tensor: Tensor) -> None:
-        """A write to such a copy is meant for the tensor it was taken from."""
-        copy, x, index = self.copies_of_parts.get(id(tensor), (None, None, None))
-        if copy is not None and copy() is tensor:
+    def show_parts(self, written: Tensor | None = None) -> None:
+        """Make views of such copies, as they are in plain Python, where that can be seen: by a write to one of them or
+        to what it is a part of, or because somebody holds one when the call ends. That cannot be replayed."""
+        found = [(out, x, index) for copy, x, index in self.copies_of_parts.values() if (out := copy()) is not None]
+        if written is not None:
+            memory = owner_of(written._array)
+            if not any(out is written or owner_of(x._array) is memory for out, x, _ in found):
+                return
+        for out, x, index in found:
             with self.plain():
                 place: list[Any] = [slice(None)] * x.ndim
                 for dim, number in index:
                     place[dim] = int(number._array.item())
-                x[tuple(place)] = tensor
-            self.give_up("it writes in place to x[i], where i is a tensor")
+                view = x[tuple(place)]
+            out._array, out._view = view._array, view._view
+            out._edge = view._edge if out._requires_grad else None
+        self.copies_of_parts.clear()
+        if found:
+            self.give_up("it uses x[i], where i is a tensor, as the view of x that it is")
+
+    def notices(self, reason: str) -> None:
+        """Something happens that a replay would not do again, or not see."""
+        self.give_up(reason)
+
+    def flag_set(self, t: Tensor, what: str) -> None:
+        """Something about a tensor is set that is no number: of one from outside, a replay would not do it again."""
+        with self.entering() as going:
+            if going and self.source_of(t) is not None:
+                self.give_up(f"it sets {what} of a tensor from outside")
 
     def custom(self, name: str) -> None:
         """A custom Function was recorded as a node."""
         self.customs.append(name)
 
-    def autograd(self, kind: str, function: Callable[..., Any], *args: Any) -> Any:
-        """A call of `backward` or `grad`."""
-        return function(*args)
-
     def read(self, tensor: Tensor, how: str) -> Any:
         """Python looks at a value: a decision."""
         array = tensor._array
-        if self.decides(how):
+        if how in _REFUSED:
+            self.give_up(_REFUSED[how])
+        elif how == "repr()" and not (self.witness is not None and self.witness.quiet):
+            self.give_up("it makes text of a tensor")
+        if how not in NO_DECISION and not how.startswith("the index of"):
             with self.entering() as going:
                 if going:
                     self._check_writes()
@@ -117,17 +150,8 @@ class Recorder(Notes):
                         self.returned = tensor
                     elif value.step.name not in ("number", "array"):
                         line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
-                        self.happened("read", how, (known,))
-                        self.decisions.append(Decision(value, how, self.outcome(array, how), line, len(self.slots)))
+                        self.decisions.append(Decision(value, how, outcome_of(array, how), line, len(self.slots)))
         return array
-
-    def decides(self, how: str) -> bool:
-        """Does Python learn anything of the numbers by looking in this way?"""
-        return how not in NO_DECISION and not how.startswith("the index of")
-
-    def outcome(self, array: Array, how: str) -> Any:
-        """What Python learns by looking."""
-        return outcome_of(array, how)
 
     def behind(self, tensor: Tensor) -> Tensor:
         """A tensor is itself here."""
@@ -135,6 +159,8 @@ class Recorder(Notes):
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
         """Write in place, and enter what the memory holds now."""
+        if self.copies_of_parts:
+            self.show_parts(tensor)
         with self.entering() as going:
             if going:
                 self._check_writes()
@@ -149,8 +175,6 @@ class Recorder(Notes):
                 move(tensor, result)
         finally:
             STATE.copies = None
-        if self.copies_of_parts:
-            self._write_back(tensor)
         with self.entering() as going:
             if going:
                 for array, copy in copies:
@@ -161,7 +185,6 @@ class Recorder(Notes):
                 self.arrays.write(known, self._expand(self._cast(value, target.dtype), target.shape))
                 if not (current().grad and tensor._requires_grad):
                     self._keep_history(known, before)
-                self.happened("write", None, (known, source), None, (tensor,), (result,))
         self.mark_writes()
 
     def _keep_history(self, known: Known, before: Value) -> None:
@@ -174,12 +197,12 @@ class Recorder(Notes):
 
     def _check_writes(self) -> None:
         """Memory may not change behind the recorder's back."""
-        if latest_write[0] != self._writes:
+        if self._writes.is_surprised(self.arrays.owners):
             raise GiveUp("it writes to the memory of a tensor in a way that cannot be recorded")
 
     def mark_writes(self) -> None:
         """A write was entered."""
-        self._writes = latest_write[0]
+        self._writes.renew()
 
     # -- what a backward pass does
 
@@ -188,8 +211,19 @@ class Recorder(Notes):
         with self.entering() as going:
             if going:
                 self._check_writes()
-        RecordedPass(self, retain, capture, accumulate).run(roots)
+        with self.unseen() if _is_all_ours(roots) else nullcontext():
+            RecordedPass(self, retain, capture, accumulate).run(roots)
         self.mark_writes()
+
+    def stays_inside(self, roots: Sequence[tuple[Any, Any]], capture: Any) -> None:
+        """A backward pass that is recorded op by op may not go on into what was computed before the call."""
+        edges = [edge for node in reachable([e for e, _ in roots], self.start)[0] for edge in node.edges]
+        for target in [split_edge(edge)[0] for edge in (*edges, *[e for e, _ in roots])]:
+            if isinstance(target, Node) and target.number < self.start and (
+                capture is None or target not in capture.nodes
+            ):  # fmt: skip
+                self.give_up("backward() goes on into the graph of a tensor computed outside the function")
+                return
 
     def enter_seed(self, array: Array) -> None:
         """What a backward pass begins with: a gradient that was given, or the number 1."""
@@ -209,21 +243,13 @@ class Recorder(Notes):
                 self.arrays.own(array, self.graph.constant(array))
         return array
 
-    def copied(self, array: Array) -> Tensor:
-        """A tensor in memory of its own that holds what an array holds now."""
-        copy = np.array(array)
+    def copied(self, array: Array, like: Array | None = None) -> Tensor:
+        """A tensor in memory of its own that holds what an array holds now; as a gradient of `like` it lies as that."""
+        copy = np.array(array if like is None else in_layout_of(array, like))
         with self.entering() as going:
             if going:
                 self.arrays.own(copy, self.array_value(array))
         return wrap(copy)
-
-    def shown_again(self, array: Array, other: Array) -> None:
-        """Another array object on the whole memory of a known one."""
-        with self.entering() as going:
-            if going:
-                found = self.arrays.find(array)
-                if found is not None:
-                    self.arrays.view(other, self.arrays.value(found), found, ())
 
     def add_into(self, t: Tensor, array: Array) -> None:
         """Add an array to a tensor's memory."""
@@ -281,7 +307,8 @@ class Recorder(Notes):
         self.calls.append((call, len(self.decisions)))
         before, self._call = self._call, [len(self.calls) - 1, 0]
         try:
-            yield
+            with self.unseen():
+                yield
         finally:
             self._call = before
 
@@ -305,7 +332,6 @@ class Recorder(Notes):
                 made = self.step(op, values, {"numbers": given}, [t._array for t in written])
                 for known, value in zip(knowns, made, strict=False):
                     self.arrays.write(known, value)
-                self.happened("update", update, knowns)
         self.mark_writes()
 
     def draw(self, generator: Any, key: tuple[int, int]) -> None:
@@ -319,6 +345,14 @@ class Recorder(Notes):
         offset = key[1] - calls if key[0] == seed and key[1] >= calls else None
         self.slots.append(Draw(generator, key, offset))
         self._drawn[id(generator), key] = len(self.slots) - 1
+
+
+def _is_all_ours(roots: Sequence[tuple[Any, Any]]) -> bool:
+    """Does a backward pass from these roots call nobody but us: no hook, no custom Function?"""
+    nodes, leaves = reachable([edge for edge, _ in roots])
+    return not any(node.extras is not None or node.op.family == "custom" for node in nodes) and not any(
+        leaf._extras for leaf in leaves
+    )  # fmt: skip
 
 
 def outcome_of(array: Array, how: str) -> Any:

@@ -9,6 +9,7 @@ always.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy as np
 from wayfare.backend.writes import owner_of
 from wayfare.compiled.entry import Entry
 from wayfare.compiled.graph import Source
+from wayfare.compiled.reach import can_be_weak
+from wayfare.compiled.signature import is_plain
 from wayfare.compiled.structure import TENSOR, put_together
 from wayfare.spec import default_dtype
 from wayfare.tensor import Tensor
@@ -32,15 +35,16 @@ _PLAIN = (int, bool, str, type(None))
 
 def shortcut(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Any) -> Any:
     """A `Shortcut` for calls of this kind that replays an entry; None where it does more than compute."""
-    _, _, sharing, _ = key
+    _, _, sharing, lies, held = key
     stretch = entry.tree.root
     recording = stretch.recording if stretch is not None else None
     if (
         stretch is None or recording is None or stretch.plan is None or stretch.calls or stretch.slots
-        or recording.writes or recording.grads or recording.forgotten or recording.dead
+        or recording.writes or recording.grads or recording.forgotten or recording.dead or recording.effects
+        or held is not None or any(recording.orders) or any(more for *_, more in lies)
         or (recording.seeds and stretch.gradient is None)
-        or any(count for _, count in recording.draws) or entry.grad_guards or entry.pattern
-        or len(entry.tree.roots) > 1 or len(entry.fixed) + len(tensors) > _MOST_TENSORS
+        or any(count for _, count in recording.draws) or entry.grad_guards or entry.shares_memory
+        or len(entry.fixed) + len(tensors) > _MOST_TENSORS
         or any(out.kind != "made" or out.leaf or out.grad >= 0 for out in recording.outputs)
         or not stretch.plan.fresh_results or stretch.fetch is None or sharing is not None
         or not stretch.plan.fits(stretch.fetch.arrays(tensors, {}))
@@ -65,11 +69,12 @@ class Shortcut:
         stretch = entry.tree.root
         assert stretch is not None and stretch.plan is not None and stretch.recording is not None
         self.entry, self.key = entry, key
-        _, state, _, _ = key
+        _, state, _, _, _ = key
         self._stretch, self._plan, self._recording = stretch, stretch.plan, stretch.recording
         self._values: dict[str, Any] = {
             "MISS": MISS, "Tensor": Tensor, "new": Tensor.__new__, "ndarray": np.ndarray, "owner_of": owner_of,
-            "default_dtype": default_dtype, "put_together": put_together, "entry": entry, "guards": entry.guards,
+            "default_dtype": default_dtype, "is_plain": is_plain, "put_together": put_together,
+            "entry": entry, "guards": entry.guards,
             "stretch": stretch, "plan": self._plan,
         }  # fmt: skip
         self._objects = {id(x) for x in objects}
@@ -115,7 +120,9 @@ class Shortcut:
         kind = structure.__class__
         if id(structure) in self._objects:
             # Also where it is a tuple: the first argument of a method is known by identity, whatever it is.
-            self._miss_unless(f"{name} is {self._name(structure)}")
+            # It is not kept alive: with it goes what was recorded for it.
+            known = f"{self._name(weakref.ref(structure))}()" if can_be_weak(structure) else self._name(structure)
+            self._miss_unless(f"{name} is {known}")
         elif kind is tuple or kind is list:
             self._miss_unless(f"{name}.__class__ is {kind.__name__}", f"len({name}) == {len(structure)}")
             names = [f"{name}_{i}" for i in range(len(structure))]
@@ -140,7 +147,7 @@ class Shortcut:
             f"a{n}.__class__ is ndarray", f"a{n}.shape == {self._name(array.shape)}",
             f"a{n}.strides == {self._name(array.strides)}", f"a{n}.dtype is {self._name(array.dtype)}",
             f"t{n}._requires_grad is {t._requires_grad}", f"t{n}._edge is {'' if t._edge is None else 'not '}None",
-            f"a{n}.flags.writeable is {array.flags.writeable}",
+            f"a{n}.flags.writeable is {array.flags.writeable}", f"(t{n}._extras is None or is_plain(t{n}))",
         )  # fmt: skip
         self._lines.append(f"o{n} = a{n} if a{n}.base is None else owner_of(a{n})")
         self._miss_unless(f"id(o{n}) not in owners")
@@ -151,7 +158,8 @@ class Shortcut:
         modes = f"mode.grad is {grad} and mode.inference is {inference}"
         self._miss_unless(
             f"(mode is None or ({modes}))" if grad and not inference else f"mode is not None and {modes}",
-            f"default_dtype() is {self._name(dtype)}", "stretch.plan is plan", "guards.holds()",
+            f"default_dtype() is {self._name(dtype)}", "stretch.plan is plan", "stretch.hits < stretch.next_check",
+            "guards.holds()",
         )  # fmt: skip
         tests = []
         for number, fixed in enumerate(self.entry.fixed):
@@ -195,14 +203,18 @@ class Shortcut:
             self._values["run"] = self._plan.run_objects
             made = [f"m{i}" for i in range(len(self._plan.made_numbers))]
             self._lines.append(f"{''.join(f'{name}, ' for name in made)}{'= ' * bool(made)}run([{objects}])")
-        self._lines += ["stretch.visits += 1", "entry.hits += 1"]
-        made, saved = made[: len(self._recording.made)], made[len(self._recording.made) :]
+        self._lines += ["stretch.visits += 1", "stretch.hits += 1", "entry.hits += 1"]
+        count = len(self._recording.made)
+        made, saved = made[:count], made[count : count + len(self._recording.saved)]
+        if self._recording.seeds:
+            shared = self._stretch.gradient.shared
+            saved = [name if at is None else made[at] for name, at in zip(saved, shared, strict=True)]
         for i, name in enumerate(made):
             self._lines += [f"r{i} = new(Tensor)", f"r{i}._array = {name}",
                             f"r{i}._edge = r{i}._grad = r{i}._view = r{i}._extras = None",
                             f"r{i}._requires_grad = False"]  # fmt: skip
         if self._recording.seeds:
-            self._write_node(saved)
+            self._write_node(made, saved)
         if state[1]:
             self._lines += [f"r{i}._more()['inference'] = True" for i in range(len(made))]
         shape: Any = self._recording.shape
@@ -214,18 +226,17 @@ class Shortcut:
         else:
             self._lines.append(f"return put_together({self._name(shape)}, iter([{', '.join(results)}]))")
 
-    def _write_node(self, saved: list[str]) -> None:
+    def _write_node(self, made: list[str], saved: list[str]) -> None:
         """The place in the graph of the results that require a gradient."""
-        recording = self._recording
-        wanted = [i for i, needs in enumerate(recording.made_needs) if needs]
-        outs = tuple([(tuple(recording.made[i].shape), recording.made[i].dtype) for i in wanted])
-        given = "".join(f"t{i}, " for i in range(self._tensors))
+        wanted = [i for i, needs in enumerate(self._recording.made_needs) if needs]
+        given, made_arrays, saved_arrays = (
+            "".join(f"{name}, " for name in names) for names in ([f"t{i}" for i in range(self._tensors)], made, saved)
+        )
         self._values["node_of"] = self._stretch.gradient.node
         # The frame of this function is nobody's line.
-        self._lines.append(f"node = node_of(({given}), ({''.join(f'{name}, ' for name in saved)}), (), 3)")
-        self._lines.append(f"node.shape, node.dtype = {self._name(outs[0])}")
-        if len(wanted) > 1:
-            self._lines.append(f"node.more().outs = {self._name(outs)}")
+        self._lines.append(f"node = node_of(({given}), ({made_arrays}), ({saved_arrays}), (), 3)")
         for number, i in enumerate(wanted):
-            edge = f"(node, {number})" if len(wanted) > 1 else "node"
-            self._lines += [f"r{i}._edge = {edge}", f"r{i}._requires_grad = True"]
+            self._lines += [f"r{i}._edge = (node, {number})", f"r{i}._requires_grad = True"]
+        if self._stretch.gradient.nested:
+            self._values["ref"] = weakref.ref
+            self._lines.append(f"node.results = ({''.join(f'ref(r{i}), ' for i in wanted)})")

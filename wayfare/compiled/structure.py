@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
+from wayfare.compiled.purity import is_user_class
 from wayfare.spec import Device, DType, Size
 from wayfare.tensor import Tensor
 
@@ -34,11 +36,14 @@ class Opaque(Exception):
     """Something whose contents cannot be compared from one call to the next."""
 
 
-def take_apart(structure: Any, tensors: list[Tensor], objects: list[Any]) -> Any:
+def take_apart(
+    structure: Any, tensors: list[Tensor], objects: list[Any], met: dict[int, Any] | None = None
+) -> Any:
     """Collect the tensors; what is left describes the rest, and is hashable.
 
     Modules, functions and the like are described by their identity and collected in `objects`: whoever keeps the key
-    must keep them, and look after their contents.
+    must keep them, and look after their contents. With `met`, lists and dictionaries must be new: the structure is to
+    be made again, and one that somebody else holds would be another one then.
     """
     kind = structure.__class__
     if isinstance(structure, Tensor):
@@ -48,28 +53,35 @@ def take_apart(structure: Any, tensors: list[Tensor], objects: list[Any]) -> Any
         return (kind, VALUE, structure)
     if kind is float or kind is complex:
         return (kind, VALUE, structure, repr(structure))  # -0.0 is not 0.0, and NaN is NaN
+    if met is not None and (kind is list or kind is dict):
+        if id(structure) in met:
+            raise Opaque(f"a {kind.__name__} that was there before, or twice the same one")
+        met[id(structure)] = structure
     if kind is tuple or kind is list or hasattr(structure, "_fields"):
-        return (kind, *[take_apart(part, tensors, objects) for part in structure])
+        return (kind, *[take_apart(part, tensors, objects, met) for part in structure])
     if kind is dict:
         parts = []
         for key, part in structure.items():
             if key.__class__ not in _PLAIN and key.__class__ is not tuple:
                 raise Opaque(f"a dictionary with keys of type {type(key).__name__}")
-            parts.append((key.__class__, key, take_apart(part, tensors, objects)))
+            parts.append((key.__class__, key, take_apart(part, tensors, objects, met)))
         return (kind, *parts)
     if kind is slice:
         ends = (structure.start, structure.stop, structure.step)
         return (kind, *[take_apart(part, tensors, objects) for part in ends])
     if isinstance(structure, (enum.Enum, np.generic, np.dtype)):
         return (kind, VALUE, structure, repr(structure))
-    if isinstance(structure, (type, FunctionType, MethodType, BuiltinFunctionType)) or _has_identity(kind):
+    if isinstance(structure, (type, FunctionType, MethodType, BuiltinFunctionType)) or has_identity(kind):
         objects.append(structure)
         return (kind, OBJECT, id(structure))
     raise Opaque(f"an object of type {kind.__name__}")
 
 
-def _has_identity(kind: type) -> bool:
-    """Modules, optimisers, schedules, generators, compiled functions: known by identity, guarded by others."""
+@lru_cache(1024)
+def has_identity(kind: type) -> bool:
+    """Modules, optimisers, compiled functions, objects of the user's: known by identity, guarded by others."""
+    if is_user_class(kind):
+        return not issubclass(kind, (list, dict, set, tuple, frozenset, np.ndarray))
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] == "wayfare" and base.__name__ in (
             "Module", "Optimizer", "LRScheduler", "Generator", "Compiled", "Fused", "FusedUpdate",

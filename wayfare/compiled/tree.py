@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.backend.cpu import Array
-from wayfare.compiled.events import Event
 from wayfare.compiled.fetch import Fetch
 from wayfare.compiled.graph import Graph, Source
 from wayfare.compiled.recorder import Decision
@@ -31,10 +30,7 @@ class Stretch:
         self.value: Value | None = None  # what Python looks at when the steps have run; None at the end of a path
         self.how = ""
         self.line = ""
-        # By outcome, and by number where Python went on in several ways after it.
-        self.children: dict[tuple[Any, int], Stretch] = {}
-        # What happened on the way, for those who follow it.
-        self.events: list[Event] = []
+        self.children: dict[Any, Stretch] = {}  # by outcome
         self.recording: Recording | None = None
         self.gradient: Any = None  # the path's `Gradient`, once somebody outside may ask for it
         # Python that runs again, by number; and all random keys and numbers taken up to here.
@@ -47,6 +43,9 @@ class Stretch:
         self.written: list[Source] = []
         self.fetch: Fetch | None = None
         self.visits = 0
+        # Of a last stretch: replays, and after how many of them the next is to be compared with Python.
+        self.hits = 0
+        self.next_check = 0
 
     @property
     def targets(self) -> list[Value]:
@@ -54,7 +53,7 @@ class Stretch:
         if self.value is not None:
             return [self.value, *self.exports]
         assert self.recording is not None
-        return [*self.recording.made, *self.recording.saved]
+        return [*self.recording.made, *self.recording.saved, *self.recording.unused]
 
     def walk(self) -> list[Stretch]:
         """This stretch and all behind it."""
@@ -74,17 +73,18 @@ class Tree:
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph = graph
         self.name = name
-        self.roots: dict[tuple[Any, int], Stretch] = {}
+        self.root: Stretch | None = None
 
-    def add(self, recording: Recording, events: Sequence[Sequence[Event]] = ()) -> None:
-        """Enter a path; `events` has what happened on each of its stretches, where somebody will follow them."""
-        path: list[Stretch] = []
-        for depth in range(len(recording.decisions) + 1):
-            happened = list(events[depth]) if events else []
-            if depth == 0:
-                here = self._alike(self.roots, None, happened, 0)
-            else:
-                here = self._alike(path[-1].children, recording.decisions[depth - 1].outcome, happened, depth)
+    def add(self, recording: Recording) -> None:
+        """Enter a path."""
+        if self.root is None:
+            self.root = Stretch(0)
+        path = [self.root]
+        self._fill(self.root, recording, 0)
+        for depth, decision in enumerate(recording.decisions, 1):
+            here = path[-1].children.get(decision.outcome)
+            if here is None:
+                here = path[-1].children[decision.outcome] = Stretch(depth)
             path.append(here)
             self._fill(here, recording, depth)
         self._export(path, recording)
@@ -95,30 +95,16 @@ class Tree:
         for decision in decisions:
             if here is None:
                 return None
-            child = here.children.get((decision.outcome, 0))
+            child = here.children.get(decision.outcome)
             most = _FRACTIONS if decision.value.dtype.kind == "f" else _NUMBERS
             if child is None and decision.outcome.__class__ is not bool and len(here.children) >= most:
                 return decision
             here = child
         return None
 
-    @property
-    def root(self) -> Stretch | None:
-        """The first stretch, where there is one for all paths."""
-        return next(iter(self.roots.values()), None)
-
-    def _alike(
-        self, children: dict[tuple[Any, int], Stretch], outcome: Any, events: list[Event], depth: int
-    ) -> Stretch:
-        """The child on whose way the same happened, or a new one."""
-        alternatives = [(key, child) for key, child in children.items() if key[0] == outcome]
-        for _, child in alternatives:
-            if len(child.events) == len(events) and all(a.same(b) for a, b in zip(child.events, events, strict=True)):
-                return child
-        child = Stretch(depth)
-        child.events = events
-        children[outcome, len(alternatives)] = child
-        return child
+    def walk(self) -> list[Stretch]:
+        """All stretches."""
+        return [] if self.root is None else self.root.walk()
 
     def _fill(self, stretch: Stretch, recording: Recording, depth: int) -> None:
         new = stretch.value is None and stretch.recording is None

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import functools
 import io
 import os
 import types
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from wayfare.compiled.code import COMPARING
+from wayfare.compiled.by_name import FORMATTING, fields, ways_of
+from wayfare.compiled.names import Names, content_of
 from wayfare.compiled.place import CONTENTS, HINT, LEAF, SAME, Path, Place, array_content, is_leaf
-from wayfare.compiled.purity import is_user_class, is_user_function, unsteady
-from wayfare.nn.hooks import Hooks
+from wayfare.compiled.purity import is_user_function, unsteady
 from wayfare.nn.module import Module
+from wayfare.op import Op
 from wayfare.tensor import Tensor
 
 ELEMENTS = 2000  # captured values outside modules, beyond which looking at them at every call costs too much
 ARRAY_BYTES = 1 << 16
 _UNROLLED = 8
-# Attributes of Wayfare's modules that change only together with others.
-_OF_MODULE = frozenset({"_names", "_hooks", "_order"})
-# Special methods that run nowhere in a computation.
-_BESIDE = frozenset({
-    "__repr__", "__str__", "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__",
-    "__deepcopy__", "__init_subclass__", "__class_getitem__", "__dir__", "__sizeof__",
-})  # fmt: skip
-_MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 
 
 class Unguardable(Exception):
@@ -39,23 +36,26 @@ class Unguardable(Exception):
 class ValueWalk:
     """Visits values and notes, in a fixed order, the places in which they and what they hold were found."""
 
-    def __init__(self, names: set[str], any_attribute: bool) -> None:
+    def __init__(self, names: Names, states: frozenset[tuple[int, Any]] = frozenset()) -> None:
         self.places: list[Place] = []
         self.tensors: dict[int, Tensor] = {}
         self.paths: dict[int, Path] = {}
         self.arrays: list[Any] = []
-        self.names = set(names)  # attributes that the code names anywhere
-        self.any_attribute = any_attribute
+        self.names = names.copy()
+        self.states = states  # (identity of the holder, key) of what every call reads and replaces
+        self.holders: list[tuple[dict[str, Any], Path, bool]] = []  # attributes of what was met: is it a module?
+        self.assigned: list[tuple[Any, Any, Path]] = []  # globals and cells that code assigns: (holder, key, path)
+        self.codes: set[types.CodeType] = set()  # code of the user's that was read
         self.reason: str | None = None
         self.site = ""
-        self.steps = False  # was an optimiser or a schedule met?
-        self.reads_steps = ""  # the line that names numbers such have
+        self._weak: set[int] = set()  # objects that are not to be kept alive
         self._met: dict[int, str] = {}
         self._alive: list[Any] = []  # what was met stays alive, so that its id stays its own
         self._known: set[tuple[str, int, Any]] = set()
         self._elements = 0
         self._bytes = 0
         self._members: set[tuple[type, str]] = set()
+        self._whole: set[tuple[Any, bool]] = set()  # Python modules of which anything may be used
 
     # -- places -----------------------------------------------------------------------------------------------------
 
@@ -64,6 +64,9 @@ class ValueWalk:
     ) -> None:
         """Note a place and visit what it holds."""
         if (kind, id(holder), key) in self._known:
+            return
+        if self.states and (id(holder), key) in self.states:
+            self.note("state", holder, key, None, path, SAME, live=False)
             return
         place = self.note(kind, holder, key, value, path, SAME, live, in_module)
         place.how = self.visit(value, path)
@@ -74,6 +77,8 @@ class ValueWalk:
     ) -> Place:  # fmt: skip
         """Note a place only."""
         self._known.add((kind, id(holder), key))
+        if id(holder) in self._weak and kind == "attribute":
+            kind, holder = "weak", weakref.ref(holder)
         self._alive.append(holder)
         place = Place(kind, holder, key, value, path, live, in_module)
         place.how = how
@@ -99,12 +104,15 @@ class ValueWalk:
         """Go into a value; says how it is to be compared itself."""
         if is_leaf(value):
             if isinstance(value, enum.Enum):
-                self.class_members(type(value), path, _MAKING)
+                self.class_members(type(value), path, MAKING)
+                if ("item", id(value.__dict__), "_value_") not in self._known and "_value_" in value.__dict__:
+                    self.note("item", value.__dict__, "_value_", value._value_, path.attribute("value"), SAME)
             return LEAF
         key = id(value)
         if key in self._met:
             return self._met[key]
-        self._alive.append(value)
+        if key not in self._weak:
+            self._alive.append(value)
         if isinstance(value, Tensor):
             self._met[key] = SAME
             self._tensor(value, path)
@@ -112,6 +120,13 @@ class ValueWalk:
         self._met[key] = CONTENTS  # for what leads back here
         self._met[key] = how = self._go_into(value, path)
         return how
+
+    def tensor_methods(self) -> None:
+        """The methods of tensors that the code names, and its operators: somebody may replace them."""
+        members: Any = Tensor.__dict__
+        for name in sorted(self.names.read):
+            if name in members and isinstance(members[name], types.FunctionType):
+                self.note("item", members, name, members[name], Path("Tensor").attribute(name), SAME)
 
     def _tensor(self, tensor: Tensor, path: Path) -> None:
         self.tensors[id(tensor)] = tensor
@@ -125,7 +140,7 @@ class ValueWalk:
 
     def _hooks_of(self, path: Path, kind: str, entries: dict[int, Any] | None) -> None:
         label = Path(str(path), kind)
-        found = entries or {}
+        found = {} if entries is None else entries
         self.note("keys", found, None, tuple(found), label, LEAF, live=entries is not None, in_module=True)
         for key, entry in list(found.items()):
             self.hold("item", found, key, entry, label, in_module=True)
@@ -147,43 +162,63 @@ class ValueWalk:
         """A value whose parts stay what they are."""
         for kinds, parts in _PARTS:
             for part in parts if isinstance(value, kinds) else ():
-                self.hold("attribute", value, part, getattr(value, part), path, live=False)
+                self.hold("attribute", value, part, getattr(value, part), path, live=kinds is functools.partial)
+        if type(value) is functools.partial:
+            self._function_attributes(value, path)
+        else:
+            self._of_class(value, path)
         return CONTENTS
 
-    def _stream(self, value: Any, path: Path) -> str:
-        return SAME  # one that is only written
-
-    def _by_identity(self, value: Any) -> bool:
-        """Optimisers and schedules of the library keep numbers that their own steps count on."""
-        module = type(value).__module__
-        self.steps |= module.startswith("wayfare.optim")
-        return module.startswith("wayfare.optim") or module in ("wayfare.functions.generator", "logging")
-
     def _builtin(self, value: Any, path: Path) -> str:
-        owner = value.__self__
-        if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        """A function in C, or a method of an object there: what it is a method of may be read."""
+        owner = getattr(value, "__self__", None)  # a stream that is only written has none
+        anything = self.ways_to_all(value)
+        if isinstance(owner, str) and value.__name__ in FORMATTING:
+            found = fields(owner)
+            self.names.read |= found or set()
+            self.names.any |= found is None
+            self.names.formats = True
+        bound = anything or isinstance(value, types.MethodWrapperType)  # so is `cfg.__dir__` of a Python module
+        if owner is not None and owner is not builtins and (bound or not isinstance(owner, (types.ModuleType, type))):
             self.visit(owner, path)
+        return SAME
+
+    def ways_to_all(self, value: Any) -> bool:
+        """Note it if something of a library may reach any attribute of what it is given."""
+        anything, past = ways_of(value)
+        self.names.any |= anything
+        self.names.past |= past
+        return anything
+
+    def _descriptor(self, value: Any, path: Path) -> str:
+        """What a class in C, or a slot, has: `object.__getattribute__`, `str.format`, `C.k.__get__`."""
+        self.ways_to_all(value)
+        if isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            self.names.read.add(value.__name__)
+        self.names.any |= value.__name__ in FORMATTING
         return SAME
 
     def _proxy(self, value: Any, path: Path) -> str:
         self.refuse(f"reads {path.called()}, a view of a dictionary")
         return SAME
 
-    def python_module(self, module: Any, path: Path) -> str:
-        """A Python module that is more than the first word of `module.name`."""
-        raise NotImplementedError
-
-    def function(self, function: types.FunctionType, path: Path) -> None:
-        """A function of the user's."""
-        raise NotImplementedError
+    python_module: Callable[[Any, Path], str]  # a Python module that is more than the first word of `module.name`
+    function: Callable[[types.FunctionType, Path], None]  # a function of the user's
+    class_members: Callable[[type, Path, frozenset[str]], None]
+    _module: Callable[[Module, Path], None]
+    _object: Callable[[Any, Path], str]
+    _of_class: Callable[[Any, Path], None]  # what it has beside its contents, where its class is the user's
+    _function_attributes: Callable[[Any, Path], None]
 
     def _function_value(self, function: types.FunctionType, path: Path) -> str:
         if is_user_function(function):
             self.function(function, path)
+            self._function_attributes(function, path)
             return CONTENTS
+        self.ways_to_all(function)
         # What a decorator of a library wrapped may be the user's.
         for cell in function.__closure__ or ():
-            inside = _content(cell)
+            inside = content_of(cell)
             if isinstance(inside, types.FunctionType) and not is_user_function(inside):
                 self.visit(inside, path)
             elif isinstance(inside, (types.FunctionType, types.MethodType, functools.partial)):
@@ -243,99 +278,6 @@ class ValueWalk:
         self.note("array", value, None, array_content(value), path, LEAF)
         return SAME
 
-    # -- objects and classes ----------------------------------------------------------------------------------------
-
-    def _wanted(self, name: str) -> bool:
-        return self.any_attribute or name in self.names
-
-    def _of_class(self, value: Any, path: Path) -> None:
-        """What an instance of a user's class has beside the contents of the kind of container it is."""
-        if is_user_class(type(value)):
-            self._attributes(value, path)
-
-    def _object(self, value: Any, path: Path) -> str:
-        cls: Any = type(value)
-        if self._by_identity(value):
-            return SAME
-        held = getattr(value, "__dict__", None)
-        if type(held) is dict and "__wrapped__" in held and not is_user_class(cls):
-            self.visit(held["__wrapped__"], path)  # a compiled or fused function, a cached one
-            return SAME
-        if held is not None or _slots(cls):
-            self._attributes(value, path)
-            return CONTENTS
-        if cls.__basicsize__ > object.__basicsize__ and not callable(value):
-            self.refuse(f"reads {path.called()}, a {cls.__name__}, which cannot be compared")
-        return SAME
-
-    def _attributes(self, value: Any, path: Path) -> None:
-        cls: Any = type(value)
-        every = not all(is_user_class(c) or c.__module__ in _BARE for c in cls.__mro__)
-        self.note("attribute", value, "__class__", cls, path, SAME)
-        held = getattr(value, "__dict__", None)
-        if type(held) is dict:
-            self.note("attribute", value, "__dict__", held, path, HINT)
-            self.note("length", held, None, len(held), path, HINT)
-            for name in list(held):
-                if every or self._wanted(name):
-                    self.hold("item", held, name, held[name], path.attribute(name))
-        for name in _slots(cls):
-            if (every or self._wanted(name)) and hasattr(value, name):
-                self.hold("attribute", value, name, getattr(value, name), path.attribute(name))
-        self.class_members(cls, path, _MAKING)
-
-    def _class_value(self, cls: Any, path: Path) -> str:
-        self.class_members(cls, path, frozenset())
-        return SAME
-
-    def class_members(self, cls: type, path: Path, without: frozenset[str]) -> None:
-        """What may be used of a user's class and of those it derives from: special methods, and what is named."""
-        for base in cls.__mro__:
-            if not is_user_class(base):
-                continue
-            members: Any = base.__dict__
-            label = Path(base.__qualname__.rpartition(">.")[2])
-            if (base, "") not in self._members:
-                self._members.add((base, ""))
-                self.note("length", members, None, len(members), label, HINT)
-            for name, member in list(members.items()):
-                if (base, name) in self._members or name in without:
-                    continue
-                if self._used(base, name, member) or _called_from_library(cls, name):
-                    self._members.add((base, name))
-                    self.hold("item", members, name, member, label.attribute(name))
-
-    def _used(self, cls: type, name: str, member: Any) -> bool:
-        special = name.startswith("__") and name.endswith("__")
-        if special or issubclass(cls, enum.Enum):  # the members of an enumeration are what they are
-            runs = isinstance(member, (types.FunctionType, staticmethod, classmethod, property))
-            always = special and name not in COMPARING
-            return runs and name not in _BESIDE and (always or self._wanted(name))
-        return name == "forward" or self._wanted(name)
-
-    # -- modules ----------------------------------------------------------------------------------------------------
-
-    def _module(self, module: Module, path: Path) -> None:
-        cls = type(module)
-        every = not all(is_user_class(c) or c is Module or c.__module__ in _BARE for c in cls.__mro__)
-        held = module.__dict__
-        names = held.get("_names", {})
-        self.note("attribute", module, "__class__", cls, path, SAME, in_module=True)
-        self.note("length", held, None, len(held), path, HINT, in_module=True)
-        self.note("keys", names, None, tuple(names), path, LEAF, in_module=True)
-        for name in list(held):
-            if name in _OF_MODULE or not (every or name in names or name in _ALWAYS or self._wanted(name)):
-                continue
-            self.hold("item", held, name, held[name], path.attribute(name), in_module=True)
-        self._hooks(module, path)
-        self.class_members(cls, path, _MAKING)
-
-    def _hooks(self, module: Module, path: Path) -> None:
-        hooks = module.__dict__.get("_hooks")
-        self.note("item", module.__dict__, "_hooks", hooks, path.attribute("hooks"), HINT, in_module=True)
-        for kind in Hooks.__slots__:
-            self._hooks_of(path, f"{kind.replace('_', '-')} hooks of", getattr(hooks, kind, None))
-
 
 # Values with parts that are fixed when they are made.
 _PARTS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -356,34 +298,9 @@ _WAYS: tuple[tuple[Any, str], ...] = (
     (np.ndarray, "_array"),
     (types.FunctionType, "_function_value"),
     *((kinds, "_fixed") for kinds, _ in _PARTS),
-    (types.BuiltinFunctionType, "_builtin"),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), "_builtin"),
+    ((types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
+      types.GetSetDescriptorType, types.MemberDescriptorType), "_descriptor"),
     (types.MappingProxyType, "_proxy"),
-    (io.IOBase, "_stream"),
-)
-_ALWAYS = frozenset({"training", "forward"})
-_BARE = frozenset({"builtins", "typing", "abc", "collections.abc", "enum"})
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _called_from_library(cls: type, name: str) -> bool:
-    """Does it take the place of something of a library's class, which may call it? (`backward` of a Function.)"""
-    return not name.startswith("__") and any(
-        name in base.__dict__ for base in cls.__mro__
-        if base is not Module and base.__module__ not in _BARE and not is_user_class(base)
-    )  # fmt: skip
-
-
-@functools.lru_cache(1024)
-def _slots(cls: Any) -> tuple[str, ...]:
-    """Names of the slots that instances have."""
-    found = [
-        name for base in cls.__mro__ for name, member in base.__dict__.items()
-        if isinstance(member, types.MemberDescriptorType)
-    ]  # fmt: skip
-    return tuple(found)
+    ((io.IOBase, Op), "_builtin"),  # an op's record stays what it is; its caches are no matter
+)  # fmt: skip

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError
+from wayfare.data.permutation import random_order
+from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, RequirementError
 
 __all__ = [
     "Dataset", "IterableDataset", "TensorDataset", "StackDataset", "ConcatDataset", "ChainDataset", "Subset", "Stacked",
@@ -152,7 +153,7 @@ class ConcatDataset(Dataset[Any]):
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
-            raise ArgumentError("ConcatDataset: needs at least one dataset")
+            raise RequirementError("ConcatDataset: needs at least one dataset")
         for dataset in self.datasets:
             if isinstance(dataset, IterableDataset):
                 raise ArgumentTypeError("ConcatDataset: a stream has no length and no numbers",
@@ -248,6 +249,6 @@ def random_split(
         if sum(counts) != total:
             raise ArgumentError(f"random_split: the lengths {counts} add up to {sum(counts)}, the dataset has {total} "
                                 "examples", fix="Give lengths that add up to it, or fractions.")  # fmt: skip
-    order = wf.randperm(total, generator=generator).tolist()
+    order = random_order(total, generator)
     ends = list(itertools.accumulate(counts))
     return [Subset(dataset, order[end - count : end]) for end, count in zip(ends, counts, strict=True)]

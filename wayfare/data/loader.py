@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import wayfare as wf
 from wayfare.data.bucket import BucketSampler
 from wayfare.data.collate import default_collate, default_convert
-from wayfare.data.dataset import IterableDataset
+from wayfare.data.dataset import Dataset, IterableDataset
 from wayfare.data.fetch import Recipe
 from wayfare.data.iteration import Epoch, EpochIterator, HereIterator, WorkersIterator
 from wayfare.data.randomness import drawn_seed, mixed
@@ -32,7 +32,35 @@ __all__ = ["DataLoader"]
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
-class DataLoader:
+Sample = TypeVar("Sample")
+Made = TypeVar("Made")
+if TYPE_CHECKING:
+    # A loader without a type argument has batches of any type.
+    from typing_extensions import TypeVar as WithDefault
+
+    Batch = WithDefault("Batch", default=Any)
+else:
+    Batch = TypeVar("Batch")
+
+
+class _Options(TypedDict, total=False):
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
+    num_workers: int
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], Any] | None
+    multiprocessing_context: Any
+    generator: wf.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    seed: int | None
+
+
+class DataLoader(Generic[Batch]):
     """Iterate over a dataset in batches.
 
     The arguments are PyTorch's (`pin_memory`, `pin_memory_device` and `in_order` are accepted and change nothing: there
@@ -45,6 +73,35 @@ class DataLoader:
     `state_dict()` and `load_state_dict()` continue a run where it was, in the middle of an epoch too.
     """
 
+    @overload
+    def __init__(
+        self: DataLoader[Made], dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, *,
+        collate_fn: Callable[[list[Any]], Made], **options: Unpack[_Options],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: DataLoader[Sample], dataset: Dataset[Sample], batch_size: None, shuffle: bool | None = None, *,
+        collate_fn: None = None, **options: Unpack[_Options],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: DataLoader[wf.Tensor], dataset: Dataset[wf.Tensor], batch_size: int = 1, shuffle: bool | None = None, *,
+        collate_fn: None = None, **options: Unpack[_Options],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: DataLoader[list[wf.Tensor]], dataset: Dataset[tuple[wf.Tensor, ...]], batch_size: int = 1,
+        shuffle: bool | None = None, *, collate_fn: None = None, **options: Unpack[_Options],
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Any] | None = None, num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None, pin_memory: bool = False, drop_last: bool = False,
+        timeout: float = 0, worker_init_fn: Callable[[int], Any] | None = None, multiprocessing_context: Any = None,
+        generator: wf.Generator | None = None, *, prefetch_factor: int | None = None, persistent_workers: bool = False,
+        pin_memory_device: str = "", in_order: bool = True, seed: int | None = None,
+    ) -> None: ...  # fmt: skip
     def __init__(
         self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Any] | None = None, num_workers: int = 0,
@@ -161,7 +218,7 @@ class DataLoader:
 
     # -- iterating --------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         epoch = self._next_epoch()
         set_epoch = getattr(self._index_sampler, "set_epoch", None) or getattr(self.sampler, "set_epoch", None)
         if set_epoch is not None:

@@ -8,10 +8,12 @@ seed decides.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import wayfare as wf
+from wayfare.data.permutation import all_at_once, random_order
+from wayfare.data.randomness import drawn_seed
 from wayfare.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
@@ -20,6 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 Index = TypeVar("Index", covariant=True)
+
+# Numbers that are drawn at a time where an epoch has very many.
+_CHUNK = 1 << 16
 
 
 def check_count(name: str, what: str, value: Any, least: int = 1) -> int:
@@ -50,7 +55,28 @@ def length_of(name: str, source: Any) -> int:
 
 def fresh_generator() -> wf.Generator:
     """A generator with a seed drawn from the default one."""
-    return wf.Generator().manual_seed(int(wf.randint(0, 2**62, ()).item()))
+    return wf.Generator().manual_seed(drawn_seed(None))
+
+
+def own_stream(count: int, generator: wf.Generator) -> tuple[wf.Generator, bool]:
+    """The generator that so many numbers are drawn from, and whether that may be done bit by bit.
+
+    What is drawn bit by bit comes from a stream of its own, so that draws of others in between change nothing.
+    """
+    if all_at_once(count):
+        return generator, False
+    return wf.Generator().manual_seed(drawn_seed(generator)), True
+
+
+def in_chunks(
+    count: int, generator: wf.Generator, draw: Callable[[int, wf.Generator], wf.Tensor]
+) -> Iterator[int]:
+    """So many numbers of `draw(count, generator)`: all at once, or chunk by chunk where they are very many."""
+    own, lazily = own_stream(count, generator)
+    if not lazily:
+        return iter(draw(count, own).tolist())
+    parts = (draw(min(_CHUNK, count - start), own).tolist() for start in range(0, count, _CHUNK))
+    return itertools.chain.from_iterable(parts)
 
 
 class Sampler(Generic[Index]):
@@ -103,7 +129,9 @@ class RandomSampler(RandomOrder[int]):
             raise ArgumentTypeError(f"RandomSampler: replacement must be a bool, not {replacement!r}")
         if num_samples is not None:
             check_count("RandomSampler", "num_samples", num_samples)
-        length_of("RandomSampler", data_source)
+        if not length_of("RandomSampler", data_source) and num_samples is None:
+            raise ArgumentError("RandomSampler: there are no examples to draw from",
+                                fix="Leave the sampler out for an empty dataset.")  # fmt: skip
         self.data_source = data_source
         self.replacement = replacement
         self._num_samples = num_samples
@@ -120,11 +148,12 @@ class RandomSampler(RandomOrder[int]):
         if wanted and not size:
             raise ArgumentError(f"RandomSampler: {wanted} samples cannot be drawn from no examples")
         if self.replacement and wanted:
-            return iter(wf.randint(0, size, (wanted,), generator=generator).tolist())
+            return in_chunks(wanted, generator, lambda count, own: wf.randint(0, size, (count,), generator=own))
         rounds = -(-wanted // size) if size else 0
-        # All are drawn now: whoever iterates later, perhaps after other draws, gets the same.
-        orders = [wf.randperm(size, generator=generator).tolist() for _ in range(rounds)]
-        return itertools.islice(itertools.chain.from_iterable(orders), wanted)
+        own, lazily = own_stream(wanted, generator)
+        orders: Iterable[Sequence[int]] = (random_order(size, own) for _ in range(rounds))
+        # Else all are drawn now: whoever iterates later, perhaps after other draws, gets the same.
+        return itertools.islice(itertools.chain.from_iterable(orders if lazily else list(orders)), wanted)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -139,7 +168,7 @@ class SubsetRandomSampler(RandomOrder[int]):
 
     def order(self, generator: wf.Generator) -> Iterator[int]:
         """One epoch's order, drawn from this generator."""
-        return iter([self.indices[i] for i in wf.randperm(len(self.indices), generator=generator).tolist()])
+        return map(self.indices.__getitem__, random_order(len(self.indices), generator))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -170,8 +199,10 @@ class WeightedRandomSampler(RandomOrder[int]):
 
     def order(self, generator: wf.Generator) -> Iterator[int]:
         """One epoch's order, drawn from this generator."""
-        drawn = wf.multinomial(self.weights, self.num_samples, self.replacement, generator=generator)
-        return iter(drawn.tolist())
+        if not self.replacement:
+            return iter(wf.multinomial(self.weights, self.num_samples, generator=generator).tolist())
+        return in_chunks(self.num_samples, generator,
+                         lambda count, own: wf.multinomial(self.weights, count, True, generator=own))  # fmt: skip
 
     def __len__(self) -> int:
         return self.num_samples

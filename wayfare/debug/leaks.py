@@ -226,7 +226,8 @@ def snapshot(origins: Origins | None) -> Leaks:
     # One of the tensors in a list may have a name of its own: what most are held by is the one to name.
     for key, found_here in answers.items():
         often = Counter((holder.name, holder.kind) for holder in found_here)
-        rows[key].holder = max(found_here, key=lambda holder: often[holder.name, holder.kind])
+        # Of few that were asked each may say another name: then what holds several goes before a name for one.
+        rows[key].holder = max(found_here, key=lambda h: (often[h.name, h.kind], h.kind != "Tensor"))
     # Leaves first: what they own is not the graph's, which only looks at it.
     for number, row in sorted(groups, key=lambda pair: tensors[pair[0]].grad_fn is not None):
         size = memory.new(tensors[number]._array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -27,40 +27,57 @@ class Memory:
     """The arrays that were seen and are alive."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self._bytes = 0
         # By the id of the array, which is its own as long as it is in here.
-        self.alive: dict[int, Alive] = {}
-        self._dead: Callable[[Any], None] = self._died
+        self._alive: dict[int, Alive] = {}
+        # Those that are gone put themselves here, and are buried when somebody looks: Python code that ran at the death
+        # of an array would lose an exception (Ctrl-C).
+        self._dead: deque[Alive] = deque()
+        self._counts = True
+
+    @property
+    def bytes(self) -> int:
+        """What the arrays that live weigh."""
+        self._bury()
+        return self._bytes
+
+    @property
+    def alive(self) -> dict[int, Alive]:
+        """The arrays that live, by their ids."""
+        self._bury()
+        return self._alive
 
     def note(self, array: Any, node: int) -> None:
         """Count an array until it is let go of; `node` is the value it is, -1 for none."""
+        if not self._counts:
+            return
         key = id(array)
-        known = self.alive.get(key)
+        alive = self.alive
+        known = alive.get(key)
         if known is not None:
             if known.node < 0:
                 known.node = node
             return
-        self.alive[key] = known = Alive(array, self._dead)
+        alive[key] = known = Alive(array, self._dead.append)
         known.key = key
         known.node = node
         if owns_memory(array):
             known.bytes = size = array.nbytes
-            self.bytes += size
+            self._bytes += size
             return
         known.bytes = 0
         if array.base.__class__ is _ndarray:
             # A view weighs nothing, but what it looks into does.
             self.note(array.base, -1)
 
-    def _died(self, known: Any) -> None:
-        self.bytes -= known.bytes
-        self.alive.pop(known.key, None)
+    def _bury(self) -> None:
+        while self._dead:
+            known = self._dead.popleft()
+            self._bytes -= known.bytes
+            self._alive.pop(known.key, None)
 
     def let_go(self) -> None:
         """Count no longer."""
-        self.alive = {}
-        self._dead = _ignore
-
-
-def _ignore(_known: Any) -> None:
-    """Nobody counts any more."""
+        self._counts = False
+        self._alive = {}
+        self._dead.clear()

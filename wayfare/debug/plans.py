@@ -45,7 +45,7 @@ class Calls:
 
 def _plan_of(function: Compiled, call: tuple[int, int], entries: Sequence[Any]) -> dict[str, Any]:
     explained = function.explain()
-    known = [*(entry for kind in list(function._kinds.values()) for entry in kind), *function._dynamic.entries.values()]
+    known = [entry for kind in list(function._known.kinds.values()) for entry in kind]
     used = max(known, key=lambda entry: entry.hits, default=None)
     kernels = None if used is None else _kernels(used, call, entries)
     return {
@@ -55,7 +55,7 @@ def _plan_of(function: Compiled, call: tuple[int, int], entries: Sequence[Any]) 
 
 
 def _paths(entry: Entry) -> int:
-    return sum(not stretch.children for root in entry.tree.roots.values() for stretch in root.walk())
+    return sum(not stretch.children for stretch in entry.tree.walk())
 
 
 def _kernels(entry: Entry, call: tuple[int, int], entries: Sequence[Any]) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def _kernels(entry: Entry, call: tuple[int, int], entries: Sequence[Any]) -> lis
 
 def _busiest(entry: Entry) -> list[Stretch]:
     path = []
-    here = max(entry.tree.roots.values(), key=lambda s: s.visits, default=None)
+    here = entry.tree.root
     while here is not None:
         path.append(here)
         here = max(here.children.values(), key=lambda s: s.visits, default=None)

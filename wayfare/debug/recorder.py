@@ -209,7 +209,8 @@ class Recorder(Watcher):
             found.append(here)
             for edge in here.edges:
                 source = split_edge(edge)[0]
-                if source.__class__ is Node and source.number not in self._by_number and source.number not in seen:
+                usual = isinstance(source, Node) and not isinstance(source, MapNode)
+                if usual and source.number not in self._by_number and source.number not in seen:
                     seen.add(source.number)
                     waiting.append(source)
         found.sort(key=lambda n: n.number)

@@ -17,11 +17,12 @@ from wayfare.debug.document import document_of, ending
 from wayfare.debug.recorder import Recorder
 from wayfare.debug.seen import Step, Summary, Values, steps_of, summary_of
 from wayfare.debug.text import text_of
-from wayfare.errors import ArgumentError, FileAccessError, FileFormatError, MissingFileError
+from wayfare.errors import ArgumentError, FileFormatError
+from wayfare.io.documents import read_document
 from wayfare.io.replace import replace_text
-from wayfare.run_document import FORMAT, VERSION
+from wayfare.run_check import problem_of
 from wayfare.site import Site
-from wayfare.units import counted
+from wayfare.units import counted, plain
 from wayfare.view import page
 
 # How high a run is shown in a notebook, in pixels.
@@ -96,7 +97,7 @@ class Run:
         return text_of(self.document())
 
     def __repr__(self) -> str:
-        return f"<{self.title}: {counted(len(self), 'step')}, {counted(len(self.nodes), 'value')}>"
+        return f"<{plain(self.title)}: {counted(len(self), 'step')}, {counted(len(self.nodes), 'value')}>"
 
     # -- out of here
 
@@ -136,34 +137,12 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a run that was saved as .json."""
     target = os.fspath(path)
     try:
-        with open(target, encoding="utf-8") as file:
-            document = json.load(file)
-    except FileNotFoundError:
-        raise MissingFileError(f"load: there is no file {target!r}") from None
-    except OSError as error:
-        raise FileAccessError(f"load: cannot read {target!r}: {error.strerror}") from None
-    except (ValueError, RecursionError):
+        document = read_document(target, "load")
+    except FileFormatError as error:
         fix = 'Give a file that run.save("run.json") wrote; a .html file is for the browser.'
-        raise FileFormatError(f"load: {target!r} is not a run: it is no JSON", fix=fix) from None
-    problem = _problem(document)
+        raise FileFormatError(f"load: {target!r} is not a run: {error.sentence.removeprefix('load: ')}",
+                              fix=fix) from None  # fmt: skip
+    problem = problem_of(document)
     if problem:
         raise FileFormatError(f"load: {target!r} {problem}")
-    return Run(str(document.get("title", "run")), None, document)
-
-
-def _problem(document: Any) -> str:
-    """What is wrong with a document; empty if it can be shown."""
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        return "is JSON, but not a run"
-    version = document.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        return f"is a run of format version {version}, and this Wayfare reads up to {VERSION}"
-    nodes = document.get("nodes")
-    if not isinstance(nodes, dict) or not all(isinstance(column, list) for column in nodes.values()):
-        return "is damaged: there are no values in it"
-    if len({len(column) for column in nodes.values()}) > 1:
-        return "is damaged: its columns are of different lengths"
-    for name in ("strings", "files", "sites", "modules", "calls", "stats", "values", "events", "memory"):
-        if not isinstance(document.get(name), list):
-            return f"is damaged: {name!r} is missing"
-    return ""
+    return Run(document["title"], None, document)

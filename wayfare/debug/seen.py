@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wayfare.run_document import OP
-from wayfare.units import bytes_text, counted, cut
+from wayfare.units import bytes_text, counted, cut, plain
 
 KINDS = {"f": "forward", "b": "backward", "a": "gradient", "d": "decision", "g": "group"}
 
@@ -121,7 +121,7 @@ class Value:
 
     def __repr__(self) -> str:
         where = f" ({self.line})" if self.line else ""
-        return f"<{self.name} {self.op} {self.spec}{where}>"
+        return plain(f"<{self.name} {self.op} {self.spec}{where}>")
 
 
 class Values(Sequence[Value]):
@@ -261,7 +261,7 @@ class Summary:
             if counts:
                 lines.append(f"{'by ' + title:<40}{'ops':>8}")
                 shown = sorted(counts.items(), key=lambda item: -item[1])
-                lines += [f"  {cut(name, 37):<38}{count:>8}" for name, count in shown[:8]]
+                lines += [f"  {cut(plain(name), 37):<38}{count:>8}" for name, count in shown[:8]]
                 if len(shown) > 8:
                     lines.append(f"  {f'{len(shown) - 8} more':<38}{sum(c for _, c in shown[8:]):>8}")
         return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import Any
 
 from wayfare.debug.seen import Statistics, Step, Value, line_text, steps_of
 from wayfare.run_document import INPUT, LEAF
-from wayfare.units import bytes_text, counted, cut
+from wayfare.units import bytes_text, counted, cut, plain
 
 _WIDTH = 80
 # Of more than twice as many steps the first and the last are shown, and of as many leaves the first.
@@ -40,7 +40,7 @@ def text_of(document: dict[str, Any]) -> str:
         lines += textwrap.wrap(f"ended by an error{' on ' + where if where else ''}: {ended['error']}", _WIDTH)
     if document.get("left_out"):
         lines.append(f"{document['left_out']} more values were made than may be written down: see limit=")
-    return "\n".join(cut(line, _WIDTH) for line in lines)
+    return "\n".join(cut(plain(line), _WIDTH) for line in lines)
 
 
 def _lines(document: dict[str, Any], chosen: slice) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import wayfare as wf
 from wayfare import nn
 from wayfare.demo.page import Page
+from wayfare.io.files import write
+from wayfare.io.replace import replace_text
+from wayfare.io.structure import plan
 
 FOLDER = Path("wayfare-demo")
 REPORT = "report.html"
@@ -46,7 +49,7 @@ class Results:
         if history.interrupted:
             raise KeyboardInterrupt
         page.listing(f"\n{history.plot(width=72, height=10)}\n")
-        wf.save(model.state_dict(), self.folder / "model.safetensors")
+        write(plan(model.state_dict()), str(self.folder / "model.safetensors"), {}, follow=False)
         history.save_plot(self.folder / "loss.svg", title=f"wayfare demo {self.folder.name}")
         self._written |= {
             "model.safetensors": "the weights: model.load_state_dict(wf.load(…))",
@@ -63,7 +66,7 @@ class Results:
 
     def keep(self, name: str, about: str, value: Any) -> None:
         """Write what else is needed to use the model, as JSON."""
-        (self.folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        replace_text(str(self.folder / name), [json.dumps(value, ensure_ascii=False, indent=0), "\n"])
         self.add(name, about)
 
     def add(self, name: str, about: str) -> None:

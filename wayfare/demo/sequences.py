@@ -96,7 +96,7 @@ class Reader(nn.Module):
 def step(model: nn.Module, batch: tuple[list[wf.Tensor], wf.Tensor]) -> tuple[wf.Tensor, wf.Tensor, wf.Tensor]:
     """(loss, scores, classes) of a few sequences, batched by itself."""
     sequences, classes = batch
-    scores = wf.stack(wf.map(model, sequences))
+    scores = wf.stack(wf.map(model, sequences, batch=True))
     return cross_entropy(scores, classes), scores, classes
 
 
@@ -206,7 +206,7 @@ def show_rnn(page: Page, model: Reader, batch: Sequence[wf.Tensor]) -> None:
              "different sequences together.")  # fmt: skip
     model.eval()
     with wf.no_grad():
-        together = wf.stack(wf.map(model, batch))
+        together = wf.stack(wf.map(model, batch, batch=True))
         batched = described_batching(wf.batching.last())
         alone = wf.stack([model(sequence) for sequence in batch])
     model.train()
@@ -324,7 +324,7 @@ def write_report(
     """The same as a page."""
     model.eval()
     with wf.no_grad():
-        said = wf.stack(wf.map(model, [numbers_ for numbers_, _ in corpus.encoded(corpus.held_out)]))
+        said = wf.stack(wf.map(model, [numbers_ for numbers_, _ in corpus.encoded(corpus.held_out)], batch=True))
     batch = next(iter(data))
     first, longest = _spread(corpus.train, 1)[0], long_sentence(corpus)
     results.report(
@@ -352,7 +352,7 @@ def show_shipping(page: Page, results: Results, corpus: Corpus, model: Reader) -
         page, results, model, (example,), {"words": {0: "length"}},
         about="The Python loop over the words is a Loop in it, of as many steps as there are words.",
         one=f"{len(example)} words", held_out=f"{len(calls)} sequences of up to {max(map(len, calls))} words",
-        calls=[(words,) for words in calls], scores=lambda: wf.stack(wf.map(model, calls)),
+        calls=[(words,) for words in calls], scores=lambda: wf.stack(wf.map(model, calls, batch=True)),
     )  # fmt: skip
 
 

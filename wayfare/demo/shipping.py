@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import wayfare as wf
 from wayfare.demo.page import Page
@@ -36,7 +35,7 @@ def ship(
     page.say(f"wf.onnx.export writes the trained model as a file that needs no Python. {about} The file was compared "
              "with the model at other sizes while it was written; now it runs on what was held out.")  # fmt: skip
     path = results.folder / FILE
-    report = written(function, example, path, axes)
+    report = wf.onnx.export(function, example, path, dynamic_axes=axes)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
     feeds = [dict(zip(names, (t.numpy() for t in call), strict=True)) for call in calls]
@@ -56,14 +55,6 @@ def ship(
         one: f"{runtime} in ONNX Runtime, {compiled} in Wayfare, compiled",
     })  # fmt: skip
     results.add(FILE, "the model for ONNX Runtime, which needs no Python")
-
-
-def written(function: Callable[..., wf.Tensor], example: Arguments, path: Any, axes: Any) -> wf.onnx.ExportReport:
-    """Export; a file that cannot be written is the same error as for the demo's other files."""
-    try:
-        return wf.onnx.export(function, example, path, dynamic_axes=axes)
-    except wf.errors.ExportError as error:
-        raise error.__cause__ if isinstance(error.__cause__, OSError) else error from None
 
 
 def shapes(specs: Mapping[str, str]) -> str:

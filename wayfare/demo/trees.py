@@ -113,7 +113,7 @@ class LevelClimber(nn.Module):
 
 def step(model: nn.Module, batch: Sequence[Pair]) -> tuple[wf.Tensor, wf.Tensor, wf.Tensor]:
     """(loss, scores, classes) of a few trees, batched by itself."""
-    scores = wf.stack(wf.map(model, [tree for tree, _ in batch]))
+    scores = wf.stack(wf.map(model, [tree for tree, _ in batch], batch=True))
     classes = wf.tensor([label for _, label in batch])
     return cross_entropy(scores, classes), scores, classes
 
@@ -188,7 +188,7 @@ def show_training(
     last_batch = described_batching(wf.batching.last())
     model.eval()
     with wf.no_grad():
-        scores = wf.stack(wf.map(model, [named.tree for named in corpus.held_out]))
+        scores = wf.stack(wf.map(model, [named.tree for named in corpus.held_out], batch=True))
     page.show(last_batch=last_batch, all_held_out=described_batching(wf.batching.last()))
     page.say("On the files held out, class by class, and beside always giving the commonest answer:")
     classes = wf.tensor([label for _, label in corpus.labelled(corpus.held_out)])
@@ -252,7 +252,7 @@ def show_shipping(page: Page, results: Results, corpus: Corpus, model: Climber) 
         about=f"The recursion is a Loop over levels in it: wf.onnx.levels makes arrays of trees, with places for "
         f"{places} children.",
         one=f"{one.size} nodes", held_out=f"{len(trees)} trees, in one call", calls=[levels.arrays(trees, places)],
-        scores=lambda: wf.stack(wf.map(model, trees)),
+        scores=lambda: wf.stack(wf.map(model, trees, batch=True)),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError
+from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, NoSuchDimensionError
 from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import as_dtype_of
 from wayfare.op import REGISTRY, Op
@@ -60,7 +60,7 @@ def check_not_empty(op: str, input: Tensor, dim: tuple[int, ...]) -> None:
     """An extreme of nothing does not exist."""
     shape = input.shape
     if len(dim) == len(shape) and 0 in shape:
-        raise OperationError(f"{op}: there is no {op} of {input.spec}, which has no elements")
+        raise NoSuchDimensionError(f"{op}: there is no {op} of {input.spec}, which has no elements")
     for d in dim:
         if shape[d] == 0:
             raise IndexRangeError(f"{op}: dimension {d} of {input.spec} is empty, so there is no {op} along it",

@@ -6,11 +6,13 @@ A block stays in the cache between the steps of a formula, and no temporary as l
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.quiet import COMPLAINTS, quietly
 from wayfare.backend.writes import note_write
 from wayfare.functions._public import as_method, in_place_form, may_overwrite, write_binary
 from wayfare.op import Op
@@ -33,6 +35,8 @@ def _written(ufunc: Any, array: Array, term: Any) -> bool:
     """`array = ufunc(array, term)`, if the term's shape fits: the general way has the sentence if it does not."""
     try:
         ufunc(array, term, array)
+    except COMPLAINTS:
+        pass  # NumPy complains of numbers when all of them are written.
     except ValueError:
         return False
     note_write(array)
@@ -50,8 +54,9 @@ def write_scaled(op: Op, function: Callable[..., Tensor]) -> Callable[..., Tenso
         if isinstance(other, Tensor) and may_overwrite(self, other):
             array, values = self._array, other._array
             if array.size <= _BLOCK:
-                if _written(op.forward, array, np.multiply(values, constant(alpha, array.dtype)._array)):
-                    return self
+                with suppress(*COMPLAINTS):  # of the term, before anything is written
+                    if _written(op.forward, array, np.multiply(values, constant(alpha, array.dtype)._array)):
+                        return self
             elif _side_by_side(array, values):
                 _in_blocks(op.forward, array.reshape(-1), values.reshape(-1), alpha)
                 note_write(array)
@@ -64,10 +69,11 @@ def write_scaled(op: Op, function: Callable[..., Tensor]) -> Callable[..., Tenso
 def _in_blocks(ufunc: Any, array: Array, values: Array, alpha: float) -> None:
     factor = array.dtype.type(alpha)
     space = np.empty(_BLOCK, array.dtype)
-    for start in range(0, array.size, _BLOCK):
-        part = array[start : start + _BLOCK]
-        scaled = np.multiply(values[start : start + _BLOCK], factor, out=space[: part.size])
-        ufunc(part, scaled, part)
+    with quietly():
+        for start in range(0, array.size, _BLOCK):
+            part = array[start : start + _BLOCK]
+            scaled = np.multiply(values[start : start + _BLOCK], factor, out=space[: part.size])
+            ufunc(part, scaled, part)
 
 
 def write_combination(function: Callable[..., Tensor], ufunc: Any) -> Callable[..., Tensor]:
@@ -79,17 +85,19 @@ def write_combination(function: Callable[..., Tensor], ufunc: Any) -> Callable[.
             array, first, second = self._array, tensor1._array, tensor2._array
             factor = constant(value, array.dtype)._array
             if array.size <= _BLOCK:
-                if first.shape == second.shape == array.shape and _written(
-                    np.add, array, np.multiply(ufunc(first, second), factor)
-                ):
-                    return self
+                with suppress(*COMPLAINTS):
+                    if first.shape == second.shape == array.shape and _written(
+                        np.add, array, np.multiply(ufunc(first, second), factor)
+                    ):
+                        return self
             elif _side_by_side(array, first) and _side_by_side(array, second):
                 space = np.empty(_BLOCK, array.dtype)
                 arrays = [part.reshape(-1) for part in (array, first, second)]
-                for start in range(0, array.size, _BLOCK):
-                    part, a, b = (x[start : start + _BLOCK] for x in arrays)
-                    term = ufunc(a, b, space[: part.size])
-                    np.add(part, np.multiply(term, factor, term), part)
+                with quietly():
+                    for start in range(0, array.size, _BLOCK):
+                        part, a, b = (x[start : start + _BLOCK] for x in arrays)
+                        term = ufunc(a, b, space[: part.size])
+                        np.add(part, np.multiply(term, factor, term), part)
                 note_write(array)
                 return self
         return general(self, tensor1, tensor2, value=value)  # type: ignore[no-any-return]
@@ -106,17 +114,19 @@ def write_lerp(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             array, target = self._array, end._array
             factor = constant(weight, array.dtype)._array
             if array.size <= _BLOCK:
-                if target.shape == array.shape and _written(
-                    np.add, array, np.multiply(np.subtract(target, array), factor)
-                ):
-                    return self
+                with suppress(*COMPLAINTS):
+                    if target.shape == array.shape and _written(
+                        np.add, array, np.multiply(np.subtract(target, array), factor)
+                    ):
+                        return self
             elif _side_by_side(array, target):
                 space = np.empty(_BLOCK, array.dtype)
                 own, goal = array.reshape(-1), target.reshape(-1)
-                for start in range(0, array.size, _BLOCK):
-                    part = own[start : start + _BLOCK]
-                    way = np.subtract(goal[start : start + _BLOCK], part, space[: part.size])
-                    np.add(part, np.multiply(way, factor, way), part)
+                with quietly():
+                    for start in range(0, array.size, _BLOCK):
+                        part = own[start : start + _BLOCK]
+                        way = np.subtract(goal[start : start + _BLOCK], part, space[: part.size])
+                        np.add(part, np.multiply(way, factor, way), part)
                 note_write(array)
                 return self
         return general(self, end, weight)  # type: ignore[no-any-return]

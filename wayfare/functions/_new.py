@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.backend.quiet import quietly
+from wayfare.errors import ArgumentError, ArgumentTypeError, MismatchError, OperationError, ShapeError
+from wayfare.op import no_memory
 from wayfare.spec import Device, DType, Shape, as_dtype, default_dtype
-from wayfare.state import STATE
+from wayfare.state import STATE, UNUSUAL
 from wayfare.tensor import Tensor, wrap
 
 
@@ -19,9 +20,19 @@ def made(array: Array, requires_grad: bool = False) -> Tensor:
     """A new leaf on an array, marked as the mode in force asks."""
     out = wrap(array)
     mode = STATE.mode
-    if mode is not None and mode.inference:
-        out._more()["inference"] = True
-    return out.requires_grad_() if requires_grad else out
+    if mode is not None:
+        if mode.batcher is not None:
+            mode.batcher.born(array)
+        if mode.inference:
+            out._more()["inference"] = True
+    return out if requires_grad is False or requires_grad is None else out.requires_grad_(requires_grad)
+
+
+def like(t: Tensor, out: Tensor) -> Tensor:
+    """A new tensor made after `t`: where that is one for each example of a vmap, so is this."""
+    mode = STATE.mode if UNUSUAL else None
+    each = None if mode is None else getattr(mode.executor, "one_for_each", None)
+    return out if each is None else each(t, out)
 
 
 def read_int(op: str, what: str, value: Any) -> int:
@@ -77,20 +88,32 @@ def check_device(device: Any) -> None:
 def allocate(op: str, make: Callable[..., Array], shape: Shape, dtype: DType, *values: Any) -> Array:
     """`make(shape, *values, dtype)` with NumPy's complaints turned into sentences."""
     try:
-        return make(shape, *values, dtype=dtype.numpy)
+        if values:
+            with quietly():  # 1e300 is inf in float32
+                return make(shape, *values, dtype=dtype.numpy)
+        return make(shape, dtype=dtype.numpy)
     except OverflowError:
         shown = ", ".join(map(str, values))
         raise OperationError(f"{op}: {shown} does not fit into {dtype}") from None
     except (MemoryError, ValueError) as error:
         if isinstance(error, ValueError) and len(shape) > 64:
             raise ShapeError(f"{op}: {len(shape)} dimensions are more than the 64 that NumPy has") from None
-        raise no_memory(op, shape, dtype) from None
+        raise no_memory(op, shape, dtype.numpy) from None
 
 
-def no_memory(op: str, shape: Shape, dtype: DType) -> OperationError:
-    """The error of a tensor that the machine has no room for."""
-    amount = math.prod(shape) * dtype.itemsize / 2**30
-    return OperationError(f"{op}: no memory for {dtype.short}{list(shape)} ({amount:.1f} GiB)")
+def fitting(op: str, value: Any, dtype: DType) -> Any:
+    """A number that is to be written into tensors of this dtype; one that a tensor of integers cannot hold is refused.
+
+    As in PyTorch fractions are cut off, and a negative number goes into unsigned ones as its two's complement.
+    """
+    number = value.item() if isinstance(value, np.generic) else value
+    if dtype.rank != 1 or (number.__class__ is not int and number.__class__ is not float):
+        return number
+    limits = np.iinfo(dtype.numpy)
+    if not (limits.min or -limits.max) - 1 < number < limits.max + 1:
+        raise MismatchError(f"{op}: {number} does not fit into {dtype}",
+                            fix="Convert the tensor to a dtype that holds it, as with .float().")  # fmt: skip
+    return int(number) % (limits.max + 1) if limits.min == 0 else int(number)
 
 
 def read_number(op: str, what: str, value: Any) -> Any:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from wayfare.backend.quiet import COMPLAINTS
 from wayfare.backend.writes import note_write
 from wayfare.eager import apply, apply1, apply2
 from wayfare.errors import ArgumentTypeError, DTypeError
 from wayfare.functions._guard import tensor_advice
 from wayfare.inplace import write_in_place
 from wayfare.op import REGISTRY, Op
-from wayfare.spec import DType, bool_, default_dtype, promote_operands, scalar_dtype
+from wayfare.spec import DType, bool_, default_dtype, float16, float32, promote_operands, scalar_dtype
 from wayfare.state import STATE
 from wayfare.tensor import Tensor, constant, to_tensor
 
@@ -158,12 +159,25 @@ def refuse_bools(values: Sequence[Any]) -> None:
                          "of two use ^; for numbers convert with .int().")  # fmt: skip
 
 
+# A product or quotient of halves with a number takes the number as it is: `x / 100_000` is not x / inf.
+_KEEP_NUMBERS = frozenset({"mul", "div"})
+
+
+def _too_fine(value: Any) -> bool:
+    """Is this a number that half precision would round or could not hold?"""
+    if isinstance(value, Tensor):
+        return False
+    return bool(abs(value) > 65504 or float(np.float16(value)) != value)
+
+
 def promoted(op: Op, values: Sequence[Any], attrs: dict[str, Any] | None = None) -> Tensor:
     """Apply an elementwise op after bringing all operands to their common dtype."""
     values = [operand(v, op.name) for v in values]
     if op is _SUB:
         refuse_bools(values)
     dtype = common_dtype(op.name, values, to_float=op.promotion == "float")
+    if dtype is float16 and op.name in _KEEP_NUMBERS and any(_too_fine(v) for v in values):
+        return as_dtype_of(apply(op, tuple(as_dtype_of(v, float32) for v in values), attrs or {}), dtype)
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
     if dtype.numpy.kind not in op.kinds:
         op.infer(*(t.spec for t in tensors), **(attrs or {}))
@@ -195,8 +209,16 @@ def write_unary(op: Op, function: Callable[..., Tensor], name: str) -> Callable[
     def write(self: Tensor) -> Tensor:
         if may_overwrite(self, self):
             array = self._array
-            if array.size < op.large_from or not op.large.into(array, array):
-                ufunc(array, array)
+            try:
+                if array.size < op.large_from or not op.large.into(array, array):
+                    # NumPy 2.4's own negative with an output that is not contiguous reads the wrong elements where the
+                    # input's stride is 4 (of 4 bytes each) or 8 (of 8).
+                    if ufunc is np.negative and not array.flags.c_contiguous:
+                        array[...] = ufunc(array)
+                    else:
+                        ufunc(array, array)
+            except COMPLAINTS:
+                pass  # NumPy complains of numbers when all of them are written.
             note_write(array)
             return self
         return general(self)  # type: ignore[no-any-return]
@@ -235,9 +257,12 @@ def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable
             try:
                 if array.size < op.large_from or not op.large.into(array, array, value):
                     ufunc(array, value, array)
+                written = True
+            except COMPLAINTS:
+                written = True  # NumPy complains of numbers when all of them are written.
             except (ValueError, TypeError):
-                pass  # A shape or dtype that does not fit: the general way has the sentence for it.
-            else:
+                written = False  # A shape or dtype that does not fit: the general way has the sentence for it.
+            if written:
                 note_write(array)
                 return self
         return general(self, *args, **options)  # type: ignore[no-any-return]
@@ -268,8 +293,12 @@ def may_overwrite(t: Tensor, other: Any) -> bool:
     return not (isinstance(other, Tensor) and other.requires_grad)
 
 
-def operator(op: Op, *, reverse: bool = False) -> Callable[[Any, Any], Tensor]:
-    """`x + y` for an op of two inputs; like `binary`, but gives way to the other operand's own operator."""
+def operator(op: Op, *, reverse: bool = False, commutes: bool = False) -> Callable[[Any, Any], Tensor]:
+    """`x + y` for an op of two inputs; like `binary`, but gives way to the other operand's own operator.
+
+    Where the order does not matter, a number comes last, as in PyTorch: the graph lists the tensor first.
+    """
+    number_first = reverse and not commutes
     floats_only = op.promotion == "float" or op.kinds != "biuf"
 
     def call(self: Tensor, other: Any) -> Any:
@@ -282,10 +311,11 @@ def operator(op: Op, *, reverse: bool = False) -> Callable[[Any, Any], Tensor]:
             dtype = self._array.dtype
             if dtype is _F32 or dtype is _F64:
                 number = constant(other, dtype)
-                return apply2(op, number, self) if reverse else apply2(op, self, number)
+                return apply2(op, number, self) if number_first else apply2(op, self, number)
         if not isinstance(other, OPERANDS):
             return NotImplemented
-        return promoted(op, (other, self) if reverse else (self, other))
+        first = reverse if isinstance(other, Tensor) else number_first
+        return promoted(op, (other, self) if first else (self, other))
 
     return call
 

@@ -31,7 +31,7 @@ from wayfare.functions._public import (
 )
 from wayfare.op import REGISTRY, Op
 from wayfare.spec import bool_, float64, int64
-from wayfare.state import exporter, runs_here
+from wayfare.state import batcher, exporter, may_look, runs_here
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -165,14 +165,14 @@ add_method("div_", write_binary(_DIV, div, "div_"))
 
 def _refuse_zero(name: str, divisor: Tensor, given: Any) -> None:
     """Integers have no infinity to answer with; `given` is the divisor before it became a tensor."""
-    if divisor.dtype.rank == 2 or divisor.__class__ is not Tensor:
+    if divisor.dtype.rank == 2 or (divisor.__class__ is not Tensor and (batcher() is None or not may_look(divisor))):
         return
     if not isinstance(given, Tensor):
         zero = given == 0
     elif exporter() is not None:  # what runs a model file refuses a zero itself
         return
     else:  # an executor is asked for one truth, not for all the numbers
-        zero = not (divisor._read(name).all() if runs_here() else divisor.all())
+        zero = not (divisor._read(name).all() if may_look(divisor) else divisor.all())
     if zero:
         raise OperationError(f"{name}: division of integers by zero",
                              fix="Divide floats, which give inf or nan, or mask the zeros first.")  # fmt: skip
@@ -226,7 +226,8 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
             raise DTypeError("pow: does not take bool", fix="Convert with .int() first.")
         # The first and the zeroth power, which bools have.
         return promoted(_OPS["logical_or"], (input, not exponent))
-    if dtype.rank == 1 and isinstance(values[1], Tensor) and all(t.__class__ is Tensor for t in tensors):
+    ordinary = batcher() is not None or all(t.__class__ is Tensor for t in tensors)
+    if dtype.rank == 1 and isinstance(values[1], Tensor) and ordinary:
         # NumPy refuses negative exponents of integers; in PyTorch 1 and -1 survive them and the rest become 0.
         return _integer_power(*tensors)
     return apply(_OPS["pow"], tensors)  # type: ignore[no-any-return]
@@ -290,7 +291,7 @@ negative = alias("negative", neg, "neg")
 def _install_operators() -> None:
     for name, op in {"add": _ADD, "sub": _SUB, "mul": _MUL, "truediv": _DIV}.items():
         add_method(f"__{name}__", operator(op))
-        add_method(f"__r{name}__", operator(op, reverse=True))
+        add_method(f"__r{name}__", operator(op, reverse=True, commutes=op in (_ADD, _MUL)))
     for name, function in {"floordiv": floor_divide, "mod": remainder, "pow": pow}.items():
         add_method(f"__{name}__", giving_way(function))
         add_method(f"__r{name}__", giving_way(function, reverse=True))

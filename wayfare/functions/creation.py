@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.writes import elements_overlap
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.functions._along import check_tensor
-from wayfare.functions._new import allocate, check_device, flat_ints, made, read_dtype, read_number, read_size
+from wayfare.functions._nested import array_from
+from wayfare.functions._new import (
+    allocate,
+    check_device,
+    fitting,
+    flat_ints,
+    like,
+    made,
+    read_dtype,
+    read_number,
+    read_size,
+)
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.op import REGISTRY
 from wayfare.spec import OF_NUMPY, DType, as_dtype, change_default_dtype, default_dtype, scalar_dtype
+from wayfare.state import UNUSUAL, about_to_change, called_by_user, recorder
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -39,7 +52,7 @@ def tensor(
     if isinstance(data, Tensor):
         copy = apply(REGISTRY["clone"], (data.detach(),))
         return as_dtype_of(copy, read_dtype("tensor", dtype, data.dtype)).requires_grad_(requires_grad)
-    return made(_array_from(data, dtype, "tensor", copy=True), requires_grad)
+    return made(array_from(data, dtype, "tensor", copy=True), requires_grad)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -47,7 +60,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     check_device(device)
     if isinstance(data, Tensor):
         return as_dtype_of(data, read_dtype("as_tensor", dtype, data.dtype))
-    return made(_array_from(data, dtype, "as_tensor", copy=False))
+    if isinstance(data, np.ndarray):
+        _tell_of_sharing("as_tensor")
+    return made(_shared(array_from(data, dtype, "as_tensor", copy=False)))
 
 
 def asarray(
@@ -73,7 +88,7 @@ def asarray(
 def from_numpy(ndarray: Array) -> Tensor:
     """A tensor on the memory of a NumPy array: writing to one shows in the other.
 
-    A read-only array gives a tensor that refuses writes in place.
+    A read-only array gives a tensor that refuses writes in place, and so does one stretched over several elements.
     """
     if not isinstance(ndarray, np.ndarray):
         raise ArgumentTypeError(f"from_numpy: expected a NumPy array, not {type(ndarray).__name__}",
@@ -83,11 +98,27 @@ def from_numpy(ndarray: Array) -> Tensor:
     if not ndarray.dtype.isnative:
         raise DTypeError(f"from_numpy: the array's byte order ({ndarray.dtype.str}) is not this machine's",
                          fix="Use wf.tensor(array), which converts a copy.")  # fmt: skip
-    return made(ndarray.view(np.ndarray))
+    _tell_of_sharing("from_numpy")
+    return made(_shared(ndarray.view(np.ndarray)))
+
+
+def _shared(array: Array) -> Array:
+    """An array somebody else holds too; a view for reading only if it is stretched over several elements."""
+    if 0 in array.strides and elements_overlap(array):
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _tell_of_sharing(name: str) -> None:
+    """A recorder does not see what happens to memory that others hold; where we ask ourselves, nobody does."""
+    if UNUSUAL and (watching := recorder()) is not None and called_by_user(2):
+        watching.notices(f"it makes a tensor on the memory of something else ({name}); wf.tensor(...) copies")
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor on the memory of any object that speaks DLPack (`torch.Tensor`, `np.ndarray`, …)."""
+    _tell_of_sharing("from_dlpack")
     check_device(device)
     if not hasattr(ext_tensor, "__dlpack__"):
         raise ArgumentTypeError(f"from_dlpack: {type(ext_tensor).__name__} has no __dlpack__ method",
@@ -98,11 +129,12 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         raise OperationError(f"from_dlpack: {type(ext_tensor).__name__} cannot be shared: {error}") from None
     if array.dtype not in OF_NUMPY:
         as_dtype(array.dtype, op="from_dlpack")
-    return made(array)
+    return made(_shared(array))
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
     """A tensor of one dimension on the memory of a bytes-like object."""
+    _tell_of_sharing("frombuffer")
     wanted = as_dtype(dtype, op="frombuffer")
     try:
         array = np.frombuffer(buffer, wanted.numpy, count, offset)
@@ -117,90 +149,6 @@ def scalar_tensor(
     """A 0-dim tensor of one number, of the default dtype unless told otherwise."""
     number = read_number("scalar_tensor", "the value", s)
     return full((), number, dtype=dtype or default_dtype(), device=device, requires_grad=requires_grad)
-
-
-def _array_from(data: Any, dtype: Any, op: str, *, copy: bool) -> Array:
-    wanted = None if dtype is None else as_dtype(dtype, op=op)
-    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):  # NumPy's own, and tables, images, …
-        array = np.asarray(data)
-        found = wanted or OF_NUMPY.get(array.dtype) or as_dtype(array.dtype, op=op)
-        return array.astype(found.numpy, order="K", copy=copy)
-    array = _nested(data, op)
-    found = wanted or _dtype_of_nested(data, array, op)
-    if array.dtype.kind in "OUSVM" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
-        raise _unreadable(data, op)
-    if found.rank == 1 and array.dtype != found.numpy:
-        limits = np.iinfo(found.numpy)
-        if array.dtype.kind == "f":  # a fraction will be cut off, and a NaN fits nowhere
-            fits = (array > limits.min - 1.0) & (array < limits.max + 1.0)
-        else:
-            fits = (array >= limits.min) & (array <= limits.max)
-        if not fits.all():
-            raise OperationError(f"{op}: {array[~fits].flat[0]} does not fit into {found}")
-    return array.astype(found.numpy, copy=False)
-
-
-def _nested(data: Any, op: str) -> Array:
-    if not isinstance(data, (list, tuple)):
-        if not hasattr(data, "__len__"):
-            return np.asarray(data)
-        data = data if isinstance(data, (str, bytes, set, dict)) else list(data)
-    try:
-        return np.array(data)
-    except Exception:  # ragged, or with tensors inside that want a gradient
-        return _stacked(data, op, ())
-
-
-def _stacked(data: Any, op: str, place: tuple[int, ...]) -> Array:
-    """The array of a nested list, piece by piece; an error names the place where the shape breaks."""
-    if isinstance(data, Tensor):
-        return data.detach()._read(op)
-    if not isinstance(data, (list, tuple)):
-        return np.asarray(data)
-    parts = [_stacked(part, op, (*place, i)) for i, part in enumerate(data)]
-    for i, part in enumerate(parts):
-        if part.shape != parts[0].shape:
-            at = "".join(f"[{p}]" for p in place)
-            raise ShapeError(f"{op}: the nested list is ragged: data{at}[0] has shape {list(parts[0].shape)} "
-                             f"and data{at}[{i}] has shape {list(part.shape)}",
-                             fix="Make all rows equally long, for instance by padding, or keep their lengths with "
-                             "wf.Ragged(rows).")  # fmt: skip
-    return np.array(parts) if not parts else np.stack(parts)
-
-
-def _dtype_of_nested(data: Any, array: Array, op: str) -> DType:
-    if array.dtype == np.float64:
-        leaf = data
-        while isinstance(leaf, (list, tuple)) and leaf:
-            leaf = leaf[0]
-        return OF_NUMPY[array.dtype] if isinstance(leaf, (np.ndarray, np.generic, Tensor)) else default_dtype()
-    if array.dtype.kind in "OUSVM" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
-        raise _unreadable(data, op)
-    return as_dtype(array.dtype, op=op)
-
-
-def _unreadable(data: Any, op: str) -> Exception:
-    for item in _items(data):
-        if isinstance(item, np.generic):
-            as_dtype(item.dtype, op=op)
-            continue
-        if isinstance(item, int) and not isinstance(item, bool) and not -(2**63) <= item < 2**63:
-            return OperationError(f"{op}: {item} does not fit into 64 bits")
-        if not isinstance(item, (bool, int, float)):
-            return ArgumentTypeError(f"{op}: {type(item).__name__} ({item!r}) is not a number",
-                                     fix="A tensor holds numbers and bools only.")  # fmt: skip
-    return ArgumentTypeError(f"{op}: cannot make a tensor of {type(data).__name__}")
-
-
-def _items(data: Any) -> Iterator[Any]:
-    """The numbers of a nested list, or what stands in their place."""
-    if isinstance(data, (list, tuple)):
-        for part in data:
-            yield from _items(part)
-    elif isinstance(data, (Tensor, np.ndarray)):
-        yield from data.flatten().tolist()
-    else:
-        yield data
 
 
 # -- filled with one value ---------------------------------------------------------------------------------
@@ -257,10 +205,8 @@ def full(
         dtype = fill_value.dtype
     value = read_number("full", "fill_value", fill_value)
     wanted = read_dtype("full", dtype, scalar_dtype(value))
-    if isinstance(value, float) and wanted.rank == 1:
-        value = int(value)
     shape = read_size("full", (size,))
-    return made(allocate("full", np.full, shape, wanted, value), requires_grad)
+    return made(allocate("full", np.full, shape, wanted, fitting("full", value, wanted)), requires_grad)
 
 
 def empty_strided(
@@ -302,7 +248,7 @@ def zeros_like(
 ) -> Tensor:  # fmt: skip
     """Zeros of the shape and dtype of `input`."""
     check_tensor("zeros_like", input)
-    return zeros(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    return like(input, zeros(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad))
 
 
 def ones_like(
@@ -311,7 +257,7 @@ def ones_like(
 ) -> Tensor:  # fmt: skip
     """Ones of the shape and dtype of `input`."""
     check_tensor("ones_like", input)
-    return ones(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    return like(input, ones(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad))
 
 
 def empty_like(
@@ -320,7 +266,7 @@ def empty_like(
 ) -> Tensor:  # fmt: skip
     """Undefined numbers of the shape and dtype of `input`."""
     check_tensor("empty_like", input)
-    return empty(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    return like(input, empty(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad))
 
 
 def full_like(
@@ -329,7 +275,8 @@ def full_like(
 ) -> Tensor:  # fmt: skip
     """`fill_value` everywhere, in the shape and dtype of `input`."""
     check_tensor("full_like", input)
-    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    out = full(input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    return like(input, out)
 
 
 # -- methods: a new tensor of this one's dtype -------------------------------------------------------------
@@ -337,7 +284,7 @@ def full_like(
 
 def _new_method(name: str, make: Any) -> None:
     def new(self: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
-        return make(*args, dtype=dtype or self.dtype, **options)  # type: ignore[no-any-return]
+        return like(self, make(*args, dtype=dtype or self.dtype, **options))
 
     new.__name__ = new.__qualname__ = f"new_{name}"
     new.__doc__ = f"Like `wf.{name}`, with the dtype of this tensor unless told otherwise."
@@ -354,7 +301,7 @@ def _new_tensor(
     self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Like `wf.tensor(data)`, with the dtype of this tensor unless told otherwise."""
-    return tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+    return like(self, tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad))
 
 
 add_method("new_tensor", _new_tensor)
@@ -365,7 +312,9 @@ add_method("new_tensor", _new_tensor)
 
 def set_default_dtype(d: Any) -> None:
     """The floating dtype that Python floats become; float32 at first."""
-    change_default_dtype(as_dtype(d, op="set_default_dtype"))
+    dtype = as_dtype(d, op="set_default_dtype")
+    about_to_change(None, "it sets the default dtype")
+    change_default_dtype(dtype)
 
 
 def get_default_dtype() -> DType:

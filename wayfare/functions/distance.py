@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from wayfare.eager import apply
 from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of, common_dtype
 from wayfare.functions.arithmetic import sqrt
-from wayfare.functions.elementwise import where
+from wayfare.functions.elementwise import isfinite, where
 from wayfare.functions.matrix_norms import vector_norm
 from wayfare.functions.reduce import sum as total
+from wayfare.op import REGISTRY
 from wayfare.spec import broadcast
 from wayfare.tensor import Tensor, wrap
 
@@ -46,7 +50,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise OperationError(f"pdist: p must not be negative, it is {p}")
     first, second = np.triu_indices(input.shape[0], 1)
     difference = input.index_select(0, wrap(first)) - input.index_select(0, wrap(second))
-    return vector_norm(difference, p, -1, False)
+    return _length("pdist", difference, p)
 
 
 def cdist(
@@ -72,7 +76,15 @@ def cdist(
     many = x1.shape[-2] > _MANY or x2.shape[-2] > _MANY
     if p == 2 and many and not compute_mode.startswith("donot"):
         return _by_products(x1, x2)
-    return vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+    return _length("cdist", x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+def _length(op: str, difference: Tensor, p: float) -> Tensor:
+    """The norm of each difference; each of several largest ones has the whole gradient of p = inf, as in PyTorch."""
+    if p != math.inf or difference.shape[-1] == 0:  # rows of no numbers are not apart
+        return vector_norm(difference, p if difference.shape[-1] else 1, -1)
+    check_floating(op, difference)
+    return apply(REGISTRY["largest_distance"], (difference,), {"dim": (difference.ndim - 1,), "keepdim": False})  # type: ignore[no-any-return]
 
 
 # From this many rows on PyTorch, too, uses the matrix product, unless told not to.
@@ -80,8 +92,15 @@ _MANY = 25
 
 
 def _by_products(x1: Tensor, x2: Tensor) -> Tensor:
-    """|a - b|² = |a|² + |b|² - 2ab: a matrix product in place of an array of all differences."""
+    """|a - b|² = |a|² + |b|² - 2ab: a matrix product in place of an array of all differences.
+
+    Far from zero the squares would be so large that their difference is lost, so both are moved to where one of them
+    has its middle; that changes no distance and no gradient.
+    """
+    middle = (x1 if x1.shape[-2] > x2.shape[-2] else x2).detach().mean(-2, keepdim=True)
+    middle = where(isfinite(middle), middle, 0.0)
+    x1, x2 = x1 - middle, x2 - middle
     square = total(x1 * x1, -1, True) + total(x2 * x2, -1).unsqueeze(-2) - 2 * (x1 @ x2.mT)
-    apart = square > 0
+    same = square <= 0  # not of NaN, which is to stay one
     # Where two rows are the same the distance is 0 and has no slope; the root of a safe number keeps it finite.
-    return where(apart, sqrt(where(apart, square, 1.0)), 0.0)  # type: ignore[no-any-return]
+    return where(same, 0.0, sqrt(where(same, 1.0, square)))  # type: ignore[no-any-return]

@@ -61,7 +61,7 @@ def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, other: Any) -> A
     if isinstance(dim, Unset):
         if keepdim:
             raise ArgumentTypeError(f"{name}: keepdim needs a dim", fix=f"Use a{name} to keep all dimensions.")
-        return _values("a" + name, input, None, False, name)
+        return _values(name + "_of_all", input, None, False, name)
     d = normal_dim(name, dim, input.ndim)
     check_not_empty(name, input, (d,) if input.ndim else ())
     return ValuesAndIndices(*along(REGISTRY[name + "_at"], input, d, name, keepdim=keepdim))

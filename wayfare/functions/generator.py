@@ -19,7 +19,7 @@ import numpy as np
 
 from wayfare.errors import ArgumentError, ArgumentTypeError
 from wayfare.spec import CPU, Device
-from wayfare.state import STATE, UNUSUAL, recorder_around
+from wayfare.state import LOOPING, STATE, UNUSUAL, recorder_around
 from wayfare.tensor import Tensor, wrap
 
 __all__ = [
@@ -143,9 +143,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def generator_in_force() -> Generator:
-    """The generator of who names none: that of the mode in force, or the default one."""
+    """The generator of who names none: that of the mode in force, of the example that runs, or the default one."""
     mode = STATE.mode if UNUSUAL else None
     own: Generator | None = None if mode is None else mode.generator
+    if own is None and LOOPING and STATE.example is not None:
+        own = STATE.example.generator
     return default_generator if own is None else own
 
 
@@ -174,7 +176,7 @@ def _mix(number: int) -> int:
 def key_for(generator: Generator | None) -> tuple[int, int]:
     """The next key of a generator, or of the one in force."""
     if generator is None:
-        return (generator_in_force() if UNUSUAL else default_generator).next_key()
+        return (generator_in_force() if UNUSUAL or LOOPING else default_generator).next_key()
     if not isinstance(generator, Generator):
         raise ArgumentTypeError(f"generator must be a wf.Generator, not {type(generator).__name__}")
     return generator.next_key()

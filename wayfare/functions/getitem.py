@@ -16,6 +16,7 @@ from wayfare.backend.writes import note_write
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 from wayfare.functions._guard import tensor_advice
+from wayfare.functions._new import fitting
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.inplace import check_writable, move_into
 from wayfare.op import REGISTRY
@@ -220,6 +221,7 @@ def _places_in(mask: Tensor, shape: Shape, dim: int) -> tuple[Tensor, ...]:
 def put(self: Tensor, index: Any, value: Any) -> None:
     """`self[index] = value`."""
     if not runs_here() and _fills(self, index, value):
+        check_writable(self, "x[...] = value")
         self.masked_fill_(index.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
         return
     basic, picked = take_apart(self, index)
@@ -257,7 +259,8 @@ def _fills(x: Tensor, index: Any, value: Any) -> bool:
 
 def _as_value(x: Tensor, value: Any, exact: bool) -> Tensor:
     if isinstance(value, (bool, int, float, np.generic)):
-        return constant(value.item() if isinstance(value, np.generic) else value, x.dtype.numpy)
+        dtype = x.dtype
+        return constant(fitting("x[...] = value", value, dtype), dtype.numpy)
     if isinstance(value, np.ndarray):
         value, exact = to_tensor(value, op="x[...] = value"), False
     if not isinstance(value, Tensor):

@@ -11,10 +11,10 @@ import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, OperationError, ShapeError
-from wayfare.functions._new import check_device, made, no_memory, read_dtype, read_int, read_number
+from wayfare.functions._new import check_device, made, read_dtype, read_int, read_number
 from wayfare.functions.join import stack
 from wayfare.functions.shape import expanded, reshaped
-from wayfare.op import REGISTRY
+from wayfare.op import REGISTRY, memory_error, no_memory
 from wayfare.spec import default_dtype, float64, int64
 from wayfare.tensor import Tensor
 
@@ -49,7 +49,7 @@ def arange(
     try:
         array = np.arange(count) * step + start
     except (MemoryError, ValueError):
-        raise no_memory("arange", (count,), kind) from None
+        raise no_memory("arange", (count,), kind.numpy) from None
     return made(array.astype(kind.numpy, copy=False), requires_grad)
 
 
@@ -109,7 +109,7 @@ def _evenly(op: str, start: Any, end: Any, steps: int, whole: bool) -> Any:
         index = np.arange(count)
         return np.where(index < count // 2, a + step * index, b - step * (count - 1 - index))
     except (MemoryError, ValueError):
-        raise no_memory(op, (count,), float64) from None
+        raise no_memory(op, (count,), float64.numpy) from None
 
 
 def eye(
@@ -126,7 +126,7 @@ def eye(
     try:
         return made(np.eye(rows, columns, dtype=kind.numpy), requires_grad)
     except (MemoryError, ValueError):
-        raise no_memory("eye", (rows, columns), kind) from None
+        raise no_memory("eye", (rows, columns), kind.numpy) from None
 
 
 def tril_indices(
@@ -147,7 +147,12 @@ def _triangle_indices(op: str, cut: Any, row: int, col: int, offset: int, dtype:
     check_device(device)
     if row < 0 or col < 0:
         raise OperationError(f"{op}: sizes must not be negative, given {row} and {col}")
-    found = np.nonzero(cut(np.ones((row, col), bool), offset))
+    try:
+        found = np.nonzero(cut(np.ones((row, col), bool), offset))
+    except MemoryError as error:
+        raise memory_error(op, error) from None
+    except ValueError:  # more than NumPy can count
+        raise no_memory(op, (row, col), bool) from None
     return made(np.stack(found).astype(read_dtype(op, dtype, int64).numpy, copy=False))
 
 

@@ -11,12 +11,13 @@ import numpy as np
 from wayfare.eager import apply
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
 from wayfare.functions._guard import tensor_advice
+from wayfare.functions._new import fitting
 from wayfare.functions._public import as_dtype_of, method, operand
 from wayfare.functions.getitem import fitted, take_apart
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_bounds, index_dtype_error
 from wayfare.spec import Shape, bool_, broadcast, int64, normal_dim
-from wayfare.state import runs_here
+from wayfare.state import may_look
 from wayfare.tensor import Tensor, constant, to_tensor, wrap
 
 __all__ = [
@@ -59,9 +60,14 @@ def same_dtype(op: str, input: Tensor, source: Tensor) -> None:
 
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """`x` under another shape; itself if it has that already."""
+    """`x` under another shape, of which all sizes are known; itself if it has that already."""
     shape = tuple(shape)
     return x if tuple(x.shape) == shape else apply(_OPS["reshape"], (x,), {"shape": shape})
+
+
+def flattened(x: Tensor) -> Tensor:
+    """All elements in one row."""
+    return reshaped(x, (x.shape.numel(),))
 
 
 def _expanded(op: str, x: Tensor, shape: Shape) -> Tensor:
@@ -108,10 +114,10 @@ def _at_rows(
     index = _as_row(as_index(op, index), op)
     same_dtype(op, input, source)
     if input.ndim == 0:
-        row = _at_rows(op, reshaped(input, (1,)), 0, index, reshaped(source, (-1,)), accumulate)
+        row = _at_rows(op, reshaped(input, (1,)), 0, index, flattened(source), accumulate)
         return reshaped(row, ())
     size = input.shape[dim]
-    if runs_here():
+    if may_look(index):
         check_bounds(op, index._read(f"the index of {op}"), size, dim)
     else:  # nobody looks: the op itself refuses what is too large, and would count negative numbers from the end
         index = apply(_OPS["where"], (index < 0, constant(size, index.dtype.numpy), index))
@@ -147,7 +153,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) ->
     value = operand(value, "index_fill")
     if isinstance(value, Tensor) and value.ndim:
         raise OperationError(f"index_fill: the value must be a number or a 0-dim tensor, this is {value.spec}")
-    value = as_dtype_of(value, input.dtype)
+    value = as_dtype_of(fitting("index_fill", value, input.dtype), input.dtype)
     if input.ndim == 0:
         return reshaped(index_fill(reshaped(input, (1,)), 0, index, value), ())
     # By a mask, because a place that is named twice is filled once: the value's gradient must count it once.
@@ -161,7 +167,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) ->
 def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `values` written (or added) at `input[indices]`; None in `indices` takes a dimension whole."""
     same_dtype("index_put", input, values)
-    entries = tuple(slice(None) if i is None else i for i in indices)
+    entries = tuple(slice(None) if i is None else _as_one_place(i) for i in indices)
     basic, picked = take_apart(input, entries)
     if not picked or len(basic) != len([e for e in basic if e is not None]):
         raise ArgumentTypeError("index_put: the indices must be tensors of integers or bools, or None")
@@ -174,6 +180,12 @@ def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
 # -- masks ---------------------------------------------------------------------------------------------------
 
 
+def _as_one_place(index: Any) -> Any:
+    """A 0-dim index of integers as one of length 1: what is written there is the same."""
+    single = isinstance(index, Tensor) and index.ndim == 0 and index.dtype.rank == 1
+    return reshaped(index, (1,)) if single else index
+
+
 @method(inplace=True)
 def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
     """`input` with `value` where `mask` is true."""
@@ -182,7 +194,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
         raise OperationError(f"masked_fill: the value must be a number or a 0-dim tensor, this is {value.spec}")
     if isinstance(value, Tensor) and value.dtype.rank > input.dtype.rank:
         raise OperationError(f"masked_fill: a value of {value.dtype} does not fit a tensor of {input.dtype}")
-    if isinstance(value, float) and not input.dtype.is_floating_point and value != int(value):
+    number = fitting("masked_fill", value, input.dtype)
+    if isinstance(value, float) and not input.dtype.is_floating_point and value != number:
         raise OperationError(f"masked_fill: the value {value} does not fit a tensor of {input.dtype}")
     inputs = (_as_mask("masked_fill", mask), as_dtype_of(value, input.dtype), input)
     return apply(_OPS["where"], inputs)  # type: ignore[no-any-return]
@@ -193,7 +206,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where `mask` is true, in one row; the two are broadcast together."""
     shape = broadcast("masked_select", tuple(input.shape), tuple(_as_mask("masked_select", mask).shape))
     places = np.broadcast_to(mask._read("masked_select()"), shape).reshape(-1).nonzero()[0]
-    flat = reshaped(_expanded("masked_select", input, shape), (-1,))
+    flat = flattened(_expanded("masked_select", input, shape))
     return apply(_OPS["index"], (flat, wrap(places)), {"dims": (0,)})  # type: ignore[no-any-return]
 
 
@@ -207,8 +220,8 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         raise OperationError(f"masked_scatter: the mask is true {places.size} times, the source has only "
                              f"{source.shape.numel()} elements")  # fmt: skip
     attrs = {"dim": 0, "start": 0, "stop": int(places.size), "step": 1}
-    values = apply(_OPS["slice"], (reshaped(source, (-1,)),), attrs)
-    flat = reshaped(_expanded("masked_scatter", input, shape), (-1,))
+    values = apply(_OPS["slice"], (flattened(source),), attrs)
+    flat = flattened(_expanded("masked_scatter", input, shape))
     return reshaped(put_at(flat, (wrap(places),), (0,), values), shape)
 
 
@@ -221,7 +234,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     index = as_index("take", index)
     if input.shape.numel() == 0 and index.shape.numel():
         raise IndexRangeError(f"take: nothing can be taken from an empty tensor, this is {input.spec}")
-    return apply(_OPS["index"], (reshaped(input, (-1,)), index), {"dims": (0,)})  # type: ignore[no-any-return]
+    return apply(_OPS["index"], (flattened(input), index), {"dims": (0,)})  # type: ignore[no-any-return]
 
 
 @method(inplace=True)
@@ -231,8 +244,8 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     same_dtype("put", input, source)
     if index.shape.numel() != source.shape.numel():
         raise ShapeError(f"put: an index of {index.spec} and a source of {source.spec} differ in number")
-    rows = (reshaped(index, (-1,)),)
-    out = put_at(reshaped(input, (-1,)), rows, (0,), reshaped(source, (-1,)), accumulate)
+    rows = (flattened(index),)
+    out = put_at(flattened(input), rows, (0,), flattened(source), accumulate)
     return reshaped(out, input.shape)
 
 
@@ -241,7 +254,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     """The elements that `indices` (from argmax, argsort, …) point to along `dim`; without one, of the flat tensor."""
     indices = as_index("take_along_dim", indices)
     if dim is None:
-        return take(input, reshaped(indices, (-1,)))
+        return take(input, flattened(indices))
     if input.ndim != indices.ndim:
         raise ShapeError(f"take_along_dim: the index {indices.spec} must have as many dimensions as {input.spec}")
     dim = normal_dim("take_along_dim", dim, input.ndim)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, NoSuchDimensionError
 from wayfare.functions._public import add_method, common_dtype, method, operand
 from wayfare.ops.windows import memory_of
 from wayfare.settings import settings
@@ -15,7 +15,7 @@ from wayfare.spec import DType, Size, as_dtype, default_dtype, normal_dim, promo
 from wayfare.tensor import Tensor
 
 __all__ = [
-    "is_tensor", "numel", "is_floating_point", "is_complex", "is_same_size", "is_nonzero",
+    "is_tensor", "typename", "numel", "is_floating_point", "is_complex", "is_same_size", "is_nonzero",
     "finfo", "iinfo", "can_cast", "promote_types", "result_type", "set_printoptions",
 ]  # fmt: skip
 
@@ -23,6 +23,15 @@ __all__ = [
 def is_tensor(obj: Any) -> bool:
     """Is it a Tensor?"""
     return isinstance(obj, Tensor)
+
+
+def typename(obj: Any) -> str:
+    """The name of its type, with the package: `wayfare.FloatTensor` of a tensor, `int` of a number."""
+    if isinstance(obj, Tensor):
+        return str(obj.type())
+    owner = obj if hasattr(obj, "__qualname__") else type(obj)
+    package = getattr(owner, "__module__", None) or "builtins"
+    return owner.__qualname__ if package == "builtins" else f"{package}.{owner.__qualname__}"
 
 
 @method
@@ -71,7 +80,7 @@ def _size(self: Tensor, dim: int | None = None) -> Size | int:
 
 def _needs_dims(self: Tensor, op: str) -> None:
     if self.ndim == 0:
-        raise ArgumentError(f"{op}: a 0-dim tensor has no dimensions")
+        raise NoSuchDimensionError(f"{op}: a 0-dim tensor has no dimensions")
 
 
 def _dim(self: Tensor) -> int:

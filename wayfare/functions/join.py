@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
+from wayfare.errors import ArgumentTypeError, RefusedArgumentError, ShapeError
 from wayfare.functions._guard import tensor_advice
 from wayfare.functions._public import as_dtype_of, common_dtype
 from wayfare.functions.shape import atleast_1d, atleast_2d, atleast_3d, reshaped
@@ -35,7 +35,7 @@ def read_tensors(op: str, tensors: Any) -> tuple[Tensor, ...]:
         raise ArgumentTypeError(f"{op}: expects a tuple or list of tensors, not {type(tensors).__name__}",
                                 fix=f"Write wf.{op}((a, b)).")  # fmt: skip
     if not tensors:
-        raise ArgumentError(f"{op}: expects at least one tensor, got an empty list")
+        raise RefusedArgumentError(f"{op}: expects at least one tensor, got an empty list")
     for number, x in enumerate(tensors):
         if not isinstance(x, Tensor):
             raise ArgumentTypeError(f"{op}: item {number} is {type(x).__name__}, not a tensor", fix=_advice(op, x))

@@ -17,6 +17,7 @@ from wayfare.functions.decompose import QR, PackedLU, PackedLUAndInfo, household
 from wayfare.functions.matmul import matmul
 from wayfare.functions.systems import matrix_power
 from wayfare.op import REGISTRY
+from wayfare.ops._matrix import check_matrix
 from wayfare.spec import broadcast, normal_dim
 from wayfare.tensor import Tensor, wrap
 
@@ -123,6 +124,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of a positive definite matrix, given its Cholesky factor."""
     check_tensor("cholesky_inverse", L)
+    check_matrix("cholesky_inverse", L.spec)
     eye = stretched(identity(L, L.shape[-1]), *L.shape)
     root = systems.solve(_triangle(L, upper), eye)
     return matmul(root, turned(root)) if upper else matmul(turned(root), root)
@@ -137,7 +139,9 @@ def _triangle(L: Tensor, upper: bool) -> Tensor:
 @method
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """The X with `A @ X = B`, given the Cholesky factor of A."""
-    check_tensor("cholesky_solve", L)
+    for given in (B, L):
+        check_tensor("cholesky_solve", given)
+        check_matrix("cholesky_solve", given.spec)
     factor = _triangle(L, upper)
     first, second = (turned(factor), factor) if upper else (factor, turned(factor))
     return systems.solve(second, systems.solve(first, B))

@@ -28,6 +28,8 @@ def vector_norm(
     order = float(p)
     if (order < 0 or order == math.inf) and any(input.shape[d] == 0 for d in dims):
         raise ShapeError(f"{op}: the {p}-norm is not defined over the empty dimensions of {input.spec}")
+    if order != 0 and math.prod([input.shape[d] for d in dims]) == 1:
+        order = 1.0  # Of one number all norms are its size; its square might not fit.
     attrs = {"dim": dims, "keepdim": bool(keepdim), "p": order}
     return apply(REGISTRY["vector_norm"], (input,), attrs)  # type: ignore[no-any-return]
 

@@ -11,7 +11,7 @@ from wayfare.eager import apply
 from wayfare.errors import IndexRangeError, OperationError, ShapeError
 from wayfare.functions._public import as_dtype_of, method
 from wayfare.functions.getitem import bounds_of, number_in_range
-from wayfare.functions.index import put_at, reshaped
+from wayfare.functions.index import flattened, put_at, reshaped
 from wayfare.op import REGISTRY
 from wayfare.spec import Shape, normal_dim
 from wayfare.tensor import Tensor, wrap
@@ -106,7 +106,7 @@ def as_strided_scatter(
     """A copy of `input` with what `as_strided` would show of it replaced by `src`."""
     flat = _strided_places(input.shape.numel(), tuple(size), tuple(stride), storage_offset or 0)
     values = reshaped(as_dtype_of(src, input.dtype), (flat.size,))
-    out = put_at(reshaped(input, (-1,)), (wrap(flat),), (0,), values)
+    out = put_at(flattened(input), (wrap(flat),), (0,), values)
     return reshaped(out, input.shape)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.functions._new import check_device, read_dtype, read_int, read_number, read_size
@@ -123,8 +125,20 @@ def integers(
     check_device(device)
     if low >= high:
         raise OperationError(f"{op}: there is no number from {low} up to, not including, {high}")
+    least, most = _range_of(dtype)
+    if low < least or high - 1 > most:
+        raise OperationError(f"{op}: {dtype} does not hold all numbers from {low} up to, not including, {high}",
+                             fix=f"Stay within {least} and {most}, or draw int64.")  # fmt: skip
     return draw("random_integers", requires_grad, key=key_for(generator), shape=tuple(shape), dtype=dtype,
                 low=low, high=high)  # fmt: skip
+
+
+def _range_of(dtype: DType) -> tuple[int, int]:
+    """The smallest and the largest whole number of a dtype."""
+    if dtype.rank == 0:
+        return 0, 1
+    limits: Any = (np.finfo if dtype.is_floating_point else np.iinfo)(dtype.numpy)
+    return int(limits.min), int(limits.max)
 
 
 def randint_like(

@@ -124,7 +124,7 @@ def _repeat(self: Tensor, *repeats: Any, **named: Any) -> Tensor:
     spread = expanded(woven, tuple(n for pair in zip(times, sizes, strict=True) for n in pair))
     out = reshaped(spread, tuple(n * size for n, size in zip(times, sizes, strict=True)))
     # Where the reshape is a view (nothing is repeated, or one element, or none) `repeat` still promises a copy.
-    return apply(_OPS["contiguous"], (out,)) if out._view is not None else out
+    return apply(_OPS["contiguous"], (out,)) if out._is_view() else out
 
 
 add_method("repeat", _repeat)
@@ -163,7 +163,7 @@ def repeat_interleave(
     spread = expanded(reshaped(input, (*shape[: axis + 1], 1, *shape[axis + 1 :])),
                       (*shape[: axis + 1], times, *shape[axis + 1 :]))  # fmt: skip
     out = flatten(spread, axis, axis + 1)
-    return apply(_OPS["contiguous"], (out,)) if out._view is not None else out
+    return apply(_OPS["contiguous"], (out,)) if out._is_view() else out
 
 
 def _index_of_repeats(repeats: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from wayfare.functions._along import UNSET, Unset, cast_first, cast_last, check_
 from wayfare.functions._new import flat_ints
 from wayfare.functions._public import as_dtype_of, method, promoted
 from wayfare.op import REGISTRY
-from wayfare.spec import broadcast, default_dtype, normal_dim, normal_dims
+from wayfare.spec import broadcast, default_dtype, float16, float32, int64, normal_dim, normal_dims
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -73,6 +73,8 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: An
     """The mean over `dim` of what is not NaN."""
     input = cast_first("nanmean", input, dtype)
     check_floating("nanmean", input)
+    if input.dtype is float16:  # which cannot hold a count above 65,504
+        return as_dtype_of(nanmean(as_dtype_of(input, float32), dim, keepdim), float16)
     count = sum(promoted(REGISTRY["eq"], (input, input)), dim, keepdim)
     return promoted(REGISTRY["div"], (sum(_without_nan(input), dim, keepdim), count))
 
@@ -93,6 +95,8 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         raise OperationError(f"sum_to_size: {list(wanted)} cannot be broadcast to the shape of {input.spec}")
     if wanted == shape:
         return input
+    if not input.dtype.is_floating_point:  # as in all sums
+        input = as_dtype_of(input, int64)
     return apply(REGISTRY["sum_to"], (input,), {"shape": wanted})  # type: ignore[no-any-return]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.functions._new import fitting
 from wayfare.functions._public import as_dtype_of, common_dtype, method, operand
 from wayfare.functions.index import as_index, same_dtype
 from wayfare.op import REGISTRY
@@ -53,7 +54,7 @@ def _sources(op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> tuple
     # A copy, because the in-place form will write over what the record keeps.
     x = input if input.ndim else _rows(apply(_OPS["clone"], (input,)))
     if not isinstance(src, Tensor):
-        number = constant(operand(src, op), input.dtype.numpy)
+        number = constant(fitting(op, operand(src, op), input.dtype), input.dtype.numpy)
         return x, index, apply(_OPS["expand"], (number,), {"shape": tuple(index.shape)}), dim
     same_dtype(op, input, src)
     src = _rows(src)

@@ -13,7 +13,7 @@ from wayfare.functions._public import add_method, add_property, method
 from wayfare.op import REGISTRY
 from wayfare.ops.windows import memory_of
 from wayfare.spec import DType, Shape, Size, broadcast, normal_dim, normal_dims
-from wayfare.state import runs_here
+from wayfare.state import batcher, runs_here
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -80,10 +80,14 @@ def _view(self: Tensor, *size: Any, **named: Any) -> Tensor:
         if size[0] is not self.dtype:
             return apply(_OPS["view_bits"], (self,), {"dtype": size[0]})  # type: ignore[no-any-return]
         size = tuple(self.shape)
-    out = reshaped(self, fitting_shape("view", self, either("view", "size", size, named)))
-    if runs_here() and out._view is None:
-        raise OperationError(f"view: {self.spec} cannot become {list(out.shape)} without a copy",
-                             fix="Use .reshape(...), which copies where it must.")  # fmt: skip
+    shape = fitting_shape("view", self, either("view", "size", size, named))
+    batching = batcher()
+    possible = batching is None or batching.is_view(self, shape)
+    out = reshaped(self, shape)
+    if not possible or (runs_here() and out._view is None):
+        raise OperationError(f"view: {self.spec} cannot become {list(out.shape)} without a copy, because it is "
+                             "non-contiguous", fix="Use .reshape(...), which copies where it must, or "
+                             ".contiguous().view(...).")  # fmt: skip
     return out
 
 

@@ -65,22 +65,22 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
 
 def _median(name: str, input: Tensor, dim: Any, keepdim: bool, ignore_nan: bool) -> Any:
     check_tensor(name, input)
-    op = REGISTRY["median"]
     if isinstance(dim, Unset):
         if 0 in input.shape:
             missing: Any = float("nan") if input.dtype.is_floating_point else np.iinfo(input.dtype.numpy).min
             return as_dtype_of(missing, input.dtype)
-        flat = apply(REGISTRY["reshape"], (input,), {"shape": (input.shape.numel(),)}) if input.ndim != 1 else input
-        return along(op, flat, 0, name, ignore_nan=ignore_nan, keepdim=False)[0]
+        attrs = {"dim": tuple(range(input.ndim)), "keepdim": False, "ignore_nan": ignore_nan}
+        return apply(REGISTRY["median_of_all"], (input,), attrs)
     d = normal_dim(name, dim, input.ndim)
     check_not_empty(name, input, (d,) if input.ndim else ())
-    return ValuesAndIndices(*along(op, input, d, name, ignore_nan=ignore_nan, keepdim=keepdim))
+    return ValuesAndIndices(*along(REGISTRY["median"], input, d, name, ignore_nan=ignore_nan, keepdim=keepdim))
 
 
 @method
 def median(input: Tensor, dim: int | Unset = UNSET, keepdim: bool = False) -> Any:
     """The median of all elements, or with a dim values and indices along it: the lower of two middle ones.
-    NaN if there is one."""
+    NaN if there is one. Of all elements, those equal to it share the gradient evenly; along a dim the one at the index
+    has it."""
     return _median("median", input, dim, keepdim, False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, NoSuchDimensionError, OperationError, ShapeError
 from wayfare.functions._new import flat_ints, read_int
 from wayfare.functions._public import add_method, method
 from wayfare.op import REGISTRY
@@ -24,7 +24,7 @@ _OPS = REGISTRY
 
 def _axis(op: str, x: Tensor, dim: int) -> int:
     if x.ndim == 0:
-        raise OperationError(f"{op}: a 0-dim tensor cannot be cut")
+        raise NoSuchDimensionError(f"{op}: a 0-dim tensor cannot be cut")
     return normal_dim(op, dim, x.ndim)
 
 

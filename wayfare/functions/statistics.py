@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.eager import apply
-from wayfare.errors import DTypeError, OperationError
+from wayfare.errors import DTypeError, NotSupportedError, OperationError
 from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of, method
 from wayfare.functions.reduce import sum as count
@@ -54,7 +54,8 @@ def _quantile(
     below, above, weight = _neighbours(points, interpolation)
     out = ordered.gather(-1, below)
     if weight is not None:
-        out = out + (ordered.gather(-1, above) - out) * weight
+        weight = as_dtype_of(weight, out.dtype)
+        out = apply(REGISTRY["lerp"], (out, ordered.gather(-1, above), weight))
     return out.movedim(-1, 0).reshape((*wanted.shape, *(kept if keepdim else left)))
 
 
@@ -249,7 +250,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     check_tensor("bincount", input)
     array = input._read("bincount()")
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise OperationError(f"bincount: needs a vector of integers, this is {input.spec}")
+        raise NotSupportedError(f"bincount: needs a vector of integers, this is {input.spec}",
+                                fix="Convert it with .long(), and .flatten() more dimensions.")  # fmt: skip
     if array.size and array.min() < 0:
         raise OperationError(f"bincount: all numbers must be non-negative, the smallest is {array.min()}")
     if minlength < 0:
@@ -290,12 +292,15 @@ def cov(
                 raise OperationError(f"cov: {name} must not be negative")
             weight = given.reshape(-1) if weight is None else weight * given.reshape(-1)
     if weight is None:
+        # Far from zero the first mean is off by its rounding; that of what is left is exact.
         centred = rows - rows.mean(1, keepdim=True)
+        centred = centred - centred.mean(1, keepdim=True)
         scaled, norm = centred, float(count)
         divisor: Any = max(norm - correction, 0.0)
     else:
         total = weight.sum()
         centred = rows - (rows * weight).sum(1, keepdim=True) / total
+        centred = centred - (centred * weight).sum(1, keepdim=True) / total
         scaled = centred * weight
         if aweights is None or correction == 0:
             divisor = total - correction

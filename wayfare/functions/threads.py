@@ -11,8 +11,9 @@ __all__ = ["get_num_threads", "set_num_threads"]
 def set_num_threads(n: int) -> None:
     """Let at most `n` threads share the work of a large op; small ones never leave the calling thread.
 
-    Matrix products are done by BLAS, which has its own setting, read when the program starts: OPENBLAS_NUM_THREADS
-    (or OMP_NUM_THREADS, MKL_NUM_THREADS).
+    That rules matrix products too: BLAS keeps to the calling thread, and large products are cut into parts. (Where
+    NumPy's BLAS is not OpenBLAS it has its own setting, such as MKL_NUM_THREADS.) What you compute with NumPy yourself
+    is not touched.
     """
     if not isinstance(n, int) or isinstance(n, bool):
         raise ArgumentTypeError(f"set_num_threads: expected an int, not {type(n).__name__}")

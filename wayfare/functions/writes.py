@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.eager import apply2
 from wayfare.errors import InPlaceError, OperationError, ShapeError
-from wayfare.functions._new import read_number, read_size
+from wayfare.functions._new import fitting, read_number, read_size
 from wayfare.functions._public import add_method, as_dtype_of
 from wayfare.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
 from wayfare.inplace import check_history, check_writable, move_into, set_history, stand_alone
@@ -45,8 +45,7 @@ def _value_for(value: Any, dtype: DType, op: str) -> Tensor:
         if value.ndim == 0:
             return as_dtype_of(value, dtype)
         raise ShapeError(f"{op}: takes a number or a 0-dim tensor, not {value.spec}", fix="Use copy_ for many values.")
-    number = read_number(op, "the value", value)
-    return as_dtype_of(int(number) if dtype.rank == 1 and isinstance(number, float) else number, dtype)
+    return as_dtype_of(fitting(op, read_number(op, "the value", value), dtype), dtype)
 
 
 def fill(input: Tensor, value: Any) -> Tensor:
@@ -82,7 +81,7 @@ def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 def _detach(self: Tensor) -> Tensor:
     """Cut this tensor itself from its history: it becomes a leaf that requires no gradient."""
     stand_alone(self)
-    if self._view is not None:
+    if self._view is not None or (self._extras is not None and "handed_through" in self._extras):
         raise InPlaceError("detach_: a view cannot be cut from the history of its base", fix="Use .detach().")
     self._edge = None
     self._requires_grad = False

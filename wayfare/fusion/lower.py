@@ -18,8 +18,8 @@ from wayfare.op import REGISTRY, Op
 from wayfare.spec import OF_NUMPY, DType
 
 FOLDS = {
-    "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all", "argmax": "argmax",
-    "argmin": "argmin",
+    "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "max_of_all": "max", "min_of_all": "min",
+    "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin",
 }  # fmt: skip
 # Steps that say along which dimension the rows of their loop run.
 ALONG = frozenset({*FOLDS, "at_index"})

@@ -318,8 +318,12 @@ class Partition:
         if known is not None:
             return known == own
         if root not in self.cost or root.step.name in ALONG or root in self.forced:
-            leaves[root] = own
-            return True
+            if self._position(root) < group.position:
+                leaves[root] = own
+                return True
+            # It is stored, but later: an earlier group has computed it for itself, and so must this one.
+            if root not in self.cost or root.step.name in ALONG:
+                return False
         for r, r_map in self._inputs_of(root.step, own):
             if depth > RECOMPUTE or not self._chain(r, r_map, group, again, leaves, depth + 1):
                 return False

@@ -17,6 +17,7 @@ import numpy as np
 from wayfare.backend import pool
 from wayfare.backend.commands import Commands
 from wayfare.backend.cpu import Array
+from wayfare.backend.quiet import quietly
 from wayfare.errors import ShapeError
 from wayfare.fusion.plan_actions import (
     Action,
@@ -183,11 +184,18 @@ class Plan:
             objects.append(np.array(given[slot.number] if slot.__class__ is Slot else slot, dtype))
         if self._slots:
             objects += [None] * self._slots
-        for part in self._parts:
-            part(objects, given)
+        if self.in_python:
+            with quietly():
+                self._run_parts(objects, given)
+        else:
+            self._run_parts(objects, given)
         if self.fresh_results:
             return [objects[number] for number, _ in self._made]
         return [objects[number].reshape(shape) for number, shape in self._made]
+
+    def _run_parts(self, objects: Objects, given: Sequence[Any]) -> None:
+        for part in self._parts:
+            part(objects, given)
 
     def _run_otherwise(self, arrays: Sequence[Array], given: Sequence[Any]) -> list[Array]:
         """Arrays that lie otherwise than the samples: copies of them that lie row after row."""

@@ -18,7 +18,7 @@ from wayfare.backend.expr import NUMPY, OF_NUMPY, walk
 from wayfare.backend.loop import Loop
 from wayfare.backend.native import Kernel
 from wayfare.backend.pool import owns_memory
-from wayfare.backend.products import stack_product
+from wayfare.backend.products import product, stack_product
 from wayfare.errors import ShapeError
 from wayfare.fusion.plan_lower import Slot
 from wayfare.fusion.plan_places import Seat
@@ -47,6 +47,11 @@ class Action:
     def may_overwrite(self, read: int, write: int) -> bool:
         """May this output lie where this input lies?"""
         return False
+
+    def overwritable(self, write: int) -> Sequence[int]:
+        """The inputs to ask `may_overwrite` about: all, unless it is known which they are. An update of a thousand
+        parameters has a thousand outputs and several thousand inputs."""
+        return range(len(self.reads))
 
     def title(self) -> str:
         """One readable line."""
@@ -178,11 +183,11 @@ class ProductAction(Action):
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             a, b, out = find_a(objects), find_b(objects), find_out(objects)
             if add:
-                out += np.matmul(a, b)
+                out += product(a, b)
             elif a.ndim > 2 and a.shape[:-2] == b.shape[:-2]:
                 stack_product(a, b, out)
             else:
-                np.matmul(a, b, out=out)
+                product(a, b, out)
 
         return run
 
@@ -326,6 +331,10 @@ class UpdateAction(Action):
     def may_overwrite(self, read: int, write: int) -> bool:
         """The new value of an argument may lie where the old one lies."""
         return read == write
+
+    def overwritable(self, write: int) -> Sequence[int]:
+        """The old value."""
+        return (write,)
 
     def title(self) -> str:
         """Name and how many sets."""

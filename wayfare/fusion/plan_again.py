@@ -86,8 +86,12 @@ class Again:
             before.setdefault(choice.back, []).extend(choice.make(own))
             moved.append((choice.back, choice.memory, own))
         made: list[Action] = []
+        moved.sort(key=lambda move: move[0], reverse=True)
+        now: dict[Memory, Memory] = {}
         for i, action in enumerate(self._actions):
-            now = {old: new for since, old, new in moved if since <= i}
+            while moved and moved[-1][0] <= i:
+                _, old, new = moved.pop()
+                now[old] = new
             made += [_reading(a, now) for a in (*before.get(i, ()), action)]
         return made
 
@@ -101,21 +105,23 @@ class Again:
     def _choose(self) -> list[Choice]:
         live = self._live()
         budget = _BUDGET * sum(map(_work, self._actions))
-        choices = [c for memory in self._uses if (c := self._choice(memory)) is not None]
-        chosen: list[Choice] = []
+        choices = {memory: c for memory in self._uses if (c := self._choice(memory)) is not None}
+        taken: dict[Memory, Choice] = {}
         while choices:
             peak = int(live.argmax())
-            for c in choices:
-                c.back = min([c.back, *(o.back for o in chosen if c.memory in o.needs and o.back > c.gone)])
-            fits = [c for c in choices if c.gone < peak < c.back and c.work <= budget]
+            fits = [c for c in choices.values() if c.gone < peak < c.back and c.work <= budget]
             if not fits:
                 break
             best = min(fits, key=lambda c: (c.work / c.memory.bytes, c.gone))
-            choices.remove(best)
+            del choices[best.memory]
             budget -= best.work
             live[best.gone + 1 : best.back] -= best.memory.bytes
-            chosen.append(best)
-            _bring_back(best, chosen, live)
+            taken[best.memory] = best
+            for earlier in _bring_back(best, taken, live):
+                for c in [choices[memory] for memory in earlier.needs if memory in choices]:
+                    if earlier.back > c.gone:
+                        c.back = min(c.back, earlier.back)
+        chosen = list(taken.values())
         # What came to nothing because the peak stayed elsewhere.
         for choice in reversed(list(chosen)):
             other_way = live.copy()
@@ -147,8 +153,8 @@ class Again:
             own = out.memory.real
             if own.kind != "arena" or self._uses[own].writes[0] != i:
                 continue
-            for read, seat in enumerate(action.reads):
-                old = seat.memory.real
+            for read in action.overwritable(write):
+                old = action.reads[read].memory.real
                 if (
                     old.kind == "arena" and old is not own and old not in taken and old.bytes == own.bytes
                     and self._uses[old].last == i and old not in self._kept and action.may_overwrite(read, write)
@@ -235,13 +241,16 @@ class Again:
         return Choice(memory, gone, back, sum(_work(a) for _, a in again), needs, make)
 
 
-def _bring_back(choice: Choice, chosen: Sequence[Choice], live: Bytes) -> None:
-    """What a value is made of, and what that is made of, must be back as early as it is."""
-    for other in chosen:
-        if other.memory in choice.needs and other.gone < choice.back < other.back:
-            live[choice.back : other.back] += other.memory.bytes
-            other.back = choice.back
-            _bring_back(other, chosen, live)
+def _bring_back(choice: Choice, taken: dict[Memory, Choice], live: Bytes) -> list[Choice]:
+    """What a value is made of, and what that is made of, must be back as early as it is. All that came earlier."""
+    earlier = [choice]
+    for choice in earlier:
+        for other in [taken[memory] for memory in choice.needs if memory in taken]:
+            if other.gone < choice.back < other.back:
+                live[choice.back : other.back] += other.memory.bytes
+                other.back = choice.back
+                earlier.append(other)
+    return earlier
 
 
 def _is_product(action: Action) -> bool:

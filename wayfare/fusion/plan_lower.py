@@ -24,8 +24,8 @@ _SAME = COPIES | {"detach"}
 _TURNS = frozenset({"permute", "transpose", "t"})
 # Ops of other families whose gradients are a few simple ops.
 _SIMPLE_SLOPES = frozenset({
-    "matmul", "linear", "linear_plain", "cat", "stack", "sum", "sum_to", "amax", "amin", "place", "pad", "clone",
-    "contiguous",
+    "matmul", "linear", "linear_plain", "cat", "stack", "sum", "sum_to", "amax", "amin", "max_of_all", "min_of_all",
+    "place", "pad", "clone", "contiguous",
 })  # fmt: skip
 
 

@@ -115,16 +115,18 @@ class Layout:
     def _overwrite(self, i: int, action: Action) -> None:
         """Let outputs take the memory of inputs that are not needed any more."""
         taken: set[Memory] = set()
+        ways = _ways(action)
         for write, out in enumerate(action.writes):
             own = out.memory.real
             if own.kind != "arena" or own.first != i or out.memory.bytes != own.bytes:
                 continue
-            for read, seat in enumerate(action.reads):
+            for read in action.overwritable(write):
+                seat = action.reads[read]
                 old = seat.memory.real
                 if (
                     old.kind == "arena" and old is not own and old.last == i and old not in taken
                     and old.bytes == own.bytes and seat.offset == 0 and out.offset == 0
-                    and action.may_overwrite(read, write) and _read_once(action, seat)
+                    and action.may_overwrite(read, write) and len(ways[old]) == 1
                 ):  # fmt: skip
                     own.become(old)
                     old.last = own.last
@@ -170,13 +172,12 @@ def with_zeros(actions: list[Action], needed: Sequence[Seat]) -> list[Action]:
     return made + early.get(len(actions), [])
 
 
-def _read_once(action: Action, seat: Seat) -> bool:
-    """Does an action look at some memory in one way only?"""
-    real = seat.memory.real
-    return all(
-        other is seat or other.memory.real is not real or (other.offset, other.strides) == (seat.offset, seat.strides)
-        for other in action.reads
-    )
+def _ways(action: Action) -> dict[Memory, set[tuple[int, tuple[int, ...]]]]:
+    """In which ways an action looks at each memory."""
+    found: dict[Memory, set[tuple[int, tuple[int, ...]]]] = {}
+    for seat in action.reads:
+        found.setdefault(seat.memory.real, set()).add((seat.offset, seat.strides))
+    return found
 
 
 def _room(size: int) -> int:
@@ -189,23 +190,25 @@ class _Region:
     """A stretch of memory, and what lies in it at which time."""
 
     def __init__(self, most: int) -> None:
-        # Of each piece: its first and last action, its first byte and the one behind it.
+        # Of each piece, from the lowest up: its first and last action, its first byte and the one behind it.
         self._pieces = np.zeros((4, most), np.int64)
         self._count = 0
 
     def place(self, memory: Memory, limit: float = math.inf) -> bool:
         """Find the lowest place that is free as long as some memory lives; False where that is beyond the limit."""
-        first, last, start, end = self._pieces[:, : self._count]
-        alive = np.nonzero((first <= memory.last) & (last >= memory.first))[0]
-        size, at = _room(memory.bytes), 0
-        for other in alive[np.argsort(start[alive])].tolist():
-            if start[other] - at >= size:
-                break
-            at = max(at, int(end[other]))
+        count, size = self._count, _room(memory.bytes)
+        first, last, start, end = self._pieces[:, :count]
+        alive = (first <= memory.last) & (last >= memory.first)
+        # Where the pieces before each one end, and behind all of them: the places that may be free.
+        free_from = np.concatenate([[0], np.maximum.accumulate(end[alive])])
+        fits = start[alive] - free_from[:-1] >= size
+        at = int(free_from[int(fits.argmax()) if fits.any() else -1])
         if at + memory.bytes > limit:
             return False
         memory.offset = at
-        self._pieces[:, self._count] = memory.first, memory.last, at, at + size
+        new = int(np.searchsorted(start, at))
+        self._pieces[:, new + 1 : count + 1] = self._pieces[:, new:count]
+        self._pieces[:, new] = memory.first, memory.last, at, at + size
         self._count += 1
         return True
 

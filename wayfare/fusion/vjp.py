@@ -34,7 +34,7 @@ def vjp_op(
     inputs: tuple[Spec, ...],
 ) -> Op:  # fmt: skip
     """The op that computes the gradients `given` of an op from those `arrived` and what its rules read."""
-    rule = _Rule(op, needs, arrived, given, outputs, inputs)
+    rule = Rule(op, needs, arrived, given, outputs, inputs)
     return Op(
         name=f"{op.name}_vjp", family="vjp", forward=rule.forward, infer=rule.infer, vjp=None, batch=_no_batch,
         samples=lambda rng: (), reference=rule.forward, formula=rule.by_ops, outputs=len(given),
@@ -69,12 +69,17 @@ def gradient_flops(
 
 def original(op: Op) -> Op:
     """The op whose gradient a vjp op computes."""
-    return op.forward.__self__.op  # type: ignore[attr-defined,no-any-return]
+    return rule_of(op).op
+
+
+def rule_of(op: Op) -> Rule:
+    """What a vjp op was made of."""
+    return op.forward.__self__  # type: ignore[attr-defined,no-any-return]
 
 
 def slopes_by(op: Op, rule: Callable[..., Any], m: Any, values: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """What a vjp op computes, by another rule: rule(original, needs, grads, kept, attrs) gives a gradient per input."""
-    own: _Rule = op.forward.__self__  # type: ignore[attr-defined]
+    own = rule_of(op)
     return own.by_rule(m, values, lambda g, kept: rule(own.op, own.needs, g, kept, attrs))
 
 
@@ -86,7 +91,7 @@ def _no_batch(m: Any, size: int, inputs: Any, batched: Any, attrs: Any) -> Any:
     raise NotImplementedError("a recorded gradient is not batched")
 
 
-class _Rule:
+class Rule:
     """A gradient rule with what it needs beside values: Specs, and which gradients there are."""
 
     def __init__(
@@ -158,12 +163,21 @@ class _Rule:
         except TypeError:  # An attribute that has no hash.
             return self._count(attrs)
 
-    def _count(self, attrs: dict[str, Any]) -> int | None:
+    def _leaves(self) -> list[Any]:
+        """Values that are not there, in the place of the inputs of a vjp step."""
         grads, made, taken = ([leaf("input", 0, spec.shape, spec.dtype.numpy) for spec in specs]
                               for specs in (self.outputs, self.outputs, self.inputs))  # fmt: skip
         arrived = [g if there else None for g, there in zip(grads, self.arrived, strict=True)]
+        return vjp_inputs(self.op, self.needs, arrived, made, taken)
+
+    def traced(self, attrs: dict[str, Any]) -> Sequence[Any]:
+        """What the rule gives for each input, as traced values; None where it gives nothing."""
+        g, kept = self._sorted(self._leaves(), lambda spec: leaf("input", 0, spec.shape, spec.dtype.numpy))
+        return self._run(trace_ops, g, kept, attrs)
+
+    def _count(self, attrs: dict[str, Any]) -> int | None:
         try:
-            slopes = self.by_ops(trace_ops, *vjp_inputs(self.op, self.needs, arrived, made, taken), **attrs)
+            slopes = self.by_ops(trace_ops, *self._leaves(), **attrs)
         except (WayfareError, NotImplementedError, TypeError, AttributeError, IndexError, ValueError):
             return None  # A rule that looks at the numbers, which are not there.
         return traced_flops(v for v in (slopes if isinstance(slopes, tuple) else (slopes,)) if isinstance(v, Value))

@@ -10,6 +10,7 @@ from wayfare.graph.look import Sites
 from wayfare.graph.naming import Names
 from wayfare.graph.node import Node
 from wayfare.graph.walk import split_edge
+from wayfare.pages.markup import Markup, frame, join, standalone, tag
 
 if TYPE_CHECKING:
     from wayfare.graph.text import Graph
@@ -29,11 +30,11 @@ _STYLE = (
 
 def as_html(graph: Graph) -> str:
     """What a notebook shows: the drawing of a small graph, the listing of a larger one."""
-    title = escape(graph.title)
     if len(graph.nodes) + len(graph.leaves) > LARGEST:
-        return f"<pre>{escape(graph.text(fold=True))}</pre>"
-    return (f'<div><p style="font:13px system-ui,sans-serif;margin:4px 0">{title}</p>'
-            f'<div style="overflow:auto;max-height:560px;background:#fff">{graph.svg()}</div></div>')  # fmt: skip
+        shown = tag("pre", graph.text(fold=True))
+    else:
+        shown = join([tag("p", graph.title, style="font:13px system-ui,sans-serif;margin:4px 0"), Markup(graph.svg())])
+    return frame(standalone(graph.title, shown, "body { background: #fff; color: #1d2733; }"), graph.title, 560)
 
 
 def as_svg(nodes: Sequence[Node], leaves: Sequence[Any], names: Names) -> str:

@@ -80,8 +80,10 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """(node, output number) of each input, as in PyTorch; a leaf shows as an AccumulateGrad."""
-        return tuple(_next_function(edge) for edge in self.edges)
+        """(node, output number) of each input that can have a gradient, as in PyTorch: (None, 0) for a constant, and a
+        leaf shows as an AccumulateGrad."""
+        edges, listed = self.edges, self.op.listed
+        return tuple(_next_function(edge) for edge in (edges if listed is None else [edges[i] for i in listed]))
 
     def register_hook(self, hook: Callable[..., Any]) -> Any:
         """Call `hook(grad_inputs, grad_outputs)` after this node's gradient rule has run."""

@@ -22,6 +22,8 @@ __all__ = ["Checkpoint", "SavedCheckpoint"]
 _NAME = re.compile(r"checkpoint-(\d{8,})\.safetensors", re.ASCII)
 _ABOUT_KEY = "wayfare.checkpoint"
 _RANDOM, _EXTRA = "random", "extra"
+# Numbers of files and their order: what a file may say, so that the next one still has a name.
+_LARGEST = 10**15
 
 
 class SavedCheckpoint(NamedTuple):
@@ -98,11 +100,9 @@ class Checkpoint:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            refused = FileAccessError(f"Checkpoint: cannot make the folder {str(self._folder)!r}: {error.strerror}")
-            refused.errno = error.errno
-            raise refused from None
+            raise self._refused("make", error) from None
         path = self._folder / f"checkpoint-{number:08d}.safetensors"
-        write(planned, str(path), {_ABOUT_KEY: json.dumps(about)})
+        write(planned, str(path), {_ABOUT_KEY: json.dumps(about)}, follow=False)
         self._delete_old()
         return path
 
@@ -168,16 +168,25 @@ class Checkpoint:
     def _scan(self) -> tuple[list[SavedCheckpoint], dict[Path, str]]:
         """The whole files in the order of saving, and the damaged ones with what is wrong, by their headers."""
         whole, damaged = [], {}
-        names = os.listdir(self._folder) if self._folder.is_dir() else []
+        try:
+            names = os.listdir(self._folder) if self._folder.is_dir() else []
+        except OSError as error:
+            raise self._refused("look into", error) from None
         for name in sorted(filter(_NAME.fullmatch, names)):
             path = self._folder / name
             try:
                 whole.append(self._about(path))
-            except FileFormatError as error:
-                damaged[path] = error.sentence
             except MissingFileError:
                 continue  # another process has just deleted it
+            except (FileFormatError, FileAccessError) as error:
+                damaged[path] = error.sentence
         return sorted(whole, key=lambda entry: entry.order), damaged
+
+    def _refused(self, what: str, error: OSError) -> FileAccessError:
+        sentence = f"Checkpoint: cannot {what} the folder {str(self._folder)!r}: {error.strerror}"
+        refused = FileAccessError(sentence)
+        refused.errno = error.errno
+        return refused
 
     def _about(self, path: Path) -> SavedCheckpoint:
         """What a file says of itself."""
@@ -190,7 +199,7 @@ class Checkpoint:
         about = strict_json(texts.get(_ABOUT_KEY, "null"), f"the metadata of {str(path)!r}")
         try:
             number, order, metric = about["number"], about["order"], about["metric"]
-            if type(number) is not int or type(order) is not int:
+            if not all(type(n) is int and 0 <= n < _LARGEST for n in (number, order)):
                 raise TypeError
             entry = SavedCheckpoint(path, number, None if metric is None else float.fromhex(metric), order)
         except (TypeError, KeyError, ValueError, OverflowError):
@@ -205,8 +214,9 @@ class Checkpoint:
         number = extra[name]
         if isinstance(number, bool) or not hasattr(number, "__index__"):
             raise ArgumentTypeError(f"Checkpoint.save: {name} must be an int, not {type(number).__name__}")
-        if int(number) < 0:
-            raise ArgumentError(f"Checkpoint.save: {name} must be 0 or more, it is {number}")
+        if not 0 <= int(number) < _LARGEST:
+            raise ArgumentError(f"Checkpoint.save: {name} must be 0 or more and below {_LARGEST:,}"
+                                + (f", it is {number}" if int(number) < 0 else ""))  # fmt: skip
         return int(number)
 
     def _metric_value(self, extra: dict[str, Any]) -> float | None:

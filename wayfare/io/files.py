@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, FileAccessError, FileFormatError, MissingFileError
+from wayfare.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    FileAccessError,
+    FileFormatError,
+    MissingFileError,
+    OutOfMemoryError,
+)
 from wayfare.io.header import BFLOAT16, Header, Stored, header_bytes, read_header, strict_json
 from wayfare.io.kinds import kind_of_file
 from wayfare.io.replace import replace_file, write_all
@@ -23,6 +33,7 @@ FORMAT = "1"
 # The names of our texts in a file's metadata.
 FORMAT_KEY, WRITER_KEY, STRUCTURE_KEY = "wayfare.format", "wayfare.version", "wayfare.structure"
 _PIECE = 1 << 20
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def save(obj: Any, path: str | os.PathLike[str]) -> None:
@@ -48,8 +59,8 @@ def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only
         return read(file, os.fstat(file.fileno()).st_size, repr(name))[0]
 
 
-def write(planned: Plan, path: str, texts: dict[str, str]) -> None:
-    """Write what was planned, with these texts in the metadata."""
+def write(planned: Plan, path: str, texts: dict[str, str], *, follow: bool = True) -> None:
+    """Write what was planned, with these texts in the metadata; without `follow`, through no link."""
     metadata = dict(texts)
     if planned.structure is not None:
         metadata |= {FORMAT_KEY: FORMAT, WRITER_KEY: wf.__version__, STRUCTURE_KEY: planned.structure}
@@ -63,37 +74,92 @@ def write(planned: Plan, path: str, texts: dict[str, str]) -> None:
             array = planned.arrays[name]
             # One tensor at a time, so that at most one copy is alive.
             dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            if dense.dtype == bool:  # whatever bytes memory that nobody wrote to may have
+                dense = dense.view(np.uint8) != 0
             write_all(descriptor, _bytes_of(dense))
 
-    replace_file(path, contents)
+    replace_file(path, contents, follow=follow)
 
 
 def open_for_reading(path: str, op: str = "load") -> BinaryIO:
     """The file, opened; a sentence if it is not there or no file."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            kind = "a folder" if os.path.isdir(path) else "a device or pipe"
-            refused = FileAccessError(f"{op}: {path!r} is {kind}, not a file", fix="Give the path of a file.")
-            refused.errno = errno.EISDIR if os.path.isdir(path) else errno.EINVAL
-            raise refused
-        return open(path, "rb", buffering=0)
+        # Without waiting: opening a pipe that nobody writes to would.
+        descriptor = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_BINARY", 0))
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            return _Reading(descriptor, path, op)
+        os.close(descriptor)
+        raise _no_file(op, path, stat.S_ISDIR(mode))
     except FileNotFoundError:
-        missing = MissingFileError(f"{op}: there is no file {path!r}",
-                                   fix=f"The working directory is {os.getcwd()!r}.")  # fmt: skip
+        missing = MissingFileError(f"{op}: there is no file {path!r}", fix=f"The working directory is {_here()}.")
         missing.errno = errno.ENOENT
         raise missing from None
     except FileAccessError:
         raise
     except OSError as error:
+        if os.path.isdir(path) or error.errno == errno.ENXIO:  # Windows opens no folder, and nobody opens a socket
+            raise _no_file(op, path, os.path.isdir(path)) from None
         refused = FileAccessError(f"{op}: cannot open {path!r}: {error.strerror}")
         refused.errno = error.errno
         raise refused from None
 
 
+class _Reading(io.FileIO):
+    """A file whose errors are sentences."""
+
+    def __init__(self, descriptor: int, path: str, op: str) -> None:
+        super().__init__(descriptor, "rb")
+        self._path, self._op = path, op
+
+    def read(self, size: int | None = -1) -> bytes:
+        """So many bytes at most."""
+        with self._told():
+            return super().read(-1 if size is None else size)
+
+    def readall(self) -> bytes:
+        """All that is left."""
+        with self._told():
+            return super().readall()
+
+    def readinto(self, buffer: Any) -> int:
+        """As many bytes as there is room for at most; how many there were."""
+        with self._told():
+            return super().readinto(buffer)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            refused = FileAccessError(f"{self._op}: cannot read {self._path!r}: {error.strerror}")
+            refused.errno = error.errno
+            raise refused from None
+
+
+def _no_file(op: str, path: str, folder: bool) -> FileAccessError:
+    kind = "a folder" if folder else "a device or pipe"
+    refused = FileAccessError(f"{op}: {path!r} is {kind}, not a file", fix="Give the path of a file.")
+    refused.errno = errno.EISDIR if folder else errno.EINVAL
+    return refused
+
+
+def _here() -> str:
+    """The working directory, which may be gone."""
+    try:
+        return repr(os.getcwd())
+    except OSError:
+        return "not there any more"
+
+
 def read(file: BinaryIO, size: int, where: str) -> tuple[Any, dict[str, str]]:
     """The value in a file of `size` bytes, and its metadata. All is checked before any tensor is read."""
     header = checked_header(file, size, where)
-    arrays = {name: np.empty(stored.shape, stored.dtype.name) for name, stored in header.tensors.items()}
+    try:
+        arrays = {name: np.empty(stored.shape, stored.dtype.name) for name, stored in header.tensors.items()}
+    except MemoryError:
+        raise OutOfMemoryError(f"load: not enough memory for the tensors of {where}",
+                               fix="Load it on a machine with more memory, or in several files.") from None  # fmt: skip
     tensors = {name: wf.from_numpy(array) for name, array in arrays.items()}
     value = _structured(header, tensors, where) if _has_structure(header, where) else tensors
     for name, stored in sorted(header.tensors.items(), key=lambda item: item[1].begin):

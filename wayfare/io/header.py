@@ -23,6 +23,8 @@ __all__ = ["CODES", "DTYPES", "Header", "Stored", "header_bytes", "read_header",
 
 # What the safetensors library accepts as well; it bounds the memory that reading a header can take.
 MAX_HEADER = 100_000_000
+# As many values as a header or structure may have.
+MAX_VALUES = 1 << 22
 _MAX_DIMENSIONS = 64
 _MAX_BYTES = 2**63 - 1
 METADATA = "__metadata__"
@@ -78,31 +80,50 @@ def header_bytes(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[s
     if len(text) > MAX_HEADER:
         raise ArgumentError(f"save: the structure takes {len(text):,} bytes as text, over the {MAX_HEADER:,} of a file",
                             fix="Keep long lists of numbers as tensors.")  # fmt: skip
+    if values_in(text) > MAX_VALUES:
+        raise ArgumentError(f"save: the structure has more than the {MAX_VALUES:,} values that a file can hold",
+                            fix="Keep long lists of numbers as tensors.")  # fmt: skip
     return len(text).to_bytes(8, "little") + text, order
 
 
-def strict_json(text: str | bytes, what: str) -> Any:
-    """A JSON text as Python values. Names given twice, NaN and infinity, and extreme depth are refused."""
+class _NotPlain(Exception):
+    """What the parser takes and we do not."""
+
+
+def strict_json(text: str | bytes, what: str, most: int = MAX_VALUES) -> Any:
+    """A JSON text as Python values. Names given twice, NaN and infinity, extreme depth and more values than `most` are
+    refused."""
+    # Counted before anything is made of it: a value of two characters takes a hundred bytes as an object.
+    if values_in(text) > most:
+        raise FileFormatError(f"load: {what} has more than {most:,} values")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             (twice, _), = Counter(name for name, _ in pairs).most_common(1)
-            raise FileFormatError(f"load: {what} names {_short(twice)} twice")
+            raise _NotPlain(f"names {_short(twice)} twice")
         return found
 
     def constant(name: str) -> Any:
-        raise FileFormatError(f"load: {what} has {name}, which JSON has not")
+        raise _NotPlain(f"has {name}, which JSON has not")
 
     try:
         return json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=once,
                           parse_constant=constant)  # fmt: skip
-    except FileFormatError:
-        raise
+    except _NotPlain as why:
+        # Made here: an error of ours that is made inside the parser would name the parser's line.
+        raise FileFormatError(f"load: {what} {why}") from None
     except RecursionError:
         raise FileFormatError(f"load: {what} is nested too deeply") from None
     except ValueError as error:
         raise FileFormatError(f"load: {what} is not JSON: {error}") from None
+
+
+def values_in(text: str | bytes) -> int:
+    """No fewer values than a JSON text has: each but the first comes after one of these, wherever they stand."""
+    if isinstance(text, str):
+        return text.count(",") + text.count("[") + text.count("{")
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def read_header(file: BinaryIO, size: int, where: str) -> Header:

@@ -30,14 +30,29 @@ _CHUNK = 1 << 24
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM}
 
 
-def replace_file(path: str, write: Callable[[int], None]) -> None:
+def replace_file(path: str, write: Callable[[int], None], *, follow: bool = True) -> None:
     """Make what `write` writes to the descriptor it is given the contents of the file `path`.
 
-    If it fails, the old file is as it was and nothing is left behind. A link is followed: the file it names is
-    replaced. The new file has the permissions of the old one, or those the umask gives.
+    If it fails, the old file is as it was and nothing is left behind. A link is followed, and the file it names is
+    replaced, where the caller of the library gave the path; a name that we have chosen ourselves somebody else may have
+    made a link of: without `follow` it is refused. The new file has the permissions of the old one, or those the umask
+    gives.
     """
-    target = os.path.realpath(path)
+    folder, name = os.path.split(path)
+    try:
+        target = os.path.realpath(path) if follow else os.path.join(os.path.realpath(folder or os.curdir), name)
+    except OSError as error:  # the working directory is gone
+        raise _failed(error, path, folder or os.curdir, path) from None
+    # The path is resolved without a look at what it goes through: `nodir/..` would be this very folder.
+    named = os.path.dirname(path)
+    if named and not os.path.isdir(named):
+        raise _no_folder(named, path)
     folder = os.path.dirname(target)
+    if not follow and os.path.islink(target):
+        refused = FileAccessError(f"save: {path!r} is a link, and what it names would be overwritten",
+                                  fix="Delete the link, or write elsewhere.")  # fmt: skip
+        refused.errno = errno.ELOOP
+        raise refused
     mode = _check_target(path, target, folder)
     try:
         _remove_leftovers(folder)
@@ -64,13 +79,16 @@ def replace_file(path: str, write: Callable[[int], None]) -> None:
 
 
 def replace_text(path: str, parts: Iterable[str]) -> None:
-    """The same for a text, piece by piece, in UTF-8; half a character, which a file's name may have, becomes `?`."""
+    """The same for a text, piece by piece, in UTF-8; half a character, which a file's name may have, becomes `?`.
+
+    No link is followed: text from a run or a model can be made to mean something elsewhere.
+    """
 
     def write(descriptor: int) -> None:
         for part in parts:
             write_all(descriptor, memoryview(part.encode("utf-8", "replace")))
 
-    replace_file(path, write)
+    replace_file(path, write, follow=False)
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
@@ -86,10 +104,7 @@ def _check_target(path: str, target: str, folder: str) -> int | None:
     except FileNotFoundError:
         if os.path.isdir(folder):
             return None
-        missing = MissingFileError(f"save: the folder {folder!r} of {path!r} does not exist",
-                                   fix="Make it first with os.makedirs(folder, exist_ok=True).")  # fmt: skip
-        missing.errno = errno.ENOENT
-        raise missing from None
+        raise _no_folder(folder, path) from None
     except OSError as error:
         raise _failed(error, path, folder, target) from None
     if stat.S_ISREG(found.st_mode):
@@ -100,6 +115,13 @@ def _check_target(path: str, target: str, folder: str) -> int | None:
     refused = FileAccessError(f"save: {path!r} is {kind}, not a file", fix="Give the path of a file.")
     refused.errno = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
     raise refused
+
+
+def _no_folder(folder: str, path: str) -> MissingFileError:
+    missing = MissingFileError(f"save: the folder {folder!r} of {path!r} does not exist",
+                               fix="Make it first with os.makedirs(folder, exist_ok=True).")  # fmt: skip
+    missing.errno = errno.ENOENT
+    return missing
 
 
 def _create(folder: str) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.errors import ArgumentError, ShapeError
+from wayfare.errors import ArgumentError, RequirementError, ShapeError
 from wayfare.functions.creation import empty
 from wayfare.nn.functional.attention import scaled_dot_product_attention, self_attention
 from wayfare.nn.functional.linear import linear
@@ -58,8 +58,8 @@ class MultiheadAttention(Module):
             raise ArgumentError("MultiheadAttention: embed_dim and num_heads must be positive, they are "
                                 f"{embed_dim} and {num_heads}")  # fmt: skip
         if embed_dim % num_heads:
-            raise ArgumentError(f"MultiheadAttention: {embed_dim} features cannot be shared among {num_heads} heads",
-                                fix="Make embed_dim a multiple of num_heads.")  # fmt: skip
+            raise RequirementError(f"MultiheadAttention: {embed_dim} features cannot be shared among {num_heads} heads",
+                                   fix="Make embed_dim a multiple of num_heads.")  # fmt: skip
         super().__init__()
         self.embed_dim = embed_dim
         self.kdim = embed_dim if kdim is None else kdim

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self, overload
 
-from wayfare.errors import ArgumentTypeError, IndexRangeError, MissingKeyError
+from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, MissingKeyError
 from wayfare.graph.epoch import structure_changed
-from wayfare.nn.module import MODULE, PARAMETER, Module
+from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
+from wayfare.nn.tables import MODULE, PARAMETER
 from wayfare.tensor import Tensor
 
 __all__ = ["Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"]
@@ -26,23 +28,27 @@ def _place(container: Module, index: Any, length: int) -> int:
 class _Numbered(Module):
     """Modules under the names "0", "1", …, in order."""
 
+    def _entries(self) -> list[str]:
+        """The names of the entries: buffers and parameters may be registered beside them."""
+        return [name for name, kind in self._names.items() if kind == MODULE]
+
     def _list(self) -> list[Any]:
-        return [self.__dict__[name] for name in self._names]
+        held = self.__dict__
+        return [held[name] for name, kind in self._names.items() if kind == MODULE]
 
     def _renumber(self, modules: Iterable[Any]) -> None:
         modules = list(modules)
         for module in modules:
             if module is not None and not isinstance(module, Module):
                 raise ArgumentTypeError(f"{type(self).__name__}: takes modules, not {type(module).__name__}")
-        for name in list(self._names):
-            del self.__dict__[name]
-        self._names.clear()
+        for name in self._entries():
+            del self.__dict__[name], self._names[name]
         for number, module in enumerate(modules):
-            self._enter(str(number), MODULE, module)
+            self.register_module(str(number), module)
         structure_changed()
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._entries())
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._list())
@@ -53,7 +59,7 @@ class _Numbered(Module):
         return self
 
     def _free_name(self) -> str:
-        number = len(self._names)
+        number = len(self)
         while str(number) in self._names:
             number += 1
         return str(number)
@@ -85,7 +91,7 @@ class _Numbered(Module):
         return self._list()[_place(self, index, len(self))]
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self.register_module(list(self._names)[_place(self, index, len(self))], module)
+        self.register_module(self._entries()[_place(self, index, len(self))], module)
 
     def __delitem__(self, index: int | slice) -> None:
         modules = self._list()
@@ -122,21 +128,43 @@ class Sequential(_Numbered):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):  # A part keeps the names that its modules have.
-            return type(self)({name: self.__dict__[name] for name in list(self._names)[index]})
+            return type(self)({name: self.__dict__[name] for name in self._entries()[index]})
         return super().__getitem__(index)
 
-    def __delitem__(self, index: int | slice) -> None:
-        names = list(self._names)
-        for name in names[index] if isinstance(index, slice) else [names[_place(self, index, len(self))]]:
-            delattr(self, name)
-        if all(name.isdecimal() for name in self._names):
-            self._renumber(self._list())
+    def insert(self, index: int, module: Module) -> Self:  # type: ignore[override]
+        """Put a module before the one at `index`, and give back the container."""
+        super().insert(index, module)
+        return self
+
+    def _check_summand(self, other: Any) -> None:
+        if not isinstance(other, Sequential):
+            raise ArgumentError(f"Sequential: + takes another Sequential, not {type(other).__name__}",
+                                fix="Use extend for a list of modules, append for one.")  # fmt: skip
 
     def __add__(self, other: Any) -> Sequential:
-        if not isinstance(other, Sequential):
-            return NotImplemented
+        self._check_summand(other)
         return Sequential(*self, *other)
 
+    def __iadd__(self, other: Any) -> Self:
+        self._check_summand(other)
+        return self.extend(other)
+
+    def _check_factor(self, times: Any) -> None:
+        if not isinstance(times, int):
+            raise ArgumentTypeError(f"Sequential: * takes an int, not {type(times).__name__}")
+        if times <= 0:
+            raise ArgumentError(f"Sequential: * takes a number of at least 1, not {times}")
+
+    def __mul__(self, times: int) -> Sequential:
+        """The same modules `times` times over: they share their parameters."""
+        self._check_factor(times)
+        return Sequential(*(self._list() * times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        self._check_factor(times)
+        return self.extend(self._list() * (times - 1))
 
 class ModuleList(_Numbered):
     """A list of modules whose parameters are the model's. It can grow and shrink while the model trains."""
@@ -201,6 +229,13 @@ class _ByName(Module, MutableMapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._order))
 
+    def popitem(self) -> tuple[str, Any]:
+        """Take the last entry out, as (name, value)."""
+        if not self:
+            raise MissingKeyError(f"{type(self).__name__}.popitem: it is empty")
+        name = list(self._order)[-1]
+        return name, self.pop(name)
+
     def update(self, *given: Any, **named: Any) -> None:
         """Take in the entries of a dictionary, or pairs."""
         try:
@@ -209,8 +244,12 @@ class _ByName(Module, MutableMapping[str, Any]):
             kind = type(self).__name__
             raise ArgumentTypeError(f"{kind}: takes a dictionary or pairs (name, {kind[:-4].lower()}), not "
                                     f"{type(given[0]).__name__}") from None  # fmt: skip
-        for name, value in (entries | named).items():
+        for name, value in self._ordered(entries | named, *given):
             self[name] = value
+
+    def _ordered(self, entries: dict[str, Any], *_given: Any) -> Iterable[tuple[str, Any]]:
+        """The order in which entries are taken in."""
+        return entries.items()
 
     # A module is equal to itself only, and a key of dictionaries.
     __eq__ = object.__eq__
@@ -227,7 +266,8 @@ class ModuleDict(_ByName):
 
     @property
     def _order(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return self._names
+        modules: Mapping[str, Any] = self._modules
+        return modules
 
     def __setitem__(self, key: str, module: Module) -> None:
         self.add_module(key, module)
@@ -316,6 +356,36 @@ class ParameterDict(_ByName):
     def __delitem__(self, key: str) -> None:
         super().__delitem__(key)
         del self._order[key]
+
+    def _ordered(self, entries: dict[str, Any], *given: Any) -> Iterable[tuple[str, Any]]:
+        # As in PyTorch: a plain dictionary is sorted, so that its parameters have one order whoever wrote it.
+        plain = given and isinstance(given[0], Mapping) and not isinstance(given[0], (OrderedDict, ParameterDict))
+        return sorted(entries.items(), key=lambda entry: entry[0]) if plain else entries.items()
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self._order))
+
+    def copy(self) -> ParameterDict:
+        """Another dictionary of the same parameters."""
+        return ParameterDict(list(self.items()))
+
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
+        """Another dictionary, with one value for all these keys."""
+        return ParameterDict([(key, default) for key in keys])
+
+    def __or__(self, other: Any) -> ParameterDict:
+        both = self.copy()
+        both.update(other)
+        return both
+
+    def __ror__(self, other: Any) -> ParameterDict:
+        both = ParameterDict(other)
+        both.update(self)
+        return both
+
+    def __ior__(self, other: Any) -> Self:
+        self.update(other)
+        return self
 
     def extra_repr(self) -> str:
         """One line a value."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wayfare.autograd.function import Function
-from wayfare.errors import ArgumentTypeError
+from wayfare.errors import ArgumentTypeError, WayfareError
 from wayfare.graph.epoch import structure_changed
 from wayfare.graph.node import Handle, StructureHandle
 from wayfare.state import STATE, UNUSUAL, Watcher, batcher, watchers
@@ -92,6 +92,10 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _with_hooks(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if UNUSUAL:
+        refuses = getattr(STATE.mode and STATE.mode.executor, "refuses", None)
+        if refuses is not None:
+            refuses("a module inside it has hooks")
     for hook, with_kwargs in list(hooks.forward_pre.values()):
         args, kwargs = _before(module, hook, with_kwargs, args, kwargs)
     watch = _BackwardWatch(module, hooks) if hooks.backward or hooks.backward_pre else None
@@ -211,3 +215,14 @@ def _cross(values: tuple[Any, ...], seen: Callable[[tuple[Any, ...]], Any]) -> t
     for place, tensor in zip(places, _Crossing.apply(seen, *(values[i] for i in places)), strict=True):
         crossed[place] = tensor
     return tuple(crossed), places
+
+
+def name_the_way(module: Module, error: WayfareError) -> None:
+    """Tell an error on its way up through which modules it came, so that it can name the layer by its path."""
+    inner = error.module
+    if inner is None:
+        text = repr(module)
+        error.came_from(module, text if "\n" not in text else type(module).__name__, "")
+    elif inner is not module:
+        path = next((path for path, inside in module.named_modules() if inside is inner), type(inner).__name__)
+        error.came_from(module, "", path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wayfare.autograd.modes import no_grad
 from wayfare.errors import ArgumentError, ArgumentTypeError
@@ -13,6 +13,7 @@ from wayfare.functions.decompose import qr
 from wayfare.functions.generator import Generator
 from wayfare.functions.grids import arange, eye
 from wayfare.functions.shape import diagonal
+from wayfare.instead import no_such_name
 from wayfare.spec import float32, float64
 from wayfare.special import ndtri
 from wayfare.tensor import Tensor
@@ -153,6 +154,11 @@ def _fans(name: str, tensor: Any) -> tuple[int, int]:
     return tensor.shape[1] * window, tensor.shape[0] * window
 
 
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    """`_fans` under the name that programs take from PyTorch, though it is private there."""
+    return _fans("_calculate_fan_in_and_fan_out", tensor)
+
+
 def _xavier_std(name: str, tensor: Tensor, gain: float) -> float:
     return gain * math.sqrt(2 / max(sum(_fans(name, tensor)), 1))
 
@@ -242,3 +248,19 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
         tensor.normal_(0, std, generator=generator)
         order = empty(tensor.shape).uniform_(generator=generator).argsort(0)
         return tensor.scatter_(0, order[: math.ceil(sparsity * tensor.shape[0])], 0)
+
+
+# PyTorch's older names for the same, which it warns of: without the underscore they hide that the tensor is written.
+_OLD_NAMES = (
+    "uniform", "normal", "constant", "eye", "dirac", "xavier_uniform", "xavier_normal", "kaiming_uniform",
+    "kaiming_normal", "orthogonal", "sparse",
+)  # fmt: skip
+
+
+if not TYPE_CHECKING:  # a type checker knows all names without it
+
+    def __getattr__(name: str) -> Any:
+        if name not in _OLD_NAMES:
+            raise no_such_name(__name__, name)
+        warnings.warn(f"nn.init.{name} is the old name of nn.init.{name}_", FutureWarning, stacklevel=2)
+        return globals()[name + "_"]

@@ -8,24 +8,34 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 from wayfare.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
 from wayfare.graph.epoch import EPOCH, NUMBERS, structure_changed
 from wayfare.graph.node import Handle
 from wayfare.nn import hooks as around
-from wayfare.nn.parameter import Buffer, Parameter
+from wayfare.nn.converting import target_of
+from wayfare.nn.parameter import Buffer, Parameter, is_saved
 from wayfare.nn.state import collect_state, load_state
+from wayfare.nn.tables import BUFFER, MODULE, PARAMETER, TRANSIENT, table
 from wayfare.spec import DType, float16, float32, float64
-from wayfare.state import UNUSUAL
+from wayfare.state import UNUSUAL, about_to_change, batcher
 from wayfare.tensor import Tensor
 
 __all__ = ["Module"]
 
-PARAMETER, BUFFER, TRANSIENT, MODULE = "parameter", "buffer", "buffer that is not saved", "module"
 _TENSORS = (PARAMETER, BUFFER, TRANSIENT)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Result = TypeVar("Result", covariant=True)
+
+
+class HasForward(Protocol[P, Result]):
+    """What a type checker must know of a module to tell what a call of it takes and gives."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> Result:
+        """What the module computes."""
 
 
 class KeyChanges(NamedTuple):
@@ -60,30 +70,38 @@ class Module:
         set_("_names", {})  # registered name → what it is registered as, in order
         set_("_hooks", None)
         set_("training", True)
+        if UNUSUAL and (batching := batcher()) is not None:
+            batching.born(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes: to be written by each kind of module."""
         raise NotImplementedError(f"{type(self).__name__} has no forward, so it cannot be called. "
                                   "Define forward(self, …) in it, or call the modules inside it.")  # fmt: skip
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: HasForward[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+        module: Any = self  # for the type checker: a call takes and gives what `forward` does
         try:
-            if self._hooks is None:
-                made = around.as_one(self, args, kwargs) if UNUSUAL else NotImplemented
-                return self.forward(*args, **kwargs) if made is NotImplemented else made
-            return around.call(self, self._hooks, args, kwargs)
+            if module._hooks is None:
+                made = around.as_one(module, args, kwargs) if UNUSUAL else NotImplemented
+                return module.forward(*args, **kwargs) if made is NotImplemented else made  # type: ignore[no-any-return]
+            return around.call(module, module._hooks, args, kwargs)  # type: ignore[no-any-return]
         except WayfareError as error:
-            _name_the_way(self, error)
+            around.name_the_way(module, error)
             raise
         except AttributeError as error:
-            raise (error if "_names" in self.__dict__ else self._not_ready()) from None
+            raise (error if "_names" in module.__dict__ else module._not_ready()) from None
 
     # -- registering ----------------------------------------------------------------------------------------------
 
     _names: dict[str, str]
     _hooks: around.Hooks | None
+    _modules = table((MODULE,), "register_module")
+    _parameters = table((PARAMETER,), "register_parameter")
+    _buffers = table((BUFFER, TRANSIENT), "register_buffer")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if UNUSUAL:
+            about_to_change(self, f"it sets `{name}` of a module that all examples see")
         kind = _kind_of(value)
         names = self.__dict__.get("_names")
         if names is None:
@@ -119,6 +137,7 @@ class Module:
         EPOCH[0] = next(NUMBERS)
 
     def __delattr__(self, name: str) -> None:
+        about_to_change(self, f"it deletes `{name}` of a module that all examples see")
         super().__delattr__(name)
         self._names.pop(name, None)
         structure_changed()
@@ -338,19 +357,7 @@ class Module:
 
     def to(self, *args: Any, **options: Any) -> Self:
         """Convert to a dtype (floating-point tensors only), a device, or those of another tensor."""
-        dtype, device = options.pop("dtype", None), options.pop("device", None)
-        options.pop("non_blocking", None)
-        for value in args:
-            if isinstance(value, DType):
-                dtype = value
-            elif isinstance(value, Tensor):
-                dtype, device = value.dtype, value.device
-            elif not isinstance(value, bool):
-                device = value
-        if options:
-            raise ArgumentTypeError(f"to: there is no argument {next(iter(options))!r}", fix="Use dtype= or device=.")
-        if dtype is not None and not (isinstance(dtype, DType) and dtype.is_floating_point):
-            raise ArgumentTypeError(f"to: a module is converted to floating-point dtypes only, not {dtype}")
+        dtype, device = target_of(args, options)
         return self._convert(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
     def type(self, dst_type: DType) -> Self:
@@ -433,16 +440,7 @@ class Module:
 def _kind_of(value: Any) -> str | None:
     """As what a value is registered when it is assigned; None for any other value."""
     if isinstance(value, Tensor):
-        return PARAMETER if isinstance(value, Parameter) else BUFFER if isinstance(value, Buffer) else None
+        if isinstance(value, Buffer):
+            return BUFFER if is_saved(value) else TRANSIENT
+        return PARAMETER if isinstance(value, Parameter) else None
     return MODULE if isinstance(value, Module) else None
-
-
-def _name_the_way(module: Module, error: WayfareError) -> None:
-    """Tell an error on its way up through which modules it came, so that it can name the layer by its path."""
-    inner = error.module
-    if inner is None:
-        text = repr(module)
-        error.came_from(module, text if "\n" not in text else type(module).__name__, "")
-    elif inner is not module:
-        path = next((path for path, inside in module.named_modules() if inside is inner), type(inner).__name__)
-        error.came_from(module, "", path)

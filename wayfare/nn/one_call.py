@@ -20,9 +20,14 @@ def one_call(method: F) -> F:
     return _as_one(method, _OfLayer(method.__name__, most=1))
 
 
-def one_call_of_any_rank(only_if: Callable[[Any], bool] = lambda layer: True) -> Callable[[F], F]:
-    """The same for those that take a batch in front of whatever they take, if the layer is such a one."""
-    return lambda method: _as_one(method, _OfLayer(method.__name__, most=64, only_if=only_if))
+def one_call_of_any_rank(
+    only_if: Callable[[Any], bool] = lambda layer: True, fits: Callable[[Any, Any], bool] | None = None
+) -> Callable[[F], F]:
+    """The same for those that take a batch in front of whatever they take, if the layer is such a one.
+
+    `fits(layer, first argument)` says quickly that a call cannot fail, where it can tell by an ordinary tensor.
+    """
+    return lambda method: _as_one(method, _OfLayer(method.__name__, most=64, only_if=only_if, fits=fits))
 
 
 def _as_one(method: F, about: _OfLayer) -> F:
@@ -83,8 +88,12 @@ class _OfFunction:
 class _OfLayer:
     """What automatic batching is told of such a method."""
 
-    def __init__(self, method: str, most: int, only_if: Callable[[Any], bool] = lambda layer: True) -> None:
+    def __init__(
+        self, method: str, most: int, only_if: Callable[[Any], bool] = lambda layer: True,
+        fits: Callable[[Any, Any], bool] | None = None,
+    ) -> None:  # fmt: skip
         self._method = method
+        self.fits = fits
         self._only_if = only_if
         self.in_front = most
 

@@ -14,11 +14,20 @@ from wayfare.tensor import Tensor, wrap
 __all__ = ["Parameter", "Buffer"]
 
 
+# The mark of a buffer that is not saved.
+_NOT_SAVED = "Buffer (not saved)"
+
+
+def is_saved(buffer: Tensor) -> bool:
+    """Does a buffer belong into `state_dict`?"""
+    return buffer._role != _NOT_SAVED
+
+
 class _Marked(type):
-    """A class whose instances are the tensors that carry its name as their mark."""
+    """A class whose instances are the tensors whose mark begins with its name."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Tensor) and getattr(instance, "_role", None) == cls.__name__
+        return isinstance(instance, Tensor) and getattr(instance, "_role", "").startswith(cls.__name__)
 
 
 def _marked(role: str, data: Any) -> Tensor:
@@ -43,9 +52,12 @@ class Parameter(Tensor, metaclass=_Marked):
 
 
 class Buffer(Tensor, metaclass=_Marked):
-    """A tensor of a module's state that is not learnt. `register_buffer(…, persistent=False)` makes one not saved."""
+    """A tensor of a module's state that is not learnt; one that is not `persistent` is left out of `state_dict`."""
 
     __slots__ = ()
 
-    def __new__(cls, data: Tensor | None = None) -> Buffer:
-        return _marked("Buffer", data)  # type: ignore[return-value]
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:
+        buffer = _marked("Buffer", data)
+        if not persistent:
+            buffer._role = _NOT_SAVED
+        return buffer  # type: ignore[return-value]

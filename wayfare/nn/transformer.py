@@ -88,10 +88,10 @@ class _Layer(Module):
             x, others, others, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
             need_weights=False,
         )  # fmt: skip
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))  # type: ignore[no-any-return]
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
 class TransformerEncoderLayer(_Layer):
@@ -129,14 +129,14 @@ class TransformerEncoderLayer(_Layer):
         """The shape stays. Masks are those of `MultiheadAttention`."""
 
         def attended(x: Tensor) -> Tensor:
-            return self.dropout1(self._attend(  # type: ignore[no-any-return]
+            return self.dropout1(self._attend(
                 self.self_attn, x, x, src_mask, src_key_padding_mask, is_causal))  # fmt: skip
 
         def attended_in_rows(x: Tensor) -> Tensor:
             rows: Any = src
             rows = rows.map_values(lambda _: x)
             found: Any = self._attend(self.self_attn, rows, rows, src_mask, src_key_padding_mask, is_causal)
-            return self.dropout1(found.values)  # type: ignore[no-any-return]
+            return self.dropout1(found.values)
 
         if is_ragged(src):
             return src.map_values(lambda x: self._run(x, attended_in_rows))  # type: ignore[attr-defined, no-any-return]
@@ -145,9 +145,9 @@ class TransformerEncoderLayer(_Layer):
     def _run(self, x: Tensor, attended: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
             x = x + attended(self.norm1(x))
-            return x + self.dropout2(self._feed_forward(self.norm2(x)))  # type: ignore[no-any-return]
+            return x + self.dropout2(self._feed_forward(self.norm2(x)))
         x = self.norm1(x + attended(x))
-        return self.norm2(x + self.dropout2(self._feed_forward(x)))  # type: ignore[no-any-return]
+        return self.norm2(x + self.dropout2(self._feed_forward(x)))
 
 
 class TransformerDecoderLayer(_Layer):
@@ -188,21 +188,21 @@ class TransformerDecoderLayer(_Layer):
         """The shape of `tgt` stays. Masks are those of `MultiheadAttention`, `memory_…` for looking at the memory."""
 
         def to_itself(x: Tensor) -> Tensor:
-            return self.dropout1(self._attend(  # type: ignore[no-any-return]
+            return self.dropout1(self._attend(
                 self.self_attn, x, x, tgt_mask, tgt_key_padding_mask, tgt_is_causal))  # fmt: skip
 
         def to_memory(x: Tensor) -> Tensor:
-            return self.dropout2(self._attend(  # type: ignore[no-any-return]
+            return self.dropout2(self._attend(
                 self.multihead_attn, x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))  # fmt: skip
 
         x = tgt
         if self.norm_first:
             x = x + to_itself(self.norm1(x))
             x = x + to_memory(self.norm2(x))
-            return x + self.dropout3(self._feed_forward(self.norm3(x)))  # type: ignore[no-any-return]
+            return x + self.dropout3(self._feed_forward(self.norm3(x)))
         x = self.norm1(x + to_itself(x))
         x = self.norm2(x + to_memory(x))
-        return self.norm3(x + self.dropout3(self._feed_forward(x)))  # type: ignore[no-any-return]
+        return self.norm3(x + self.dropout3(self._feed_forward(x)))
 
 
 # -- stacks of layers ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from wayfare.units import cut
+from wayfare.units import cut, plain
 
 _WIDTH = 80
 _INDENT = 12
@@ -15,13 +15,6 @@ _LONGEST_WORD = _WIDTH - _INDENT - 2
 _LONGEST_PART = 600
 # So many inputs, operators, … of a file from elsewhere are printed.
 MOST_PRINTED = 40
-
-
-def plain(text: str) -> str:
-    """A text as one line without control characters, which could do something to a terminal: they are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def listed(title: str, parts: Sequence[str], most: int | None = None) -> Iterator[str]:

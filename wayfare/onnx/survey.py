@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from wayfare.onnx.beside import Beside
-from wayfare.onnx.layout import plain
 from wayfare.onnx.weights import Weight, dtype_name, weight_of
 from wayfare.onnx.wire import Damaged
+from wayfare.units import plain
 
 
 class ModelNode(NamedTuple):

@@ -17,8 +17,9 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.compiled.graph import Graph
+from wayfare.compiled.memory import Known
 from wayfare.compiled.reach import reach
-from wayfare.compiled.recorder import Recorder
+from wayfare.compiled.recorder import NO_DECISION, Recorder
 from wayfare.compiled.structure import Opaque, take_apart
 from wayfare.errors import ExportError
 from wayfare.fusion.trace import Step, Value
@@ -29,6 +30,10 @@ from wayfare.state import Watcher, changed_mode
 from wayfare.tensor import Tensor, wrap
 
 _CLONE = REGISTRY["clone"]
+
+
+# Reads that tell nothing of the numbers, or are meant for people.
+_NO_DECISION = NO_DECISION | {"storage_offset()", "data_ptr()"}
 
 
 class Place(NamedTuple):
@@ -282,7 +287,15 @@ class Tracer(Recorder):
         if op.random or "key" in attrs:
             raise ExportError(f"export: {op.name} draws random numbers, and a model file has none",
                               fix="Take them as an input of the function.")  # fmt: skip
-        return super().apply(op, inputs, attrs)
+        return super().apply(op, inputs, self._attributes(op, attrs))
+
+    def _attributes(self, op: Op, attrs: dict[str, Any]) -> dict[str, Any]:
+        """The attributes in the kinds that a file has for them."""
+        for key, value in attrs.items():
+            if isinstance(value, (Tensor, np.ndarray)):
+                raise ExportError(f"export: {op.name} is given a tensor for {key}, where a file holds a number",
+                                  fix="Give a number.")  # fmt: skip
+        return attrs if op.signature is None else op.signature.in_its_kinds(attrs)
 
     def give_up(self, reason: str) -> None:
         """Say what cannot be written down, at the line where it happens; a look at numbers may be what led there."""
@@ -292,10 +305,22 @@ class Tracer(Recorder):
         raise ExportError(f"export: {reason}",
                           fix="Compute with tensor operations (for a mask as an index: wf.where).")  # fmt: skip
 
+    def _keep_history(self, known: Known, before: Value) -> None:
+        """What memory holds is what was written last; a file has no other history of it."""
+
+    def notices(self, reason: str) -> None:
+        """What is made of others' memory is a constant of the file."""
+
+    def flag_set(self, t: Tensor, what: str) -> None:
+        """A file has no gradients."""
+
+    def stays_inside(self, roots: Any, capture: Any) -> None:
+        """Nor a backward pass."""
+
     def read(self, tensor: Tensor, how: str) -> Any:
         """Python looks at a value."""
         array = tensor._array
-        if self.decides(how):
+        if how not in _NO_DECISION and not how.startswith("the index of"):
             with self.entering() as going:
                 if going:
                     self._check_writes()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ExportError
+from wayfare.errors import ExportError, FileAccessError, MissingFileError
 from wayfare.fusion.sizes import Dim, formula_of
 from wayfare.io.files import path_text
 from wayfare.onnx.beside import fault_of
@@ -151,7 +151,9 @@ def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> It
     onnx = onnx_package()
     target = Path(path_text("export", path))
     if not target.parent.is_dir():
-        raise ExportError(f"export: there is no folder {str(target.parent)!r}", fix="Make it first.")
+        missing = MissingFileError(f"export: there is no folder {str(target.parent)!r}", fix="Make it first.")
+        missing.errno = errno.ENOENT
+        raise missing
     if external is None:
         external = sum(len(t.raw_data) for t in model.graph.initializer) > LARGE
     location = f"{target.name}.data"
@@ -169,8 +171,16 @@ def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> It
                 _check_target(place)
             yield file, list(written.values())
             _put_in_place(written, Path(folder, f"{target.name}.before"))
+    except FileAccessError:
+        raise
     except OSError as error:
-        raise ExportError(f"export: cannot write {str(target)!r}: {error.strerror or error}") from error
+        raise _refused(f"cannot write {str(target)!r}: {error.strerror or error}", error.errno) from error
+
+
+def _refused(what: str, number: int | None, fix: str = "") -> FileAccessError:
+    refused = FileAccessError(f"export: {what}", fix=fix)
+    refused.errno = number
+    return refused
 
 
 def _check_target(place: Path) -> None:
@@ -180,11 +190,9 @@ def _check_target(place: Path) -> None:
     mode = place.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
-        raise ExportError(f"export: {str(place)!r} is {kind}, not a file", fix="Give the path of a file."
-                          ) from OSError(errno.EISDIR, f"It is {kind}", str(place))  # fmt: skip
+        raise _refused(f"{str(place)!r} is {kind}, not a file", errno.EISDIR, "Give the path of a file.")
     if not os.access(place, os.W_OK):
-        raise ExportError(f"export: {str(place)!r} is write-protected", fix="Delete it first, or write elsewhere."
-                          ) from PermissionError(errno.EACCES, "It is write-protected", str(place))  # fmt: skip
+        raise _refused(f"{str(place)!r} is write-protected", errno.EACCES, "Delete it first, or write elsewhere.")
 
 
 def _put_in_place(written: dict[Path, Path], before: Path) -> None:

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import numpy_math
-from wayfare.errors import DTypeError, OperationError
+from wayfare.errors import DTypeError, OperationError, ShapeError
 from wayfare.flops import Work
 from wayfare.fusion.composite import NATIVE_FROM, Composite
 from wayfare.fusion.folds import prepare_fold
 from wayfare.fusion.single import prepare
 from wayfare.op import BatchRule, NotExportable, Op, Rule, Sample, joint, register
+from wayfare.signature import DIMS, FLAG, Attribute, Signature
 from wayfare.spec import Spec, bool_, broadcast
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]
 Domain = tuple[float, float]
+NO_ATTRIBUTES: dict[str, Attribute] = {}
 Onnx = str | Callable[..., Any] | NotExportable | None
 
 
@@ -34,6 +36,7 @@ _NATIVE_FROM = {
     "pow_to_number": 16384, "rsqrt": 16384, "exp": 16384, "sqrt": 16384, "expm1": 32768, "sigmoid": 4096, "where": 4096,
     "logical_and": 4096, "logical_or": 4096, "logical_xor": 4096, "logical_not": 4096, "copysign": 8192,
     "hypot": 2048, "nextafter": 2048, "floor_divide": 2048, "remainder": 2048, "heaviside": 2048, "sign": 4096,
+    "fmax": 32768, "fmin": 32768,
     "sin": 2048, "cos": 2048, "tan": 2048, "pow": _NEVER, "erfinv": _NEVER, "i1e": _NEVER, "j0": _NEVER,
 }  # fmt: skip
 # In float32 NumPy's vector forms of these are better than ours (in float64 it has none of the first three).
@@ -67,6 +70,7 @@ def elementwise(
     promotion: str = "common",
     kinds: str = "biuf",
     masks: tuple[int, ...] = (),
+    attrs: dict[str, Attribute] = NO_ATTRIBUTES,
     grad_name: str = "",
     smooth: bool = True,
     onnx: Onnx = None,
@@ -94,7 +98,8 @@ def elementwise(
         name=name, family="elementwise", forward=forward, infer=infer, vjp=vjp,
         batch=_batch_elementwise(name), formula=formula,
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
-        reference=reference, broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
+        reference=reference, signature=Signature(arity, arity, attrs, masks=masks),
+        broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
         onnx=onnx,
     ))  # fmt: skip
     prepare(op, _native_from(name, forward, formula), _SLOPES_FROM, "f" if name in _NUMPY_IN_SINGLE else "")
@@ -199,6 +204,7 @@ def reduction(
     samples: Samples | None = None,
     sample_attrs: Sequence[dict[str, Any]] = ({},),
     kinds: str = "biuf",
+    attrs: dict[str, Attribute] = NO_ATTRIBUTES,
     empty: bool = True,
     grad_name: str = "",
     smooth: bool = True,
@@ -227,7 +233,8 @@ def reduction(
                 yield Sample((rng.uniform(*domain, (2, 0)),), {"dim": (1,), "keepdim": False, **extra}, smooth)
 
     op = define(
-        name, family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
+        name, signature=Signature(1, 1, {"dim": DIMS, "keepdim": FLAG, **attrs}),
+        family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
         vjp=None if vjp is None else (vjp,), batch=batch, samples=samples or default_samples, reference=reference,
         kinds=kinds, grad_name=grad_name, work=work, onnx=onnx,
     )  # fmt: skip
@@ -248,6 +255,7 @@ def movement(
     reference: Callable[..., Any],
     samples: Samples,
     shift: Callable[[dict[str, Any], int], dict[str, Any]],
+    attrs: dict[str, Attribute],
     view: bool = True,
     sparse: Callable[..., Any] | None = None,
     grad_name: str = "",
@@ -264,7 +272,8 @@ def movement(
 
     return register(Op(
         name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,), batch=batch,
-        samples=samples, reference=reference, view=view, sparse=sparse, grad_name=grad_name,
+        samples=samples, reference=reference, signature=Signature(1, 1, attrs), view=view, sparse=sparse,
+        grad_name=grad_name,
         onnx=onnx,
     ))  # fmt: skip
 
@@ -317,6 +326,17 @@ def define(
     op = register(Op(name, family, whole.step_by_step, batch=batch or by_loop(name), formula=formula, **parts))
     op.large, op.large_from = whole.at_once, native_from
     return op
+
+
+def shaped_alike(name: str, which: int = 0) -> Callable[..., Spec]:
+    """The shape rule of an op that gives the shape of one input, and whose inputs must all have it."""
+
+    def infer(*specs: Spec, **_attrs: Any) -> Spec:
+        if any(s.shape != specs[0].shape for s in specs):
+            raise ShapeError(f"{name}: inputs of one shape are needed, not {', '.join(map(str, specs))}")
+        return specs[which]
+
+    return infer
 
 
 def refuses(name: str, argument: str) -> Rule:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.blas import threads_for
+from wayfare.backend.quiet import quietly
 from wayfare.errors import DTypeError, LinAlgError, ShapeError
 from wayfare.op import BatchRule
 from wayfare.ops._define import expand_unbatched
@@ -14,8 +16,8 @@ from wayfare.ops.matmul import swap
 from wayfare.spec import OF_NUMPY, Spec, float16
 
 __all__ = [
-    "as_column", "as_row", "check_batches", "check_matrix", "check_square", "diagonal_matrix", "fail_at", "matrices",
-    "native_batch", "numpy_dtype", "raw_transpose", "scipy_call", "swap", "weighted_columns",
+    "as_column", "as_row", "check_batches", "check_matrix", "check_square", "diagonal_matrix", "fail_at", "lapack",
+    "matrices", "native_batch", "numpy_dtype", "raw_transpose", "scipy_call", "swap", "weighted_columns",
 ]  # fmt: skip
 
 
@@ -86,7 +88,30 @@ def scipy_call(module: str, name: str) -> Any:
     """A function of SciPy, imported when it is first needed: SciPy would double the import time of the package."""
     import importlib
 
-    return getattr(importlib.import_module(module), name)
+    return _in_our_threads(getattr(importlib.import_module(module), name), scipy=True)
+
+
+def _in_our_threads(function: Any, scipy: bool) -> Any:
+    """A function of LAPACK, with as many threads as the settings allow and its matrix is worth."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        rows, columns = next((x.shape[-2:] for x in args if getattr(x, "ndim", 0) > 1), (1, 1))
+        with threads_for(rows, columns, scipy), quietly():
+            return function(*args, **options)
+
+    return call
+
+
+class _Lapack:
+    """`np.linalg` in our threads."""
+
+    def __getattr__(self, name: str) -> Any:
+        call = _in_our_threads(getattr(np.linalg, name), scipy=False)
+        setattr(self, name, call)
+        return call
+
+
+lapack = _Lapack()
 
 
 def numpy_dtype(x: Any) -> Any:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.backend import native, pool, products
+from wayfare.backend.blas import one_thread
 from wayfare.backend.cpu import Array
+from wayfare.backend.cuts import SMALL
 from wayfare.backend.expr import OF_NUMPY, Expr, load
 from wayfare.backend.interpret import interpret
 from wayfare.backend.loop import Loop, elementwise
@@ -186,7 +188,7 @@ def run(
     of_input, of_state, input_bias, state_bias = weights
     total, hidden, dtype = x.shape[0], of_state.shape[1], x.dtype
     kept = pool.empty((total, cell.gates * hidden), dtype)
-    np.dot(x, of_input.T, out=kept)
+    products.product(x, of_input.T, kept)
     kept += input_bias if cell.inner_bias else input_bias + state_bias
     beside = pool.empty((total, cell.beside * hidden), dtype)
     before = [pool.empty((total, hidden), dtype) for _ in states]
@@ -205,7 +207,8 @@ def run(
     rows_before, last = before[0], -1
     moved = list(zip(states, before, after, finals, strict=True))
     call: Callable[..., Any] = kernel
-    with products.by_one_thread(product.size * hidden):
+    multiply = _multiplier(product.size * hidden)
+    with one_thread():
         for start, stop, size, came, source, goes in steps_of(sizes, reverse):
             for state, was, becomes, _ in moved:
                 if came:
@@ -216,7 +219,7 @@ def run(
             if size != last:
                 top = product[:size]
                 tops = [p[:size] for p in of_product]
-            np.dot(rows_before[rows], turned, out=top)
+            multiply(rows_before[rows], turned, top)
             parts = [p[rows] for p in in_place]
             arrays = (*parts, *tops, *[b[rows] for b in read], *biases, *parts, *[w[rows] for w in written])
             if size == last:
@@ -227,6 +230,11 @@ def run(
                 for _, _, becomes, final in moved:
                     final[goes:size] = becomes[start + goes : stop]
     return (after[0], *finals, kept, *([beside] if cell.beside else []), *before)
+
+
+def _multiplier(multiplications: int) -> Callable[[Array, Array, Array], Any]:
+    """The product of a step into given memory: NumPy's own where it is small, for its call costs less."""
+    return products.product if multiplications >= SMALL else np.dot
 
 
 def pull(
@@ -252,7 +260,8 @@ def pull(
     straight = np.ascontiguousarray(of_state)
     last = -1
     call: Callable[..., Any] = kernel
-    with products.by_one_thread((sizes[0] if sizes else 0) * cell.gates * hidden * hidden):
+    multiply = _multiplier((sizes[0] if sizes else 0) * cell.gates * hidden * hidden)
+    with one_thread():
         for step in reversed(steps_of(sizes, reverse)):
             size, rows = step.size, slice(step.start, step.stop)
             if size != last:
@@ -262,7 +271,7 @@ def pull(
                 call(*arrays)
             else:
                 last, call = size, kernel(*arrays)
-            np.dot(da[rows], straight, out=top)
+            multiply(da[rows], straight, top)
     if cell.direct and cell.reads == 0:
         back += direct[0]
     bias = raw_ops.sum(dx, dim=(0,), keepdim=False) if needs[-2] or needs[-1] else None

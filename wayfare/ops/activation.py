@@ -12,6 +12,7 @@ from wayfare.backend.select import bounded, select, zero_of
 from wayfare.ops._define import elementwise
 from wayfare.ops.exports import elementwise as elementwise_rules
 from wayfare.ops.exports import functions as rules
+from wayfare.signature import NUMBER
 
 _float = partial(elementwise, kinds="f")
 
@@ -29,7 +30,8 @@ relu6 = _float(
     vjp=lambda m, g, _y, x: m.gate(g, m.logical_and(x > 0, x < 6)),
 )  # fmt: skip
 hardtanh = _float(
-    "hardtanh", formula=lambda m, x, *, low, high: m.minimum(m.maximum(x, low), high), kinds="iuf",
+    "hardtanh", attrs={"low": NUMBER, "high": NUMBER},
+    formula=lambda m, x, *, low, high: m.minimum(m.maximum(x, low), high), kinds="iuf",
     forward=lambda x, *, low, high: bounded(x, low, high),
     reference=lambda x, low, high: min(max(x, low), high), sample_attrs=({"low": -1.0, "high": 1.0},),
     vjp=lambda m, g, _y, x, *, low, high: m.gate(g, m.logical_and(x > low, x < high)),
@@ -42,7 +44,8 @@ def _leaky_relu(x: Any, *, slope: float) -> Any:
 
 
 leaky_relu = _float(
-    "leaky_relu", onnx=rules.leaky_relu, formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope),
+    "leaky_relu", attrs={"slope": NUMBER},
+    onnx=rules.leaky_relu, formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope),
     forward=_leaky_relu,
     sample_attrs=({"slope": 0.1}, {"slope": -0.5}, {"slope": 2.0}),
     reference=lambda x, slope: x if x > 0 else x * slope,
@@ -56,14 +59,15 @@ prelu = _float(
     ), grad_name="PreluKernelBackward0",
 )  # fmt: skip
 threshold = _float(
-    "threshold", formula=lambda m, x, *, limit, value: m.where(x <= limit, value, x), kinds="iuf",
+    "threshold", attrs={"value": NUMBER, "limit": NUMBER},
+    formula=lambda m, x, *, limit, value: m.where(x <= limit, value, x), kinds="iuf",
     reference=lambda x, limit, value: x if x > limit else value, sample_attrs=({"limit": 0.1, "value": 3.0},),
     vjp=lambda m, g, _y, x, *, limit, value: m.gate(g, m.logical_not(x <= limit)),
 )  # fmt: skip
 
 # elu(x) = scale * (x if x > 0 else alpha * (exp(inner * x) - 1)); selu and celu are special cases of it.
 elu = _float(
-    "elu", onnx=rules.elu,
+    "elu", attrs={"inner": NUMBER, "alpha": NUMBER, "scale": NUMBER}, onnx=rules.elu,
     formula=lambda m, x, *, alpha, scale, inner: m.where(
         x > 0, x * scale, m.expm1(m.minimum(x, 0) * inner) * (alpha * scale)
     ),
@@ -93,7 +97,7 @@ def _softplus(m: Any, x: Any, *, beta: float, threshold: float) -> Any:
 
 
 softplus = _float(
-    "softplus", onnx=rules.softplus, formula=_softplus,
+    "softplus", attrs={"beta": NUMBER, "threshold": NUMBER}, onnx=rules.softplus, formula=_softplus,
     sample_attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 1.0}),
     reference=lambda x, beta, threshold: x if x * beta > threshold else math.log1p(math.exp(x * beta)) / beta,
     vjp=lambda m, g, _y, x, *, beta, threshold: m.where(x * beta > threshold, g, g * m.sigmoid(x * beta)),
@@ -149,12 +153,13 @@ hardswish = _float(
     vjp=lambda m, g, _y, x: m.where(x >= 3, g, m.gate(g * (x / 3 + 0.5), m.logical_not(x <= -3))),
 )  # fmt: skip
 hardshrink = _float(
-    "hardshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x), kinds="f",
+    "hardshrink", attrs={"lambd": NUMBER}, formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x), kinds="f",
     reference=lambda x, lambd: x if abs(x) > lambd else 0.0, sample_attrs=({"lambd": 0.5},),
     vjp=lambda m, g, _y, x, *, lambd: m.gate(g, m.abs(x) > lambd),
 )  # fmt: skip
 softshrink = _float(
-    "softshrink", formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x - m.sign(x) * lambd),
+    "softshrink", attrs={"lambd": NUMBER},
+    formula=lambda m, x, *, lambd: m.where(m.abs(x) <= lambd, 0, x - m.sign(x) * lambd),
     reference=lambda x, lambd: math.copysign(abs(x) - lambd, x) if abs(x) > lambd else 0.0,
     sample_attrs=({"lambd": 0.5},), vjp=lambda m, g, _y, x, *, lambd: m.gate(g, m.abs(x) > lambd),
 )  # fmt: skip

@@ -15,10 +15,12 @@ from wayfare.backend import indexed, pool
 from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import DTypeError, IndexRangeError, ShapeError
-from wayfare.op import Sample, joint
+from wayfare.op import Sample, checks_values, joint
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
+from wayfare.signature import DIM, DIMS, FLAG, INT_OR_NONE, MANY, SIZES, takes
 from wayfare.spec import Shape, Spec, broadcast
+from wayfare.state import STATE
 
 _ALL = slice(None)
 
@@ -87,6 +89,7 @@ def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[i
     return (*kept[:at], *shape, *kept[at:])
 
 
+@checks_values
 def _index(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
     try:
         if len(dims) == 1:
@@ -177,11 +180,13 @@ def _index_reference(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
 
 index = define(
     "index",
+    signature=takes(2, MANY, dims=DIMS),
     onnx=rules.index,
     family="indexing",
     forward=_index,
     infer=_index_infer,
     vjp=joint(_index_vjp),
+    listed=(0,),
     batch=_index_batch,
     reference=_index_reference,
     samples=_index_samples,
@@ -209,18 +214,20 @@ def _index_place_batch(
     return m.index_place(g, *rows, shape=(size, *shape), dims=(0, *(d + 1 for d in dims)))
 
 
-def _numbers(shape: Shape) -> Array:
+def numbered(shape: Shape) -> Array:
+    """A shape filled with 0, 1, 2, …"""
     return np.arange(int(np.prod(shape))).reshape(shape)
 
 
 def _index_place_reference(g: Array, *indices: Array, shape: Shape, dims: tuple[int, ...]) -> Array:
-    at = _index_reference(_numbers(shape), *indices, dims=dims)
+    at = _index_reference(numbered(shape), *indices, dims=dims)
     return np.bincount(at.ravel(), g.ravel(), int(np.prod(shape))).reshape(shape)
 
 
 # Zeros with values added at an advanced index (where it repeats, they add up): the adjoint of `index`.
 index_place = define(
     "index_place",
+    signature=takes(2, MANY, shape=SIZES, dims=DIMS),
     onnx=rules.index_place,
     family="indexing",
     forward=_index_place,
@@ -245,6 +252,7 @@ index_place = define(
 )
 
 
+@checks_values
 def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], accumulate: bool) -> Array:
     out = pool.empty(x.shape, x.dtype)
     np.copyto(out, x)
@@ -276,7 +284,13 @@ def _index_put_vjp(
         hole = np.zeros(value_spec.shape, value_spec.dtype.numpy)
         by_x = g if accumulate else m.index_put(g, hole, *indices, dims=dims, accumulate=False)
     if needs[1]:
+        # Each value has the gradient of its place, as in PyTorch, also one that was overwritten.
         by_value = m.index(g, *indices, dims=dims)
+        if STATE.exact and not accumulate:
+            numbers = numbered(value_spec.shape)
+            none = np.zeros(tuple(g.shape), np.int64)
+            last = m.index_put(none, numbers, *indices, dims=dims, accumulate=False)
+            by_value = m.gate(by_value, m.index(last, *indices, dims=dims) == numbers)
     return (by_x, by_value, *[None] * len(indices))
 
 
@@ -292,7 +306,7 @@ def _index_put_batch(
 
 
 def _index_put_reference(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], accumulate: bool) -> Array:
-    at = _index_reference(_numbers(x.shape), *indices, dims=dims)
+    at = _index_reference(numbered(x.shape), *indices, dims=dims)
     out = x.ravel().copy()
     for place, number in zip(at.ravel(), value.ravel(), strict=True):
         out[place] = out[place] + number if accumulate else number
@@ -312,11 +326,13 @@ def _index_put_samples(rng: Any) -> Iterable[Sample]:
 
 index_put = define(
     "index_put",
+    signature=takes(3, MANY, accumulate=FLAG, dims=DIMS),
     onnx=rules.index_put,
     family="indexing",
     forward=_index_put,
     infer=_index_put_infer,
     vjp=joint(_index_put_vjp),
+    listed=(0, 1),
     batch=_index_put_batch,
     reference=_index_put_reference,
     samples=_index_put_samples,
@@ -326,6 +342,7 @@ index_put = define(
 # -- one index for whole rows ---------------------------------------------------------------------------------
 
 
+@checks_values
 def _index_select(x: Array, index: Array, *, dim: int) -> Array:
     check_bounds("index_select", index, x.shape[dim], dim)
     return take(x, index, dim)
@@ -341,6 +358,7 @@ def _row_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, 
 
 index_select = define(
     "index_select",
+    signature=takes(2, dim=DIM),
     onnx=rules.index_select,
     family="indexing",
     forward=_index_select,
@@ -359,6 +377,7 @@ index_select = define(
 )
 
 
+@checks_values
 def _embedding(weight: Array, index: Array, *, padding_idx: int | None, by_frequency: bool) -> Array:
     check_rows("embedding", index, weight.shape[0])
     return take(weight, index, 0)
@@ -367,10 +386,10 @@ def _embedding(weight: Array, index: Array, *, padding_idx: int | None, by_frequ
 def _embedding_vjp(
     m: Any, g: Any, _y: Any, weight_spec: Spec, index: Any, *, padding_idx: int | None, by_frequency: bool
 ) -> Any:
-    if padding_idx is not None:
+    if padding_idx is not None and not STATE.exact:
         padded = m.reshape(index == padding_idx, shape=(*index.shape, 1))
         g = m.where(padded, m.zeros_like(g), g)
-    if by_frequency:
+    if by_frequency and not STATE.exact:
         dtype = weight_spec.dtype.numpy
         none, ones = np.zeros(weight_spec.shape[:1], dtype), np.ones(tuple(index.shape), dtype)
         counts = m.index(m.index_put(none, ones, index, dims=(0,), accumulate=True), index, dims=(0,))
@@ -391,6 +410,7 @@ def _embedding_batch(
 # how often it was looked up.
 embedding = define(
     "embedding",
+    signature=takes(2, by_frequency=FLAG, padding_idx=INT_OR_NONE),
     onnx=rules.embedding,
     family="indexing",
     forward=_embedding,

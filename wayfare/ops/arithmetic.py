@@ -15,6 +15,7 @@ from wayfare.flops import nothing
 from wayfare.op import Rule, Sample
 from wayfare.ops._define import define, elementwise
 from wayfare.ops.exports import elementwise as rules
+from wayfare.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
 from wayfare.spec import DType, Spec, float64, int32
 
 add = elementwise(
@@ -84,7 +85,7 @@ def _to_number_vjp(m: Any, g: Any, _y: Any, x: Any, *, exponent: float) -> Any:
 
 # The exponent is one Python number, as it nearly always is.
 pow_to_number = elementwise(
-    "pow_to_number", onnx=rules.power_of_number, forward=_to_number, formula=lambda m, x, *,
+    "pow_to_number", attrs={"exponent": NUMBER}, onnx=rules.power_of_number, forward=_to_number, formula=lambda m, x, *,
     exponent: m.pow(x, exponent), kinds="f",
     reference=lambda x, exponent: x**exponent, vjp=_to_number_vjp, domain=(0.3, 2.0), grad_name="PowBackward0",
     sample_attrs=tuple({"exponent": e} for e in (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 2.7)),
@@ -198,7 +199,8 @@ def _clamp_vjp(m: Any, g: Any, _y: Any, x: Any, *, low: Any, high: Any) -> Any:
 
 
 clamp = elementwise(
-    "clamp", onnx=rules.clamp, formula=_clamp, forward=_clamp_forward, kinds="iuf", vjp=_clamp_vjp,
+    "clamp", attrs={"low": NUMBER_OR_NONE, "high": NUMBER_OR_NONE},
+    onnx=rules.clamp, formula=_clamp, forward=_clamp_forward, kinds="iuf", vjp=_clamp_vjp,
     reference=lambda x, low, high: min(max(x, low if low is not None else x), high if high is not None else 9e9),
     sample_attrs=({"low": -0.5, "high": 0.7}, {"low": None, "high": 0.3}, {"low": 0.1, "high": None}),
 )  # fmt: skip
@@ -206,7 +208,7 @@ clamp = elementwise(
 copysign = elementwise(
     "copysign", onnx=rules.copy_sign, arity=2, reference=math.copysign, promotion="float", kinds="f",
     vjp=(
-        lambda m, g, _y, a, b: m.where(m.signbit(b), -g, g) * m.sign(a),
+        lambda m, g, y, a, _b: m.where(m.signbit(y), -g, g) * m.sign(a),
         lambda m, g, _y, _a, _b: m.zeros_like(g),
     ),
 )  # fmt: skip
@@ -235,7 +237,7 @@ def _odd_samples(rng: Any) -> list[Sample]:
 
 
 nan_to_num = elementwise(
-    "nan_to_num", formula=_nan_to_num, samples=_odd_samples,
+    "nan_to_num", attrs={"nan": NUMBER, "posinf": NUMBER, "neginf": NUMBER}, formula=_nan_to_num, samples=_odd_samples,
     vjp=lambda m, g, _y, x, *, nan, posinf, neginf: m.gate(g, m.isfinite(x)),
     reference=lambda x, nan, posinf, neginf: (
         nan if math.isnan(x) else posinf if x == math.inf else neginf if x == -math.inf else x
@@ -295,7 +297,7 @@ def _cast_infer(x: Spec, *, dtype: DType) -> Spec:
 
 
 cast = define(
-    "cast", onnx=rules.cast,
+    "cast", signature=takes(1, mixed=True, dtype=DTYPE), onnx=rules.cast,
     family="elementwise",
     work=nothing,
     forward=lambda x, *, dtype: x.astype(dtype.numpy),
@@ -331,7 +333,7 @@ def _lerp(m: Any, a: Any, b: Any, weight: Any) -> Any:
 lerp = elementwise(
     "lerp", arity=3, formula=_lerp, kinds="f", reference=lambda a, b, w: (1 - w) * a + w * b,
     vjp=(
-        lambda m, g, _y, _a, _b, weight: g - g * weight,
+        lambda m, g, _y, _a, _b, weight: g * (1 - weight),
         lambda m, g, _y, _a, _b, weight: g * weight,
         lambda m, g, _y, a, b, _weight: g * (b - a),
     ),

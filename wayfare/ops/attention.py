@@ -22,6 +22,7 @@ from wayfare.op import Sample, joint
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import swap
+from wayfare.signature import FLAG, KEY, MAYBE_NUMBER, NUMBER, takes
 from wayfare.spec import Spec, bool_, broadcast, float16, float32
 
 Key = tuple[int, int] | None
@@ -236,6 +237,7 @@ def _attention_samples(rng: Any) -> Iterable[Sample]:
 # after dropout. A bool mask says what is seen.
 attention = define(
     "attention",
+    signature=takes(4, p=MAYBE_NUMBER, key=KEY, scale=NUMBER, causal=FLAG),
     onnx=rules.attention,
     family="attention",
     forward=_attention,
@@ -344,6 +346,7 @@ def _self_attention_samples(rng: Any) -> Iterable[Sample]:
 # The same of […, positions, 3, heads, features]; the result is […, positions, heads, features].
 self_attention = define(
     "self_attention",
+    signature=takes(2, p=MAYBE_NUMBER, key=KEY, scale=NUMBER, causal=FLAG),
     onnx=rules.self_attention,
     family="attention",
     forward=_self_attention,

@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.errors import IndexRangeError, OperationError, ShapeError
-from wayfare.op import Sample
+from wayfare.errors import IndexRangeError, OperationError, ShapeError, WayfareError
+from wayfare.op import Sample, checks_values
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
+from wayfare.signature import COUNT, DIM, INT, TEXT, Attribute, Signature, takes
 from wayfare.spec import Spec
 
 
-def _check(name: str, forward: Callable[..., Array], samples: Callable[[Any], Iterable[Sample]]) -> None:
+def _check(
+    name: str, forward: Callable[..., Array], samples: Callable[[Any], Iterable[Sample]], **attrs: Attribute
+) -> None:
     """An op that gives what it is given, once it has looked at it. A file takes the numbers as they come."""
     define(
-        name, onnx=lambda b, x, **_attrs: x, family="classes", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
+        name, signature=Signature(1, 1, attrs),
+        onnx=lambda b, x, **_attrs: x, family="classes", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
         batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0], **attrs), samples=samples,
         reference=lambda x, **_attrs: x, kinds="iu",
     )  # fmt: skip
@@ -27,7 +31,10 @@ def _check(name: str, forward: Callable[..., Array], samples: Callable[[Any], It
 # -- classes that are known to be in range ------------------------------------------------------------------------
 
 
-def _checked_classes(target: Array, *, op: str, classes: int, ignore_index: int) -> Array:
+@checks_values
+def _checked_classes(
+    target: Array, *, op: str, classes: int, ignore_index: int, error: type[WayfareError] = IndexRangeError
+) -> Array:
     # Seen as unsigned, a negative number is a very large one: one look finds both ends.
     if target.dtype == np.int64 and (not target.size or np.maximum.reduce(target.view(np.uint64), None) < classes):
         return target
@@ -36,8 +43,8 @@ def _checked_classes(target: Array, *, op: str, classes: int, ignore_index: int)
         place = tuple(wrong[0].tolist())
         at = f" at {list(place)} of the target" if place else ""
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise IndexRangeError(f"{op}: class {target[place]} is out of range for {classes} classes{at}{more}",
-                              fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
+        raise error(f"{op}: class {target[place]} is out of range for {classes} classes{at}{more}",
+                    fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
     return target
 
 
@@ -48,12 +55,13 @@ def _checked_samples(rng: Any) -> Iterable[Sample]:
 
 
 # The same numbers, once it is sure that each is a class or `ignore_index`.
-_check("checked_classes", _checked_classes, _checked_samples)
+_check("checked_classes", _checked_classes, _checked_samples, op=TEXT, classes=COUNT, ignore_index=INT)
 
 
 # -- lengths that are known to be in range --------------------------------------------------------------------------
 
 
+@checks_values
 def _checked_lengths(lengths: Array, *, op: str, what: str, most: int) -> Array:
     if lengths.size:
         if lengths.min() < 0:
@@ -72,7 +80,7 @@ def _lengths_samples(rng: Any) -> Iterable[Sample]:
 
 
 # The same numbers, once it is sure that none is negative or more than `most` (-1: no matter how many).
-_check("checked_lengths", _checked_lengths, _lengths_samples)
+_check("checked_lengths", _checked_lengths, _lengths_samples, op=TEXT, what=TEXT, most=INT)
 
 
 # -- what lies at a place -----------------------------------------------------------------------------------------
@@ -126,6 +134,7 @@ def _at_index_reference(x: Array, index: Array, dim: int) -> Array:
 # x where its position along `dim` is `index`, 0 elsewhere.
 at_index = define(
     "at_index",
+    signature=takes(2, mixed=True, dim=DIM),
     onnx=rules.at_index,
     family="elementwise",
     forward=_at_index,

@@ -16,18 +16,20 @@ import numpy as np
 
 from wayfare.backend import depthwise, direct, pool
 from wayfare.backend.cpu import Array
+from wayfare.backend.products import product
 from wayfare.backend.sliding import Sizes
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.flops import convolution, convolution_to_input, convolution_to_weight
 from wayfare.op import Sample
+from wayfare.ops import _room
 from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._room import COLUMN_LIMIT as _COLUMN_LIMIT
 from wayfare.ops._windows import Windows, columns_of, image_of
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import dtypes_differ
+from wayfare.signature import SIZES, STEP, STEPS, takes
 from wayfare.spec import Shape, Spec
 
-# Columns are made for so many numbers at a time: large enough for fast products, small enough for memory.
-_COLUMN_LIMIT = 1 << 22
 # Windows of one example that make a product of its own worth while, and multiplications from which on BLAS splits a
 # product over threads: many such products after one another would wait for the threads each time.
 _MANY_WINDOWS = 128
@@ -87,10 +89,10 @@ def _conv_by_columns(x: Array, weight: Array, windows: Windows, counts: Sizes, g
         size = piece.stop - piece.start
         if _one_by_one(windows, made, rows, count):
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
-            np.matmul(matrix, each, out=out[piece].reshape(size, groups, made, count))
+            product(matrix, each, out=out[piece].reshape(size, groups, made, count))
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
-            out[piece] = np.matmul(matrix, every).reshape(weight.shape[0], size, *counts).swapaxes(0, 1)
+            out[piece] = product(matrix, every).reshape(weight.shape[0], size, *counts).swapaxes(0, 1)
     return out.astype(x.dtype, copy=False)
 
 
@@ -116,10 +118,10 @@ def _conv_input(
         size = piece.stop - piece.start
         shape = (size, channels, *sizes)
         if _one_by_one(windows, made, rows, count):
-            parts = np.matmul(matrix, wide[piece].reshape(size, groups, made, count))
+            parts = product(matrix, wide[piece].reshape(size, groups, made, count))
             images.append(image_of(parts.reshape(size, groups * rows, count), shape, windows, counts))
         else:
-            parts = np.matmul(matrix, wide[piece].swapaxes(0, 1).reshape(groups, made, size * count))
+            parts = product(matrix, wide[piece].swapaxes(0, 1).reshape(groups, made, size * count))
             images.append(image_of(parts.reshape(groups * rows, size * count), shape, windows, counts, True))
     if len(images) != 1:
         return np.concatenate([np.zeros((0, channels, *sizes), wide.dtype), *images], dtype=g.dtype)
@@ -147,11 +149,11 @@ def _conv_weight(
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
             slopes = wide_g[piece].reshape(size, groups, made, count)
             # The larger matrix first: BLAS is quicker so.
-            total += np.matmul(each, slopes.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
+            total += product(each, slopes.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
             whole = wide_g[piece].swapaxes(0, 1).reshape(groups, made, size * count)
-            total += np.matmul(whole, every.swapaxes(1, 2))
+            total += product(whole, every.swapaxes(1, 2))
     return total.reshape(g.shape[1], own, *kernel).astype(x.dtype, copy=False)
 
 
@@ -368,6 +370,7 @@ def _conv_weight_samples(rng: Any) -> Iterable[Sample]:
 
 conv = define(
     "conv",
+    signature=takes(2, room=_room.of_convolution, padding=SIZES, dilation=STEPS, stride=STEPS, groups=STEP),
     onnx=rules.conv,
     family="contraction",
     work=convolution,
@@ -382,6 +385,7 @@ conv = define(
 
 conv_bias = define(
     "conv_bias",
+    signature=takes(3, room=_room.of_convolution, padding=SIZES, dilation=STEPS, stride=STEPS, groups=STEP),
     onnx=rules.conv,
     family="contraction",
     work=convolution,
@@ -398,6 +402,9 @@ conv_bias = define(
 
 conv_input = define(
     "conv_input",
+    signature=takes(
+        2, room=_room.of_convolution, dilation=STEPS, sizes=SIZES, padding=SIZES, groups=STEP, stride=STEPS
+    ),
     onnx=rules.conv_input,
     family="contraction",
     work=convolution_to_input,
@@ -412,6 +419,9 @@ conv_input = define(
 
 conv_weight = define(
     "conv_weight",
+    signature=takes(
+        2, room=_room.of_convolution, dilation=STEPS, kernel=STEPS, padding=SIZES, groups=STEP, stride=STEPS
+    ),
     onnx=rules.conv_weight,
     family="contraction",
     work=convolution_to_weight,

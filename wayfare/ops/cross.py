@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend.quiet import quietly
 from wayfare.errors import DTypeError, ShapeError
 from wayfare.flops import per_output
 from wayfare.op import Sample
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import contraction as rules
+from wayfare.signature import DIM, takes
 from wayfare.spec import Spec
 
 
@@ -35,12 +37,18 @@ def _reference(a: Any, b: Any, dim: int) -> Any:
     return np.moveaxis(out, -1, dim)
 
 
+def _cross(a: Any, b: Any, *, dim: int) -> Any:
+    with quietly():  # it computes in NumPy's own Python code, whose warnings are not ours to filter
+        return np.cross(a, b, axis=dim)
+
+
 cross = define(
     "cross",
+    signature=takes(2, dim=DIM),
     onnx=rules.cross,
     family="linear algebra",
     work=per_output(3),
-    forward=lambda a, b, *, dim: np.cross(a, b, axis=dim),
+    forward=_cross,
     infer=_infer,
     vjp=(
         lambda m, g, _y, _a, b, *, dim: m.cross(b, g, dim=dim),

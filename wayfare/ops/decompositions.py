@@ -12,7 +12,7 @@ import numpy as np
 
 from wayfare.errors import GraphError
 from wayfare.flops import cubic
-from wayfare.op import Sample
+from wayfare.op import Sample, checks_values
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
     as_column,
@@ -21,6 +21,7 @@ from wayfare.ops._matrix import (
     check_square,
     diagonal_matrix,
     fail_at,
+    lapack,
     matrices,
     native_batch,
     numpy_dtype,
@@ -32,6 +33,7 @@ from wayfare.ops._matrix import (
 )
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.exports import rotations
+from wayfare.signature import FLAG, TEXT, takes
 from wayfare.spec import Spec, int32, spec_of
 
 
@@ -52,9 +54,10 @@ def _cholesky_infer(x: Spec, *, strict: bool) -> Spec:
     return x
 
 
+@checks_values
 def _cholesky(x: Any, *, strict: bool) -> Any:
     try:
-        return np.linalg.cholesky(x)
+        return lapack.cholesky(x)
     except np.linalg.LinAlgError:
         if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
             raise
@@ -64,7 +67,7 @@ def _cholesky(x: Any, *, strict: bool) -> Any:
     out = np.full(x.shape, np.nan, x.dtype)
     for index, matrix in matrices(x):
         if not raises(np.linalg.cholesky)(matrix):
-            out[index] = np.linalg.cholesky(matrix)
+            out[index] = lapack.cholesky(matrix)
     return out
 
 
@@ -78,6 +81,7 @@ def _cholesky_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 cholesky = define(
     "cholesky",
+    signature=takes(1, strict=FLAG),
     onnx=rules.cholesky,
     family="linear algebra",
     work=cubic(1 / 3),
@@ -111,9 +115,10 @@ def _eigh_infer(x: Spec, *, uplo: str) -> tuple[Spec, Spec]:
     return Spec(x.shape[:-1], x.dtype), x
 
 
+@checks_values
 def _eigh(x: Any, *, uplo: Any) -> tuple[Any, Any]:
     try:
-        values, vectors = np.linalg.eigh(x, UPLO=uplo)
+        values, vectors = lapack.eigh(x, UPLO=uplo)
     except np.linalg.LinAlgError:
         if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
             raise
@@ -142,6 +147,7 @@ def _eigh_reference(x: Any, uplo: str) -> tuple[Any, Any]:
 
 eigh = define(
     "eigh",
+    signature=takes(1, uplo=TEXT),
     onnx=rules.NO_VECTORS,
     family="linear algebra",
     work=cubic(9),
@@ -165,10 +171,11 @@ def _eigvalsh_vjp(m: Any, g: Any, _y: Any, x: Any, *, uplo: str) -> Any:
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
 eigvalsh = define(
     "eigvalsh",
+    signature=takes(1, uplo=TEXT),
     onnx=rotations.eigvalsh,
     family="linear algebra",
     work=cubic(4 / 3),
-    forward=lambda x, *, uplo: np.linalg.eigvalsh(x, UPLO=uplo),
+    forward=lambda x, *, uplo: lapack.eigvalsh(x, UPLO=uplo),
     infer=lambda x, *, uplo: _eigh_infer(x, uplo=uplo)[0],
     vjp=(_eigvalsh_vjp,),
     batch=native_batch("eigvalsh"),
@@ -194,7 +201,7 @@ def _qr(x: Any, *, mode: Any) -> tuple[Any, Any]:
         q, r = (np.zeros(s.shape, x.dtype) for s in _qr_infer(spec_of(x), mode=mode))
         q[...] = np.eye(q.shape[-2], q.shape[-1], dtype=x.dtype)
         return q, r
-    q, r = np.linalg.qr(x, mode=mode)
+    q, r = lapack.qr(x, mode=mode)
     return q, r
 
 
@@ -236,6 +243,7 @@ def _qr_reference(x: Any, mode: str) -> tuple[Any, Any]:
 
 qr = define(
     "qr",
+    signature=takes(1, mode=TEXT),
     onnx=rules.qr,
     family="linear algebra",
     work=cubic(8 / 3),
@@ -263,7 +271,7 @@ def _geqrf_infer(x: Spec) -> tuple[Spec, Spec]:
 def _geqrf(x: Any) -> tuple[Any, Any]:
     if x.size == 0:
         return x.copy(), np.zeros((*x.shape[:-2], min(x.shape[-2:])), x.dtype)
-    packed, tau = np.linalg.qr(x, mode="raw")
+    packed, tau = lapack.qr(x, mode="raw")
     return np.ascontiguousarray(raw_transpose(packed)), tau
 
 
@@ -287,6 +295,7 @@ def _geqrf_reference(x: Any) -> tuple[Any, Any]:
 # QR as LAPACK packs it: R above, the reflections' vectors below the diagonal, and their scales.
 geqrf = define(
     "geqrf",
+    signature=takes(1),
     onnx=rules.NO_GEQRF,
     family="linear algebra",
     work=cubic(4 / 3),
@@ -329,6 +338,7 @@ def _cholesky_info_reference(x: Any) -> Any:
 # 0 where a matrix is positive definite, else the order of the first leading minor that is not.
 cholesky_info = define(
     "cholesky_info",
+    signature=takes(1),
     onnx=rules.cholesky_info,
     family="linear algebra",
     work=cubic(1 / 3),

@@ -13,6 +13,7 @@ from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops.exports.draws import NO_DRAWS
 from wayfare.ops.exports.draws import dropout as _without_dropout
+from wayfare.signature import KEY, NUMBER, SIZES, takes
 from wayfare.spec import Shape, Spec, bool_
 
 
@@ -42,6 +43,7 @@ def _dropout_samples(rng: Any) -> Iterable[Sample]:
 # `shape` is the shape of the mask, broadcast against the input: whole channels share one decision.
 dropout = define(
     "dropout",
+    signature=takes(1, shape=SIZES, key=KEY, p=NUMBER),
     onnx=_without_dropout,
     family="random",
     forward=_dropout,
@@ -54,6 +56,7 @@ dropout = define(
 
 random_mask = define(
     "random_mask",
+    signature=takes(0, shape=SIZES, key=KEY, p=NUMBER),
     onnx=NO_DRAWS,
     family="random",
     forward=lambda *, key, shape, p: keep_mask(key, shape, p),

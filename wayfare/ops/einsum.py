@@ -18,9 +18,11 @@ import numpy as np
 from wayfare.errors import ShapeError
 from wayfare.flops import summed_products
 from wayfare.op import Sample, joint
+from wayfare.ops import _room
 from wayfare.ops._define import define
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import Attrs, Batch, check_one_dtype, raw_matmul
+from wayfare.signature import MANY, TEXT, takes
 from wayfare.spec import Spec
 
 
@@ -210,6 +212,7 @@ def _samples(rng: Any) -> list[Sample]:
 
 einsum = define(
     "einsum",
+    signature=takes(1, MANY, room=_room.of_labels, equation=TEXT),
     onnx=rules.einsum,
     family="contraction",
     work=summed_products,

@@ -14,17 +14,20 @@ from wayfare.op import Op, Sample, raw_ops
 from wayfare.ops._define import define, reduced_shape, reduction, spread
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.reduce import Dims, like
+from wayfare.signature import DIM, FLAG, takes
 from wayfare.spec import Spec, int64
 
-# -- amax, amin: values only --------------------------------------------------------------------------------------
+# -- values only --------------------------------------------------------------------------------------------------
 
 
 def _extreme_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    """Equal extremes share the gradient evenly."""
+    """Equal extremes share the gradient evenly; nobody has one if the extreme is NaN."""
     shape = tuple(x.shape)
-    at = like(m, x == spread(m, y, dim, keepdim, shape), g)
-    count = m.sum(at, dim=dim, keepdim=True)
-    return spread(m, g, dim, keepdim, shape) * (at / count)
+    at = x == spread(m, y, dim, keepdim, shape)
+    count = m.sum(like(m, at, g), dim=dim, keepdim=True)
+    # A choice and no product with 0 and 1: an infinite gradient must not make NaN of the others.
+    rest = m.zeros_like(count) / count
+    return m.where(at, spread(m, g, dim, keepdim, shape) / count, m.expand(rest, shape=shape))
 
 
 _extreme_rule = as_rule(_extreme_slope, name="amax_backward")
@@ -42,6 +45,37 @@ amax = reduction(
 amin = reduction(
     "amin", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: smallest(x, dim, keepdim),
     vjp=_extreme_vjp, empty=False,
+    reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
+)  # fmt: skip
+
+
+# -- of all elements: a NaN is the extreme it gives, so the gradient goes to the NaNs -------------------------------
+
+
+def _sharing_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    shape = tuple(x.shape)
+    y = spread(m, y, dim, keepdim, shape)
+    at = m.logical_or(x == y, m.logical_and(x != x, y != y))
+    return m.gate(spread(m, g, dim, keepdim, shape) / m.sum(like(m, at, g), dim=dim, keepdim=True), at)
+
+
+_sharing_rule = as_rule(_sharing_slope, name="max_of_all_backward")
+
+
+def sharing_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, **_attrs: Any) -> Any:
+    """The rule of an op that gives one of its elements: all that equal it share the gradient evenly, NaN as well."""
+    return _sharing_rule(m, g, y, x, dim=dim, keepdim=keepdim)
+
+
+# PyTorch's `max()` knows about NaN in its gradient, its `amax` does not: two records of one value.
+max_of_all = reduction(
+    "max_of_all", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: largest(x, dim, keepdim),
+    vjp=sharing_vjp, empty=False, grad_name="MaxBackward1",
+    reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
+)  # fmt: skip
+min_of_all = reduction(
+    "min_of_all", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: smallest(x, dim, keepdim),
+    vjp=sharing_vjp, empty=False, grad_name="MinBackward1",
     reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -141,8 +175,9 @@ def _extreme_at(name: str, find: str, reference: Any, grad_name: str) -> Op:
         return values, index
 
     return define(
-        name, family="reduction", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
-        reference=by_place, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
+        name, signature=takes(1, dim=DIM, keepdim=FLAG), family="reduction", forward=forward, infer=infer, vjp=(vjp,),
+        batch=batch, samples=samples, reference=by_place, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,),
+        takes_none=True,
         grad_name=grad_name, onnx=rules.extreme_at(name == "max_at"),
     )  # fmt: skip
 

@@ -13,9 +13,11 @@ from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
 from wayfare.flops import per_window
 from wayfare.op import Sample
+from wayfare.ops import _room
 from wayfare.ops._define import define
 from wayfare.ops._windows import Windows, columns_of, image_of, pad_sizes
 from wayfare.ops.exports import contraction as rules
+from wayfare.signature import SIZES, STEPS, takes
 from wayfare.spec import Spec
 
 
@@ -52,7 +54,19 @@ def _im2col_infer(x: Spec, *, kernel: Sizes, stride: Sizes, padding: Sizes, dila
     return Spec((x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts)), x.dtype)
 
 
+def _columns_shape(
+    columns: Sizes, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
+) -> tuple[int, int]:
+    """The last two sizes that columns of these windows have."""
+    counts = Windows(kernel, stride, padding, dilation).counts(sizes)
+    each = math.prod(kernel)
+    return (columns[1] // each * each, math.prod(counts)) if min(counts) > 0 else (-1, -1)
+
+
 def _col2im(columns: Array, *, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
+    wanted = _columns_shape(columns.shape, sizes, kernel, stride, padding, dilation)
+    if columns.ndim != 3 or columns.shape[1:] != wanted:
+        raise ValueError("the columns do not fit the windows")
     windows = Windows(kernel, stride, padding, dilation)
     counts = windows.counts(sizes)
     channels = columns.shape[1] // math.prod(kernel)
@@ -101,6 +115,7 @@ def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> dict[
 
 im2col = define(
     "im2col",
+    signature=takes(1, room=_room.of_windows, padding=SIZES, dilation=STEPS, stride=STEPS, kernel=STEPS),
     onnx=rules.im2col,
     family="movement",
     forward=_im2col,
@@ -118,6 +133,7 @@ im2col = define(
 # The adjoint of im2col: every column is added where its window lies.
 col2im = define(
     "col2im",
+    signature=takes(1, room=_room.of_windows, dilation=STEPS, kernel=STEPS, sizes=SIZES, padding=SIZES, stride=STEPS),
     onnx=rules.col2im,
     family="movement",
     forward=_col2im,
@@ -135,13 +151,18 @@ col2im = define(
 # -- sums over windows -----------------------------------------------------------------------------------------------
 
 
+_LONG_WINDOW = 32
+
+
 def _sums_along(x: Array, dim: int, size: int, step: int, count: int) -> Array:
     """Sums of `count` windows along one dimension."""
     total: Any = None
+    # One number after the other is added: over a long window that is too much for single precision.
+    kind: Any = np.float64 if size > _LONG_WINDOW and x.dtype.kind == "f" else x.dtype
     for i in range(size):
         part = x[(slice(None),) * dim + (slice(i, i + (count - 1) * step + 1, step),)]
-        total = part.copy() if total is None else np.add(total, part, out=total)
-    return total  # type: ignore[no-any-return]
+        total = part.astype(kind) if total is None else np.add(total, part, out=total)
+    return total.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _pool_sum(x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, counts: Sizes) -> Array:
@@ -197,6 +218,7 @@ def _pool_spread_reference(g: Array, sizes: Sizes, **how: Any) -> Array:
 
 pool_sum = define(
     "pool_sum",
+    signature=takes(1, room=_room.of_windows, padding=SIZES, counts=SIZES, stride=STEPS, kernel=STEPS),
     onnx=rules.pool_sum,
     family="reduction",
     work=per_window,
@@ -212,6 +234,7 @@ pool_sum = define(
 # The adjoint of pool_sum: every number goes to all elements of its window.
 pool_spread = define(
     "pool_spread",
+    signature=takes(1, room=_room.of_windows, padding=SIZES, stride=STEPS, kernel=STEPS, sizes=SIZES),
     onnx=rules.pool_spread,
     family="movement",
     forward=_pool_spread,

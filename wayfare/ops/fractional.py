@@ -13,6 +13,7 @@ from wayfare.flops import nothing
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops.exports import contraction as rules
+from wayfare.signature import SIZES, STEPS, takes
 from wayfare.spec import Shape, Spec, int64
 
 
@@ -70,6 +71,7 @@ def _fractional_samples(rng: Any) -> Iterable[Sample]:
 # The flat places of every element of every window: (N, C, windows, elements), from samples (N, C, dimensions).
 define(
     "fractional_places",
+    signature=takes(1, counts=SIZES, kernel=STEPS, sizes=SIZES),
     onnx=rules.fractional_places,
     family="indexing",
     work=nothing,

@@ -20,6 +20,7 @@ from wayfare.errors import IndexRangeError
 from wayfare.op import Sample
 from wayfare.ops._define import movement
 from wayfare.ops.exports import movement as rules
+from wayfare.signature import COUNT, DIM, INDEX, INT, SIZES, STEP
 from wayfare.spec import Shape
 
 Entry = int | None | tuple[int, int, int]
@@ -58,6 +59,7 @@ def _select_samples(rng: Any) -> Iterable[Sample]:
 
 select = movement(
     "select",
+    attrs={"index": INT, "dim": DIM},
     onnx=rules.select,
     forward=_select,
     shape=_select_shape,
@@ -80,6 +82,17 @@ def _length(start: int, stop: int, step: int) -> int:
     return max(-((start - stop) // step), 0)
 
 
+def _part(size: int, start: int, stop: int, step: int) -> int:
+    """How many of so many elements a slice takes. What it names must be there: callers have made it so."""
+    if stop > size or start < 0 or stop < 0 or step < 1:
+        raise IndexRangeError(f"slice: {start}:{stop}:{step} is no part of a dimension of size {size}")
+    return _length(start, stop, step)
+
+
+def _slice_shape(x: Shape, *, dim: int, start: int, stop: int, step: int) -> Shape:
+    return (*x[:dim], _part(x[dim], start, stop, step), *x[dim + 1 :])
+
+
 def _slice_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(5, 3)),), {"dim": 0, "start": 1, "stop": 4, "step": 1})
     yield Sample((rng.normal(size=(3, 7)),), {"dim": 1, "start": 0, "stop": 7, "step": 3})
@@ -89,9 +102,10 @@ def _slice_samples(rng: Any) -> Iterable[Sample]:
 
 slice_ = movement(
     "slice",
+    attrs={"step": STEP, "stop": COUNT, "dim": DIM, "start": COUNT},
     onnx=rules.slice_,
     forward=_slice,
-    shape=lambda x, *, dim, start, stop, step: (*x[:dim], _length(start, stop, step), *x[dim + 1 :]),
+    shape=_slice_shape,
     vjp=lambda m, g, _y, x_spec, *, dim, start, stop, step: m.place(
         g, shape=x_spec.shape, index=(*whole(x_spec.shape, dim), (start, stop, step))
     ),
@@ -109,7 +123,7 @@ def _basic_shape(x: Shape, *, index: Index) -> Shape:
             shape.append(1)
             continue
         if entry.__class__ is tuple:
-            shape.append(_length(*entry))
+            shape.append(_part(x[dim], *entry))
         dim += 1
     return (*shape, *x[dim:])
 
@@ -145,6 +159,7 @@ def _basic_reference(x: Array, index: Index) -> Array:
 # Any mix of integers, slices and None, as one view.
 basic_index = movement(
     "basic_index",
+    attrs={"index": INDEX},
     onnx=rules.basic_index,
     forward=lambda x, *, index: x[numpy_index(index)],
     shape=_basic_shape,
@@ -174,6 +189,7 @@ def _place_reference(g: Array, shape: Shape, index: Index) -> Array:
 # Zeros with values at a basic index: the adjoint of the three views above.
 place = movement(
     "place",
+    attrs={"index": INDEX, "shape": SIZES},
     onnx=rules.place,
     forward=_place,
     shape=lambda g, *, shape, index: tuple(shape),

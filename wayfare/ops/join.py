@@ -12,6 +12,7 @@ from wayfare.errors import ShapeError
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
+from wayfare.signature import DIM, MANY, takes
 from wayfare.spec import Spec
 
 
@@ -60,6 +61,7 @@ def _batch(name: str) -> Any:
 
 cat = define(
     "cat",
+    signature=takes(1, MANY, dim=DIM),
     onnx=rules.cat,
     family="joining",
     forward=_cat,
@@ -100,6 +102,7 @@ def _stack_samples(rng: Any) -> Iterable[Sample]:
 
 stack = define(
     "stack",
+    signature=takes(1, MANY, grows=True, dim=DIM),
     onnx=rules.stack,
     family="joining",
     forward=_stack,

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.errors import ShapeError
 from wayfare.op import Sample
 from wayfare.ops._define import define, elementwise, movement
 from wayfare.ops.exports import elementwise as rules
 from wayfare.ops.exports import movement as moves
+from wayfare.signature import AMOUNTS, DIM, DIMS, INT, INTS, NUMBER, SIZES, takes
 from wayfare.spec import Shape, Spec
 
 # -- diagonals ---------------------------------------------------------------------------------------------
@@ -24,7 +26,8 @@ def diagonal_length(shape: Shape, offset: int, dim1: int, dim2: int) -> int:
 
 
 def _diagonal(x: Array, *, offset: int, dim1: int, dim2: int) -> Array:
-    out = x.diagonal(offset, dim1, dim2)
+    # Beyond the corners there is nothing; NumPy ends the process for an offset whose negative no 32 bits hold.
+    out = x.diagonal(max(-x.shape[dim1], min(offset, x.shape[dim2])), dim1, dim2)
     out.flags.writeable = x.flags.writeable  # NumPy marks it read-only though it is an ordinary view
     return out
 
@@ -50,6 +53,7 @@ def _shift_dims(attrs: dict[str, Any], _size: int) -> dict[str, Any]:
 
 diagonal = movement(
     "diagonal",
+    attrs={"offset": INT, "dim1": DIM, "dim2": DIM},
     onnx=moves.diagonal,
     forward=_diagonal,
     shape=_diagonal_shape,
@@ -85,6 +89,7 @@ def _place_diagonal_vjp(m: Any, g: Any, _y: Any, _x: Any, *, shape: Shape, offse
 # The adjoint of diagonal: zeros with one diagonal filled in.
 place_diagonal = movement(
     "place_diagonal",
+    attrs={"offset": INT, "shape": SIZES, "dim1": DIM, "dim2": DIM},
     onnx=moves.place_diagonal,
     forward=_place_diagonal,
     shape=lambda x, *, shape, offset, dim1, dim2: tuple(shape),
@@ -100,6 +105,11 @@ place_diagonal = movement(
 )
 
 
+def _near(x: Array, diagonal: int) -> int:
+    """The same for the matrices of `x`, and no further away than their corners: NumPy counts in fewer bits."""
+    return max(-x.shape[-2], min(diagonal, x.shape[-1])) if x.ndim > 1 else diagonal
+
+
 def _triangle_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(3, 4)),), {"diagonal": 0})
     yield Sample((rng.normal(size=(2, 3, 3)),), {"diagonal": -1})
@@ -109,8 +119,9 @@ def _triangle_samples(rng: Any) -> Iterable[Sample]:
 
 tril = movement(
     "tril",
+    attrs={"diagonal": INT},
     onnx=moves.triangle(0),
-    forward=lambda x, *, diagonal: np.tril(x, diagonal),
+    forward=lambda x, *, diagonal: np.tril(x, _near(x, diagonal)),
     shape=lambda x, *, diagonal: x,
     vjp=lambda m, g, _y, _x, *, diagonal: m.tril(g, diagonal=diagonal),
     reference=lambda x, diagonal: x * np.fromfunction(lambda i, j: j <= i + diagonal, x.shape[-2:]),
@@ -121,8 +132,9 @@ tril = movement(
 
 triu = movement(
     "triu",
+    attrs={"diagonal": INT},
     onnx=moves.triangle(1),
-    forward=lambda x, *, diagonal: np.triu(x, diagonal),
+    forward=lambda x, *, diagonal: np.triu(x, _near(x, diagonal)),
     shape=lambda x, *, diagonal: x,
     vjp=lambda m, g, _y, _x, *, diagonal: m.triu(g, diagonal=diagonal),
     reference=lambda x, diagonal: x * np.fromfunction(lambda i, j: j >= i + diagonal, x.shape[-2:]),
@@ -141,6 +153,7 @@ def _flip(x: Array, *, dims: tuple[int, ...]) -> Array:
 
 flip = movement(
     "flip",
+    attrs={"dims": DIMS},
     onnx=moves.flip,
     forward=_flip,
     shape=lambda x, *, dims: x,
@@ -164,6 +177,7 @@ def _roll_reference(x: Array, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 
 roll = movement(
     "roll",
+    attrs={"shifts": INTS, "dims": DIMS},
     onnx=moves.roll,
     forward=lambda x, *, shifts, dims: np.roll(x, shifts, dims),
     shape=lambda x, *, shifts, dims: x,
@@ -194,6 +208,13 @@ def _pad(x: Array, *, amounts: Amounts, value: float) -> Array:
     return out
 
 
+def _pad_shape(x: Shape, *, amounts: Amounts, value: float) -> Shape:
+    for n, (a, b) in zip(x, amounts, strict=True):
+        if (a < 0 or b < 0) and max(-a, 0) + max(-b, 0) > n:
+            raise ShapeError(f"pad: {max(-a, 0)} and {max(-b, 0)} elements cannot be cut off {n}, in shape {list(x)}")
+    return tuple(n + a + b for n, (a, b) in zip(x, amounts, strict=True))
+
+
 def _pad_vjp(m: Any, g: Any, _y: Any, _x: Any, *, amounts: Amounts, value: float) -> Any:
     back = tuple((-a, -b) for a, b in amounts)
     if all(a <= 0 and b <= 0 for a, b in back):
@@ -216,9 +237,10 @@ def _pad_reference(x: Array, amounts: Amounts, value: float) -> Array:
 
 pad = movement(
     "pad",
+    attrs={"amounts": AMOUNTS, "value": NUMBER},
     onnx=moves.pad,
     forward=_pad,
-    shape=lambda x, *, amounts, value: tuple(n + a + b for n, (a, b) in zip(x, amounts, strict=True)),
+    shape=_pad_shape,
     vjp=_pad_vjp,
     reference=_pad_reference,
     samples=lambda rng: [
@@ -236,6 +258,7 @@ def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
     """A copy of the same numbers, in the same layout or row after row."""
     return define(
         name,
+        signature=takes(1),
         onnx=rules.same,
         family="movement",
         forward=copy,

@@ -13,9 +13,10 @@ from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.flops import per_input, per_row
 from wayfare.fusion.composite import as_rule
-from wayfare.op import Sample, joint
+from wayfare.op import Sample, checks_values, joint
 from wayfare.ops._define import define, elementwise, expand_unbatched
 from wayfare.ops.reduce import like
+from wayfare.signature import INT, NUMBER, TEXT, takes
 from wayfare.spec import Spec
 
 _REDUCTIONS = ("none", "mean", "sum")
@@ -103,6 +104,7 @@ def _rows_in_python(values: Any, target: Array, ignore_index: int, reduction: st
 # -- cross entropy of scores against classes ----------------------------------------------------------------------
 
 
+@checks_values
 def _cross_entropy(m: Any, x: Any, target: Any, *, ignore_index: int, reduction: str) -> tuple[Any, Any, Any]:
     """The loss; and for each row the largest score and 1 / the sum of the exponentials above it."""
     column = _column(m, "cross_entropy", x, target, ignore_index)
@@ -164,6 +166,7 @@ def _cross_entropy_reference(x: Array, target: Array, ignore_index: int, reducti
 
 cross_entropy = define(
     "cross_entropy",
+    signature=takes(2, reduction=TEXT, ignore_index=INT),
     family="loss",
     formula=_cross_entropy,
     infer=_cross_entropy_infer,
@@ -181,6 +184,7 @@ cross_entropy = define(
 # -- negative log likelihood: log probabilities given -------------------------------------------------------------
 
 
+@checks_values
 def _nll_loss(m: Any, x: Any, target: Any, *, ignore_index: int, reduction: str) -> Any:
     column = _column(m, "nll_loss", x, target, ignore_index)
     counted = column != ignore_index
@@ -215,6 +219,7 @@ def _nll_loss_batch(
 
 nll_loss = define(
     "nll_loss",
+    signature=takes(2, reduction=TEXT, ignore_index=INT),
     family="loss",
     work=per_row,
     formula=_nll_loss,
@@ -289,6 +294,7 @@ def _mse_loss_reference(x: Array, target: Array, reduction: str) -> Any:
 
 mse_loss = define(
     "mse_loss",
+    signature=takes(2, reduction=TEXT),
     family="loss",
     work=per_input(3),
     formula=_mse_loss,
@@ -305,6 +311,7 @@ mse_loss = define(
 # -- the variance of a normal distribution ------------------------------------------------------------------------
 
 
+@checks_values
 def _floored_variance(var: Array, *, eps: float) -> Any:
     if (var < 0).any():
         raise ArgumentError("gaussian_nll_loss: var has a negative entry")
@@ -320,6 +327,7 @@ def _variance_samples(rng: Any) -> Iterable[Sample]:
 # At least eps, once it is sure that nothing is negative. The floor is not differentiated, as in PyTorch.
 floored_variance = define(
     "floored_variance",
+    signature=takes(1, eps=NUMBER),
     onnx=lambda b, var, *, eps: b.node("Max", var, b.number(eps, var.dtype)),
     family="loss",
     work=per_input(1),
@@ -346,12 +354,18 @@ def _logistic_reference(x: float, target: float) -> float:
     return -target * math.log(p) - (1 - target) * math.log(1 - p)
 
 
+def _logistic_slope(m: Any, g: Any, _y: Any, x: Any, target: Any) -> Any:
+    # sigmoid(x) - target, from the smaller of sigmoid(x) and 1 - sigmoid(x): a sure and right answer has a slope too.
+    rest = m.sigmoid(-m.abs(x))
+    return g * m.where(x > 0, (1 - target) - rest, rest - target)
+
+
 # Cross entropy of sigmoid(x) against a probability.
 logistic_loss = elementwise(
     "logistic_loss", arity=2, formula=_logistic_loss, reference=_logistic_reference, kinds="f",
     domain=((-3.0, 3.0), (0.0, 1.0)), grad_name="BinaryCrossEntropyWithLogitsBackward0",
     vjp=(
-        lambda m, g, _y, x, target: g * (m.sigmoid(x) - target),
+        _logistic_slope,
         lambda m, g, _y, x, _target: -g * x,
     ),
 )  # fmt: skip

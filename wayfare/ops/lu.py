@@ -11,6 +11,7 @@ from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_matrix, matrices, native_batch, numpy_dtype, scipy_call, swap
 from wayfare.ops.exports import algebra as rules
+from wayfare.signature import COUNT, DTYPE, takes
 from wayfare.spec import DType, Spec, float64, int32
 
 
@@ -59,6 +60,7 @@ def _pivot_matrix_reference(pivots: Any, rows: int, dtype: DType) -> Any:
 
 pivot_matrix = define(
     "pivot_matrix",
+    signature=takes(1, room=lambda specs, attrs: attrs["rows"] ** 2, rows=COUNT, dtype=DTYPE),
     onnx=rules.pivot_matrix,
     family="linear algebra",
     work=nothing,
@@ -134,6 +136,7 @@ def _lu_reference(x: Any) -> tuple[Any, Any, Any]:
 
 lu_factor = define(
     "lu_factor",
+    signature=takes(1),
     onnx=rules.lu_factor,
     family="linear algebra",
     work=cubic(2 / 3),

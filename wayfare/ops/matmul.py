@@ -14,6 +14,7 @@ from wayfare.flops import affine_map
 from wayfare.op import Sample
 from wayfare.ops._define import define
 from wayfare.ops.exports import contraction as rules
+from wayfare.signature import takes
 from wayfare.spec import Spec, bool_, broadcast
 
 Batch = tuple[bool, ...]
@@ -142,10 +143,10 @@ def raw_matmul(a: Any, b: Any) -> Any:
     elif a.ndim == 2 and b.ndim == 2:
         return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
-        return np.matmul(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
+        return products.product(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
     if a.ndim > 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype.kind == "f":
         return products.stack_product(a, b, pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
-    return np.matmul(a, b)
+    return products.product(a, b)
 
 
 def _as_flat(a: Any) -> Any:
@@ -200,6 +201,7 @@ def _matmul_reference(a: Any, b: Any) -> Any:
 
 matmul = define(
     "matmul",
+    signature=takes(2),
     onnx="MatMul",
     family="contraction",
     forward=raw_matmul,
@@ -284,6 +286,7 @@ _LINEAR_SHAPES = (((3, 4), (2, 4)), ((4,), (2, 4)), ((2, 3, 4), (2, 4)), ((0, 4)
 
 linear_plain = define(
     "linear_plain",
+    signature=takes(2),
     onnx=rules.linear,
     family="contraction",
     work=affine_map,
@@ -302,6 +305,7 @@ linear_plain = define(
 
 linear = define(
     "linear",
+    signature=takes(3),
     onnx=rules.linear,
     family="contraction",
     work=affine_map,
@@ -321,4 +325,5 @@ linear = define(
     ],
     kinds="iuf",
     grad_name="AddmmBackward0",
+    listed=(2, 0, 1),
 )

@@ -9,9 +9,10 @@ import numpy as np
 from wayfare.flops import cubic
 from wayfare.op import Sample
 from wayfare.ops._define import define
-from wayfare.ops._matrix import check_square, matrices, native_batch, scipy_call, swap
+from wayfare.ops._matrix import check_square, lapack, matrices, native_batch, scipy_call, swap
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.solve import well_conditioned
+from wayfare.signature import takes
 from wayfare.spec import Spec
 
 
@@ -29,7 +30,7 @@ def _scalar_infer(op: str, x: Spec) -> Spec:
 
 
 def _det(x: Any) -> Any:
-    return np.asarray(np.linalg.det(x), x.dtype)
+    return np.asarray(lapack.det(x), x.dtype)
 
 
 def _det_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
@@ -51,6 +52,7 @@ def _det_reference(x: Any) -> Any:
 
 det = define(
     "det",
+    signature=takes(1),
     onnx="Det",
     family="linear algebra",
     work=cubic(2 / 3),
@@ -72,19 +74,19 @@ def _cofactors_infer(x: Spec) -> Spec:
 
 def _cofactors(x: Any) -> Any:
     try:
-        inverse = np.linalg.inv(x)
+        inverse = lapack.inv(x)
     except np.linalg.LinAlgError:
         return _cofactors_of_singular(x)
-    return np.linalg.det(x)[..., None, None] * inverse.swapaxes(-1, -2)
+    return lapack.det(x)[..., None, None] * inverse.swapaxes(-1, -2)
 
 
 def _cofactors_of_singular(x: Any) -> Any:
     """From the singular values: no division by the determinant, so it holds for singular matrices as well."""
     out = np.empty(x.shape, x.dtype)
     for index, matrix in matrices(x):
-        u, s, vh = np.linalg.svd(matrix)
+        u, s, vh = lapack.svd(matrix)
         others = np.array([np.prod(np.delete(s, i)) for i in range(len(s))], x.dtype)
-        out[index] = np.linalg.det(u) * np.linalg.det(vh) * ((u * others) @ vh)
+        out[index] = lapack.det(u) * lapack.det(vh) * ((u * others) @ vh)
     return out
 
 
@@ -106,6 +108,7 @@ def _cofactors_reference(x: Any) -> Any:
 # The derivative of the determinant: det(x) times the transposed inverse, where there is one.
 cofactors = define(
     "cofactors",
+    signature=takes(1),
     onnx=rules.NO_COFACTORS,
     family="linear algebra",
     work=cubic(12),
@@ -129,7 +132,7 @@ def _slogdet_infer(x: Spec) -> tuple[Spec, Spec]:
 
 
 def _slogdet(x: Any) -> tuple[Any, Any]:
-    sign, log = np.linalg.slogdet(x)
+    sign, log = lapack.slogdet(x)
     return np.asarray(sign, x.dtype), np.asarray(log, x.dtype)
 
 
@@ -144,6 +147,7 @@ def _slogdet_reference(x: Any) -> tuple[Any, Any]:
 
 slogdet = define(
     "slogdet",
+    signature=takes(1),
     onnx=rules.slogdet,
     family="linear algebra",
     work=cubic(2 / 3),
@@ -204,6 +208,7 @@ def _exp_reference(x: Any) -> Any:
 
 matrix_exp = define(
     "matrix_exp",
+    signature=takes(1),
     onnx=rules.matrix_exp,
     family="linear algebra",
     work=cubic(20),

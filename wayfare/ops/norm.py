@@ -15,16 +15,17 @@ from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
 from wayfare.ops.exports import contraction as rules
-from wayfare.ops.reduce import Dims, count_of, moments
-from wayfare.spec import Spec
+from wayfare.ops.reduce import Dims, count_of, moments, shared_out
+from wayfare.signature import DIMS, NUMBER, takes
+from wayfare.spec import Spec, as_dtype
 
 # -- standardize --------------------------------------------------------------------------------------------------
 
 
 def _standardize(m: Any, x: Any, *, dim: Dims, eps: float) -> tuple[Any, Any, Any]:
-    mean, squares = moments(m, x, dim)
+    mean, lost, squares = moments(m, x, dim)
     variance = squares / count_of(x.shape, dim)
-    return (x - mean) * (1 / m.sqrt(variance + eps)), mean, variance
+    return ((x - mean) - lost) * (1 / m.sqrt(variance + eps)), mean + lost, variance
 
 
 def _standardize_infer(x: Spec, *, dim: Dims, eps: float) -> tuple[Spec, Spec, Spec]:
@@ -41,7 +42,7 @@ def _standardize_vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, dim: Dims, eps: fl
     if of_out is not None:
         parts.append(m.standardize_backward(of_out, out, inverse, dim=dim))
     if of_mean is not None:
-        parts.append(m.expand(of_mean / count, shape=shape))
+        parts.append(m.expand(shared_out(m, of_mean, count, x_spec.dtype), shape=shape))
     if of_variance is not None:
         parts.append(of_variance * (2 / count) * out / inverse)
     result = parts[0]
@@ -70,6 +71,7 @@ def standardize_reference(x: Array, dim: Dims, eps: float) -> Any:
 # (x - mean) / sqrt(variance + eps), and the mean and the variance (the folded dimensions kept).
 standardize = define(
     "standardize",
+    signature=takes(1, dim=DIMS, eps=NUMBER),
     family="normalisation",
     work=per_input(5),
     formula=_standardize,
@@ -110,6 +112,12 @@ def _standardize_backward_batch(
     return m.standardize_backward(*full, dim=tuple(d + 1 for d in attrs["dim"]))
 
 
+def _standardize_backward_infer(g: Spec, out: Spec, inverse: Spec, *, dim: Dims) -> Spec:
+    if g.shape != out.shape or inverse.shape != reduced_shape(g.shape, dim, True):
+        raise ShapeError(f"standardize_backward: {g}, {out} and {inverse} do not fit dimensions {list(dim)}")
+    return g
+
+
 def _standardize_backward_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(2, 4)), rng.normal(size=(2, 4)), rng.uniform(0.5, 2, (2, 1))), {"dim": (1,)})
     yield Sample((rng.normal(size=(3, 2)), rng.normal(size=(3, 2)), rng.uniform(0.5, 2, (1, 2))), {"dim": (0,)})
@@ -121,9 +129,10 @@ def _standardize_backward_reference(g: Array, out: Array, inverse: Array, dim: D
 
 standardize_backward = define(
     "standardize_backward",
+    signature=takes(3, dim=DIMS),
     family="normalisation",
     formula=_standardize_backward,
-    infer=lambda g, out, inverse, *, dim: g,
+    infer=_standardize_backward_infer,
     vjp=joint(_standardize_backward_vjp),
     batch=_standardize_backward_batch,
     samples=_standardize_backward_samples,
@@ -147,9 +156,9 @@ def _layer_norm(m: Any, x: Any, weight: Any, bias: Any, *, eps: float) -> tuple[
     if not _fits(x, weight, bias):
         raise ValueError("shapes differ")
     dim = _layer_dims(x.ndim, weight.ndim)
-    mean, squares = moments(m, x, dim)
+    mean, lost, squares = moments(m, x, dim)
     inverse = 1 / m.sqrt(squares / count_of(x.shape, dim) + eps)
-    return (x - mean) * inverse * weight + bias, mean, inverse
+    return ((x - mean) - lost) * inverse * weight + bias, mean + lost, inverse
 
 
 def _layer_norm_infer(x: Spec, weight: Spec, bias: Spec, *, eps: float) -> tuple[Spec, Spec, Spec]:
@@ -185,7 +194,7 @@ def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bi
     if needs[0]:  # only in gradients of gradients
         count = max(math.prod(weight.shape), 1)
         if of_mean is not None:
-            part = m.expand(of_mean / count, shape=tuple(x.shape))
+            part = m.expand(shared_out(m, of_mean, count, as_dtype(x.dtype)), shape=tuple(x.shape))
             grads[0] = part if grads[0] is None else grads[0] + part
         if of_inverse is not None:
             part = -(of_inverse * inverse * inverse * inverse / count) * (x - mean)
@@ -221,6 +230,7 @@ def _layer_norm_reference(x: Array, weight: Array, bias: Array, eps: float) -> A
 # Standardized over the last dimensions, then scaled and shifted; mean and 1/deviation are what the gradient needs.
 layer_norm = define(
     "layer_norm",
+    signature=takes(3, eps=NUMBER),
     onnx=rules.layer_norm,
     family="normalisation",
     formula=_layer_norm,
@@ -310,6 +320,7 @@ def _rms_norm_reference(x: Array, weight: Array, eps: float) -> Any:
 # Divided by the root of the mean square over the last dimensions, then scaled.
 rms_norm = define(
     "rms_norm",
+    signature=takes(2, eps=NUMBER),
     family="normalisation",
     work=per_input(4),
     formula=_rms_norm,

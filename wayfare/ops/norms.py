@@ -14,6 +14,7 @@ from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
 from wayfare.ops._define import reduction, spread
 from wayfare.ops.reduce import Dims, like
+from wayfare.signature import NUMBER
 
 # Two or three NumPy calls.
 _NATIVE_FROM = 4096
@@ -52,13 +53,13 @@ def _norm_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: 
         return m.where(flat, zero, g * (x / m.where(flat, one, y)))
     sign = _sign(m, x)
     if p == math.inf or p == -math.inf:
-        # Equal extremes share the gradient evenly.
-        at = like(m, x * sign == y, x)
-        return g * sign * (at / m.sum(at, dim=dim, keepdim=True))
+        # Equal extremes share the gradient evenly; a NaN has no sign, and so no gradient.
+        at = m.logical_or(x * sign == y, x != x)
+        return m.gate(g * sign / m.sum(like(m, at, x), dim=dim, keepdim=True), at)
     # Where the slope does not exist it is taken to be 0: at 0 itself below p = 1, of a zero vector above.
     flat = x == 0 if p < 1 else y == 0
     size = m.where(x == 0, zero if p > 1 else one, x * sign)
-    ratio = m.pow(size, m.zeros_like(x) + (p - 1)) / m.pow(m.where(flat, one, y), m.zeros_like(x) + (p - 1))
+    ratio = m.pow(size / m.where(flat, one, y), m.zeros_like(x) + (p - 1))
     return m.where(flat, zero, g * sign * ratio)
 
 
@@ -88,7 +89,29 @@ def _norm_reference(x: Array, dim: Dims, keepdim: bool, p: float) -> Any:
 
 
 vector_norm = reduction(
-    "vector_norm", formula=_norm, work=per_input(2), native_from=_NATIVE_FROM, vjp=_norm_vjp, samples=_norm_samples,
+    "vector_norm", attrs={"p": NUMBER},
+    formula=_norm, work=per_input(2), native_from=_NATIVE_FROM, vjp=_norm_vjp, samples=_norm_samples,
     reference=_norm_reference, kinds="f",
     grad_name="LinalgVectorNormBackward0",
+)  # fmt: skip
+
+
+def _each_largest_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    shape, sign = tuple(x.shape), _sign(m, x)
+    at = x * sign == spread(m, y, dim, keepdim, shape)
+    return m.gate(spread(m, g, dim, keepdim, shape) * sign, at)
+
+
+_each_largest_rule = as_rule(_each_largest_slope, name="largest_distance_backward", native_from=_NATIVE_FROM)
+
+
+def _each_largest_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return _each_largest_rule(m, g, y, x, dim=dim, keepdim=keepdim)
+
+
+# The largest absolute value as `cdist` and `pdist` have it: each of several that are equal has the whole gradient.
+largest_distance = reduction(
+    "largest_distance", work=per_input(2), native_from=_NATIVE_FROM, vjp=_each_largest_vjp, kinds="f",
+    formula=lambda m, x, *, dim, keepdim: m.amax(m.abs(x), dim=dim, keepdim=keepdim),
+    reference=lambda x, dim, keepdim: np.max(np.abs(x), axis=dim, keepdims=keepdim), empty=False,
 )  # fmt: skip

@@ -17,10 +17,12 @@ from wayfare.backend.sliding import Sizes
 from wayfare.errors import ShapeError
 from wayfare.flops import per_window
 from wayfare.op import Sample
+from wayfare.ops import _room
 from wayfare.ops._define import define
 from wayfare.ops._windows import Windows, pad_sizes
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.fold import merged
+from wayfare.signature import SIZES, STEPS, takes
 from wayfare.spec import Spec, int64
 
 
@@ -37,19 +39,40 @@ def _max_pool(
         if found is not None:
             return found
     padded = pad_sizes(x, windows, counts, _lowest(x.dtype))
-    values: Any = None
+    shape = (*x.shape[:2], *counts)
+    values, which = np.full(shape, _lowest(x.dtype), x.dtype), np.full(shape, -1)
     for number, offset in enumerate(np.ndindex(*kernel)):
         part = padded[(slice(None), slice(None), *windows.places(offset, counts))]
-        if values is None:
-            values = part.copy()
-            which = np.zeros(values.shape, np.int64)
-            continue
-        larger = part > values
+        # The first is taken whatever it is: the lowest number of all may be in the window, and not in the padding.
+        larger = (part > values) | (which < 0)
         if x.dtype.kind == "f":
             larger |= np.isnan(part)
+        if padded is not x:
+            larger &= _inside(offset, x.shape[2:], windows, counts)
         np.copyto(values, part, where=larger)
         which[larger] = number
-    return values, _places(which, x.shape[2:], windows, counts)
+    return values, np.where(which < 0, -1, _places(which, x.shape[2:], windows, counts))
+
+
+def _inside(offset: Sizes, sizes: Sizes, windows: Windows, counts: Sizes) -> Array:
+    """Where one element of the kernel meets the input itself, for all windows (*counts)."""
+    out: Any = True
+    for axis, (size, o, i) in enumerate(zip(sizes, counts, offset, strict=True)):
+        at = np.arange(o) * windows.stride[axis] - windows.padding[axis] + i * windows.dilation[axis]
+        out = out & ((at >= 0) & (at < size)).reshape((-1,) + (1,) * (len(sizes) - axis - 1))
+    return out  # type: ignore[no-any-return]
+
+
+def _some_empty(sizes: Sizes, windows: Windows, counts: Sizes) -> bool:
+    """Is there a window that holds nothing but padding? Only gaps in the kernel can jump over the input."""
+    for size, k, s, p, d, o in zip(
+        sizes, windows.kernel, windows.stride, windows.padding, windows.dilation, counts, strict=True
+    ):
+        if p and d > 1:
+            at = np.arange(o)[:, None] * s - p + np.arange(k) * d
+            if not ((at >= 0) & (at < size)).any(1).all():
+                return True
+    return False
 
 
 def _places(which: Array, sizes: Sizes, windows: Windows, counts: Sizes) -> Array:
@@ -64,12 +87,14 @@ def _places(which: Array, sizes: Sizes, windows: Windows, counts: Sizes) -> Arra
     return out  # type: ignore[no-any-return]
 
 
-def _max_vjp(m: Any, g: Any, y: Any, x_spec: Spec, **_how: Any) -> Any:
-    """The gradient of each window goes to the element that was taken."""
+def _max_vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, counts: Sizes, **how: Any) -> Any:
+    """The gradient of each window goes to the element that was taken, if there was one."""
     batch, channels, *sizes = x_spec.shape
     flat = (batch, channels, math.prod(g[0].shape[2:]))
     nothing = np.zeros((batch, channels, math.prod(sizes)), x_spec.dtype.numpy)
     places, values = m.reshape(y[1], shape=flat), m.reshape(g[0], shape=flat)
+    if how and _some_empty(tuple(sizes), Windows(**how), counts):
+        values, places = m.gate(values, places >= 0), m.clamp(places, low=0, high=None)
     return m.reshape(m.scatter_add(nothing, places, values, dim=2), shape=x_spec.shape)
 
 
@@ -110,6 +135,7 @@ def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: 
 
 max_pool = define(
     "max_pool",
+    signature=takes(1, room=_room.of_windows, dilation=STEPS, kernel=STEPS, padding=SIZES, counts=SIZES, stride=STEPS),
     onnx=rules.max_pool,
     family="reduction",
     work=per_window,
@@ -149,6 +175,16 @@ def _cell_table(sizes: Sizes, counts: Sizes) -> Array:
     return table
 
 
+def _first_largest(x: Array) -> Array:
+    """Where the largest along the last axis is: of equals the first, of NaNs the last, as in PyTorch."""
+    at: Array = x.argmax(-1)
+    if x.dtype.kind == "f":
+        nan = np.isnan(x)
+        if nan.any():
+            at = np.where(nan.any(-1), x.shape[-1] - 1 - nan[..., ::-1].argmax(-1), at)
+    return at
+
+
 def _adaptive_max_pool(x: Array, *, counts: Sizes) -> tuple[Array, Array]:
     sizes = x.shape[2:]
     if math.prod(sizes) <= LONGEST_TABLE:
@@ -163,7 +199,7 @@ def _adaptive_max_pool(x: Array, *, counts: Sizes) -> tuple[Array, Array]:
         box = tuple(slice(*bounds[axis][i]) for axis, i in enumerate(cell))
         part = x[(slice(None), slice(None), *box)]
         part = part.reshape(*x.shape[:2], math.prod(part.shape[2:]))
-        at = part.argmax(-1)
+        at = _first_largest(part)
         values[(..., *cell)] = np.take_along_axis(part, at[..., None], -1)[..., 0]
         places[(..., *cell)] = numbers[box].reshape(-1)[at]
     return values, places
@@ -183,6 +219,7 @@ def _adaptive_reference(x: Array, counts: Sizes) -> tuple[Array, Array]:
 
 adaptive_max_pool = define(
     "adaptive_max_pool",
+    signature=takes(1, counts=SIZES),
     onnx=rules.adaptive_max_pool,
     family="reduction",
     forward=_adaptive_max_pool,

@@ -16,9 +16,10 @@ import numpy as np
 
 from wayfare.backend.cpu import Array
 from wayfare.errors import OperationError
-from wayfare.op import Sample
+from wayfare.op import Sample, checks_values
 from wayfare.ops._define import define
 from wayfare.ops.exports.draws import NO_DRAWS
+from wayfare.signature import COUNT, DTYPE, FLAG, KEY, NUMBER, SIZES, Signature, takes
 from wayfare.spec import DType, Shape, Spec, float16, float32, float64, int64
 
 Key = tuple[int, int]
@@ -127,8 +128,10 @@ def _source(name: str, forward: Any, **parameters: Any) -> Any:
         Sample((), {"key": (7, i), **shape, "dtype": dtype, **parameters})
         for i, dtype in enumerate((float64, float32, float16))
     ]
+    own = {key: NUMBER for key in parameters} | {key: SIZES for key in shape}
     return define(
         name,
+        signature=Signature(0, 0, {"key": KEY, "dtype": DTYPE, **own}),
         onnx=NO_DRAWS,
         family="random",
         forward=forward,
@@ -158,12 +161,14 @@ def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
     return m.zeros_like(g)
 
 
+@checks_values
 def _bernoulli(p: Array, *, key: Key) -> Array:
     if p.size and not (p.min() >= 0 and p.max() <= 1):
         raise OperationError(f"bernoulli: probabilities must lie in [0, 1], these reach from {p.min()} to {p.max()}")
     return (draw_uniform(key, p.shape, p.dtype) < p).astype(p.dtype)
 
 
+@checks_values
 def _poisson(rate: Array, *, key: Key) -> Array:
     if rate.size and not rate.min() >= 0:
         raise OperationError(f"poisson: rates must not be negative, the smallest is {rate.min()}")
@@ -178,17 +183,20 @@ def _parameters(shape: Shape) -> Any:
 
 
 random_bernoulli = define(
-    "random_bernoulli", family="random", onnx=NO_DRAWS, forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_no_slope,),
+    "random_bernoulli", signature=takes(1, key=KEY),
+    family="random", onnx=NO_DRAWS, forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_no_slope,),
     reference=_bernoulli, samples=_parameters((3, 4)), random=True, grad_name="BernoulliBackward0",
 )  # fmt: skip
 
 random_poisson = define(
-    "random_poisson", family="random", onnx=NO_DRAWS, forward=_poisson, infer=lambda rate, *, key: rate,
+    "random_poisson", signature=takes(1, key=KEY),
+    family="random", onnx=NO_DRAWS, forward=_poisson, infer=lambda rate, *, key: rate,
     vjp=(_no_slope,),
     reference=_poisson, samples=_parameters((3, 4)), random=True, grad_name="PoissonBackward0",
 )  # fmt: skip
 
 
+@checks_values
 def _normal_around(mean: Array, std: Array, *, key: Key) -> Array:
     if std.size and not std.min() >= 0:
         raise OperationError(f"normal: deviations must not be negative, the smallest is {std.min()}")
@@ -201,13 +209,15 @@ def _normal_infer(mean: Spec, std: Spec, *, key: Key) -> Spec:
 
 
 random_normal_around = define(
-    "random_normal_around", family="random", onnx=NO_DRAWS, forward=_normal_around, infer=_normal_infer,
+    "random_normal_around", signature=takes(2, key=KEY),
+    family="random", onnx=NO_DRAWS, forward=_normal_around, infer=_normal_infer,
     vjp=(lambda m, g, _y, _a, _b, *, key: m.zeros_like(g), lambda m, g, _y, _a, _b, *, key: m.zeros_like(g)),
     reference=_normal_around, random=True, broadcasts=True, grad_name="NormalBackward0",
     samples=lambda rng: [Sample((rng.normal(size=(2, 3)), rng.uniform(1, 2, (3,))), {"key": (7, 1)})],
 )  # fmt: skip
 
 
+@checks_values
 def _multinomial(weights: Array, *, key: Key, num_samples: int, replacement: bool) -> Array:
     w = weights.astype(np.float64)
     if not np.isfinite(w).all() or (w < 0).any():
@@ -242,7 +252,8 @@ def _multinomial_samples(rng: Any) -> Iterable[Sample]:
 
 
 random_multinomial = define(
-    "random_multinomial", family="random", onnx=NO_DRAWS, forward=_multinomial, vjp=None, reference=_multinomial,
+    "random_multinomial", signature=takes(1, replacement=FLAG, key=KEY, num_samples=COUNT),
+    family="random", onnx=NO_DRAWS, forward=_multinomial, vjp=None, reference=_multinomial,
     random=True,
     infer=lambda w, *, key, num_samples, replacement: Spec((*w.shape[:-1], num_samples), int64),
     samples=_multinomial_samples,

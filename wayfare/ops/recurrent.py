@@ -21,6 +21,7 @@ from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops._recurrence import Cell, Sizes, pull, pull_recorded, run
 from wayfare.ops.recurrence_native import register
 from wayfare.ops.recurrence_onnx import rule_for
+from wayfare.signature import FLAG, SIZES, takes
 from wayfare.spec import Spec, spec_of
 
 _HALF = np.dtype("float16")
@@ -212,7 +213,8 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int) -> Op:
 
     register(cell)
     return define(
-        cell.name, family="recurrence", forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
+        cell.name, signature=takes(5 + count, sizes=SIZES, reverse=FLAG),
+        family="recurrence", forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
         reference=_reference(cell, compute), outputs=1 + reads[-1], differentiable_outputs=tuple(range(1 + count)),
         kept_outputs=reads, takes_none=True, kinds="f", work=recurrence(cell.gates, around),
         onnx=rule_for(cell.name, count, reads[-1] - count),

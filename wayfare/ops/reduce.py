@@ -14,7 +14,8 @@ from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample
 from wayfare.ops._define import reduced_shape, reduction, spread
 from wayfare.ops.exports import reduce as rules
-from wayfare.spec import DType, Spec, as_dtype, bool_, int64, uint8
+from wayfare.signature import NUMBER
+from wayfare.spec import DType, Spec, as_dtype, bool_, float16, float32, float64, int64, uint8
 
 Dims = tuple[int, ...]
 
@@ -66,8 +67,15 @@ def _mean(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     return m.sum(x, dim=dim, keepdim=keepdim) / count_of(x.shape, dim)
 
 
+def shared_out(m: Any, g: Any, count: int, dtype: DType) -> Any:
+    """g / count, in single precision for halves, which cannot hold a count above 65,504."""
+    if dtype is not float16:
+        return g / count
+    return m.cast(m.cast(g, dtype=float32) / count, dtype=float16)
+
+
 def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
-    return spread(m, g / max(count_of(x_spec.shape, dim), 1), dim, keepdim, x_spec.shape)
+    return spread(m, shared_out(m, g, max(count_of(x_spec.shape, dim), 1), x_spec.dtype), dim, keepdim, x_spec.shape)
 
 
 mean = reduction(
@@ -80,8 +88,14 @@ mean = reduction(
 # -- product ------------------------------------------------------------------------------------------------------
 
 
+_multiply: Any = np.multiply.reduce
+
+
 def _prod(x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    return np.prod(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind == "f" else np.int64)
+    if x.dtype.char == "e":
+        # Half precision overflows and rounds too early to be multiplied up in.
+        return _multiply(x, axis=dim, keepdims=keepdim, dtype=np.float32).astype(x.dtype)
+    return _multiply(x, axis=dim, keepdims=keepdim, dtype=x.dtype if x.dtype.kind == "f" else np.int64)
 
 
 def _prod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
@@ -133,18 +147,46 @@ def _product_along(x: Any, axis: int) -> Any:
 # -- variance and standard deviation ------------------------------------------------------------------------------
 
 
-def moments(m: Any, x: Any, dim: Dims) -> tuple[Any, Any]:
-    """The mean over `dim` and the sum of squared deviations from it, the dimensions kept."""
+def moments(m: Any, x: Any, dim: Dims, lost: Any = None) -> tuple[Any, Any, Any]:
+    """The mean over `dim`, what rounding lost of it, and the sum of squared deviations; the dimensions are kept.
+
+    Far from zero a mean rounded to float32 is off by a good part of the deviations: the deviation of x is
+    `(x - mean) - lost`. If x was rounded itself, `lost` says what it lost.
+    """
     gap = next((k for k in range(1, len(dim)) if dim[k] != dim[k - 1] + 1), 0)
-    if not gap:
-        mean = m.sum(x, dim=dim, keepdim=True) / count_of(x.shape, dim)
-        deviation = x - mean
-        return mean, m.sum(deviation * deviation, dim=dim, keepdim=True)
-    # Other dimensions lie between: rows over the last ones first, then the rows' own means, so that the array is
-    # visited once.
-    means, squares = moments(m, x, dim[gap:])
-    mean, between = moments(m, means, dim[:gap])
-    return mean, m.sum(squares, dim=dim[:gap], keepdim=True) + between * count_of(x.shape, dim[gap:])
+    if gap:
+        # Other dimensions lie between: rows over the last ones first, then the rows' own means, so that the array is
+        # visited once.
+        inner = moments(m, x, dim[gap:], lost)
+        return joined_moments(m, inner, dim[:gap], count_of(x.shape, dim[gap:]))
+    count = count_of(x.shape, dim)
+    if x.__class__ is np.ndarray:
+        return _moments_of_array(x, dim, lost, count)
+    mean = m.sum(x, dim=dim, keepdim=True) / count
+    deviation = x - mean if lost is None else (x - mean) + lost
+    total = m.sum(deviation, dim=dim, keepdim=True)
+    rest = total / count
+    squares = m.sum(deviation * deviation, dim=dim, keepdim=True) - total * rest
+    return mean, rest, m.maximum(squares, m.zeros_like(squares))
+
+
+def _moments_of_array(x: Any, dim: Dims, lost: Any, count: int) -> tuple[Any, Any, Any]:
+    """The same in float64: with NumPy, more calls would cost more than wider numbers."""
+    wide = x.astype(np.float64, copy=False)
+    if lost is not None:
+        wide = wide + lost
+    exact = np.add.reduce(wide, axis=dim, keepdims=True) / count
+    deviation = wide - exact
+    squares = np.add.reduce(deviation * deviation, axis=dim, keepdims=True)
+    mean = exact.astype(x.dtype, copy=False)
+    return mean, (exact - mean).astype(x.dtype, copy=False), squares.astype(x.dtype, copy=False)
+
+
+def joined_moments(m: Any, parts: tuple[Any, Any, Any], dim: Dims, count: int) -> tuple[Any, Any, Any]:
+    """The moments of rows of `count` numbers each, put together over `dim`."""
+    means, lost, squares = parts
+    mean, rest, between = moments(m, means, dim, lost)
+    return mean, rest, m.sum(squares, dim=dim, keepdim=True) + between * count
 
 
 def _freedom(shape: tuple[int, ...], dim: Dims, correction: float) -> Any:
@@ -152,7 +194,7 @@ def _freedom(shape: tuple[int, ...], dim: Dims, correction: float) -> Any:
 
 
 def _var(m: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
-    return drop(m, moments(m, x, dim)[1] / _freedom(x.shape, dim, correction), dim, keepdim)
+    return drop(m, moments(m, x, dim)[2] / _freedom(x.shape, dim, correction), dim, keepdim)
 
 
 def _var_slope(m: Any, g: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
@@ -184,19 +226,27 @@ def _var_samples(rng: Any) -> Iterable[Sample]:
 
 
 var = reduction(
-    "var", formula=_var, work=per_input(4), vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
+    "var", attrs={"correction": NUMBER},
+    formula=_var, work=per_input(4), vjp=_var_vjp, reference=_var_reference, samples=_var_samples, kinds="f"
 )
 
 
 def _std(m: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
-    return drop(m, m.sqrt(moments(m, x, dim)[1] / _freedom(x.shape, dim, correction)), dim, keepdim)
+    # In double precision up to the root: the deviation may fit where its square does not.
+    squares = moments(m, m.cast(x, dtype=float64), dim)[2]
+    root = m.cast(m.sqrt(squares / _freedom(x.shape, dim, correction)), dtype=as_dtype(x.dtype))
+    return drop(m, root, dim, keepdim)
 
 
 def _std_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    shape = tuple(x.shape)
+    freedom = count_of(shape, dim) - correction
+    deviation = x - m.sum(x, dim=dim, keepdim=True) / max(count_of(shape, dim), 1)
     # Where nothing deviates the slope is taken to be 0.
+    y = spread(m, y, dim, keepdim, shape)
     flat = y == 0
-    slope = m.where(flat, m.zeros_like(y), g / (2 * m.where(flat, m.zeros_like(y) + 1, y)))
-    return _var_slope(m, slope, x, dim=dim, keepdim=keepdim, correction=correction)
+    ratio = deviation / m.where(flat, m.zeros_like(y) + 1, y)
+    return m.gate(ratio * spread(m, g * (1 / freedom if freedom else math.inf), dim, keepdim, shape), y)
 
 
 _std_rule = as_rule(_std_slope, name="std_backward")
@@ -207,7 +257,7 @@ def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correc
 
 
 std = reduction(
-    "std", formula=_std, work=per_input(4), vjp=_std_vjp, samples=_var_samples, kinds="f",
+    "std", attrs={"correction": NUMBER}, formula=_std, work=per_input(4), vjp=_std_vjp, samples=_var_samples, kinds="f",
     reference=lambda x, dim, keepdim, correction: np.std(x, axis=dim, keepdims=keepdim, ddof=correction),
 )  # fmt: skip
 

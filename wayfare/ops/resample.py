@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.products import product
+from wayfare.errors import ShapeError
 from wayfare.flops import weighted_places
 from wayfare.op import Sample
 from wayfare.ops._define import by_loop, define
 from wayfare.ops.exports import contraction as rules
+from wayfare.signature import COUNT, DIM, takes
 from wayfare.spec import Spec
 
 
@@ -42,11 +45,23 @@ def _resample_back(g: Array, places: Array, weights: Array, *, dim: int, size: i
             np.float16
         )
     if dim == g.ndim - 1:
-        return np.asarray(np.matmul(g, matrix))
+        return np.asarray(product(g, matrix))
     inner = int(np.prod(g.shape[dim + 1 :]))
     outer = int(np.prod(g.shape[:dim]))
-    product: Array = np.matmul(matrix.T, g.reshape(outer, g.shape[dim], inner))
-    return product.reshape(*g.shape[:dim], size, *g.shape[dim + 1 :])
+    made = product(matrix.T, g.reshape(outer, g.shape[dim], inner))
+    return made.reshape(*g.shape[:dim], size, *g.shape[dim + 1 :])
+
+
+def _infer(x: Spec, places: Spec, weights: Spec, *, dim: int) -> Spec:
+    if places.ndim != 2 or places.shape != weights.shape or not places.shape[0]:
+        raise ShapeError(f"resample: needs as many weights as places for each element, not {weights} and {places}")
+    return Spec((*x.shape[:dim], places.shape[1], *x.shape[dim + 1 :]), x.dtype)
+
+
+def _back_infer(g: Spec, places: Spec, weights: Spec, *, dim: int, size: int) -> Spec:
+    if places.ndim != 2 or places.shape != weights.shape or places.shape[1] != g.shape[dim]:
+        raise ShapeError(f"resample: places {places} and weights {weights} do not fit a gradient {g}")
+    return Spec((*g.shape[:dim], size, *g.shape[dim + 1 :]), g.dtype)
 
 
 def _one_further(name: str) -> Any:
@@ -90,11 +105,12 @@ def _back_vjp(m: Any, g: Any, _y: Any, _g: Any, places: Any, weights: Any, *, di
 
 resample = define(
     "resample",
+    signature=takes(3, mixed=True, dim=DIM),
     onnx=rules.resample,
     family="contraction",
     work=weighted_places,
     forward=_resample,
-    infer=lambda x, places, weights, *, dim: Spec((*x.shape[:dim], places.shape[1], *x.shape[dim + 1 :]), x.dtype),
+    infer=_infer,
     vjp=(
         lambda m, g, _y, x_spec, places, weights, *, dim: m.resample_back(
             g, places, weights, dim=dim, size=x_spec.shape[dim]
@@ -110,11 +126,12 @@ resample = define(
 
 resample_back = define(
     "resample_back",
+    signature=takes(3, mixed=True, size=COUNT, dim=DIM),
     onnx=rules.resample_back,
     family="contraction",
     work=weighted_places,
     forward=_resample_back,
-    infer=lambda g, places, weights, *, dim, size: Spec((*g.shape[:dim], size, *g.shape[dim + 1 :]), g.dtype),
+    infer=_back_infer,
     vjp=(_back_vjp, None, None),
     batch=_one_further("resample_back"),
     reference=_back_reference,

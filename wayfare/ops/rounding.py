@@ -10,6 +10,7 @@ import numpy as np
 from wayfare.op import Sample
 from wayfare.ops._define import define, elementwise
 from wayfare.ops.exports import elementwise as rules
+from wayfare.signature import INT, takes
 from wayfare.spec import Spec, int32
 
 
@@ -34,7 +35,8 @@ def _round(m: Any, x: Any, *, decimals: int) -> Any:
 
 
 round_ = elementwise(
-    "round", onnx=rules.round_half_even, formula=_round, reference=lambda x, decimals: round(x, decimals),
+    "round", attrs={"decimals": INT},
+    onnx=rules.round_half_even, formula=_round, reference=lambda x, decimals: round(x, decimals),
     vjp=_no_slope,
     sample_attrs=({"decimals": 0}, {"decimals": 2}, {"decimals": -1}), domain=(-30.3, 30.2),
 )  # fmt: skip
@@ -45,7 +47,7 @@ def _frexp_vjp(m: Any, g: Any, y: Any, x_spec: Spec) -> Any:
 
 
 frexp = define(
-    "frexp", onnx=rules.frexp,
+    "frexp", signature=takes(1), onnx=rules.frexp,
     family="elementwise",
     forward=np.frexp,
     infer=lambda x: (x, Spec(x.shape, int32)),

@@ -11,8 +11,9 @@ from wayfare.fusion.composite import as_rule
 from wayfare.op import Sample, joint
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
 from wayfare.ops.norm import standardize_reference
-from wayfare.ops.reduce import Dims, count_of, moments
-from wayfare.spec import Spec
+from wayfare.ops.reduce import Dims, count_of, joined_moments, moments, shared_out
+from wayfare.signature import DIMS, NUMBER, takes
+from wayfare.spec import Spec, as_dtype
 
 
 def _fits(x: Any, *scales: Any) -> bool:
@@ -34,12 +35,12 @@ def _scaled_norm(m: Any, x: Any, weight: Any, bias: Any, *, dim: Dims, eps: floa
     if not _fits(x, weight, bias):
         raise ValueError("shapes differ")
     inner, rest = _in_turn(weight.shape, dim)
-    mean, squares = moments(m, x, inner or dim)
+    found = moments(m, x, inner or dim)
     if inner and rest:
-        mean, between = moments(m, mean, rest)
-        squares = m.sum(squares, dim=rest, keepdim=True) + between * count_of(x.shape, inner)
+        found = joined_moments(m, found, rest, count_of(x.shape, inner))
+    mean, lost, squares = found
     variance = squares / count_of(x.shape, dim)
-    return (x - mean) * (1 / m.sqrt(variance + eps)) * weight + bias, mean, variance
+    return ((x - mean) - lost) * (1 / m.sqrt(variance + eps)) * weight + bias, mean + lost, variance
 
 
 def _infer(x: Spec, weight: Spec, bias: Spec, *, dim: Dims, eps: float) -> tuple[Spec, Spec, Spec]:
@@ -83,7 +84,7 @@ def _vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *,
     if needs[0]:  # only in gradients of gradients
         count = max(count_of(tuple(x.shape), dim), 1)
         if of_mean is not None:
-            part = m.expand(of_mean / count, shape=tuple(x.shape))
+            part = m.expand(shared_out(m, of_mean, count, as_dtype(x.dtype)), shape=tuple(x.shape))
             grads[0] = part if grads[0] is None else grads[0] + part
         if of_variance is not None:
             part = of_variance * (2 / count) * (x - mean)
@@ -115,6 +116,7 @@ def _reference(x: Array, weight: Array, bias: Array, dim: Dims, eps: float) -> A
 # Standardized over some dimensions, then scaled and shifted; the mean and the variance are also what is tracked.
 scaled_norm = define(
     "scaled_norm",
+    signature=takes(3, dim=DIMS, eps=NUMBER),
     family="normalisation",
     formula=_scaled_norm,
     infer=_infer,

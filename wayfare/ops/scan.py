@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.backend import scans
 from wayfare.backend.cpu import Array
 from wayfare.flops import per_output
 from wayfare.op import BatchRule, Op, Sample
-from wayfare.ops._define import Samples, define, expand_unbatched
+from wayfare.ops._define import Samples, define, expand_unbatched, shaped_alike
 from wayfare.ops.exports import movement as moves
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.extreme import scatter_back, take_along
+from wayfare.signature import DIM, FLAG, INT, NUMBER, takes
 from wayfare.spec import DType, Spec, int64
 
 
@@ -70,12 +72,23 @@ def _sum_dtype(dtype: DType) -> DType:
     return dtype if dtype.is_floating_point else int64
 
 
-def _accumulate(of_two: np.ufunc) -> Any:
+# What a scan is carried in: in the dtype of a float32 array errors would pile up from element to element.
+_CARRIED: dict[str, np.dtype[Any]] = {"e": np.dtype(np.float32), "f": np.dtype(np.float64), "d": np.dtype(np.float64)}
+_WHOLE: np.dtype[Any] = np.dtype(np.int64)
+
+
+def _accumulate(of_two: np.ufunc, native: str) -> Any:
     def forward(x: Array, *, dim: int, reverse: bool) -> Array:
-        kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.int64)
+        if x.size >= scans.NATIVE_FROM:
+            found = scans.running(native, x, dim, reverse)
+            if found is not None:
+                return found
+        wide = x.astype(_CARRIED.get(x.dtype.char, _WHOLE), copy=False)
         if not reverse:
-            return of_two.accumulate(x, axis=dim, dtype=kind)
-        return np.flip(of_two.accumulate(np.flip(x, dim), axis=dim, dtype=kind), dim)
+            out = of_two.accumulate(wide, axis=dim)
+        else:
+            out = np.flip(of_two.accumulate(np.flip(wide, dim), axis=dim), dim)
+        return out.astype(x.dtype, copy=False) if x.dtype.kind == "f" else out
 
     return forward
 
@@ -89,7 +102,8 @@ def _cumsum_vjp(m: Any, g: Any, _y: Any, _x: Any, *, dim: int, reverse: bool) ->
 
 
 cumsum = define(
-    "cumsum", onnx=rules.cumsum, family="scan", forward=_accumulate(np.add), infer=_same_shape, vjp=(_cumsum_vjp,),
+    "cumsum", signature=takes(1, reverse=FLAG, dim=DIM),
+    onnx=rules.cumsum, family="scan", forward=_accumulate(np.add, "add"), infer=_same_shape, vjp=(_cumsum_vjp,),
     batch=_batch_along("cumsum"), samples=_samples(extra=_BOTH_WAYS), reference=_running(operator.add),
 )  # fmt: skip
 
@@ -105,7 +119,8 @@ def _cumprod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int, reverse: bool) -> 
 
 
 cumprod = define(
-    "cumprod", onnx=rules.cumprod, family="scan", forward=_accumulate(np.multiply), infer=_same_shape,
+    "cumprod", signature=takes(1, reverse=FLAG, dim=DIM),
+    onnx=rules.cumprod, family="scan", forward=_accumulate(np.multiply, "mul"), infer=_same_shape,
     vjp=(_cumprod_vjp,),
     batch=_batch_along("cumprod"), samples=_samples(extra=_BOTH_WAYS, low=0.5, zeros=True),
     reference=_running(operator.mul),
@@ -139,6 +154,7 @@ def _shifted_reference(x: Array, dim: int, by: int, fill: float) -> Array:
 # y[i] = x[i - by]; what comes in at the end is `fill`.
 shifted = define(
     "shifted",
+    signature=takes(1, fill=NUMBER, dim=DIM, by=INT),
     onnx=moves.shifted,
     family="movement",
     forward=_shifted,
@@ -151,13 +167,17 @@ shifted = define(
 
 
 def _linear_scan(a: Array, b: Array, *, dim: int, reverse: bool) -> Array:
-    out = np.array(b, order="C")
-    rows, factors = np.moveaxis(out, dim, 0), np.moveaxis(a, dim, 0)
+    found = scans.linear(a, b, dim, reverse)
+    if found is not None:
+        return found
+    wide = _CARRIED[b.dtype.char]
+    out = np.array(b, wide, order="C")
+    rows, factors = np.moveaxis(out, dim, 0), np.moveaxis(a.astype(wide, copy=False), dim, 0)
     if reverse:
         rows, factors = rows[::-1], factors[::-1]
     for i in range(1, len(rows)):
         rows[i] += factors[i] * rows[i - 1]
-    return out
+    return out.astype(b.dtype, copy=False)
 
 
 def _scan_by_b(m: Any, g: Any, _y: Any, a: Any, _b: Any, *, dim: int, reverse: bool) -> Any:
@@ -191,11 +211,12 @@ def _linear_scan_samples(rng: Any) -> Iterable[Sample]:
 # y[i] = b[i] + a[i] y[i - 1], or with `reverse` b[i] + a[i] y[i + 1]; the first factor has nothing to act on.
 linear_scan = define(
     "linear_scan",
+    signature=takes(2, reverse=FLAG, dim=DIM),
     onnx=rules.linear_scan,
     family="scan",
     work=per_output(2),
     forward=_linear_scan,
-    infer=lambda a, b, *, dim, reverse: b,
+    infer=shaped_alike("linear_scan", 1),
     vjp=(_scan_by_a, _scan_by_b),
     batch=_batch_along("linear_scan"),
     samples=_linear_scan_samples,
@@ -207,7 +228,8 @@ linear_scan = define(
 
 
 def _logcumsumexp(x: Array, *, dim: int) -> Array:
-    return np.logaddexp.accumulate(x, axis=dim)
+    wide = x.astype(_CARRIED[x.dtype.char], copy=False)
+    return np.logaddexp.accumulate(wide, axis=dim).astype(x.dtype, copy=False)
 
 
 def _difference(m: Any, a: Any, b: Any) -> Any:
@@ -222,9 +244,10 @@ def _logcumsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 
 logcumsumexp = define(
-    "logcumsumexp", onnx=rules.logcumsumexp, family="scan", work=per_output(4), forward=_logcumsumexp, infer=lambda x,
-    *, dim: x,
-    vjp=(_logcumsumexp_vjp,), batch=_batch_along("logcumsumexp"), samples=_samples(), kinds="f",
+    "logcumsumexp", signature=takes(1, dim=DIM),
+    onnx=rules.logcumsumexp, family="scan", work=per_output(4), forward=_logcumsumexp,
+    infer=lambda x, *, dim: x, vjp=(_logcumsumexp_vjp,), batch=_batch_along("logcumsumexp"), samples=_samples(),
+    kinds="f",
     reference=lambda x, dim: np.log(np.cumsum(np.exp(x), axis=dim)),
 )  # fmt: skip
 
@@ -266,8 +289,9 @@ def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], b
         yield Sample((rng.integers(0, 3, (7,)),), {"dim": 0}, smooth=False)
 
     return define(
-        name, family="scan", forward=forward, infer=infer, vjp=(vjp,), batch=_batch_along(name), samples=samples,
-        reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
+        name, signature=takes(1, dim=DIM), family="scan", forward=forward, infer=infer, vjp=(vjp,),
+        batch=_batch_along(name), samples=samples, reference=reference, outputs=2, differentiable_outputs=(0,),
+        kept_outputs=(1,), takes_none=True,
         onnx=rules.running_extreme("Max" if name == "cummax" else "Min"),
     )  # fmt: skip
 

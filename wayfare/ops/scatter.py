@@ -16,11 +16,13 @@ from wayfare.backend.cpu import Array
 from wayfare.backend.rows import Part, Rows, add_at
 from wayfare.errors import OperationError, ShapeError
 from wayfare.flops import per_input
-from wayfare.op import BatchRule, Sample
+from wayfare.op import BatchRule, Sample, checks_values
 from wayfare.ops._define import define, expand_unbatched
-from wayfare.ops.advanced import check_bounds
+from wayfare.ops.advanced import check_bounds, numbered
 from wayfare.ops.exports import indexing as rules
+from wayfare.signature import DIM, SIZES, takes
 from wayfare.spec import Shape, Spec
+from wayfare.state import STATE
 
 
 @lru_cache(maxsize=256)
@@ -65,6 +67,7 @@ def _one_further(name: str) -> BatchRule:
 # -- gather ----------------------------------------------------------------------------------------------------
 
 
+@checks_values
 def _gather(x: Array, index: Array, *, dim: int) -> Array:
     _check_arrays("gather", x, index, dim)
     out = indexed.gather_along(x, index, dim) if index.size >= indexed.ADD_FROM else None
@@ -101,6 +104,7 @@ def _gather_samples(rng: Any) -> Iterable[Sample]:
 
 gather = define(
     "gather",
+    signature=takes(2, dim=DIM),
     onnx=rules.gather,
     family="indexing",
     forward=_gather,
@@ -142,6 +146,7 @@ def _scatter_place_reference(g: Array, index: Array, shape: Shape, dim: int) -> 
 # Zeros with values added at an index: the adjoint of `gather`.
 scatter_place = define(
     "scatter_place",
+    signature=takes(2, shape=SIZES, dim=DIM),
     onnx=rules.scatter_place,
     family="indexing",
     forward=_scatter_place,
@@ -160,6 +165,7 @@ scatter_place = define(
 # -- scatter ---------------------------------------------------------------------------------------------------
 
 
+@checks_values
 def _scatter_add(x: Array, index: Array, src: Array, *, dim: int) -> Array:
     _check_arrays("scatter_add", x, index, dim)
     out = pool.empty(x.shape, x.dtype)
@@ -196,6 +202,7 @@ def _scatter_samples(repeats: bool) -> Any:
 
 scatter_add = define(
     "scatter_add",
+    signature=takes(3, dim=DIM),
     onnx=rules.scatter("add"),
     family="indexing",
     work=per_input(which=2),
@@ -212,6 +219,7 @@ scatter_add = define(
 )
 
 
+@checks_values
 def _scatter(x: Array, index: Array, src: Array, *, dim: int) -> Array:
     _check_arrays("scatter", x, index, dim)
     out = x.copy(order="C")
@@ -232,8 +240,19 @@ def _hole(m: Any, g: Any, index: Any, dim: int) -> Any:
     return m.scatter(g, index, zeros, dim=dim)
 
 
+def _by_source(m: Any, g: Any, _y: Any, _x: Any, index: Any, _src: Any, *, dim: int) -> Any:
+    """Each source has the gradient of its place, as in PyTorch, also one that was overwritten."""
+    found = m.gather(g, index, dim=dim)
+    if not STATE.exact:
+        return found
+    numbers = numbered(tuple(index.shape))
+    last = m.scatter(np.zeros(tuple(g.shape), np.int64), index, numbers, dim=dim)
+    return m.gate(found, m.gather(last, index, dim=dim) == numbers)
+
+
 scatter = define(
     "scatter",
+    signature=takes(3, dim=DIM),
     onnx=rules.scatter("none"),
     family="indexing",
     forward=_scatter,
@@ -241,7 +260,7 @@ scatter = define(
     vjp=(
         lambda m, g, _y, _x, index, _src, *, dim: _hole(m, g, index, dim),
         None,
-        lambda m, g, _y, _x, index, _src, *, dim: m.gather(g, index, dim=dim),
+        _by_source,
     ),
     batch=_one_further("scatter"),
     reference=_scatter_reference,
@@ -268,19 +287,20 @@ def _folded_reference(fold: Any, x: Array, index: Array, src: Array, dim: int) -
 
 def _extreme_share(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, dim: int) -> tuple[Any, Any]:
     """The gradient of the tensor and of the sources: those that equal the extreme share it."""
-    x_is_it = m.where(x == y, m.zeros_like(x) + 1, m.zeros_like(x))
-    src_is_it = m.where(src == m.gather(y, index, dim=dim), m.zeros_like(src) + 1, m.zeros_like(src))
-    share = g / m.scatter_add(x_is_it, index, src_is_it, dim=dim)
-    return share * x_is_it, m.gather(share, index, dim=dim) * src_is_it
+    x_is_it, src_is_it = x == y, src == m.gather(y, index, dim=dim)
+    ones = m.gate(m.zeros_like(src) + 1, src_is_it)
+    share = g / m.scatter_add(m.gate(m.zeros_like(x) + 1, x_is_it), index, ones, dim=dim)
+    return m.gate(share, x_is_it), m.gate(m.gather(share, index, dim=dim), src_is_it)
 
 
 def _extreme(name: str, ufunc: Any, fold: Any) -> None:
     define(
         name,
+        signature=takes(3, dim=DIM),
         onnx=rules.scatter("max" if name == "scatter_amax" else "min"),
         family="indexing",
         work=per_input(which=2),
-        forward=lambda x, index, src, *, dim: _folded(name, ufunc, x, index, src, dim),
+        forward=checks_values(lambda x, index, src, *, dim: _folded(name, ufunc, x, index, src, dim)),
         infer=_scatter_infer(name),
         vjp=(
             lambda m, g, y, x, index, src, *, dim: _extreme_share(m, g, y, x, index, src, dim)[0],
@@ -322,10 +342,11 @@ def _prod_by_src(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, *, dim: i
 
 scatter_prod = define(
     "scatter_prod",
+    signature=takes(3, dim=DIM),
     onnx=rules.scatter("mul"),
     family="indexing",
     work=per_input(which=2),
-    forward=lambda x, index, src, *, dim: _folded("scatter_prod", np.multiply, x, index, src, dim),
+    forward=checks_values(lambda x, index, src, *, dim: _folded("scatter_prod", np.multiply, x, index, src, dim)),
     infer=_scatter_infer("scatter_prod"),
     vjp=(_prod_by_x, None, _prod_by_src),
     batch=_one_further("scatter_prod"),

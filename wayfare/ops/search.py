@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
-from wayfare.errors import OperationError
+from wayfare.errors import OperationError, ShapeError
 from wayfare.flops import by_searching, per_output
-from wayfare.op import Sample
+from wayfare.op import Sample, checks_values
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.advanced import check_bounds
 from wayfare.ops.exports import indexing as rules
+from wayfare.signature import COUNT, DTYPE, FLAG, takes
 from wayfare.spec import DType, Spec, bool_, int32, int64
 
 
@@ -22,10 +23,18 @@ def _searchsorted(row: Array, values: Array, *, right: bool, dtype: DType) -> Ar
     if row.ndim == 1:
         out = np.searchsorted(row, values, side)
     else:
+        if row.shape[:-1] != values.shape[:-1]:
+            raise ValueError("the rows do not fit")
         out = np.empty(values.shape, np.int64)
         for at in np.ndindex(*row.shape[:-1]):
             out[at] = np.searchsorted(row[at], values[at], side)
     return np.asarray(out).astype(dtype.numpy)
+
+
+def _searchsorted_infer(row: Spec, values: Spec, *, right: bool, dtype: DType) -> Spec:
+    if not row.ndim or (row.ndim > 1 and row.shape[:-1] != values.shape[:-1]):
+        raise ShapeError(f"searchsorted: {row} has other rows than {values}")
+    return Spec(values.shape, dtype)
 
 
 def _searchsorted_reference(row: Array, values: Array, right: bool, dtype: DType) -> Array:
@@ -52,11 +61,12 @@ def _searchsorted_batch(
 
 searchsorted = define(
     "searchsorted",
+    signature=takes(2, dtype=DTYPE, right=FLAG),
     onnx=rules.searchsorted,
     family="indexing",
     work=by_searching,
     forward=_searchsorted,
-    infer=lambda row, values, *, right, dtype: Spec(values.shape, dtype),
+    infer=_searchsorted_infer,
     vjp=None,
     batch=_searchsorted_batch,
     reference=_searchsorted_reference,
@@ -82,6 +92,7 @@ def _isin_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool,
 
 isin = define(
     "isin",
+    signature=takes(2, invert=FLAG),
     onnx=rules.isin,
     family="indexing",
     work=per_output(),
@@ -99,6 +110,7 @@ isin = define(
 )
 
 
+@checks_values
 def _one_hot(x: Array, *, classes: int) -> Array:
     check_bounds("one_hot", x, classes, -1, error=OperationError)
     return np.equal(x[..., None], np.arange(classes)).astype(np.int64)
@@ -106,6 +118,7 @@ def _one_hot(x: Array, *, classes: int) -> Array:
 
 one_hot = define(
     "one_hot",
+    signature=takes(1, room=lambda specs, attrs: attrs["classes"], classes=COUNT),
     onnx=rules.one_hot,
     family="indexing",
     forward=_one_hot,

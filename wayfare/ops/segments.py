@@ -16,9 +16,10 @@ from wayfare.backend import segments
 from wayfare.backend.cpu import Array
 from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.flops import nothing, per_input
-from wayfare.op import BatchRule, Op, Sample, raw_ops
+from wayfare.op import BatchRule, Op, Sample, checks_values, raw_ops
 from wayfare.ops._define import by_loop, define
 from wayfare.ops.exports import indexing as rules
+from wayfare.signature import COUNT, takes
 from wayfare.spec import Spec, int64, spec_of
 
 _HALF = np.dtype("float16")
@@ -100,6 +101,7 @@ def _segment_op(
     """A record of `x` and `offsets`: one row for each segment, or (`keeps_rows`) as many rows as before; `each` is how
     many operations a number of x takes."""
 
+    @checks_values
     def forward(x: Array, offsets: Array) -> Array:
         _check(name, x, offsets, x.shape[0] if x.ndim else 0)
         if x.dtype == _HALF:
@@ -113,14 +115,16 @@ def _segment_op(
         return x if keeps_rows else Spec((offsets.shape[0] - 1, *x.shape[1:]), x.dtype)
 
     return define(
-        name, family="segments", forward=forward, infer=infer, vjp=(vjp, None), batch=_columns_first(name),
-        reference=reference, samples=lambda rng: _samples(rng, empty), kinds=kinds, work=per_input(each), onnx=onnx,
+        name, signature=takes(2), family="segments", forward=forward, infer=infer, vjp=(vjp, None),
+        batch=_columns_first(name), reference=reference, samples=lambda rng: _samples(rng, empty), kinds=kinds,
+        work=per_input(each), onnx=onnx,
     )  # fmt: skip
 
 
 # -- one row for each segment, and back --------------------------------------------------------------------------------
 
 
+@checks_values
 def _spread(x: Array, offsets: Array, *, size: int) -> Array:
     _check("segment_repeat", x, offsets, size)
     if x.shape[0] != offsets.size - 1:
@@ -142,6 +146,7 @@ def _spread_samples(rng: Any) -> Iterable[Sample]:
 
 define(
     "segment_repeat",
+    signature=takes(2, size=COUNT),
     onnx=rules.segment_repeat,
     family="segments",
     work=nothing,
@@ -163,11 +168,12 @@ _segment_op(
 
 
 def _share(m: Any, g: Any, y: Any, x: Any, offsets: Any) -> Any:
-    """Those that equal the extreme share its gradient."""
+    """Those that equal the extreme share its gradient; if that is NaN, the NaNs do."""
     size = x.shape[0]
-    zeros = m.zeros_like(x)
-    is_it = m.where(x == m.segment_repeat(y, offsets, size=size), zeros + 1, zeros)
-    return m.segment_repeat(g / m.segment_sum(is_it, offsets), offsets, size=size) * is_it
+    zeros, extreme = m.zeros_like(x), m.segment_repeat(y, offsets, size=size)
+    equal = m.logical_or(x == extreme, m.logical_and(x != x, extreme != extreme))
+    is_it = m.gate(zeros + 1, equal)
+    return m.gate(m.segment_repeat(g / m.segment_sum(is_it, offsets), offsets, size=size), equal)
 
 
 def _extreme(name: str, how: str, word: str) -> None:

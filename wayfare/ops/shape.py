@@ -15,6 +15,7 @@ from wayfare.errors import OperationError, ShapeError
 from wayfare.op import REGISTRY, NotExportable, Op, Sample
 from wayfare.ops._define import define, movement
 from wayfare.ops.exports import movement as rules
+from wayfare.signature import DIMS, DTYPE, PATH, SIZES, takes
 from wayfare.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
 
 Path = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
@@ -39,6 +40,7 @@ def _reshaping(name: str, grad_name: str) -> Op:
     """One op under several names, so that the graph shows the one that was called."""
     return movement(
         name,
+        attrs={"shape": SIZES},
         onnx=rules.reshape,
         forward=lambda x, *, shape: x.reshape(shape),
         shape=lambda x, *, shape: _resolved(x, tuple(shape)),
@@ -71,6 +73,7 @@ def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
 def _permuting(name: str, grad_name: str) -> Op:
     return movement(
         name,
+        attrs={"dims": DIMS},
         onnx=rules.permute,
         forward=lambda x, *, dims: x.transpose(dims),
         shape=lambda x, *, dims: tuple(x[d] for d in dims),
@@ -111,6 +114,7 @@ def _expand_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[boo
 
 expand = define(
     "expand",
+    signature=takes(1, shape=SIZES),
     onnx=rules.expand,
     family="movement",
     forward=_expand_forward,
@@ -144,6 +148,7 @@ def _sum_to(m: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
 # The adjoint of expand: what broadcasting stretched is summed back.
 sum_to_op = define(
     "sum_to",
+    signature=takes(1, shape=SIZES),
     family="reduction",
     forward=lambda x, *, shape: sum_to(x, shape),
     formula=_sum_to,
@@ -179,6 +184,7 @@ def _view_bits(x: Array, *, dtype: DType) -> Array:
 # Numbers read by their bits have no slope: no gradient.
 view_bits = define(
     "view_bits",
+    signature=takes(1, dtype=DTYPE),
     onnx=NotExportable("ONNX cannot read numbers by their bits; read them so outside and pass them in"),
     family="movement",
     forward=_view_bits,
@@ -231,6 +237,7 @@ def _look_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, path: Path) -> Any:
 # What a view shows, as one step: the history a view takes over after its base was written into.
 look_through = define(
     "look_through",
+    signature=takes(1, path=PATH),
     onnx=rules.look_through,
     family="movement",
     forward=lambda x, *, path: replay(x, path),
@@ -245,6 +252,7 @@ look_through = define(
 # A base with the part that a view shows replaced: the history a base takes over when it is written through a view.
 write_through = define(
     "write_through",
+    signature=takes(2, path=PATH),
     onnx=rules.write_through,
     family="movement",
     forward=_write_through,

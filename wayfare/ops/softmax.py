@@ -12,9 +12,10 @@ from wayfare.backend.cpu import Array
 from wayfare.flops import per_input
 from wayfare.fusion.composite import as_rule
 from wayfare.op import BatchRule, Sample
-from wayfare.ops._define import define, expand_unbatched, reduction, spread
+from wayfare.ops._define import define, expand_unbatched, reduction, shaped_alike, spread
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.reduce import Dims, drop
+from wayfare.signature import DIM, takes
 
 
 def _batch_along(name: str) -> BatchRule:
@@ -48,6 +49,7 @@ def _softmax(m: Any, x: Any, *, dim: int) -> Any:
 
 softmax = define(
     "softmax",
+    signature=takes(1, dim=DIM),
     onnx=lambda b, x, *, dim: b.node("Softmax", x, axis=dim),
     family="softmax",
     formula=_softmax,
@@ -71,10 +73,11 @@ def _softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: int)
 
 softmax_backward = define(
     "softmax_backward",
+    signature=takes(2, dim=DIM),
     family="softmax",
     work=per_input(4),
     formula=_softmax_backward,
-    infer=lambda g, y, *, dim: g,
+    infer=shaped_alike("softmax_backward"),
     vjp=(lambda m, h, _z, _g, y, *, dim: m.softmax_backward(h, y, dim=dim), _softmax_backward_by_y),
     batch=_batch_along("softmax_backward"),
     samples=_two,
@@ -94,6 +97,7 @@ def _log_softmax(m: Any, x: Any, *, dim: int) -> Any:
 
 log_softmax = define(
     "log_softmax",
+    signature=takes(1, dim=DIM),
     onnx=lambda b, x, *, dim: b.node("LogSoftmax", x, axis=dim),
     family="softmax",
     formula=_log_softmax,
@@ -120,10 +124,11 @@ def _log_softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: 
 
 log_softmax_backward = define(
     "log_softmax_backward",
+    signature=takes(2, dim=DIM),
     family="softmax",
     work=per_input(4),
     formula=_log_softmax_backward,
-    infer=lambda g, y, *, dim: g,
+    infer=shaped_alike("log_softmax_backward"),
     vjp=(_log_softmax_backward_by_g, _log_softmax_backward_by_y),
     batch=_batch_along("log_softmax_backward"),
     samples=_two,

@@ -8,13 +8,14 @@ import numpy as np
 
 from wayfare.errors import ShapeError
 from wayfare.flops import by_solving, cubic
-from wayfare.op import Sample, joint
+from wayfare.op import Sample, checks_values, joint
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
     check_batches,
     check_matrix,
     check_square,
     fail_at,
+    lapack,
     matrices,
     native_batch,
     numpy_dtype,
@@ -25,6 +26,7 @@ from wayfare.ops._matrix import (
 )
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.exports import rotations
+from wayfare.signature import FLAG, takes
 from wayfare.spec import Spec
 
 _SINGULAR = "is singular"
@@ -44,15 +46,16 @@ def _inv_infer(x: Spec, *, strict: bool) -> Spec:
     return x
 
 
+@checks_values
 def _inv(x: Any, *, strict: bool) -> Any:
     try:
-        return np.linalg.inv(x)
+        return lapack.inv(x)
     except np.linalg.LinAlgError:
         if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
             raise
         if strict:
             raise fail_at("inv", x, _SINGULAR, raises(np.linalg.inv), _SINGULAR_FIX) from None
-    return _each_or_nan(np.linalg.inv, x, x)
+    return _each_or_nan(lapack.inv, x, x)
 
 
 def _each_or_nan(function: Any, like: Any, x: Any, *others: Any) -> Any:
@@ -73,6 +76,7 @@ def _inv_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 inv = define(
     "inv",
+    signature=takes(1, strict=FLAG),
     onnx=rules.inv,
     family="linear algebra",
     work=cubic(2),
@@ -101,17 +105,18 @@ def _solve_infer(a: Spec, b: Spec, *, strict: bool) -> Spec:
     return b
 
 
+@checks_values
 def _solve(a: Any, b: Any, *, strict: bool) -> Any:
     if a.dtype != b.dtype or a.shape[:-2] != b.shape[:-2]:
         raise TypeError("the operands do not fit")
     try:
-        return np.linalg.solve(a, b)
+        return lapack.solve(a, b)
     except np.linalg.LinAlgError:
         if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
             raise
         if strict:
             raise fail_at("solve", a, _SINGULAR, raises(np.linalg.inv), _SINGULAR_FIX) from None
-    return _each_or_nan(np.linalg.solve, b, a, b)
+    return _each_or_nan(lapack.solve, b, a, b)
 
 
 def _solve_vjp(m: Any, needs: tuple[bool, ...], g: Any, y: Any, a: Any, _b: Any, *, strict: bool) -> tuple[Any, Any]:
@@ -121,6 +126,7 @@ def _solve_vjp(m: Any, needs: tuple[bool, ...], g: Any, y: Any, a: Any, _b: Any,
 
 solve = define(
     "solve",
+    signature=takes(2, strict=FLAG),
     onnx=rules.solve,
     family="linear algebra",
     work=by_solving(2 / 3),
@@ -187,6 +193,7 @@ def _triangular_reference(a: Any, b: Any, upper: bool, unitriangular: bool) -> A
 
 solve_triangular = define(
     "solve_triangular",
+    signature=takes(2, upper=FLAG, unitriangular=FLAG),
     onnx=rules.solve_triangular,
     family="linear algebra",
     work=by_solving(0),
@@ -222,15 +229,16 @@ def _pinv_infer(x: Spec, atol: Spec, rtol: Spec, *, hermitian: bool) -> Spec:
     return Spec((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
 
 
+@checks_values
 def _pinv(x: Any, atol: Any, rtol: Any, *, hermitian: bool) -> Any:
     """Singular values below the larger of `atol` and `rtol` times the largest one count as zero."""
     if x.shape[-1] == 0 or x.shape[-2] == 0:
         return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     if hermitian:
-        s, left = np.linalg.eigh(x)
+        s, left = lapack.eigh(x)
         right = left
     else:
-        left, s, vh = np.linalg.svd(x, full_matrices=False)
+        left, s, vh = lapack.svd(x, full_matrices=False)
         right = raw_transpose(vh)
     size = np.abs(s)
     cutoff = np.maximum(atol, rtol * size.max(-1))[..., None]
@@ -262,6 +270,7 @@ def _pinv_samples(rng: Any) -> list[Sample]:
 
 pinv = define(
     "pinv",
+    signature=takes(3, hermitian=FLAG, mixed=True),
     onnx=rotations.pinv,
     family="linear algebra",
     work=cubic(12),

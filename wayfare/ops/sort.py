@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.errors import IndexRangeError
 from wayfare.op import Op, Sample
-from wayfare.ops._define import define, reduced_shape
+from wayfare.ops._define import define, reduced_shape, reduction
 from wayfare.ops.exports import reduce as rules
-from wayfare.ops.extreme import scatter_back, take_along
+from wayfare.ops.extreme import scatter_back, sharing_vjp, take_along
+from wayfare.signature import COUNT, DIM, FLAG, STEP, Attribute, Signature
 from wayfare.spec import Spec, int64
 
 
@@ -43,6 +46,7 @@ def _picking(
     one_place: Callable[..., Any],
     reduces: bool,
     size: Callable[..., int] | None = None,
+    kinds: dict[str, Attribute],
     attrs: tuple[dict[str, Any], ...],
     grad_name: str = "",
     onnx: Any = None,
@@ -69,6 +73,9 @@ def _picking(
         return values, index
 
     def infer(x: Spec, *, dim: int, **attrs: Any) -> tuple[Spec, Spec]:
+        if attrs.get("k", 0) > (x.shape[dim] if x.ndim else 1):
+            raise IndexRangeError(f"{name}: k is {attrs['k']}, and there are {x.shape[dim] if x.ndim else 1} elements "
+                                  f"along dim {dim} of {x}")  # fmt: skip
         shape = out_shape(x.shape, dim, **attrs)
         return Spec(shape, x.dtype), Spec(shape, int64)
 
@@ -95,7 +102,8 @@ def _picking(
             yield Sample((np.array([2.0, np.nan, -1.0, 5.0, np.inf]),), {"dim": 0, **extra}, smooth=False)
 
     return define(
-        name, family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
+        name, signature=Signature(1, 1, {"dim": DIM, **kinds}),
+        family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
         reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
         grad_name=grad_name, onnx=onnx,
     )  # fmt: skip
@@ -107,6 +115,7 @@ sort = _picking(
     places=lambda x, dim, descending: argsort_along(x, dim, descending),
     one_place=lambda row, descending: _ordered_places(row, descending),
     reduces=False,
+    kinds={"descending": FLAG},
     attrs=({"descending": False}, {"descending": True}),
 )
 
@@ -132,13 +141,23 @@ topk = _picking(
     one_place=lambda row, k, largest: _ordered_places(row, largest)[:k],
     reduces=False,
     size=lambda size, k, **_: k,
+    kinds={"k": COUNT, "largest": FLAG},
     attrs=({"k": 2, "largest": True}, {"k": 3, "largest": False}),
 )
 
 
 def _place_of_rank(x: Array, dim: int, k: int) -> Array:
-    """The index of the element that is number k (from 0) in order; NaN is the largest."""
-    return np.take(np.argpartition(x, k, axis=dim), [k], axis=dim)
+    """The index of the element that is number k (from 0) in order, equals in their old order; NaN is the largest."""
+    value = np.take(np.partition(x, k, axis=dim), [k], axis=dim)
+    same = x == value
+    place: Array = same.argmax(dim, keepdims=True)
+    if np.count_nonzero(same) > place.size:
+        # Equals: those before it are as many as are still wanted when all smaller ones are counted.
+        smaller = np.count_nonzero(x < value, axis=dim, keepdims=True)
+        place = (np.cumsum(same, axis=dim) > k - smaller).argmax(dim, keepdims=True)
+    if x.dtype.kind == "f" and np.isnan(value).any():
+        place = np.take(argsort_along(x, dim, False), [k], axis=dim)
+    return place
 
 
 kthvalue = _picking(
@@ -147,6 +166,7 @@ kthvalue = _picking(
     places=lambda x, dim, k: _place_of_rank(x, dim, k - 1),
     one_place=lambda row, k: _ordered_places(row, False)[k - 1],
     reduces=True,
+    kinds={"k": STEP, "keepdim": FLAG},
     attrs=({"k": 2, "keepdim": False}, {"k": 1, "keepdim": True}),
 )
 
@@ -179,11 +199,42 @@ median = _picking(
     places=_median_places,
     one_place=_median_place,
     reduces=True,
+    kinds={"ignore_nan": FLAG, "keepdim": FLAG},
     attrs=(
         {"ignore_nan": False, "keepdim": False},
         {"ignore_nan": True, "keepdim": True},
     ),
+    grad_name="MedianBackward1",
 )
+
+
+def _in_rows(x: Array, dim: tuple[int, ...]) -> Array:
+    """The elements that are reduced together, one after the other along a last dimension."""
+    others = tuple(d for d in range(x.ndim) if d not in dim)
+    size = math.prod(x.shape[d] for d in dim)
+    return x.transpose(*others, *dim).reshape(*(x.shape[d] for d in others), size)
+
+
+def _median_of_all(x: Array, *, dim: tuple[int, ...], keepdim: bool, ignore_nan: bool) -> Array:
+    rows = _in_rows(x, dim)
+    last = rows.ndim - 1
+    values = take_along(rows, _median_places(rows, last, ignore_nan), last)
+    return values.reshape(reduced_shape(x.shape, dim, keepdim))  # type: ignore[no-any-return]
+
+
+def _median_reference(x: Array, dim: tuple[int, ...], keepdim: bool, ignore_nan: bool) -> Array:
+    rows = _in_rows(x, dim)
+    values = [row[_median_place(row, ignore_nan)] for row in rows.reshape(-1, rows.shape[-1]).tolist()]
+    return np.array(values).reshape(reduced_shape(x.shape, dim, keepdim))
+
+
+# The value alone: all elements equal to it share its gradient.
+median_of_all = reduction(
+    "median_of_all", attrs={"ignore_nan": FLAG},
+    onnx=rules.median_of_all, forward=_median_of_all, vjp=sharing_vjp, empty=False,
+    sample_attrs=({"ignore_nan": False}, {"ignore_nan": True}), reference=_median_reference,
+    grad_name="MedianBackward0",
+)  # fmt: skip
 
 
 def _mode_places(x: Array, dim: int) -> Array:
@@ -209,6 +260,6 @@ def _mode_place(row: list[float]) -> int:
 
 # The commonest value, the smallest of several; of its places the last.
 mode = _picking(
-    "mode", places=_mode_places, one_place=_mode_place, reduces=True, attrs=({"keepdim": False}, {"keepdim": True}),
-    onnx=rules.mode,
+    "mode", places=_mode_places, one_place=_mode_place, reduces=True, kinds={"keepdim": FLAG},
+    attrs=({"keepdim": False}, {"keepdim": True}), onnx=rules.mode,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from wayfare.ops._define import elementwise, refuses
 from wayfare.ops.exports import functions as rules
 from wayfare.ops.exports import repeated
 from wayfare.ops.exports import special as fits
+from wayfare.signature import COUNT
 
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.3, 3.0)
@@ -59,7 +60,8 @@ def _digamma_by_recurrence(x: float) -> float:
 
 
 polygamma = _float(
-    "polygamma", onnx=fits.polygamma, formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x),
+    "polygamma", attrs={"n": COUNT},
+    onnx=fits.polygamma, formula=lambda m, x, *, n: m.digamma(x) if n == 0 else m.polygamma(n, x),
     domain=_POSITIVE,
     reference=lambda x, n: (
         (-1.0) ** (n + 1) * math.factorial(n) * _scipy("zeta")(n + 1, x) if n else _digamma_by_recurrence(x)
@@ -80,7 +82,25 @@ ndtri = _float(
 )  # fmt: skip
 log_ndtr = _float(
     "log_ndtr", onnx=fits.log_ndtr, reference=lambda x: math.log(0.5 * math.erfc(-x / math.sqrt(2))),
-    vjp=lambda m, g, _y, x: g / m.erfcx(x * (-1 / math.sqrt(2))) * math.sqrt(2 / math.pi),
+    vjp=lambda m, g, _y, x: g * m.normal_hazard(x),
+)  # fmt: skip
+
+
+def _hazard_vjp(m: Any, g: Any, y: Any, x: Any) -> Any:
+    # -y (y + x). Far below 0 that is a difference of two large numbers; there a continued fraction gives it.
+    far = x < -5
+    z = m.where(far, -x, m.zeros_like(x) + 5)
+    tail = z
+    for k in range(12, 1, -1):
+        tail = z + k / tail
+    return -g * y * m.where(far, 1 / tail, y + x)
+
+
+# The normal density over its own integral: the slope of log_ndtr. A record, because the slope of erfcx overflows.
+normal_hazard = _float(
+    "normal_hazard", vjp=_hazard_vjp, domain=(-7.0, 3.0),
+    formula=lambda m, x: math.sqrt(2 / math.pi) / m.erfcx(x * (-1 / math.sqrt(2))),
+    reference=lambda x: math.sqrt(2 / math.pi) * math.exp(-x * x / 2) / math.erfc(-x / math.sqrt(2)),
 )  # fmt: skip
 i0 = _float("i0", onnx=fits.modified(0, False), reference=_scipy("i0"), vjp=lambda m, g, _y, x: g * m.i1(x))
 i0e = _float(
@@ -149,8 +169,11 @@ gammaincc = _float(
 
 
 def _xlogy_by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
-    flat = m.logical_and(x == 0, y <= 0)
-    return m.where(flat, m.zeros_like(g), g * m.log(m.where(flat, m.cos(m.zeros_like(y)), y)))
+    return m.gate(m.xlogy(g, y), m.logical_not(m.logical_and(x == 0, y <= 0)))
+
+
+def _xlog1py_by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
+    return m.gate(m.xlog1py(g, y), m.logical_not(m.logical_and(x == 0, y <= -1)))
 
 
 xlogy = _float(
@@ -161,7 +184,7 @@ xlog1py = _float(
     "xlog1py", onnx=rules.x_log("log1p", 1), arity=2, reference=lambda x, y: x * math.log1p(y),
     domain=((-2, 2), (-0.5, 3.0)),
     vjp=(
-        lambda m, g, _y, x, y: _xlogy_by_x(m, g, None, x, y + 1),
+        _xlog1py_by_x,
         lambda m, g, _y, x, y: g * (x / (y + 1)),
     ),
 )  # fmt: skip

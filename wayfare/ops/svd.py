@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.flops import cubic
-from wayfare.op import Sample
+from wayfare.op import Sample, checks_values
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
     as_column,
@@ -15,6 +15,7 @@ from wayfare.ops._matrix import (
     check_matrix,
     diagonal_matrix,
     fail_at,
+    lapack,
     native_batch,
     numpy_dtype,
     raw_transpose,
@@ -23,6 +24,7 @@ from wayfare.ops._matrix import (
 )
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.exports import rotations
+from wayfare.signature import FLAG, takes
 from wayfare.spec import Spec
 
 
@@ -34,9 +36,10 @@ def _svd_infer(x: Spec, *, full_matrices: bool) -> tuple[Spec, Spec, Spec]:
     return Spec((*lead, rows, left), x.dtype), Spec((*lead, k), x.dtype), Spec((*lead, right, columns), x.dtype)
 
 
+@checks_values
 def _svd(x: Any, *, full_matrices: bool) -> tuple[Any, Any, Any]:
     try:
-        u, s, vh = np.linalg.svd(x, full_matrices=full_matrices)
+        u, s, vh = lapack.svd(x, full_matrices=full_matrices)
     except np.linalg.LinAlgError:
         if x.ndim < 2:
             raise
@@ -85,6 +88,7 @@ def _svd_reference(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
 
 svd = define(
     "svd",
+    signature=takes(1, full_matrices=FLAG),
     onnx=rules.NO_VECTORS,
     family="linear algebra",
     work=cubic(12),
@@ -109,9 +113,10 @@ def _svdvals_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
     return m.matmul(weighted_columns(m, u, g), vh)
 
 
+@checks_values
 def _svdvals(x: Any) -> Any:
     try:
-        return np.linalg.svd(x, compute_uv=False)
+        return lapack.svd(x, compute_uv=False)
     except np.linalg.LinAlgError:
         if x.ndim < 2:
             raise
@@ -121,6 +126,7 @@ def _svdvals(x: Any) -> Any:
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
 svdvals = define(
     "svdvals",
+    signature=takes(1),
     onnx=rotations.svdvals,
     family="linear algebra",
     work=cubic(8 / 3),

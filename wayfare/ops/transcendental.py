@@ -19,7 +19,7 @@ _INSIDE = (-0.9, 0.9)
 
 exp = _float("exp", onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
 exp2 = _float("exp2", onnx=rules.exp2, reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
-expm1 = _float("expm1", onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g + g * y)
+expm1 = _float("expm1", onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g * (y + 1))
 log = _float("log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x)
 log2 = _float(
     "log2", onnx=rules.times("Log", 1 / math.log(2)), reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y,
@@ -48,7 +48,8 @@ acos = _float("acos", onnx="Acos", reference=math.acos, domain=_INSIDE, vjp=lamb
 atan = _float("atan", onnx="Atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
 sinh = _float("sinh", onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
 cosh = _float("cosh", onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
-tanh = _float("tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g - g * (y * y))
+# Not g - g * y * y: of an infinite gradient that is NaN.
+tanh = _float("tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g * (1 - y * y))
 asinh = _float("asinh", onnx="Asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1))
 acosh = _float(
     "acosh", onnx="Acosh", reference=math.acosh, domain=(1.2, 3.0), vjp=lambda m, g, _y, x: g / m.sqrt(x * x - 1),
@@ -59,10 +60,15 @@ sigmoid = _float(
 )  # fmt: skip
 
 
-# Outside [0, 1] there is neither a value nor a slope.
+def _logit_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
+    slope = x - x * x
+    # Outside [0, 1] there is neither a value nor a slope.
+    return g / m.where(slope < 0, m.zeros_like(x) + math.nan, slope)
+
+
 logit = _float(
     "logit", formula=lambda m, x: m.log(x / (1 - x)), reference=lambda x: math.log(x) - math.log1p(-x),
-    domain=(0.1, 0.9), vjp=lambda m, g, y, x: m.where(m.isnan(y), y, g / (x - x * x)),
+    domain=(0.1, 0.9), vjp=_logit_vjp,
 )  # fmt: skip
 
 
@@ -75,7 +81,7 @@ def _sinc(m: Any, x: Any) -> Any:
 def _sinc_vjp(m: Any, g: Any, y: Any, x: Any) -> Any:
     # The slope is (cos(pi x) - sinc(x)) / x, and 0 at 0.
     safe = m.where(x == 0, m.cos(m.zeros_like(x)), x)
-    return g * m.where(x == 0, m.zeros_like(x), (m.cos(math.pi * safe) - y) / safe)
+    return m.gate(g * ((m.cos(math.pi * safe) - y) / safe), x)
 
 
 sinc = _float(

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 
 from wayfare.backend.cpu import Array
+from wayfare.backend.writes import elements_overlap
+from wayfare.errors import ShapeError
 from wayfare.op import Sample
+from wayfare.ops import _room
 from wayfare.ops._define import define, movement
 from wayfare.ops.exports import movement as rules
+from wayfare.signature import COUNT, DIM, INT, SIZES, STEP, takes
 from wayfare.spec import Shape, Spec
 
 
@@ -53,6 +57,8 @@ def window_count(length: int, size: int, step: int) -> int:
 
 
 def _unfold(x: Array, *, dim: int, size: int, step: int) -> Array:
+    if step < 1 or not 0 <= size <= x.shape[dim]:
+        raise ValueError(f"there are no windows of size {size} and step {step} in {x.shape[dim]}")
     count = window_count(x.shape[dim], size, step)
     shape = (*x.shape[:dim], count, *x.shape[dim + 1 :], size)
     strides = (*x.strides[:dim], x.strides[dim] * step, *x.strides[dim + 1 :], x.strides[dim])
@@ -63,6 +69,8 @@ def _unfold(x: Array, *, dim: int, size: int, step: int) -> Array:
 
 
 def _unfold_shape(x: Shape, *, dim: int, size: int, step: int) -> Shape:
+    if size > x[dim]:
+        raise ShapeError(f"unfold: a window of {size} is longer than dimension {dim} of shape {list(x)}")
     return (*x[:dim], window_count(x[dim], size, step), *x[dim + 1 :], size)
 
 
@@ -74,6 +82,7 @@ def _unfold_reference(x: Array, dim: int, size: int, step: int) -> Array:
 
 unfold = movement(
     "unfold",
+    attrs={"step": STEP, "size": COUNT, "dim": DIM},
     onnx=rules.unfold,
     forward=_unfold,
     shape=_unfold_shape,
@@ -91,6 +100,8 @@ unfold = movement(
 def _fold_back(g: Array, *, shape: Shape, dim: int, step: int) -> Array:
     out = np.zeros(shape, g.dtype)
     count = g.shape[dim]
+    if step < 1 or out.ndim != g.ndim - 1 or (g.size and (count - 1) * step + g.shape[-1] > shape[dim]):
+        raise ValueError("the windows do not fit the shape")
     for offset in range(g.shape[-1]):
         stretch = (slice(None),) * dim + (slice(offset, offset + (count - 1) * step + 1, step),)
         out[stretch] += g[..., offset]
@@ -109,6 +120,7 @@ def _fold_back_reference(x: Array, shape: Shape, dim: int, step: int) -> Array:
 # The adjoint of unfold: windows laid back over each other and summed.
 fold_back = movement(
     "fold_back",
+    attrs={"step": STEP, "shape": SIZES, "dim": DIM},
     onnx=rules.fold_back,
     forward=_fold_back,
     shape=lambda g, *, shape, dim, step: tuple(shape),
@@ -137,13 +149,20 @@ def _places(shape: Shape, strides: tuple[int, ...]) -> Array:
 
 
 def _as_strided(x: Array, *, size: Shape, stride: tuple[int, ...], offset: int, layout: tuple[int, ...]) -> Array:
+    if len(size) != len(stride) or len(layout) != x.ndim or min(size, default=0) < 0:
+        raise ValueError("sizes and strides do not fit")
     found = memory_of(x) if tuple(s // x.itemsize for s in x.strides) == layout else None
     if found is not None:
         flat, start = found
+        ends = [(n - 1) * s for n, s in zip(size, stride, strict=True)]
+        low, high = (start + offset + sum(kept(e, 0) for e in ends) for kept in (min, max))
+        if 0 not in size and not 0 <= low <= high < flat.size:
+            raise ValueError("it would reach beyond the memory of the tensor")
         steps = [s * x.itemsize for s in stride]
         out = np.ndarray(size, x.dtype, flat, (start + offset) * x.itemsize, steps)
-        # Reading is what it is for: a write could touch numbers that the graph knows nothing of.
-        out.flags.writeable = False
+        # Beyond the tensor's own elements it is for reading: the graph knows nothing of the numbers there.
+        inside = x.flags.c_contiguous and start <= low and high < start + x.size
+        out.flags.writeable = x.flags.writeable and inside and not elements_overlap(out)
         return out
     source, wanted = _places(x.shape, layout), _places(size, stride) + offset
     low = min(source.min(initial=0), wanted.min(initial=0))
@@ -189,6 +208,7 @@ def _as_strided_reference(x: Array, size: Shape, stride: Any, offset: int, layou
 
 as_strided = define(
     "as_strided",
+    signature=takes(1, room=_room.of_strides, stride=SIZES, offset=INT, size=SIZES, layout=SIZES),
     onnx=rules.as_strided,
     family="movement",
     forward=_as_strided,
@@ -201,6 +221,7 @@ as_strided = define(
 
 add_strided = define(
     "add_strided",
+    signature=takes(1, room=_room.of_strides, layout=SIZES, offset=INT, shape=SIZES, stride=SIZES),
     onnx=rules.add_strided,
     family="movement",
     forward=_add_strided,

@@ -102,7 +102,7 @@ class ElementwiseOptimizer(Optimizer):
                 states.append(all_states[p])
         if not params:
             return
-        if UNUSUAL and (watching := recorder()) is not None and not watching.follows:
+        if UNUSUAL and (watching := recorder()) is not None:
             record_step(self, group, params, grads, states, watching)
             return
         lists, counts = self.gathered(group, params, grads, states)

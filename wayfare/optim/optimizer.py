@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.errors import ArgumentError, ArgumentTypeError, MissingEntryError, OperationError
 from wayfare.graph.node import Handle
+from wayfare.optim.noticed import Noticed, notice
 from wayfare.optim.saved import load_state, saved_state
 from wayfare.state import UNUSUAL, recorder, watcher
 
@@ -82,6 +83,10 @@ class Optimizer:
     which `defaults` stands in. `state[p]` is what is remembered of a parameter. A subclass writes `step`.
     """
 
+    defaults: Any = Noticed()
+    state: Any = Noticed()
+    param_groups: Any = Noticed()
+
     # Does a step inside a recorded call tell the recorder what Python has to do at every replay?
     replays: bool = False
 
@@ -94,8 +99,8 @@ class Optimizer:
         if UNUSUAL and (watching := recorder()) is not None:
             watching.give_up(f"{self._name} is made inside the function, so each call has its own")
         self.defaults = defaults
-        self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
-        self.param_groups: list[Group] = []
+        self.state = defaultdict(dict)
+        self.param_groups = []
         self._before: dict[int, Callable[..., Any]] = {}
         self._after: dict[int, Callable[..., Any]] = {}
         self._in_step = False
@@ -120,17 +125,12 @@ class Optimizer:
     def _groups_of(self, params: Any) -> list[Any]:
         if isinstance(params, wf.Tensor):
             raise ArgumentTypeError(f"{self._name}: takes a list of parameters, not a tensor", fix="Give [parameter].")
-        if callable(getattr(params, "parameters", None)):
-            raise ArgumentTypeError(f"{self._name}: takes parameters, not a {type(params).__name__}",
-                                    fix="Give model.parameters().")  # fmt: skip
         if isinstance(params, dict):
             group = "params" in params  # otherwise it is likely what state_dict() gave, or tensors by name
             wanted = "groups" if group else "parameters"
             raise ArgumentTypeError(f"{self._name}: takes a list of {wanted}, not one dict",
                                     fix="Give [group]." if group else "Give model.parameters().")  # fmt: skip
-        if not isinstance(params, Iterable):
-            raise ArgumentTypeError(f"{self._name}: takes an iterable of parameters, not a {type(params).__name__}",
-                                    fix="Give model.parameters().")  # fmt: skip
+        self._check_iterable(params)
         given = params if isinstance(params, set) else list(params)
         if not given:
             raise ArgumentError(f"{self._name}: got an empty list of parameters",
@@ -141,17 +141,28 @@ class Optimizer:
             return given
         return [{"params": given}]
 
+    def _check_iterable(self, params: Any) -> None:
+        """Refuse what gives no parameters: a model, whose entries if it has any are layers, or no iterable at all."""
+        if callable(getattr(params, "parameters", None)) and not isinstance(params, wf.nn.ParameterList):
+            raise ArgumentTypeError(f"{self._name}: takes parameters, not a {type(params).__name__}",
+                                    fix="Give model.parameters().")  # fmt: skip
+        if not isinstance(params, Iterable):
+            raise ArgumentTypeError(f"{self._name}: takes an iterable of parameters, not a {type(params).__name__}",
+                                    fix="Give model.parameters().")  # fmt: skip
+
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise if an option's value makes no sense. Called with the defaults and with every group."""
 
     def add_param_group(self, param_group: Group) -> None:
         """Take over another group: {"params": tensors or (name, tensor) pairs, option: value, …}."""
+        if UNUSUAL:
+            notice(self, "param_groups")
         if not isinstance(param_group, dict):
             raise ArgumentTypeError(f"{self._name}: a parameter group is a dict, not a {type(param_group).__name__}",
                                     fix='Write {"params": […], "lr": …}.')  # fmt: skip
         if "params" not in param_group:
-            raise ArgumentError(f'{self._name}: a parameter group has no "params"',
-                                fix='Write {"params": […], "lr": …}.')  # fmt: skip
+            raise MissingEntryError(f'{self._name}: a parameter group has no "params"',
+                                    fix='Write {"params": […], "lr": …}.')  # fmt: skip
         names, params = self._taken_apart(param_group["params"])
         options = {**self.defaults, **{k: v for k, v in param_group.items() if k != "params"}}
         missing = [name for name, value in options.items() if value is required]
@@ -177,6 +188,7 @@ class Optimizer:
         if isinstance(params, set):
             raise ArgumentTypeError(f"{self._name}: a set has no order, so states could not be saved by number",
                                     fix="Give a list.")  # fmt: skip
+        self._check_iterable(params)
         given = list(params)
         named = [isinstance(entry, tuple) for entry in given]
         if not any(named):
@@ -241,11 +253,15 @@ class Optimizer:
 
         Tensors in it are the optimiser's own: copy them if it is to step on.
         """
+        if UNUSUAL:
+            notice(self, "state_dict")
         return saved_state(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict()` gave (tensors, NumPy arrays or numbers); all of it or, with an error that
         names everything that does not fit, nothing. Values are copied."""
+        if UNUSUAL:
+            notice(self, "load_state_dict")
         load_state(self, state_dict)
 
     def state_problems(self, p: Any, group: Group, state: dict[str, Any]) -> list[str]:

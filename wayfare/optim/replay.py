@@ -6,6 +6,7 @@ the learning rate, the options and the counters give the numbers of the update.
 
 from __future__ import annotations
 
+import weakref
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ class GroupStep:
         counts: list[list[Any]],
     ) -> None:  # fmt: skip
         self.reason = ""
-        self._optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer)  # who has gone takes no more steps
         self._group = group
         self._groups = tuple(optimizer.param_groups)
         self._listed = group["params"]
@@ -78,10 +79,12 @@ class GroupStep:
 
     def take(self, grads: list[Any]) -> None:
         """The step itself, while it is recorded."""
+        optimizer = self._optimizer()
+        assert optimizer is not None
         lists = [self._params, grads, *[column for _, column in self._tensors]]
         for places, (formula, numbers, _) in zip(self._places, self._made, strict=True):
             part = lists if len(self._places) == 1 else [[c[i] for i in places] for c in lists]
-            formula(*self._optimizer.formula_lists(part), **numbers)
+            formula(*optimizer.formula_lists(part), **numbers)
         self._advance()
 
     def ready(self) -> bool:
@@ -91,7 +94,9 @@ class GroupStep:
 
     def _difference(self) -> str:
         """What would make a step now another one than the recorded; "" if nothing would."""
-        optimizer, group, states = self._optimizer, self._group, self._states
+        optimizer, group, states = self._optimizer(), self._group, self._states
+        if optimizer is None:
+            return "the optimiser is gone"
         if optimizer._before or optimizer._after:
             return "the optimiser has hooks for its step"
         groups, listed, whole = optimizer.param_groups, group["params"], self._whole
@@ -143,6 +148,10 @@ class GroupStep:
                 for state in mine:
                     state[name] = value
         self._undo = undo
+
+    def left(self) -> Any:
+        """The counters."""
+        return [(name, [state[name] for state in self._states]) for _, _, after in self._made for name in after]
 
     def undo(self) -> None:
         """Put the counters back."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, MissingEntryError
 
 if TYPE_CHECKING:
     from wayfare.optim.optimizer import Optimizer
@@ -72,8 +72,9 @@ def load_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     """What `Optimizer.load_state_dict` does."""
     name = type(optimizer).__name__
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
-        raise ArgumentTypeError(f'{name}.load_state_dict: takes a dict with "state" and "param_groups"',
-                                fix="Give what state_dict() returned.")  # fmt: skip
+        kind = MissingEntryError if isinstance(state_dict, dict) else ArgumentTypeError
+        raise kind(f'{name}.load_state_dict: takes a dict with "state" and "param_groups"',
+                   fix="Give what state_dict() returned.")  # fmt: skip
     groups, problems = _loaded_groups(optimizer, state_dict["param_groups"])
     foreign = _foreign_names(optimizer, state_dict)
     if foreign:

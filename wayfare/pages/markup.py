@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["Markup", "callout", "figures", "frame", "join", "muted", "row", "sheet", "tag"]
+from wayfare.pages.parts import one_line, policy
+
+__all__ = ["Markup", "callout", "figures", "frame", "join", "muted", "row", "sheet", "standalone", "tag"]
 
 _EMPTY = {"br", "hr", "img", "meta"}
 
@@ -65,6 +67,17 @@ def muted(text: object) -> Markup:
     return tag("p", text, class_="muted")
 
 
-def frame(page: str, title: str) -> Markup:
-    """A whole page inside another, such as a notebook: neither changes how the other looks."""
-    return tag("iframe", srcdoc=page, title=title, style="width:100%;height:760px;border:0")
+def standalone(title: str, body: object, style: str = "") -> str:
+    """A page of its own that runs nothing and loads nothing."""
+    head = join([
+        tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=policy()),
+        tag("title", one_line(title)), tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("style", Markup(":root { color-scheme: light dark; } " + style)),
+    ])  # fmt: skip
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{join([body])}</body></html>\n'
+
+
+def frame(page: str, title: str, height: int = 760, scripts: bool = False) -> Markup:
+    """A whole page inside another, such as a notebook: neither changes how the other looks, or sees into it."""
+    return tag("iframe", srcdoc=page, title=one_line(title), style=f"width:100%;height:{height}px;border:0",
+               sandbox="allow-scripts" if scripts else "")  # fmt: skip

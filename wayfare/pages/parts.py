@@ -7,13 +7,28 @@ import functools
 import hashlib
 from importlib import resources
 
-__all__ = ["digest", "part"]
+__all__ = ["digest", "one_line", "part", "policy"]
 
 
 @functools.cache
 def part(package: str, name: str) -> str:
     """The text of a file of a package."""
     return (resources.files(package) / name).read_text(encoding="utf-8")
+
+
+def policy(*scripts: str, styles: str = "'unsafe-inline'") -> str:
+    """The security policy of a page: nothing from elsewhere, and no scripts but those with these digests.
+
+    Widths of bars and colours of cells stand in the elements themselves, and so styles may.
+    """
+    allowed = f" script-src {' '.join(scripts)};" if scripts else ""
+    return (f"default-src 'none';{allowed} style-src {styles}; img-src data:; font-src data:; base-uri 'none'; "
+            "form-action 'none'")  # fmt: skip
+
+
+def one_line(text: object) -> str:
+    """A title: whatever breaks lines in it is a space. A page's text may be read as something else than a page."""
+    return " ".join(str(text).split())
 
 
 def digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`wf.profile.compare`: a user's own training step run eagerly, followed and as a plan, side by side.
+"""`wf.profile.compare`: a user's own training step run eagerly and as a plan, side by side.
 
     print(wf.profile.compare(step, batches))
 """
@@ -17,10 +17,11 @@ import wayfare as wf
 from wayfare.compiled.function import Compiled
 from wayfare.compiled.module import CompiledModule
 from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.pages.markup import frame, standalone
 from wayfare.profile import three_rows
 from wayfare.profile.snapshot import Snapshot
 from wayfare.profile.tables import render
-from wayfare.profile.ways import DYNAMIC, EAGER, STATIC, TORCH, Row, Run, TorchRun, as_torch
+from wayfare.profile.ways import EAGER, STATIC, TORCH, Row, Run, TorchRun, as_torch
 from wayfare.units import bytes_text, counted, time_text
 
 __all__ = ["Comparison", "Row", "compare"]
@@ -50,7 +51,7 @@ class Comparison:
                 row.way, time_text(row.seconds), f"{row.seconds / self.rows[0].seconds:.2f}",
                 bytes_text(row.peak_bytes),
                 f"{row.kernels:.0f}" if row.way != TORCH else "",
-                str(row.retraces) if row.way in (DYNAMIC, STATIC) else "",
+                str(row.retraces) if row.way == STATIC else "",
             )  # fmt: skip
         reasons = [f"{row.way} ran as plain Python, because {reason}" for row in self.rows for reason in row.python]
         return "\n".join([render(table), *reasons])
@@ -64,7 +65,7 @@ class Comparison:
         return three_rows.html(self)
 
     def _repr_html_(self) -> str:
-        return self.html()
+        return frame(standalone(self.name, self.html()), "Comparison", 420)
 
 
 def compare(
@@ -86,8 +87,7 @@ def compare(
     if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
         raise ArgumentError(f"compare: rounds must be a whole number from 1, it is {rounds!r}")
     for_torch = _for_torch(torch_step, torch_batches, given)
-    followed, planned = wf.compile(function, replay="dynamic"), wf.compile(function)
-    ways: dict[str, Any] = {EAGER: function, DYNAMIC: followed, STATIC: planned}
+    ways: dict[str, Any] = {EAGER: function, STATIC: wf.compile(function, check=False)}
     before = Snapshot(function, given)
     try:
         runs: list[Run | TorchRun] = [Run(way, called, given, before) for way, called in ways.items()]

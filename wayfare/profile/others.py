@@ -83,7 +83,7 @@ class Others:
         """It has ended after `whole` seconds, `seconds` of them its own: (name, kind, seconds) of its parts."""
         if isinstance(what, Compiled):
             self._compiled(what, whole)
-            return [(f"{what.name} (compiled)", "compiled", seconds)]
+            return [(f"{what._name} (compiled)", "compiled", seconds)]
         if isinstance(what, Optimizer):
             return [(f"{type(what).__name__}.step", "optimiser", seconds)]
         if isinstance(what, Session):
@@ -122,7 +122,7 @@ class Others:
         before, now = self._before.pop(), _Counts(compiled)
         known = self._compiled_by_id.get(id(compiled))
         if known is None or known[0]() is not compiled:
-            known = self._compiled_by_id[id(compiled)] = (weakref.ref(compiled), CompiledCost(compiled.name))
+            known = self._compiled_by_id[id(compiled)] = (weakref.ref(compiled), CompiledCost(compiled._name))
             self.compiled.append(known[1])
         cost = known[1]
         cost.calls += 1
@@ -141,8 +141,8 @@ class _Counts:
     __slots__ = ("kernels", "plain", "products", "reason", "recorded")
 
     def __init__(self, compiled: Compiled) -> None:
-        self.recorded = compiled.recorded + compiled._dynamic.recorded
-        self.plain = sum(compiled.plain.values())
+        self.recorded = compiled._recorded
+        self.plain = sum(compiled._plain().values())
         self.kernels, self.products = COUNTERS.kernels_run, COUNTERS.products_run
         # Why a call was recorded again last.
-        self.reason = compiled.retraces[-1] if compiled.retraces else None
+        self.reason = compiled._retraces[-1] if compiled._retraces else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from wayfare.pages.charts import bar, curves
-from wayfare.pages.markup import Markup, join, muted, row, sheet, tag
+from wayfare.pages.markup import Markup, join, muted, row, sheet, standalone, tag
 from wayfare.pages.parts import part
 from wayfare.profile import tables
 from wayfare.profile.costs import Cost
@@ -25,13 +25,8 @@ _TITLES = {"op": "By op", "line": "By line", "module": "By module", "kernel": "C
 
 def whole(p: Profile) -> str:
     """A page of its own."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Profile</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<style>:root { color-scheme: light dark; } body { margin: 0 auto; max-width: 1200px; padding: 1.5em; "
-        "background: light-dark(#ffffff, #16191f); } "
-        f"</style></head>\n<body>{piece(p)}</body></html>\n"
-    )
+    return standalone("Profile", piece(p), "body { margin: 0 auto; max-width: 1200px; padding: 1.5em; background: "
+                      "light-dark(#ffffff, #16191f); }")  # fmt: skip
 
 
 def piece(p: Profile) -> Markup:

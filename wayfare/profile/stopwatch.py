@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from wayfare.backend.pool import Block, owns_memory
+from wayfare.backend.pool import Lease, owns_memory
 from wayfare.backend.writes import owner_of
 from wayfare.graph.node import Node
 from wayfare.nn import Module
@@ -193,7 +193,7 @@ class Stopwatch(Watcher):
         for t in outputs:
             array = t._array
             base = array.base
-            if base is not None and base.__class__ is not Block:
+            if base is not None and not isinstance(base, Lease):
                 if op.view:
                     continue
                 array = owner_of(array)

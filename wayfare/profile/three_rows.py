@@ -12,13 +12,13 @@ from rich.table import Table
 
 from wayfare.pages.markup import Markup, join, tag
 from wayfare.profile.tables import render
-from wayfare.profile.ways import DYNAMIC, EAGER, STATIC, TORCH, Row
+from wayfare.profile.ways import EAGER, STATIC, TORCH, Row
 from wayfare.units import bytes_text, counted, time_text
 
 if TYPE_CHECKING:
     from wayfare.profile.comparison import Comparison
 
-_ORDER = (STATIC, DYNAMIC, EAGER, TORCH)
+_ORDER = (STATIC, EAGER, TORCH)
 
 
 def cells(found: Comparison) -> list[tuple[str, list[list[str]]]]:
@@ -48,7 +48,7 @@ def _flexibility(row: Row, shapes: int) -> list[str]:
     seen = f"{counted(shapes, 'shape')} of arguments"
     if row.way in (EAGER, TORCH):
         return [seen, "Python runs every call", "nothing recorded"]
-    lines = [seen, "Python runs every call" if row.way == DYNAMIC else "Python runs when recording"]
+    lines = [seen, "Python runs when recording"]
     lines.append(f"{row.recorded} recorded, {row.retraces} after the warm-up")
     if row.decisions:
         lines.append(f"{counted(row.decisions, 'line')} decide{'s' * (row.decisions == 1)} by values: "

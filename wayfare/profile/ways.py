@@ -23,7 +23,7 @@ from wayfare.profile.snapshot import Snapshot
 # A round lasts at least this long, so that the clock does not matter.
 _ROUND_SECONDS = 0.02
 _WARM_UP = 3
-EAGER, DYNAMIC, STATIC, TORCH = "eager", "dynamic", "static plan", "PyTorch"
+EAGER, STATIC, TORCH = "eager", "compiled", "PyTorch"
 
 
 @dataclass
@@ -132,7 +132,8 @@ class Run:
 
 def counted_paths(told: dict[str, Any]) -> tuple[int, int]:
     """(lines that decide by a value, ways from the beginning to the end) in what `explain` tells of a function."""
-    trees = [tree for kind in told.get("kinds", ()) for variant in kind["variants"] for tree in variant["trees"]]
+    trees = [tree for kind in told.get("kinds", ()) for variant in kind["variants"]
+             for tree in (variant["tree"],) if tree is not None]  # fmt: skip
     decisions, paths = set(), 0
     while trees:
         tree = trees.pop()

@@ -25,7 +25,7 @@ from wayfare.tensor import wrap
 from wayfare.version import __version__
 
 _KEY, _WRITER = "wayfare.program", "wayfare.version"
-# No value of a program may take more bytes than this, unless the caller says so.
+# The values of a call may take no more bytes than this, unless the caller says so.
 _LIMIT = 1 << 32
 # Its loops may turn so often in one call.
 _TURNS = 1 << 24
@@ -46,7 +46,12 @@ def export(
 
     def prove() -> tuple[Encoding, str]:
         encoding, text = _encoded(traced, function)
-        _compare(_decoded(text, encoding.arrays, repr(name), _LIMIT, _TURNS, compiled=False), traced)
+        try:
+            loaded = _decoded(text, encoding.arrays, repr(name), _LIMIT, _TURNS, compiled=False)
+        except Bad as why:
+            raise ExportError(f"export: a program cannot hold what the function does: {why}",
+                              fix="Give its functions arguments of the types that they name.") from None  # fmt: skip
+        _compare(loaded, traced)
         return encoding, text
 
     encoding, text = traced.proved(prove)
@@ -92,7 +97,8 @@ def load_program(
 ) -> LoadedProgram:
     """Read a file of `wf.export`. Nothing in it is code: it names ops of Wayfare's registry, and all is checked.
 
-    `limit` bounds the bytes of any one value that the program makes; a file that would make larger ones is refused.
+    Each op is checked again before it runs, with the sizes that are really there. `limit` bounds the bytes that the
+    values of a call hold at a time, with what an op needs on its way; a file that would make more is refused.
     `turns` bounds how often the loops of the program turn in one call, all together: a file may describe one that never
     ends.
     """
@@ -106,15 +112,16 @@ def load_program(
     if _KEY not in texts or not isinstance(tensors, dict):
         raise FileFormatError(f"load_program: {where} holds tensors and no program",
                               fix="Read it with wf.load, or make a program with wf.export.")  # fmt: skip
-    return _decoded(texts[_KEY], {key: t.numpy() for key, t in tensors.items()}, where, limit, turns, compiled)
+    try:
+        return _decoded(texts[_KEY], {key: t.numpy() for key, t in tensors.items()}, where, limit, turns, compiled)
+    except Bad as why:
+        raise refused(where, why) from None
 
 
 def _decoded(text: str, arrays: dict[str, Array], where: str, limit: int, turns: int, compiled: bool) -> LoadedProgram:
     document = strict_json(text, f"the graph of {where}")
     try:
         found = Decoding(document, arrays, limit)
-    except Bad as why:
-        raise refused(where, why) from None
     except RecursionError:
-        raise refused(where, "its graph is nested too deeply") from None
+        raise Bad("its graph is nested too deeply") from None
     return LoadedProgram(found.program, found.function, found.size_names, limit, turns, compiled)

@@ -13,13 +13,15 @@ import numpy as np
 
 from wayfare.errors import ArgumentError, WayfareError
 from wayfare.onnx.export import export as export_model
+from wayfare.op import no_memory
 from wayfare.program.bundle import export as export_program
 from wayfare.program.inspect_command import program_text
 from wayfare.site import current_site
-from wayfare.spec import OF_NUMPY
+from wayfare.spec import OF_NUMPY, bool_
 from wayfare.tensor import Tensor, wrap
 
-_INPUT = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\](?:<(?P<below>\d+))?")
+_INPUT = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<sizes>[^\]]*)\](?:<(?P<below>\d+))?", re.ASCII)
+_MOST_DIMENSIONS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the file and print the report; returns the exit status."""
-    sys.path.insert(0, os.getcwd())
+    before = list(sys.path)
     started = f" ({current_site()})"
     try:
+        sys.path.insert(0, _working_folder())
+        if options.inputs and options.examples:
+            raise ArgumentError("export: --input and --examples both say what the function is called with",
+                                fix="Give one of them.")  # fmt: skip
         function = find(options.target)
         names: list[str] | None = None
         axes: dict[str, dict[int, str]] = {}
@@ -67,8 +73,16 @@ def run(options: argparse.Namespace) -> int:
         print(f"wayfare export: {str(error).replace(started, '').removeprefix('export: ')}", file=sys.stderr)
         return 1
     finally:
-        sys.path.pop(0)
+        sys.path[:] = before
     return 0
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        raise ArgumentError("export: the working directory is not there any more",
+                            fix="Change to one that is.") from None  # fmt: skip
 
 
 def find(target: str) -> Any:
@@ -76,6 +90,9 @@ def find(target: str) -> Any:
     module, _, path = target.partition(":")
     if not module or not path:
         raise ArgumentError(f"export: {target!r} is not of the form module:function")
+    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
+        raise ArgumentError(f"export: {module!r} is no name of a module",
+                            fix="Write it as in an import, without a folder and without .py: mymodel:net.")  # fmt: skip
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -98,11 +115,13 @@ def read_inputs(specs: list[str]) -> tuple[list[str], dict[str, dict[int, str]],
         if found is None:
             raise ArgumentError(f"export: cannot read the input {spec!r}", fix="Write it like x=float32[batch=2,10].")
         name = found["name"]
+        if name in axes:
+            raise ArgumentError(f"export: the input {name!r} is given twice")
         sizes: list[int] = []
         axes[name] = {}
         for axis, part in enumerate(filter(None, found["sizes"].split(","))):
             label, _, number = part.rpartition("=")
-            if not number.isdigit():
+            if not number.isdecimal():
                 raise ArgumentError(f"export: {part!r} is no size in {spec!r}", fix="Write 10, or batch=2.")
             sizes.append(int(number))
             if label:
@@ -116,6 +135,16 @@ def _drawn(rng: Any, dtype_name: str, sizes: list[int], below: str | None) -> Te
     dtype = next((d for d in OF_NUMPY.values() if d.name == dtype_name), None)
     if dtype is None:
         raise ArgumentError(f"export: there is no dtype {dtype_name!r}", fix="Use float32, int64, bool, ….")
-    if dtype.is_floating_point:
-        return wrap(rng.normal(size=sizes).astype(dtype.numpy))
-    return wrap(rng.integers(0, int(below) if below else 2, size=sizes).astype(dtype.numpy))
+    if below and dtype.is_floating_point:
+        raise ArgumentError(f"export: {dtype_name} is drawn without a bound", fix=f"Leave <{below:.20} out.")
+    most = 2 if dtype is bool_ else 1 if dtype.is_floating_point else int(np.iinfo(dtype.numpy).max) + 1
+    bound = int(below) if below else 2
+    if below and not 1 <= bound <= most:
+        raise ArgumentError(f"export: the bound of {dtype_name} must be from 1 to {most}, it is {below:.30}")
+    if len(sizes) > _MOST_DIMENSIONS:
+        raise ArgumentError(f"export: a tensor has at most {_MOST_DIMENSIONS} dimensions, not {len(sizes)}")
+    try:
+        drawn = rng.normal(size=sizes) if dtype.is_floating_point else rng.integers(0, bound, size=sizes)
+        return wrap(drawn.astype(dtype.numpy))
+    except (MemoryError, ValueError, OverflowError):  # more elements than can be counted are too many, too
+        raise no_memory("export", sizes, dtype.numpy) from None

@@ -9,8 +9,9 @@ from wayfare.compiled.structure import put_together
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from wayfare.fusion.sizes import Dim
 from wayfare.onnx.program import Program, Var
-from wayfare.program.run import Runner, opaque
+from wayfare.program.run import MOST_RECORDED, Runner, opaque
 from wayfare.tensor import Tensor, wrap
+from wayfare.units import plain
 
 # Kinds of calls that are remembered as fitting.
 _KINDS = 64
@@ -34,7 +35,8 @@ class LoadedProgram:
         constants = {id(var): wrap(var.array) for var in found if var.array is not None}
         self._weights = {var.name: constants[id(var)] for var in found}
         # The results one after the other, without compiling.
-        self._results = opaque(Runner(program, constants, limit, turns))
+        runner = Runner(program, constants, limit, turns)
+        self._results = opaque(runner)
         results, structure, weights = self._results, program.structure, list(constants.values())
 
         def call(*tensors: Tensor) -> Any:
@@ -43,6 +45,9 @@ class LoadedProgram:
 
         call.__name__ = call.__qualname__ = function
         self._run: Any = wf.compile(call) if compiled else call
+        self._plain, self._runner = call, runner
+        # A loop may turn without end: only when a call has shown how often it does is the next one recorded.
+        self._unknown = compiled and any(node.kind == "loop" for node in program.block.walk())
         # Shapes and dtypes of arguments that were found to fit: looking costs more than a small model takes.
         self._fitting: set[tuple[Any, ...]] = set()
 
@@ -50,7 +55,7 @@ class LoadedProgram:
         """Run it."""
         if not named and all([t.__class__ is Tensor for t in args]):
             kind = tuple([(t._array.shape, t._array.dtype) for t in args])
-            if kind in self._fitting:
+            if kind in self._fitting and not self._unknown:
                 return self._run(*args)
         tensors = self._arguments(args, named)
         sizes: dict[Any, tuple[int, str]] = {}
@@ -59,7 +64,11 @@ class LoadedProgram:
         if len(self._fitting) >= _KINDS:
             self._fitting.clear()
         self._fitting.add(tuple([(t._array.shape, t._array.dtype) for t in tensors]))
-        return self._run(*tensors)
+        if not self._unknown:
+            return self._run(*tensors)
+        made = self._plain(*tensors)
+        self._unknown = self._runner.most_turns > MOST_RECORDED
+        return made
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its constants by their names in the file: the weights of the model."""
@@ -85,7 +94,8 @@ class LoadedProgram:
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
-        return f"<program {self.name}({given}) → {', '.join(self.output_names)}: {sum(self.ops.values())} steps>"
+        made = ", ".join(self.output_names)
+        return plain(f"<program {self.name}({given}) → {made}: {sum(self.ops.values())} steps>")
 
     def _shown(self, var: Var) -> str:
         names = {("symbol", i): name for i, name in enumerate(self._size_names)}

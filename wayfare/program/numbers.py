@@ -18,7 +18,7 @@ DTYPE_NAMES = {dtype.name: dtype for dtype in DTYPES}
 # Operators of formulas, with the number of their operands.
 _OPERANDS = {"+": 2, "-": 2, "*": 2, "/": 2, "//": 2, "%": 2, "**": 2, "neg": 1, "abs": 1, "floor": 1, "ceil": 1,
              "trunc": 1}  # fmt: skip
-_LARGEST = 2**62
+LARGEST = 2**62
 _DEEPEST = 24
 # How many steps a recurrence may have.
 MOST_STEPS = 1 << 24
@@ -169,7 +169,7 @@ class Numbers:
         return (name, *[self._checked(part, depth + 1) for part in parts])
 
     def _bounded(self, n: Any) -> Any:
-        if isinstance(n, int) and abs(n) > _LARGEST:
+        if isinstance(n, int) and abs(n) > LARGEST:
             raise Bad(f"a number has {len(str(abs(n))) if abs(n) < 10**100 else 'too many'} digits")
         return n
 

@@ -102,7 +102,10 @@ def _check_path(path: Any) -> None:
         raise ArgumentTypeError(f"report: path must be a file's path, not {type(path).__name__}")
     if os.path.isdir(path):
         raise FileAccessError(f"report: {os.fspath(path)!r} is a folder, not a file", fix="Give the path of a file.")
-    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        folder = os.path.dirname(os.path.realpath(path))
+    except OSError:  # the working directory is gone
+        folder = os.path.dirname(path) or os.curdir
     if not os.path.isdir(folder):
         raise MissingFileError(f"report: the folder {folder!r} does not exist",
                                fix="Make it first with os.makedirs(folder, exist_ok=True).")  # fmt: skip

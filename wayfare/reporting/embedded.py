@@ -33,7 +33,8 @@ def graph_section(material: Material) -> Section:
     section.body = join([
         muted("One step as it was recorded: pan and zoom, open and close modules, click a node for its values and its "
               "line; the slider and the arrow keys step forward and then backward through the run."),
-        tag("div", tag("iframe", srcdoc=viewer, title="The graph of one step", loading="lazy"),
+        tag("div", tag("iframe", srcdoc=viewer, title="The graph of one step", loading="lazy",
+                       sandbox="allow-scripts"),
             tag("button", "Full screen", type="button", class_="full"), class_="viewer"),
     ])  # fmt: skip
     section.scripts = re.findall(r"script-src ('sha256-[A-Za-z0-9+/=]+')", viewer.partition("<style")[0])

@@ -90,7 +90,7 @@ class Report:
         return f"Report({cut(self.title, 40)!r}, {present} of {len(self.sections)} sections)"
 
     def _repr_html_(self) -> str:
-        return frame(self.html(), "Wayfare report")
+        return frame(self.html(), "Wayfare report", scripts=True)
 
 
 def _made(make: Callable[[Material], Section], material: Material) -> Section:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wayfare.pages.markup import Markup, figures, join, tag
-from wayfare.pages.parts import digest, part
+from wayfare.pages.parts import digest, one_line, part, policy
 from wayfare.reporting.section import Section
 
 __all__ = ["whole_page"]
@@ -32,13 +32,12 @@ def whole_page(
     script = part(_HERE, "report.js")
     # What a page inside this one runs, both must allow.
     allowed = [inner for section in sections for inner in section.scripts]
-    policy = ("default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; "
-              f"form-action 'none'; script-src {' '.join([digest(script), *allowed])}")  # fmt: skip
+    allows = policy(digest(script), *allowed)
     head = join([
-        tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=allows),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title), tag("style", Markup(part(_HERE, "report.css"))),
+        tag("title", one_line(title)), tag("style", Markup(part(_HERE, "report.css"))),
     ])  # fmt: skip
     whole = f"<head>{head}</head>\n<body>{body}<script>{script}</script></body>"
     return f'<!doctype html>\n<html lang="en">\n{whole}\n</html>\n'

@@ -5,10 +5,8 @@
 
   // The page and the viewer inside it share one light.
   const shine = () => {
-    for (const frame of frames) {
-      const inner = frame.contentDocument && frame.contentDocument.documentElement;
-      if (inner && root.dataset.theme) inner.dataset.theme = root.dataset.theme;
-    }
+    // The viewer is a page apart that this one cannot see into: it is told.
+    if (root.dataset.theme) for (const frame of frames) frame.contentWindow.postMessage({ theme: root.dataset.theme }, "*");
   };
   for (const frame of frames) frame.addEventListener("load", shine);
   document.getElementById("theme").addEventListener("click", () => {

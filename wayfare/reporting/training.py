@@ -131,9 +131,14 @@ def gradient_observations(flow: dict[str, list[float]]) -> list[Observation]:
                                      f"smaller than that of {largest}: it hardly learns."))  # fmt: skip
     if not found and living:
         low, high = min(living.values()), max(living.values())
-        found.append(Observation("flowing", f"Gradients reach all {len(living)} parameters; their norms lie between "
-                                 f"{low:.2g} and {high:.2g}.", good=True))  # fmt: skip
+        found.append(Observation("flowing", f"Gradients reach {_all(len(living))}; "
+                                 f"{'its norm is' if len(living) == 1 else 'their norms lie between'} "
+                                 f"{low:.2g}{'' if len(living) == 1 else f' and {high:.2g}'}.", good=True))  # fmt: skip
     return found
+
+
+def _all(count: int) -> str:
+    return "the one parameter" if count == 1 else f"all {count} parameters"
 
 
 def _few(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Static versus dynamic: the same step run in every way there is."""
+"""Eager versus compiled: the same step run in every way there is."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ __all__ = ["ways_section"]
 
 def ways_section(material: Material) -> Section:
     """The section."""
-    section = Section("ways", "Static versus dynamic")
+    section = Section("ways", "Eager versus compiled")
     found = material.comparison
     if found is None:
         section.missing = ("Give comparison=wf.profile.compare(step, batches), or comparison=True with a batch and a "
                            "loss (the step then runs some dozens of times).")  # fmt: skip
         return section
     section.body = join([
-        muted(f"The same step ({found.name}, {counted(found.batches, 'batch')}) as a static plan, as a dynamic graph "
-              "whose kernels are kept, and eagerly: the time of an iteration, its memory, and what each way was seen "
-              "to do."),
+        muted(f"The same step ({found.name}, {counted(found.batches, 'batch')}) eagerly and compiled: "
+              "the time of an iteration, its memory, and what each way was seen to do."),
         tag("div", Markup(found.html()), class_="scroll"),
     ])  # fmt: skip
     section.lines = [", ".join(f"{row.way} {time_text(row.seconds)}" for row in found.rows) + " an iteration"]

@@ -109,7 +109,7 @@ class History:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write JSON lines: one record a line."""
         target = Path(path)
-        target.write_text("".join(map(as_line, self.records)), encoding="utf-8")
+        replace_text(str(target), map(as_line, self.records))
         return target
 
     def to_tensorboard(self, folder: str | os.PathLike[str]) -> Path:

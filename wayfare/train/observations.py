@@ -1,4 +1,4 @@
-"""What the numbers of a run say in words: still falling, a plateau, overfitting, diverging. Computed, never guessed."""
+"""What the numbers of a run say in words: falling, no better, a plateau, overfitting, diverging. Never guessed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = ["Observation", "epoch_notes", "observe"]
 FEWEST = 3  # epochs from which on a trend can be told from chance
 TREND = 0.01  # a change of this share of the level over the last epochs is a trend
 OVERFIT = 0.02  # the validation loss has risen by this share above its best
+PATIENCE = 2  # epochs without a better one that are no chance any more
 SPIKE = 0.25  # a loss that rises by this share from one epoch to the next
 GAP = 0.1  # a score in training that is so much higher than in validation
 
@@ -85,17 +86,29 @@ def _trend(loss: list[float], held_out: list[float]) -> list[Observation]:
     # With data held out, what counts is whether the loss there still falls.
     watched, which = (held_out, "validation") if finite else (loss, "training")
     change = _recent_change(watched, window)
-    if change < -TREND:
+    best = watched.index(min(watched))
+    since = len(watched) - 1 - best
+    # What has not improved for some epochs does not fall, whatever a line through the last ones says: after a jump it
+    # only comes back. One epoch that is no better is chance.
+    stands = since >= PATIENCE
+    if change < -TREND and not stands:
         return [Observation("falling", f"Still falling: the {which} loss changed by {change:+.1%} {span}, so more "
                             "epochs may help.", good=True)]  # fmt: skip
-    fallen = watched[0] - min(watched)
-    if fallen <= TREND * abs(watched[0]):
+    if stands and watched[-1] - watched[best] > TREND * _scale(watched[best], watched):
+        return [Observation("worse", f"The {which} loss has not improved since epoch {best + 1}: it was "
+                            f"{watched[best]:.4g} then and is {watched[-1]:.4g} now, {counted(since, 'epoch')} later. "
+                            "Lower the learning rate, or keep the weights of that epoch: wf.train.KeepBest or "
+                            "EarlyStopping.")]  # fmt: skip
+    if watched[0] - watched[best] <= TREND * abs(watched[0]):
         return [Observation("stuck", f"The {which} loss has hardly moved since the first epoch ({watched[0]:.4g} to "
                             f"{watched[-1]:.4g}): try another learning rate, and overfit=1 to see whether the model "
                             "can learn one batch.")]  # fmt: skip
-    found = [Observation("plateau", f"A plateau: the {which} loss changed by {change:+.1%} {span}; it has come down "
-                         f"from {watched[0]:.4g} to {watched[-1]:.4g}.", good=True)]  # fmt: skip
-    if which == "validation" and share < -TREND:
+    how = (f"has not improved since epoch {best + 1} ({watched[best]:.4g})" if stands else
+           f"changed by {change:+.1%} {span}")  # fmt: skip
+    down = (f"it has come down from {watched[0]:.4g} to {watched[-1]:.4g}" if watched[-1] < watched[0] else
+            f"it was {watched[0]:.4g} in the first epoch and {watched[best]:.4g} in epoch {best + 1}")  # fmt: skip
+    found = [Observation("plateau", f"A plateau: the {which} loss {how}; {down}.", good=True)]
+    if which == "validation" and share < -TREND and stands:
         found.append(Observation("apart", f"The training loss still falls ({share:+.1%} {span}) while the validation "
                                  "loss does not: more epochs will rather fit noise."))  # fmt: skip
     return found
@@ -105,9 +118,8 @@ def _overfitting(loss: list[float], held_out: list[float]) -> list[Observation]:
     """Is the validation loss rising while the training loss falls?"""
     best = held_out.index(min(held_out))
     after = len(held_out) - 1 - best
-    # Two epochs after the best, so that one unlucky epoch is not taken for a turn.
     risen = held_out[-1] - held_out[best]
-    if after < 2 or risen <= OVERFIT * abs(held_out[best]) or loss[-1] >= loss[best]:
+    if after < PATIENCE or risen <= OVERFIT * abs(held_out[best]) or loss[-1] >= loss[best]:
         return []
     if _mean(held_out[best + 1 :]) <= held_out[best] + OVERFIT / 2 * abs(held_out[best]):
         return []
@@ -144,8 +156,13 @@ def _recent_change(values: list[float], window: int) -> float:
     middle, level = (len(recent) - 1) / 2, _mean(recent)
     below = sum((at - middle) ** 2 for at in range(len(recent)))
     slope = sum((at - middle) * (value - level) for at, value in enumerate(recent)) / below
-    scale = max(abs(level), 1e-3 * max(map(abs, values)))  # a loss that has come down to nothing has no level
+    scale = _scale(level, values)
     return slope * (len(recent) - 1) / scale if scale else 0.0
+
+
+def _scale(level: float, values: list[float]) -> float:
+    """What a change is measured by: the level, if the loss has not come down to nothing."""
+    return max(abs(level), 1e-3 * max(map(abs, values)))
 
 
 def epoch_notes(records: Records) -> list[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import stat
 import sys
 import tempfile
 import webbrowser
 from pathlib import Path
 from typing import Any
 
-from wayfare.errors import ArgumentError, FileAccessError, FileFormatError, MissingFileError, WayfareError
+from wayfare.errors import ArgumentError, FileAccessError, FileFormatError, WayfareError
+from wayfare.io.documents import read_beginning, read_document
 from wayfare.io.replace import replace_text
-from wayfare.run_document import FORMAT
+from wayfare.run_check import problem_of
+from wayfare.units import plain
 from wayfare.view.page import page
 
 # A page of this viewer says so near its beginning.
@@ -36,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         return 1
     # In a terminal without a desktop no browser opens, and the path is what there is to use.
     opened = not options.no_browser and webbrowser.open(place.as_uri())
-    print(f"{'Opened' if opened else 'The page is'} {place}")
+    print(f"{'Opened' if opened else 'The page is'} {plain(str(place))}")
     return 0
 
 
@@ -44,7 +46,7 @@ def page_of(path: Path) -> Path:
     """The page to open for a file: itself, or one made from the document in it."""
     kind = path.suffix.lower()
     if kind in (".html", ".htm"):
-        if _MARK not in _read(path, _BEGINNING):
+        if _MARK not in read_beginning(os.fspath(path), _BEGINNING, "view"):
             fix = f"Make one with run.save({path.name!r})."
             raise FileFormatError(f"{str(path)!r} is no page of a run", fix=fix)
         return path.resolve()
@@ -53,31 +55,32 @@ def page_of(path: Path) -> Path:
     raise ArgumentError(f"{str(path)!r} is neither .html nor .json", fix="Give a file that run.save(...) wrote.")
 
 
-def _read(path: Path, count: int = -1) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(count)
-    except FileNotFoundError:
-        raise MissingFileError(f"there is no file {str(path)!r}") from None
-    except OSError as error:
-        raise FileAccessError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-
-
 def _document(path: Path) -> dict[str, Any]:
     fix = f"Give a file that run.save({path.name!r}) wrote."
     try:
-        document = json.loads(_read(path))
-    except (ValueError, RecursionError):
-        raise FileFormatError(f"{str(path)!r} is not JSON, or only a part of it", fix=fix) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FileFormatError(f"{str(path)!r} holds no run", fix=fix)
-    return document
+        document = read_document(os.fspath(path), "view")
+    except FileFormatError as error:
+        raise FileFormatError(error.sentence, fix=fix) from None
+    problem = problem_of(document)
+    if problem:
+        raise FileFormatError(f"{str(path)!r} {problem}", fix=fix)
+    return document  # type: ignore[no-any-return]
+
+
+def _may_write(place: Path) -> bool:
+    """Is nothing there, or a page of this viewer? Whatever else it is, a link above all, somebody else made."""
+    try:
+        return stat.S_ISREG(place.lstat().st_mode) and _MARK in read_beginning(os.fspath(place), _BEGINNING, "view")
+    except FileNotFoundError:
+        return True
+    except WayfareError:
+        return False
 
 
 def _write(path: Path, text: str) -> Path:
     """Next to the document; where something else is there, or the folder is not for writing, in a temporary one."""
     beside = path.resolve().with_suffix(".html")
-    if not beside.exists() or _MARK in _read(beside, _BEGINNING):
+    if _may_write(beside):
         try:
             replace_text(os.fspath(beside), [text])
             return beside

@@ -58,7 +58,14 @@ class App {
 
   theme() {
     const wanted = storedChoice("wayfare-theme");
-    if (wanted === "dark" || wanted === "light") document.documentElement.dataset.theme = wanted;
+    const choose = (theme) => {
+      if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+    };
+    choose(wanted);
+    // A page around this one says which light it has; that is all it can say.
+    addEventListener("message", (event) => {
+      if (event.source === window.parent && event.data) choose(event.data.theme);
+    });
   }
 
   switchTheme() {

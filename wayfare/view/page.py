@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wayfare.errors import ArgumentError, ArgumentTypeError
-from wayfare.pages.parts import digest, part
+from wayfare.pages.parts import digest, one_line, part
 from wayfare.run_document import FORMAT
 
 _HERE = "wayfare.view"
@@ -55,7 +55,7 @@ def page(document: Mapping[str, Any], title: str | None = None) -> str:
         document = {**document, "title": title}
     style, script = part(_HERE, "viewer.css"), _script()
     fields = {
-        "title": html.escape(str(document.get("title") or "A run")),
+        "title": html.escape(one_line(document.get("title") or "A run")),
         "style": style,
         "script": script,
         "style_digest": digest(style),

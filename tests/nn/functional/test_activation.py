@@ -120,7 +120,7 @@ def test_in_place_forms_write_and_keep_the_gradient(write):
 
 
 def test_a_leaf_is_not_activated_in_place():
-    with pytest.raises(InPlaceError, match="relu_: a leaf that requires a gradient"):
+    with pytest.raises(InPlaceError, match="relu_: a leaf variable that requires grad"):
         F.relu(wf.ones(1, requires_grad=True), inplace=True)
 
 

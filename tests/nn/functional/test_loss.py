@@ -209,6 +209,41 @@ class TestCTC:
         assert F.ctc_loss(logs, target, [2], [2]).item() == INF
         assert F.ctc_loss(logs, target, [2], [2], zero_infinity=True).item() == 0
 
+    @pytest.mark.parametrize(("labels", "want"), [(0, 0.0), (1, INF), (2, INF)])
+    @pytest.mark.parametrize("zero_infinity", [False, True])
+    def test_without_a_step_only_the_empty_target_is_said(self, labels, want, zero_infinity):
+        logs = F.log_softmax(scores(4, 2, 3), 2).detach().requires_grad_()
+        target = wf.tensor([[1, 2], [2, 1]])
+        loss = F.ctc_loss(logs, target, [0, 4], [labels, 1], reduction="none", zero_infinity=zero_infinity)
+        alone = F.ctc_loss(logs[:, 1:], target[1:], [4], [1], reduction="none")
+        assert loss.tolist() == [0.0 if zero_infinity else want, alone.item()]
+        loss.sum().backward()
+        got, logs.grad = logs.grad, None
+        alone.backward()
+        np.testing.assert_array_equal(got.numpy(), logs.grad.numpy())
+        assert not got[:, 0].any()
+
+    @pytest.mark.parametrize("shape", [(0, 1, 3), (3, 0, 3), (3, 1, 0)])
+    def test_nothing_at_all_is_refused(self, shape):
+        with pytest.raises(OperationError, match="ctc_loss: log-probabilities .* are empty"):
+            F.ctc_loss(wf.zeros(shape), wf.zeros(shape[1], 1).long(), [0] * shape[1], [0] * shape[1])
+
+    @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+    @pytest.mark.parametrize("times", [[0, 4], [4, 0], [0, 0]])
+    @pytest.mark.parametrize("sizes", [[0, 2], [2, 0], [1, 1], [0, 0]])
+    def test_lengths_of_zero_as_pytorch(self, times, sizes, reduction):
+        torch = pytest.importorskip("torch")
+        given = F.log_softmax(scores(4, 2, 3), 2).detach().numpy()
+        found = []
+        for m in (torch, wf):
+            logs = m.tensor(given).requires_grad_()
+            lengths = m.tensor([[1, 2], [2, 1]]), m.tensor(times), m.tensor(sizes)
+            loss = m.nn.functional.ctc_loss(logs, *lengths, reduction=reduction)
+            loss.sum().backward()
+            found.append((loss.detach().numpy(), logs.grad.numpy()))
+        for want, got in zip(*found, strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-6)
+
     def test_gradient_through_softmax(self):
         x = scores(4, 2, 3)
         target = wf.tensor([[1, 2], [2, 0]])

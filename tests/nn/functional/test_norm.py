@@ -176,3 +176,8 @@ def test_a_normalized_shape_is_a_tuple(norm, shape):
 def test_softmax_names_what_is_no_tensor(name):
     with pytest.raises(TypeError, match=f"{name}: expected a tensor, not list"):
         getattr(F, name)([1.0, 2.0], dim=0)
+
+
+def test_instance_norm_names_statistics_of_another_size():
+    with pytest.raises(ShapeError, match="instance_norm: .* has 3 channels .*, but running_var is for 2"):
+        F.instance_norm(wf.ones(4, 3, 2), wf.zeros(3), wf.ones(2))

@@ -27,6 +27,57 @@ def test_nan_wins_in_max_pool():
     assert np.isnan(out[0, 0, 0]) and out[0, 0, 1] == 3
 
 
+POOLS = {
+    "1d": lambda F, x: F.max_pool1d(x.flatten(2), 3, 2, 1, return_indices=True),
+    "1d with gaps": lambda F, x: F.max_pool1d(x.flatten(2), 3, 1, 1, 2, return_indices=True),
+    "1d up": lambda F, x: F.max_pool1d(x.flatten(2), 3, 2, 1, 1, True, True),
+    "2d": lambda F, x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "2d with gaps": lambda F, x: F.max_pool2d(x, 2, 1, 1, 2, return_indices=True),
+    "3d": lambda F, x: F.max_pool3d(x.unsqueeze(2), 2, 2, 1, return_indices=True),
+    "adaptive 1d": lambda F, x: F.adaptive_max_pool1d(x.flatten(2), 3, return_indices=True),
+    "adaptive 2d": lambda F, x: F.adaptive_max_pool2d(x, (3, 2), return_indices=True),
+    "adaptive 3d": lambda F, x: F.adaptive_max_pool3d(x.unsqueeze(2), (1, 2, 3), return_indices=True),
+    "fractional 2d": lambda F, x: F.fractional_max_pool2d(
+        x, 2, 3, return_indices=True, _random_samples=x.new_full((*x.shape[:2], 2), 0.6)),
+    "fractional 3d": lambda F, x: F.fractional_max_pool3d(
+        x.unsqueeze(3).expand(*x.shape[:3], 5, 4), 2, (3, 3, 2), return_indices=True,
+        _random_samples=x.new_full((*x.shape[:2], 3), 0.3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("planes", [1, 60])  # by NumPy, and by native code
+@pytest.mark.parametrize("lowest", [-np.inf, np.nan, -1.0])
+@pytest.mark.parametrize("kind", POOLS)
+def test_nothing_but_the_lowest_number_as_pytorch(kind, lowest, planes):
+    torch = pytest.importorskip("torch")
+    given = np.full((1, planes, 5, 4), lowest)
+    found = []
+    for m in (torch, wf):
+        x = m.tensor(given, requires_grad=True)
+        values, places = POOLS[kind](m.nn.functional, x)
+        (values * m.arange(1.0, values.numel() + 1).reshape(values.shape)).sum().backward()
+        found.append((values.detach().numpy(), x.grad.numpy(), places.numpy()))
+    for want, got in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("planes", [1, 300])
+def test_a_window_that_jumps_over_the_input_has_no_largest_and_no_gradient(planes):
+    x = wf.ones(1, planes, 4, 2, requires_grad=True)
+    values, places = F.max_pool2d(x, 2, 1, 1, 3, return_indices=True)
+    assert (values == -np.inf).all() and (places == -1).all() and values.shape == (1, planes, 3, 1)
+    values.sum().backward()
+    assert not x.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_the_padding_is_never_the_largest(dtype):
+    lowest = -np.inf if dtype is np.float64 else np.iinfo(dtype).min
+    x = wrap(np.full((1, 1, 3), lowest, dtype))
+    values, places = F.max_pool1d(x, 3, stride=1, padding=1, return_indices=True)
+    assert values.tolist() == [[[lowest] * 3]] and places.tolist() == [[[0, 0, 1]]]
+
+
 def test_ceil_mode_drops_a_window_that_begins_behind_the_edge():
     x = tensor(np.arange(5.0)[None, None])
     assert F.max_pool1d(x, 2, ceil_mode=True).tolist() == [[[1, 3, 4]]]

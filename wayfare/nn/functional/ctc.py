@@ -46,6 +46,9 @@ def ctc_loss(
     if log_probs.ndim != 3:
         raise ShapeError(f"ctc_loss: needs log-probabilities [time, batch, class], this is {log_probs.spec}")
     steps, batch, classes = log_probs.shape
+    if 0 in log_probs.shape:
+        raise OperationError(f"ctc_loss: log-probabilities {log_probs.spec} are empty",
+                             fix="There must be a step, a sequence and a class; lengths may be 0.")  # fmt: skip
     if not 0 <= blank < classes:
         raise OperationError(f"ctc_loss: blank={blank} is not one of {classes} classes")
     times = _lengths("input", input_lengths, batch, steps)
@@ -107,7 +110,8 @@ def _with_blanks_anywhere(given: Tensor, sizes: Tensor, blank: int, classes: int
         labels = apply(REGISTRY["pad"], (labels,), {"amounts": ((0, 1),), "value": blank})
         labels = apply(REGISTRY["index"], (labels, (starts + places).clamp(max=longest)), {"dims": (0,)})
     labels = where(places < sizes.unsqueeze(1), labels, blank)
-    labels = apply(REGISTRY["checked_classes"], (labels,), {"op": "ctc_loss", "classes": classes, "ignore_index": 0})
+    attrs = {"op": "ctc_loss", "classes": classes, "ignore_index": 0, "error": OperationError}
+    labels = apply(REGISTRY["checked_classes"], (labels,), attrs)
     rows = apply(REGISTRY["stack"], (labels * 0 + blank, labels), {"dim": 2}).reshape(batch, 2 * longest)
     return apply(REGISTRY["pad"], (rows,), {"amounts": ((0, 0), (0, 1)), "value": blank})  # type: ignore[no-any-return]
 
@@ -121,7 +125,10 @@ def _forward(log_probs: Tensor, labels: Tensor, inside: Tensor, sizes: Tensor, b
     shifted = REGISTRY["shifted"]
     # A label may follow another directly unless they are equal; otherwise a blank must stand between them.
     may_skip = (labels != blank) & (labels != apply(shifted, (labels,), {"dim": 1, "by": 2, "fill": blank}))
-    reached = where(wrap(np.arange(width)) < 2, emitted.select(0, 0), impossible)
+    places = wrap(np.arange(width))
+    # Without a single step nothing is said: that is sure of a target without labels, and impossible for any other.
+    silent = where(places < 1, as_dtype_of(0.0, log_probs.dtype), impossible)
+    reached = where(inside.select(0, 0), where(places < 2, emitted.select(0, 0), impossible), silent)
     for t in range(1, steps):
         before = apply(shifted, (reached,), {"dim": 1, "by": 1, "fill": impossible})
         earlier = apply(shifted, (reached,), {"dim": 1, "by": 2, "fill": impossible})

@@ -37,11 +37,18 @@ def _fractional(
     places = m.fractional_places(samples, sizes=sizes, counts=counts, kernel=kernel)
     flat = m.reshape(x, shape=(*x.shape[:2], math.prod(sizes)))
     windows = m.gather(flat.detach(), m.reshape(places, shape=(*x.shape[:2], math.prod(places.shape[2:]))), dim=2)
-    number = m.argmax(m.reshape(windows, shape=places.shape), dim=(3,), keepdim=True)
+    number = _first_largest(m.reshape(windows, shape=places.shape))
     best = m.reshape(m.gather(places, number, dim=3), shape=places.shape[:3])
     out = m.gather(flat, best, dim=2)
     shape = (*x.shape[:2], *counts)
     return tuple(without_batch(m.reshape(t, shape=shape), added) for t in (out, best))  # type: ignore[return-value]
+
+
+def _first_largest(windows: Tensor) -> Tensor:
+    """Where the largest along the last dimension is, which stays: of equals the first, of NaNs the last."""
+    nan = m.isnan(windows)
+    last = windows.shape[3] - 1 - m.argmax(m.flip(nan, dims=(3,)), dim=(3,), keepdim=True)
+    return m.where(m.any(nan, dim=(3,), keepdim=True), last, m.argmax(windows, dim=(3,), keepdim=True))  # type: ignore[no-any-return]
 
 
 def _counts(op: str, rank: int, sizes: tuple[int, ...], output_size: Any, output_ratio: Any) -> tuple[int, ...]:

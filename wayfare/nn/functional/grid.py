@@ -161,6 +161,22 @@ def _by_cubics(flat: Tensor, at: Sequence[Tensor], sizes: tuple[int, ...], paddi
     return total  # type: ignore[no-any-return]
 
 
+def _positions(count: int, align_corners: bool, kind: Any) -> Any:
+    """Where the pixels of a side lie, from -1 to 1, to the last bit as in PyTorch.
+
+    A map that leaves the image as it is puts every point right on a pixel, and there the gradient of `grid_sample` is
+    that of the one side or the other: rounding decides. So the steps are rounded once, from both ends.
+    """
+    if count == 1:
+        return np.zeros(1, kind)
+    step = kind(2) / kind(count - 1)
+    wide = np.longdouble if kind is np.float64 else np.float64
+    at = np.arange(count)
+    from_left, from_right = -1 + wide(step) * at, 1 - wide(step) * (count - 1 - at)
+    steps = np.where(at < count // 2, from_left, from_right).astype(kind)
+    return steps if align_corners else steps * kind(count - 1) / kind(count)
+
+
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
     """The grid that `grid_sample` needs to map an image of `size` (N, C, *sizes) by the matrices `theta`
     (N, dimensions, dimensions + 1)."""
@@ -169,10 +185,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
         raise ShapeError(f"affine_grid: matrices {theta.spec} do not fit a size of {list(size)}")
     if min(size) < 1:
         raise OperationError(f"affine_grid: sizes must be positive, they are {list(size)}")
-    axes = []
-    for count in sizes:
-        steps = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)
-        axes.append(steps if align_corners else steps * (count - 1) / count)
+    axes = [_positions(count, bool(align_corners), theta.dtype.numpy.type) for count in sizes]
     mesh = np.meshgrid(*axes, indexing="ij")[::-1]
     base = np.stack([*mesh, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
     turned = m.permute(theta, dims=(0, 2, 1))

@@ -15,7 +15,7 @@ from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.nn.one_call import one_call_function
 from wayfare.op import REGISTRY
 from wayfare.spec import int64
-from wayfare.state import runs_here
+from wayfare.state import may_look
 from wayfare.tensor import Tensor
 
 __all__ = [
@@ -269,9 +269,9 @@ def _weighted_logistic_loss(
 
 def _check_probabilities(name: str, input: Tensor) -> None:
     """A score outside [0, 1] has no logarithm here; where another executor runs ops there is nothing to look at."""
-    if not runs_here():
+    if not may_look(input):
         return
-    array = input._array
+    array = input._read(name)
     if array.size and not (array.min() >= 0 and array.max() <= 1):
         raise OperationError(f"{name}: probabilities must lie in [0, 1], these reach from {array.min():g} to "
                              f"{array.max():g}", fix="Use binary_cross_entropy_with_logits for scores, or apply "

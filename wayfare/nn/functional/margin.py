@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, IndexRangeError, OperationError, ShapeError
-from wayfare.functions._along import check_tensor
+from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.functions._along import check_floating, check_tensor
 from wayfare.functions._public import as_dtype_of
 from wayfare.functions.elementwise import where
 from wayfare.functions.reduce import mean, sum
@@ -32,6 +32,8 @@ def soft_margin_loss(
     reduction = read_reduction("soft_margin_loss", reduction, size_average, reduce)
     check_tensor("soft_margin_loss", input)
     check_tensor("soft_margin_loss", target)
+    if not target.dtype.is_floating_point:
+        check_floating("soft_margin_loss", input)
     return _soft_margin_loss(input, target, reduction)  # type: ignore[no-any-return]
 
 
@@ -161,11 +163,9 @@ def multi_margin_loss(
 
 def _checked(name: str, target: Tensor, classes: int) -> Tensor:
     """The target, once it is sure that all of it are classes."""
-    attrs = {"op": name, "classes": classes, "ignore_index": 0}
-    try:
-        return apply(REGISTRY["checked_classes"], (target,), attrs)  # type: ignore[no-any-return]
-    except IndexRangeError as error:  # PyTorch's is a RuntimeError here
-        raise OperationError(error.sentence, fix=error.fix) from None
+    # PyTorch's is a RuntimeError here.
+    attrs = {"op": name, "classes": classes, "ignore_index": 0, "error": OperationError}
+    return apply(REGISTRY["checked_classes"], (target,), attrs)  # type: ignore[no-any-return]
 
 
 def _one_hot(index: Tensor, rows: Tensor) -> Tensor:
@@ -209,6 +209,7 @@ def multilabel_soft_margin_loss(
     reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
     check_tensor("multilabel_soft_margin_loss", input)
     check_tensor("multilabel_soft_margin_loss", target)
+    check_floating("multilabel_soft_margin_loss", input)
     return _multilabel_soft_margin_loss(input, as_dtype_of(target, input.dtype), weight, reduction)  # type: ignore[no-any-return]
 
 

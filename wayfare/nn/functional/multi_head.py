@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from wayfare.eager import apply
-from wayfare.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.errors import DTypeError, RequirementError, ShapeError
 from wayfare.functions._along import check_tensor
 from wayfare.functions._public import as_dtype_of
 from wayfare.functions.creation import zeros
@@ -123,7 +123,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor, features: int, head
         raise ShapeError(f"{_OP}: query {query.spec}, key {key.spec} and value {value.spec} must all be {shape}, "
                          "or all [L, E]")  # fmt: skip
     if query.shape[-1] != features:
-        raise ShapeError(f"{_OP}: the query {query.spec} has {query.shape[-1]} features, not {features}")
+        raise RequirementError(f"{_OP}: the query {query.spec} has {query.shape[-1]} features, not {features}")
     if key.shape[:-1] != value.shape[:-1]:
         raise ShapeError(f"{_OP}: key {key.spec} and value {value.spec} must have the same batch and positions")
     at = 0 if batch_first else 1
@@ -131,7 +131,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor, features: int, head
         raise ShapeError(f"{_OP}: query {query.spec} and key {key.spec} have different batches",
                          fix=f"With batch_first={batch_first} they are {shape}.")  # fmt: skip
     if heads <= 0 or features % heads:
-        raise ArgumentError(f"{_OP}: {features} features cannot be shared among {heads} heads")
+        raise RequirementError(f"{_OP}: {features} features cannot be shared among {heads} heads")
 
 
 # -- projections --------------------------------------------------------------------------------------------------

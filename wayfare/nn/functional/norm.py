@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.autograd.modes import no_grad
-from wayfare.backend.writes import note_write
+from wayfare.backend.writes import check_memory, note_write
 from wayfare.eager import apply, apply1
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.functions._along import check_floating, check_tensor
@@ -134,12 +134,20 @@ def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
     return input
 
 
+def _check_tracked(op: str, **running: Tensor | None) -> None:
+    """All running statistics can be written, before one of them is."""
+    if runs_here():
+        for name, t in running.items():
+            if t is not None:
+                check_memory(t._array, op, f"{name} {t.spec}")
+
+
 def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float = 1.0) -> None:
     """A running statistic moves towards the new value, outside the graph."""
     if not runs_here():
         with no_grad():
             moved = as_dtype_of(new.detach().reshape(-1), running.dtype)
-            running.mul_(1 - momentum).add_(moved * (momentum * factor))
+            running.copy_(running * (1 - momentum) + moved * (momentum * factor))
         return
     array = running._array
     array *= 1 - momentum
@@ -152,6 +160,7 @@ def count_batch(batches: Tensor) -> int | Tensor:
     if not runs_here():
         return as_dtype_of(batches.add_(1), float64)
     array = batches._array
+    check_memory(array, "batch_norm", f"num_batches_tracked {batches.spec}")
     array += 1
     note_write(array)
     return int(array)
@@ -185,6 +194,7 @@ def batch_norm(
     if count == 1:
         raise ArgumentError(f"batch_norm: more than one value per channel is needed in training, this is {input.spec}",
                             fix="Give a larger batch, or use .eval().")  # fmt: skip
+    _check_tracked("batch_norm", running_mean=running_mean, running_var=running_var)
     x = _wide(input, weight, bias, running_mean, running_var)
     dim = (0, *range(2, input.ndim))
     scales = (None if t is None else _per_channel(x, t) for t in (weight, bias))
@@ -226,7 +236,9 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Mean 0 and variance 1 for each channel of each example, then `* weight + bias`."""
-    _check_channels("instance_norm", input, weight=weight, bias=bias)
+    _check_channels(
+        "instance_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
+    )
     x = _wide(input, weight, bias)
     if not use_input_stats:
         if running_mean is None or running_var is None:
@@ -235,6 +247,7 @@ def instance_norm(
     count = input.shape.numel() // max(input.shape[0] * input.shape[1], 1)
     if count == 1:
         raise ArgumentError(f"instance_norm: more than one value per channel is needed, this is {input.spec}")
+    _check_tracked("instance_norm", running_mean=running_mean, running_var=running_var)
     dim = tuple(range(2, input.ndim))
     scales = (None if t is None else _per_channel(x, t) for t in (weight, bias))
     out, mean, variance = _normalized(x, dim, eps, *scales)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, OperationError, ShapeError
 from wayfare.functions._along import check_tensor
-from wayfare.functions._new import flat_ints
+from wayfare.functions._new import fitting, flat_ints
 from wayfare.functions.join import cat
 from wayfare.functions.rearrange import flip
 from wayfare.functions.shape import expanded
@@ -41,7 +41,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     for number, (left, right) in enumerate(pairs):
         out = _EDGES[mode](out, input.ndim - 1 - number, left, right)
     # Where nothing was added it is the input itself or a view of it, but it must not share its memory.
-    return out.clone() if out is input or out._view is not None else out
+    return out.clone() if out is input or out._is_view() else out
 
 
 def _constant(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> Tensor:
@@ -49,7 +49,9 @@ def _constant(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> 
     for dim, (size, (left, right)) in enumerate(zip(input.shape, amounts, strict=True)):
         if size + left + right < 0 or size < max(0, -left) + max(0, -right):
             raise OperationError(f"pad: {left} and {right} cut too much from dimension {dim} of {input.spec}")
-    number = bool(value) if input.dtype.rank == 0 else int(value) if input.dtype.rank == 1 else float(value)
+    number = bool(value) if input.dtype.rank == 0 else float(value)
+    if input.dtype.rank == 1:
+        number = fitting("pad", value, input.dtype)
     return apply(REGISTRY["pad"], (input,), {"amounts": amounts, "value": number})  # type: ignore[no-any-return]
 
 

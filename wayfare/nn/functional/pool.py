@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from wayfare.eager import apply, tensor_ops
-from wayfare.errors import ArgumentError, OperationError, ShapeError
+from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.functions._along import check_floating
 from wayfare.functions._public import as_dtype_of
 from wayfare.functions.elementwise import where
 from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
 from wayfare.op import REGISTRY
 from wayfare.ops.pool import adaptive_bounds
+from wayfare.spec import bool_, float16, float32
 from wayfare.state import exporter
 from wayfare.tensor import Tensor, wrap
 
@@ -72,14 +74,18 @@ def _avg_pool(
     if divisor_override == 0:
         raise OperationError(f"{op}: divisor_override must not be zero")
     x, added = with_batch(op, input, rank)
+    if x.dtype is bool_:
+        raise DTypeError(f"{op}: bools have no average, this is {input.spec}", fix="Convert it with .float() first.")
     counts = _counts(op, x, kernel, steps, around, (1,) * rank, ceil_mode)
     attrs = {"kernel": kernel, "stride": steps, "padding": around, "counts": counts}
+    if x.dtype is float16:  # the sum of a window may not fit, though the mean does
+        x = as_dtype_of(x, float32)
     total = apply(_OPS["pool_sum"], (x,), attrs)
     divisor: Any = divisor_override
     if divisor is None:
         divisor = _divisors(x, kernel, steps, around, counts, count_include_pad)
     if x.dtype.is_floating_point:
-        return without_batch(total / divisor, added)
+        return without_batch(as_dtype_of(total / divisor, input.dtype), added)
     return without_batch(tensor_ops.floor_divide(total, divisor), added)
 
 
@@ -258,7 +264,7 @@ def _cells(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor,
 def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
     """One dimension divided into `count` cells as evenly as can be, and the mean of each."""
     size = x.shape[dim]
-    if exporter() is not None:
+    if count and exporter() is not None:
         return _mean_of_cells_of_any_size(x, dim, count)
     if count and size % count == 0:
         split = tensor_ops.reshape(x, shape=(*x.shape[:dim], count, size // count, *x.shape[dim + 1 :]))
@@ -289,6 +295,7 @@ def _mean_of_cells_of_any_size(x: Tensor, dim: int, count: int) -> Tensor:
 
 def _adaptive_avg(op: str, rank: int, input: Tensor, output_size: Any) -> Tensor:
     x, added, counts = _cells(op, rank, input, output_size)
+    check_floating(op, input)
     if set(counts) == {1}:
         return without_batch(tensor_ops.mean(x, dim=tuple(range(2, 2 + rank)), keepdim=True), added)
     wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,)

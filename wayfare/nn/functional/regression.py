@@ -191,6 +191,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """The negative log likelihood of `target` under normal distributions of mean `input` and variance `var`."""
     reduction = read_reduction("gaussian_nll_loss", reduction)
+    check_tensor("gaussian_nll_loss", input)
+    check_floating("gaussian_nll_loss", input)
     if isinstance(var, Tensor):
         _check_variance_shape(input, var)
         if var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):

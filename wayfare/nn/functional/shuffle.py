@@ -47,7 +47,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 def _own(out: Tensor) -> Tensor:
     """Where nothing moves the result is a view, but it must not share the input's memory."""
-    return out if out._view is None else out.clone()
+    return out.clone() if out._is_view() else out
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:

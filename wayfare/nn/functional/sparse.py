@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from wayfare.backend.writes import note_write
+from wayfare.backend.writes import check_memory, note_write
 from wayfare.eager import apply
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
 from wayfare.functions._public import as_dtype_of
@@ -16,7 +16,7 @@ from wayfare.functions.scatter import scatter_reduce
 from wayfare.op import REGISTRY
 from wayfare.ops.advanced import check_rows
 from wayfare.spec import int64
-from wayfare.state import recorder, runs_here
+from wayfare.state import about_to_change, may_look, recorder, runs_here
 from wayfare.tensor import Tensor, wrap
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
@@ -64,7 +64,9 @@ def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_t
     watching = recorder()
     if watching is not None:
         watching.give_up(f"{op}: max_norm writes to the table; scale the whole table once and leave max_norm out")
+    about_to_change(weight, f"{op} with max_norm writes to the table that all examples see")
     table = weight._read("max_norm")
+    check_memory(table, f"{op} with max_norm", f"the table {weight.spec}")
     places = np.unique(index._read("max_norm"))
     check_rows(op, places, table.shape[0], OperationError if op == "embedding_bag" else IndexRangeError)
     norms = np.linalg.norm(table[places], norm_type, axis=1)
@@ -89,18 +91,22 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> Tensor:
     """The sum, mean or max of rows of `weight` over bags of numbers: the rows of `input` if it has two dimensions, or
-    the pieces that begin at `offsets` if it has one. An empty bag gives zeros; `padding_idx` counts for nothing."""
+    the pieces that begin at `offsets` if it has one. An empty bag gives zeros; `padding_idx` counts for nothing. With
+    `scale_grad_by_freq` the gradient of a row is divided by how often its number occurs."""
     if isinstance(weight, Tensor) and weight.dtype.rank == 1 and isinstance(input, Tensor) and input.dtype.rank == 2:
         input, weight = weight, input  # PyTorch still takes the two in the order of its first versions.
     index = as_index("embedding_bag", input)
     if mode not in ("sum", "mean", "max"):
         raise ArgumentError(f"embedding_bag: mode must be 'sum', 'mean' or 'max', not {mode!r}")
+    if mode == "max" and scale_grad_by_freq:
+        raise ArgumentError("embedding_bag: scale_grad_by_freq does not go with mode='max'",
+                            fix="Use mode='sum' or 'mean', or leave it out.")  # fmt: skip
     if per_sample_weights is not None:
         _check_weights(index, weight, per_sample_weights, mode)
     bounds = None if index.ndim == 2 and offsets is None else _bounds(index, offsets, include_last_offset)
-    if runs_here():
+    if may_look(index):
         # Elsewhere (in a recording, under vmap) the ops look for themselves.
-        check_rows("embedding_bag", index._array, weight.shape[0], OperationError)
+        check_rows("embedding_bag", index._read("embedding_bag"), weight.shape[0], OperationError)
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
     padding, counted = _padding("embedding_bag", padding_idx, weight), None
@@ -195,8 +201,8 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     size = index.shape[0]
     if include_last_offset and starts.shape[0] == 0:
         raise OperationError("embedding_bag: with include_last_offset there must be at least one offset")
-    if runs_here():
-        given = starts._array
+    if may_look(starts):
+        given = starts._read("embedding_bag")
         begins = given[0] == 0 if given.size else size == 0
         if not begins or (given[1:] < given[:-1]).any() or (given.size and given[-1] > size):
             raise OperationError(f"embedding_bag: offsets must begin with 0, ascend, and not exceed {size}, "

@@ -134,6 +134,15 @@ def median(b: Any, x: Any, *, dim: int, ignore_nan: bool, keepdim: bool) -> Any:
     return _picked(b, x, b.node("GatherElements", order, middle, axis=dim), dim, keepdim)
 
 
+def median_of_all(b: Any, x: Any, *, dim: tuple[int, ...], keepdim: bool, ignore_nan: bool) -> Any:
+    """The elements of all dims in one row, then as along one."""
+    others = tuple(d for d in range(x.ndim) if d not in dim)
+    rows = b.ops.permute(x, dims=(*others, *dim)) if x.ndim > 1 else x
+    rows = b.ops.reshape(rows, shape=(*(x.shape[d] for d in others), math.prod(x.shape[d] for d in dim)))
+    value = median(b, rows, dim=len(others), ignore_nan=ignore_nan, keepdim=False)[0]
+    return b.node("Unsqueeze", value, dim) if keepdim and dim else value
+
+
 def mode(b: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
     """Every number against every other: the smallest of those with the most equals, at the last of its places."""
     equal = b.node("Equal", b.node("Unsqueeze", x, [dim]), b.node("Unsqueeze", x, [dim + 1]))

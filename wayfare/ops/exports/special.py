@@ -91,7 +91,7 @@ def lgamma(b: Any, x: Any) -> Any:
     series = r * (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * (1 / 1680 - q * (1 / 1188 - q * (691 / 360360))))))
     made = (z - 0.5) * b.ops.log(z) - z + _LOG_ROOT_TWO_PI + series - b.ops.log(product)
     mirrored = math.log(math.pi) - b.ops.log(abs(b.ops.sin(_off_integers(b, x)))) - made
-    return b.ops.where(abs(x) == math.inf, x, b.ops.where(negative, mirrored, made))
+    return b.ops.where(abs(x) == math.inf, abs(x), b.ops.where(negative, mirrored, made))
 
 
 @_in_double

@@ -9,10 +9,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.errors import ArgumentError, ArgumentTypeError, MissingEntryError
 from wayfare.optim.lr_scheduler.replay import replayed
+from wayfare.optim.noticed import notice
 from wayfare.optim.optimizer import Optimizer
-from wayfare.state import recorder
+from wayfare.state import UNUSUAL, recorder
 
 __all__ = ["LRScheduler"]
 
@@ -120,6 +121,11 @@ class LRScheduler:
         if "step" in cls.__dict__:
             cls.step = replayed(cls.__dict__["step"])  # type: ignore[method-assign]
 
+    def __getattribute__(self, name: str) -> Any:
+        if UNUSUAL and name not in ("step", "__class__"):
+            notice(self, name)
+        return object.__getattribute__(self, name)
+
     # True while `step` asks for the rates, and while the constructor makes the first step.
     _get_lr_called_within_step: bool = False
     _is_initial: bool = False
@@ -137,9 +143,9 @@ class LRScheduler:
             if last_epoch == -1:
                 group.setdefault("initial_lr", number(group["lr"]))
             elif "initial_lr" not in group:
-                raise ArgumentError(f"{name}: with last_epoch={last_epoch} it goes on from an earlier run, but "
-                                    f"param_groups[{position}] has no 'initial_lr'",
-                                    fix="Load the optimizer's state first, or leave last_epoch out.")  # fmt: skip
+                raise MissingEntryError(f"{name}: with last_epoch={last_epoch} it goes on from an earlier run, but "
+                                        f"param_groups[{position}] has no 'initial_lr'",
+                                        fix="Load the optimizer's state first, or leave last_epoch out.")  # fmt: skip
         self.optimizer = optimizer
         self.base_lrs = [number(group["initial_lr"]) for group in optimizer.param_groups]
         self.last_epoch = last_epoch

@@ -98,8 +98,10 @@ class StepLR(_FactorLR):
     """The rate times `gamma` every `step_size` epochs."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
-        check_positive_int("StepLR", "step_size", step_size)
-        self.step_size = step_size
+        # 1.0 is in a known tutorial.
+        whole = int(step_size) if isinstance(step_size, float) and step_size % 1 == 0 else step_size
+        check_positive_int("StepLR", "step_size", whole)
+        self.step_size = whole
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 

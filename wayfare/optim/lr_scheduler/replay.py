@@ -58,6 +58,10 @@ class SchedulerStep:
         self._step(self._scheduler, *self._args, **self._options)
         return []
 
+    def left(self) -> Any:
+        """The attributes of the scheduler, and the options of the groups."""
+        return [_kept(holder) for holder in _holders(self._scheduler)]
+
     def undo(self) -> None:
         """Put the scheduler and the options of the groups back."""
         for holder, before in self._before:

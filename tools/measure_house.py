@@ -1,0 +1,101 @@
+"""Measure the architecture: what of it can be counted, beside what it is to become.
+
+    python tools/measure_house.py
+
+Everything is read from the source, but for the names of the ops, which come from the registry.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "wayfare"
+
+# Questions about who runs the code that asks.
+QUESTION = re.compile(r"\b(?:recorder|batcher|exporter|runs_here|recorder_around)\(\)")
+# Where such questions may be asked: the ways of running themselves.
+EXECUTORS = ("state.py", "batched/", "compiled/", "onnx/", "autograd/vmap.py", "core/mode.py", "batch/", "compile/",
+             "export/")  # fmt: skip
+# Instructions of LLVM's language in the text of a module.
+INSTRUCTION = re.compile(r"getelementptr|fmul|= load |phi i64|icmp ")
+# A dict with so many keys that are all names of ops is a table of facts that belong on the records.
+TABLE = 3
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """(path inside the package, text) of each module."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
+
+
+def code_lines(text: str) -> int:
+    """Lines that hold more than a comment or a docstring."""
+    strings = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            strings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - strings)
+
+
+def tables(tree: ast.AST, ops: set[str]) -> int:
+    """Dicts and sets whose keys are names of ops."""
+    found = 0
+    for node in ast.walk(tree):
+        keys = node.keys if isinstance(node, ast.Dict) else node.elts if isinstance(node, ast.Set) else []
+        names = [key.value if isinstance(key, ast.Constant) else None for key in keys]
+        found += len(names) >= TABLE and all(name in ops for name in names)
+    return found
+
+
+def calls_of(tree: ast.AST, names: set[str]) -> int:
+    """Calls of builtins with these names."""
+    return sum(isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+               for node in ast.walk(tree))  # fmt: skip
+
+
+def measured() -> list[tuple[str, int, str]]:
+    """(what, how many, how many there should be)"""
+    sys.path.insert(0, str(ROOT))
+    from tests.test_layers import LAYERS
+    from wayfare.op import REGISTRY, Op
+
+    ops = set(REGISTRY)
+    trees = {name: ast.parse(text) for name, text in sources()}
+    questions = {name: len(QUESTION.findall(text)) for name, text in sources() if not name.startswith(EXECUTORS)}
+    away = {name: tables(tree, ops) for name, tree in trees.items() if not name.startswith("ops/")}
+    texts = {name: calls_of(tree, {"exec", "eval"}) for name, tree in trees.items()}
+    stand_ins = [node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+                 if any(isinstance(base, ast.Name) and base.id == "Tensor" for base in node.bases)
+                 and node.name not in ("Parameter", "Buffer")]  # fmt: skip
+    counts = [name for name, text in sources() if re.search(r"getrefcount\(|import getrefcount", text)]
+    hand_written = [name for name, text in sources() if INSTRUCTION.search(text)]
+    return [
+        ("modules flat in wayfare/", sum("/" not in name for name in trees) - 2, "<= 5 (besides __init__, __main__)"),
+        ("layers", len(LAYERS), "<= 20"),
+        ("stand-in tensors: " + ", ".join(sorted(stand_ins)), len(stand_ins), "<= 2"),
+        ("questions who runs the code, outside executors", sum(questions.values()), "0"),
+        ("files with such questions", sum(map(bool, questions.values())), "0"),
+        ("tables keyed by names of ops, away from the records", sum(away.values()), "0"),
+        ("fields of Op", len(Op.__slots__ if hasattr(Op, "__slots__") else Op.__dataclass_fields__), "facts only"),
+        ("texts handed to exec or eval", sum(texts.values()), "<= 2"),
+        ("files that count references: " + ", ".join(counts), len(counts), "0"),
+        ("files with hand-written LLVM IR", len(hand_written), "<= 8"),
+        ("lines of code, without comments and docstrings", sum(code_lines(text) for _, text in sources()), "<= 60,000"),
+    ]
+
+
+if __name__ == "__main__":
+    for what, count, wanted in measured():
+        print(f"{count:>7,}  {wanted:<34} {what}")

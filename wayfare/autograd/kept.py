@@ -1,0 +1,110 @@
+"""What a node keeps for its gradient: handed out, checked for writes since, made again once it is freed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.backend.writes import latest_write, version, version_at, written_after
+from wayfare.eager import Packed, with_history
+from wayfare.errors import GraphError, InPlaceError
+from wayfare.graph.node import Node
+from wayfare.graph.walk import split_edge
+from wayfare.op import DROP, SPEC, VALUE
+from wayfare.spec import Spec
+
+_ndarray = np.ndarray
+
+
+def unpack(node: Node, create: bool) -> tuple[Any, ...]:
+    """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
+    if node.kept is None:
+        return _made_again(node)
+    if latest_write[0] > node.number:
+        check_versions(node)
+    through = None if node.extras is None else node.extras.unpack
+    if not create and through is None:
+        return node.kept
+    values: list[Any] = []
+    for position, value in enumerate(node.kept):
+        if value.__class__ is Packed:
+            assert through is not None
+            value = through(value.value)._array
+        if create and value.__class__ is _ndarray:
+            edge = node if position == 0 else node.edges[position - 1]
+            value = with_history(value, edge)
+        elif create and position == 0 and value.__class__ is tuple and node.outs is not None:
+            value = tuple(None if v is None else with_history(v, (node, i)) for i, v in enumerate(value))
+        values.append(value)
+    return tuple(values)
+
+
+def check_versions(node: Node) -> None:
+    """Refuse to compute a gradient from what was written in place since it was kept."""
+    for array in kept_arrays(node):
+        if written_after(array, node.number):
+            now, then = version(array), version_at(array, node.number)
+            raise written_since(node.op.name, node.site, now, then)
+
+
+def kept_arrays(node: Node) -> list[Any]:
+    """The arrays that a node keeps, as far as a write could reach them."""
+    found: list[Any] = []
+    for kept in node.kept or ():
+        for array in kept if kept.__class__ is tuple else (kept,):
+            if array.__class__ is Packed:
+                array = array.source()
+            if array.__class__ is _ndarray:
+                found.append(array)
+    return found
+
+
+# What to do about a graph that was freed: the two ways to come to it need different remedies.
+FREED = ("If a result of an earlier step is used again, such as the hidden state of an RNN, cut it off with .detach(); "
+         "to go through the graph a second time, call the first backward with retain_graph=True.")  # fmt: skip
+
+
+def written_since(name: str, site: Any, now: int, then: int) -> InPlaceError:
+    """The error of a node whose kept tensor is not what it was."""
+    return InPlaceError(
+        f"{name} on line {site} kept a tensor for its gradient that was modified by an in-place operation since: it is "
+        f"at version {now}, expected version {then}",
+        fix="Write to a .clone(), or use the form of the op without the underscore.",
+    )
+
+
+def _made_again(node: Node) -> tuple[Any, ...]:
+    """What a node kept before an earlier pass freed it, if that was shapes and dtypes only; else an error."""
+    of_output: int = VALUE
+    of_inputs: tuple[int, ...] = ()
+    if node.op.family != "custom":
+        of_output, of_inputs = node.op.keeps(tuple(edge is not None for edge in node.edges))
+    if VALUE not in (of_output, *of_inputs) and (of_output == DROP or node.outs is None):
+        pairs = list(zip(of_inputs, node.edges, strict=True))
+        if all(how == DROP or edge is not None for how, edge in pairs):
+            output = node.specs[0] if of_output == SPEC else None
+            return (output, *[_spec_of_edge(edge) if how == SPEC else None for how, edge in pairs])
+    raise used_up(node.name(), node.site)
+
+
+def used_up(name: str, site: Any) -> GraphError:
+    """The error of a node that is gone through a second time."""
+    return GraphError(
+        f"backward: {name} (line {site}) was already used and what it kept is freed",
+        fix=FREED,
+    )
+
+
+def is_made_again(node: Node) -> bool:
+    """Can a node be gone through when what it kept is freed?"""
+    try:
+        _made_again(node)
+    except GraphError:
+        return False
+    return True
+
+
+def _spec_of_edge(edge: Any) -> Spec:
+    target, number = split_edge(edge)
+    return target.specs[number] if isinstance(target, Node) else target.spec

@@ -1,0 +1,44 @@
+"""How a large matrix product is cut into parts for several threads: a grid over the rows and columns of its result."""
+
+from __future__ import annotations
+
+# Multiplications below which one product is not worth a second thread.
+SMALL = 1 << 21
+# Multiplications of a part (a millisecond or two) for which it is worth having more parts than threads: a thread
+# that comes late, or has to let another program go first, then takes fewer of them.
+_PART = 1 << 26
+_MOST = 4
+# Parts begin at whole registers.
+_ROWS, _COLUMNS = 16, 32
+
+
+def worth_cutting(rows: int, inner: int, columns: int, threads: int) -> bool:
+    """Is a product worth several threads, and can it be cut?"""
+    return threads > 1 and rows * inner * columns >= SMALL and (rows >= 2 * _ROWS or columns >= 2 * _COLUMNS)
+
+
+def parts_of(rows: int, inner: int, columns: int, threads: int) -> list[tuple[slice, slice]]:
+    """Rows and columns of each part, about equal."""
+    wanted = threads * max(1, min(_MOST, rows * inner * columns // (_PART * threads)))
+    down, across = _grid(rows, columns, wanted)
+    return [(row, column) for row in _cut(rows, down, _ROWS) for column in _cut(columns, across, _COLUMNS)]
+
+
+def _grid(rows: int, columns: int, wanted: int) -> tuple[int, int]:
+    """How many parts down and across: such that both sides are laid out anew as little as possible. Every row of parts
+    does that for the second matrix, every column of parts for the first."""
+    most_down, most_across = max(1, rows // _ROWS), max(1, columns // _COLUMNS)
+    best, least = (1, 1), float("inf")
+    for down in range(1, min(wanted, most_down) + 1):
+        across = min(-(-wanted // down), most_across)
+        unused = max(0, wanted - down * across) + (down * across) % wanted
+        cost = (columns * down + rows * across) * (1 + unused)
+        if cost < least:
+            best, least = (down, across), cost
+    return best
+
+
+def _cut(size: int, parts: int, unit: int) -> list[slice]:
+    ends = [min(size, -(-(size * k // parts) // unit) * unit) for k in range(1, parts)] + [size]
+    starts = [0, *ends[:-1]]
+    return [slice(start, end) for start, end in zip(starts, ends, strict=True) if end > start]
