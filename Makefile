@@ -25,7 +25,7 @@ test-all: lint ## The same, and every test
 	$(PY) -m pytest -n auto
 
 # What depends on the interpreter most: graphs, batching (frames, bytecode, greenlets), compiled functions (guards).
-CORE := tests/autograd tests/batched tests/compiled tests/functions tests/graph tests/test_faults.py tests/test_fork.py
+CORE := tests/autograd tests/batch tests/compiler tests/api/functions tests/see/graph tests/test_faults.py tests/test_fork.py
 
 test-core: $(VENV)/.stamp-test ## The core of `make test`, for other Pythons: make test-core VENV=.venv-3.13 PYTHON=python3.13
 	$(PY) -m pytest -n auto -m "not long" $(CORE)

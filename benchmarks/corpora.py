@@ -74,7 +74,7 @@ def parsed(line: str) -> Tree:
 
 def syntax_trees() -> list[Tree]:
     """Functions as binary trees: a node's kind is a word, its children are joined to it one by one."""
-    from wayfare.demo.syntax import read_trees
+    from wayfare.cli.demo.syntax import read_trees
 
     found = read_trees()
     labels = {label: index % CLASSES for index, label in enumerate(sorted({named.label for named in found}))}

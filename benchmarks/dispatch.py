@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.op import REGISTRY, Op
+from wayfare.core.op import REGISTRY, Op
 
 SIZES = [2**k for k in range(6, 19)]
 _REPEATS = 7

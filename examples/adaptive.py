@@ -17,8 +17,8 @@ from collections import Counter
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import split_by_file
-from wayfare.demo.words import Sentence, Vocabulary, read_sentences
+from wayfare.cli.demo.corpus import split_by_file
+from wayfare.cli.demo.words import Sentence, Vocabulary, read_sentences
 from wayfare.nn.functional import cross_entropy
 
 LONGEST = 60

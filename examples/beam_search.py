@@ -15,7 +15,7 @@ import time
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import functions_of, source_files
+from wayfare.cli.demo.corpus import functions_of, source_files
 from wayfare.nn.functional import cross_entropy
 
 LETTERS = "$" + string.ascii_lowercase + "_"  # the first one begins and ends every name

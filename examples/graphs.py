@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import Function, functions_of, source_files
-from wayfare.demo.syntax import kind_of
-from wayfare.demo.words import Vocabulary
+from wayfare.cli.demo.corpus import Function, functions_of, source_files
+from wayfare.cli.demo.syntax import kind_of
+from wayfare.cli.demo.words import Vocabulary
 from wayfare.nn.functional import cross_entropy
 
 SMALLEST, LARGEST = 15, 50

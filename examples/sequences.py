@@ -16,7 +16,7 @@ from collections import Counter
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import Function, functions_of, source_files
+from wayfare.cli.demo.corpus import Function, functions_of, source_files
 from wayfare.nn.functional import cross_entropy
 
 TAGS = ["parameter", "attribute", "called", "assigned", "read"]

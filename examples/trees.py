@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.demo.corpus import split_by_file
-from wayfare.demo.syntax import Tree, read_trees
-from wayfare.demo.words import Vocabulary
+from wayfare.cli.demo.corpus import split_by_file
+from wayfare.cli.demo.syntax import Tree, read_trees
+from wayfare.cli.demo.words import Vocabulary
 from wayfare.nn.functional import cross_entropy
 
 # The number of a node's kind, and its children.

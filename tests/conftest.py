@@ -9,8 +9,8 @@ import pytest
 
 import wayfare as wf
 from tests.oracle.summary import pytest_terminal_summary  # noqa: F401  (a hook: pytest finds it by its name)
-from wayfare.settings import settings
-from wayfare.state import STATE, set_mode
+from wayfare.core.config import settings
+from wayfare.core.mode import STATE, set_mode
 
 # Property tests time nothing: the first example pays for imports and caches, and machines differ.
 hypothesis.settings.register_profile("here", deadline=None)

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from wayfare import cli
-from wayfare.backend.cache import default_store, key_of
-from wayfare.settings import settings
-from wayfare.units import bytes_text
+from wayfare.cli import main
+from wayfare.codegen.runtime.cache import default_store, key_of
+from wayfare.core.config import settings
+from wayfare.core.format import bytes_text
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def store(tmp_path, monkeypatch):
 
 
 def shown(capsys, *options):
-    assert cli.main(["cache", *options]) == 0
+    assert main.main(["cache", *options]) == 0
     return capsys.readouterr().out
 
 
@@ -93,6 +93,6 @@ def test_a_cache_that_is_off(monkeypatch, capsys):
 
 def test_options_do_not_mix(capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["cache", "--clear", "--json"])
+        main.main(["cache", "--clear", "--json"])
     assert ended.value.code == 2
     assert "not allowed with" in capsys.readouterr().err

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from wayfare import cli, doctor
+from wayfare.cli import doctor
+from wayfare.cli import main as cli
 
 
 def test_version(capsys):

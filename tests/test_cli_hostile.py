@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import wayfare as wf
-from wayfare.cli import main
+from wayfare.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "import wayfare as wf\n\ndef f(x):\n    return x * 2\n\ncalls = (wf.ones(3),)\n"

@@ -1,4 +1,4 @@
-"""Every op record, checked from the record itself (see wayfare.testing.every_op)."""
+"""Every op record, checked from the record itself (see wayfare.api.testing.every_op)."""
 
 import inspect
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import wayfare  # noqa: F401 - fills the registry
-from wayfare.eager import tensor_ops
-from wayfare.op import REGISTRY, Op, Sample, joint, raw_ops, register
+from wayfare.api.testing import every_op
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.op import REGISTRY, Op, Sample, joint, raw_ops, register
 from wayfare.ops._define import elementwise
-from wayfare.testing import every_op
 
 ALL = sorted(REGISTRY)
 DETERMINISTIC = [name for name in ALL if not REGISTRY[name].random]

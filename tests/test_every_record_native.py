@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend import native
-from wayfare.backend.counters import counted
-from wayfare.backend.machine import machine
+from wayfare.api.testing.every_op import samples_of
+from wayfare.codegen.llvm.machine import machine
+from wayfare.codegen.runtime import kernel
+from wayfare.core.counters import counted
+from wayfare.core.op import REGISTRY, raw_ops
+from wayfare.core.spec import OF_NUMPY as DTYPE_OF
+from wayfare.core.spec import Spec, spec_of
 from wayfare.errors import DTypeError
-from wayfare.op import REGISTRY, raw_ops
-from wayfare.spec import OF_NUMPY as DTYPE_OF
-from wayfare.spec import Spec, spec_of
-from wayfare.testing.every_op import samples_of
 
 pytestmark = [
-    pytest.mark.skipif(not native.available(), reason="llvmlite does not work here"),
+    pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here"),
     # What NumPy warns about on the way (overflow, a logarithm of zero) is not the subject.
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
@@ -54,7 +54,7 @@ EXACT = {
 # (relative, absolute) by dtype; formulas of several steps lose a bit more than the 2 ulp of a single function.
 TOLERANCE = {"e": (2e-3, 1e-6), "f": (1e-5, 2e-6), "d": (1e-12, 1e-13)}
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"]
-if native.available() and machine().processor.half:
+if kernel.available() and machine().processor.half:
     DTYPES.append("float16")
 
 ELEMENTWISE = sorted(op.name for op in REGISTRY.values() if op.family == "elementwise")

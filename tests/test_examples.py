@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wayfare.demo import corpus, syntax, words
+from wayfare.cli.demo import corpus, syntax, words
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))

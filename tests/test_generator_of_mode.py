@@ -8,9 +8,9 @@ import pytest
 import wayfare as wf
 import wayfare.nn.functional as F
 from wayfare.autograd.vmap import VmapExecutor
-from wayfare.eager import apply
-from wayfare.functions.generator import example_generator, generator_in_force, key_for
-from wayfare.state import STATE, changed_mode
+from wayfare.core.dispatch import apply
+from wayfare.core.generator import example_generator, generator_in_force, key_for
+from wayfare.core.mode import STATE, changed_mode
 
 
 class Eager:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import wayfare as wf
-from wayfare.backend import expr
+from wayfare.codegen.loop import expr
 
 # A model that was known by identity has gone: once in its life.
 RARE = {"Known.watch.<locals>.<lambda>"}

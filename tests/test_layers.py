@@ -13,80 +13,31 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "wayfare"
 MAX_LINES = 450
 
-# From the ground up. A layer is a module or a package under wayfare/, and a module named here apart from its
-# package is a layer of its own; "__init__" is the package's own list of public names, so the layers above
-# it are written against the public API.
+# From the ground up. A layer is a folder of wayfare/. "__init__" is the package's own face, with the modules that lie
+# flat beside it; the folders above it are written against the public names. `__main__` is part of the command line.
 LAYERS = [
-    "version",
-    "instead",
-    "units",
-    "pages",
-    "site",
-    "run_document",
-    "run_check",
-    "expression",
-    "settings",
-    "errors",
-    "tracebacks",
-    "state",
-    "spec",
-    "figures",
-    "module_path",
-    "backend",
-    "diary",
-    "flops",
-    "signature",
-    "op",
-    "fusion",
+    "core",
+    "codegen",
+    "ir",
     "ops",
-    "graph",
-    "tensor_methods",
-    "tensor",
-    "anomaly",
-    "eager",
-    "inplace",
-    "graph.text",
-    "functions",
     "autograd",
-    "nested",
-    "fused",
-    "updates",
-    "methods",
-    "interop",
-    "printing",
-    "backends",
-    "cuda",
-    "linalg",
-    "signal",
-    "special",
+    "api",
     "nn",
-    "func",
-    "compiled",
-    "control",
-    "batched",
-    "utils",
-    "testing",
+    "compiler",
+    "batch",
     "__init__",
-    "testing.stubs",
     "ragged",
     "io",
     "optim",
-    "view",
-    "debug",
-    "onnx",
-    "program",
-    "profile",
+    "exporters",
     "data",
-    "utils.data",
     "metrics",
+    "see",
     "train",
-    "reporting",
-    "doctor",
-    "demo",
-    "cache_report",
+    "compat",
     "cli",
-    "__main__",
 ]
+FLAT = {"func": "__init__", "__main__": "cli"}
 
 
 def module_name(path, root=ROOT):
@@ -98,6 +49,7 @@ def module_name(path, root=ROOT):
 def layer_of(module, layers):
     """The layer a module of the package belongs to: the most particular one, or what is missing."""
     parts = module.split(".")[1:] or ["__init__"]
+    parts[0] = FLAT.get(parts[0], parts[0])
     names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((name for name in names if name in layers), parts[0])
 

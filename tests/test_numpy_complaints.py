@@ -9,8 +9,8 @@ import pytest
 
 import wayfare as wf
 import wayfare.nn.functional as F
-from wayfare.eager import apply
-from wayfare.op import REGISTRY
+from wayfare.core.dispatch import apply
+from wayfare.core.op import REGISTRY
 
 EDGES = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e38, -1e38, 1e-45, 300, -300, 0.5, 2, -2, 3e4], "f4")
 

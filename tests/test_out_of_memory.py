@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend import pool
+from wayfare.core import buffer_pool
+from wayfare.core.op import memory_error
 from wayfare.errors import OutOfMemoryError
 
 HUGE = 1 << 46  # elements: more than any machine has addresses for
@@ -99,22 +100,22 @@ def test_in_a_replayed_call_and_the_next_one_works(monkeypatch):
 
 
 def test_memory_error_without_a_shape():
-    error = wf.op.memory_error("sum", MemoryError(), "f32[3]")
+    error = memory_error("sum", MemoryError(), "f32[3]")
     assert isinstance(error, OutOfMemoryError) and "sum: not enough memory for the result from f32[3]" in str(error)
 
 
 def test_free_blocks_are_given_back_before_it_is_given_up(monkeypatch):
-    pool.empty((1 << 20,), np.dtype(np.float32))  # its block is free at once
-    assert pool.stats().free
+    buffer_pool.empty((1 << 20,), np.dtype(np.float32))  # its block is free at once
+    assert buffer_pool.stats().free
     calls = []
 
     def empty(shape, dtype):
-        calls.append(pool.stats().free)
+        calls.append(buffer_pool.stats().free)
         if len(calls) == 1:
             raise MemoryError
         return np.empty(shape, dtype)
 
-    monkeypatch.setattr(pool, "_empty", empty)
-    monkeypatch.setattr(pool, "_make", lambda size: None)
-    assert pool.empty((3 << 20,), np.dtype(np.float32)).shape == (3 << 20,)
+    monkeypatch.setattr(buffer_pool, "_empty", empty)
+    monkeypatch.setattr(buffer_pool, "_make", lambda size: None)
+    assert buffer_pool.empty((3 << 20,), np.dtype(np.float32)).shape == (3 << 20,)
     assert calls[0] > 0 and calls[1] == 0

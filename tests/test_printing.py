@@ -3,7 +3,7 @@
 import numpy as np
 
 import wayfare as wf
-from wayfare.settings import settings
+from wayfare.core.config import settings
 
 
 def test_small_tensors():

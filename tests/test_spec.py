@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wayfare as wf
+from wayfare.core.spec import DTYPES, Device, Spec, as_dtype, broadcast, normal_dim, normal_dims, promote
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
-from wayfare.spec import DTYPES, Device, Spec, as_dtype, broadcast, normal_dim, normal_dims, promote
 
 shapes = st.lists(st.sampled_from([1, 1, 2, 3]), max_size=4).map(tuple)
 

@@ -10,7 +10,8 @@ import weakref
 import pytest
 
 import wayfare as wf
-from wayfare import nn, tracebacks
+from wayfare import nn
+from wayfare.core import tracebacks
 
 SCRIPT = """
 import wayfare as wf
@@ -112,7 +113,7 @@ def test_other_peoples_tracebacks_are_not_touched(tmp_path):
 
 HOOK = """
 import sys, traceback
-from wayfare import tracebacks
+from wayfare.core import tracebacks
 sys.excepthook = lambda kind, error, trace: print("mine", kind.__name__, len(list(traceback.walk_tb(trace))))
 tracebacks.install()
 train()

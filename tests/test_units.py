@@ -2,7 +2,7 @@
 
 import pytest
 
-from wayfare.units import bytes_text, count_text, counted, cut, share_text, time_text
+from wayfare.core.format import bytes_text, count_text, counted, cut, share_text, time_text
 
 
 @pytest.mark.parametrize(("count", "text"), [

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend import native
-from wayfare.backend.counters import counted
-from wayfare.updates import fused_update
+from wayfare.api.fused_update import fused_update
+from wayfare.codegen.runtime import kernel
+from wayfare.core.counters import counted
 
 ROOT = Path(wf.__file__).parents[1]
 
@@ -40,7 +40,7 @@ def test_lists_of_tensors_in_one_native_call():
     momentum(params, grads, velocities, rate=0.5, keep=0.25)
     with counted() as counts:
         momentum(params, grads, velocities, rate=0.1, keep=0.5)
-    if native.available():
+    if kernel.available():
         assert counts.kernels_run == 1
     for p, v, a, g, b in zip(params, velocities, *arrays, strict=True):
         wanted = plain(*plain(a, g, b, 0.5, 0.25)[:1], g, plain(a, g, b, 0.5, 0.25)[1], 0.1, 0.5)
@@ -191,7 +191,7 @@ import sys, warnings
 sys.modules["llvmlite"] = None
 warnings.simplefilter("ignore")
 import wayfare as wf
-from wayfare.updates import fused_update
+from wayfare.api.fused_update import fused_update
 seen = []
 warnings.showwarning = lambda message, *rest, **more: seen.append(str(message))
 warnings.simplefilter("always")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend import native
+from wayfare.codegen.runtime import kernel
 
-needs_llvm = pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+needs_llvm = pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 ROOT = Path(wf.__file__).parents[1]
 
 # A training step and its relatives, on arrays large enough for native code; what comes out is saved.
@@ -24,7 +24,7 @@ warnings.simplefilter("always")
 BEFORE
 import wayfare as wf
 import wayfare.nn.functional as F
-from wayfare.backend.counters import COUNTERS
+from wayfare.core.counters import COUNTERS
 wf.manual_seed(0)
 x = wf.randn(300, 400, requires_grad=True)
 w = wf.randn(400, 64, requires_grad=True)
@@ -123,7 +123,7 @@ def test_code_that_llvm_refuses_is_one_warning_for_each_loop(healthy, tmp_path):
     got = work(tmp_path, """
 import llvmlite.binding
 def fail(text): raise RuntimeError("LLVM IR parsing error\\n<string>:1:1")
-from wayfare.backend.machine import Machine, machine
+from wayfare.codegen.llvm.machine import Machine, machine
 machine()
 Machine.object_code = lambda self, text: fail(text)
 """)  # fmt: skip
@@ -149,8 +149,8 @@ def test_a_second_start_builds_nothing(healthy):
 
 DEMO = """
 import sys
-from wayfare.backend.counters import COUNTERS
-from wayfare.cli import main
+from wayfare.core.counters import COUNTERS
+from wayfare.cli.main import main
 assert not main(["demo", "regression", "--epochs", "2"])
 print("\\n", COUNTERS.kernels_built, COUNTERS.kernels_failed, file=sys.stderr)
 """
@@ -202,7 +202,7 @@ OTHERS = {
 @pytest.mark.parametrize("what", [*OTHERS, "version", "code generator"])
 def test_code_for_something_else_is_not_used(what, healthy):
     first, folder = healthy
-    before = "from dataclasses import replace\nfrom wayfare.backend import machine, objects\nhost = machine.machine()\n"
+    before = "from dataclasses import replace\nfrom wayfare.codegen import machine, objects\nhost = machine.machine()\n"
     before += {
         "version": "objects.__version__ = '99'", "code generator": "objects._generator = lambda: 'another'",
     }.get(what, f"host.processor = {OTHERS.get(what)}")  # fmt: skip

@@ -177,7 +177,7 @@ def by_home(module):
 
 def section(namespace, home, things):
     """What a module defines of a namespace: what the module is about, then its names."""
-    about = (inspect.getdoc(sys.modules[home]) or "").strip()
+    about = (inspect.getdoc(importlib.import_module(home)) or "").strip()
     return about + "\n\n" + "\n".join(entry(f"{namespace}.{name}", thing) for name, thing in things)
 
 

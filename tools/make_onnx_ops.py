@@ -13,11 +13,11 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
+from wayfare.api.testing.every_op import samples_of  # noqa: E402
+from wayfare.core.op import REGISTRY, NotExportable  # noqa: E402
+from wayfare.core.spec import OF_NUMPY  # noqa: E402
 from wayfare.errors import ExportError  # noqa: E402
-from wayfare.onnx.builder import NEWEST_OPSET, OLDEST_OPSET, Builder, rule_of  # noqa: E402
-from wayfare.op import REGISTRY, NotExportable  # noqa: E402
-from wayfare.spec import OF_NUMPY  # noqa: E402
-from wayfare.testing.every_op import samples_of  # noqa: E402
+from wayfare.exporters.onnx.builder import NEWEST_OPSET, OLDEST_OPSET, Builder, rule_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "onnx_ops.md"
 NOTE = "<!-- Written by tools/make_onnx_ops.py: change the rules on the op records, not this page. -->\n"
@@ -65,7 +65,7 @@ def page():
         "# Ops in ONNX", NOTE,
         f"{count} of Wayfare's {len(REGISTRY)} ops have a rule that writes them in ONNX (operator sets {OLDEST_OPSET} "
         f"to {NEWEST_OPSET}); each is exported alone and run in ONNX Runtime on the samples of its record by "
-        "`tests/onnx/test_every_op.py`. The other "
+        "`tests/exporters/onnx/test_every_op.py`. The other "
         f"{len(REGISTRY) - count} say why not. A function of the public API is made of one or several ops: "
         "`wf.onnx.export` names the one that has no rule, with the line that called it.",
     ]  # fmt: skip

@@ -85,7 +85,8 @@ def component(name, distribution):
 def bill(extras):
     """A CycloneDX document. The same environment gives the same text."""
     found, needs = closure(own_requirements(extras))
-    version = re.search(r'__version__ = "(.+?)"', (ROOT / "wayfare" / "version.py").read_text(encoding="utf-8"))[1]
+    stated = (ROOT / "wayfare" / "core" / "version.py").read_text(encoding="utf-8")
+    version = re.search(r'__version__ = "(.+?)"', stated)[1]
     components = [component(name, found[name]) for name in sorted(found)]
     own = f"pkg:pypi/wayfare@{version}"
     ref = {c["name"]: c["bom-ref"] for c in components}

@@ -69,7 +69,7 @@ def measured() -> list[tuple[str, int, str]]:
     """(what, how many, how many there should be)"""
     sys.path.insert(0, str(ROOT))
     from tests.test_layers import LAYERS
-    from wayfare.op import REGISTRY, Op
+    from wayfare.core.op import REGISTRY, Op
 
     ops = set(REGISTRY)
     trees = {name: ast.parse(text) for name, text in sources()}

@@ -2,6 +2,6 @@
 
 import sys
 
-from wayfare.cli import main
+from wayfare.cli.main import main
 
 sys.exit(main())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from wayfare.api.functions.join import stack
 from wayfare.autograd.jacobians import hessian, jacfwd, jacrev
 from wayfare.autograd.transforms import grad, grad_and_value, jvp, linearize, vjp, vmap
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, WrongKindError
-from wayfare.functions.join import stack
-from wayfare.graph.epoch import structure_changed
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, WrongKindError
+from wayfare.core.structure_epoch import structure_changed
+from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = [
     "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize",

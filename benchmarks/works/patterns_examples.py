@@ -33,7 +33,7 @@ def _example(name: str) -> Any:
 @cache
 def _functions(packages: bool = False) -> list[Any]:
     """The functions of a few files of the library: modules that stand alone, or parts of packages."""
-    from wayfare.demo.corpus import functions_of, source_files
+    from wayfare.cli.demo.corpus import functions_of, source_files
 
     files = [file for file in source_files() if (len(file.parts) > 1) == packages]
     return list(functions_of(files[:FILES]))
@@ -69,8 +69,8 @@ def _step(m: Any, model: Any, loss_of: Callable[..., Any]) -> Callable[[list[Any
 
 def _trees(m: Any) -> tuple[Any, list[Any]]:
     """The Tree-LSTM, and trees with a label each."""
-    from wayfare.demo.syntax import build_tree
-    from wayfare.demo.words import Vocabulary
+    from wayfare.cli.demo.syntax import build_tree
+    from wayfare.cli.demo.words import Vocabulary
 
     trees = [tree for function in _functions() if 5 <= (tree := build_tree(function.node)).size <= LARGEST]
     kinds = Vocabulary.of([[node.kind for node in tree] for tree in trees], at_least=3)
@@ -124,7 +124,7 @@ def example_sequence(m: Any) -> Case:
 
 @pattern("examples", "graphs.py, training step")
 def example_graphs(m: Any) -> Case:
-    from wayfare.demo.words import Vocabulary
+    from wayfare.cli.demo.words import Vocabulary
 
     _only_here(m)
     example, draw = _example("graphs"), random.Random(0)
@@ -155,7 +155,7 @@ def example_reader(m: Any) -> Case:
 
 def _skimmer(m: Any) -> tuple[Any, list[Any]]:
     """The reader that stops when it is sure, and sentences with a label each."""
-    from wayfare.demo.words import Vocabulary, words_of
+    from wayfare.cli.demo.words import Vocabulary, words_of
 
     found = [words for function in _functions(packages=True) if 5 <= len(words := words_of(function)) <= LARGEST]
     vocabulary = Vocabulary.of(found, at_least=3)

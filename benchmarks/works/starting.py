@@ -28,6 +28,6 @@ def compilations(m: Any) -> dict[str, int]:
         counters = import_module("torch._dynamo.utils").counters
         return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
     if m.__name__ == "wayfare":
-        counters = import_module("wayfare.backend.counters").COUNTERS
+        counters = import_module("wayfare.core.counters").COUNTERS
         return {"built": counters.kernels_built, "loaded": counters.kernels_loaded}
     return {}

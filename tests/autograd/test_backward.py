@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare.core.node import Node
 from wayfare.errors import GraphError, InPlaceError, ShapeError
-from wayfare.graph.node import Node
 
 
 def leaf(*shape, seed=0):
@@ -300,8 +300,8 @@ def test_a_thousand_steps_leave_nothing_behind():
 
 
 def test_an_input_without_a_rule_gets_no_gradient():
-    from wayfare.eager import apply
-    from wayfare.op import REGISTRY
+    from wayfare.core.dispatch import apply
+    from wayfare.core.op import REGISTRY
     from wayfare.ops._define import elementwise
 
     op = elementwise(

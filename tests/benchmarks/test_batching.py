@@ -17,7 +17,7 @@ from benchmarks import batching as suite
 from benchmarks.harness import BenchmarkError, Options, Skipped
 from benchmarks.worker import Worker, resolve
 from benchmarks.works import Unavailable, examples, graphs, recorded, sequences, trees
-from wayfare.demo import syntax
+from wayfare.cli.demo import syntax
 
 SMALL = {"count": 3, "hidden": 6}
 WORKS = {row.name: (row.work, row.parameters, row.data) for row in suite.ROWS}

@@ -7,8 +7,8 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.backend.counters import counted
-from wayfare.backend.keep import dropped_out, keep_mask
+from wayfare.codegen.routines.dropout_mask import dropped_out, keep_mask
+from wayfare.core.counters import counted
 
 X = np.linspace(-4, 4, 41)
 
@@ -120,7 +120,7 @@ def test_masks_depend_on_seed_and_call_and_nothing_else():
 def test_a_mask_is_the_same_without_native_code(monkeypatch):
     x = np.random.default_rng(0).normal(size=(7, 500)).astype(np.float32)
     native = keep_mask((5, 9), x.shape, 0.3), dropped_out(x, (5, 9), 0.3)
-    monkeypatch.setattr("wayfare.backend.native.Kernel._try", lambda *args: False)
+    monkeypatch.setattr("wayfare.codegen.runtime.kernel.Kernel._try", lambda *args: False)
     plain = keep_mask((5, 9), x.shape, 0.3), dropped_out(x, (5, 9), 0.3)
     np.testing.assert_array_equal(native[0], plain[0])
     np.testing.assert_allclose(native[1], plain[1], 1e-6)

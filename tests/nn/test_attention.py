@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 import wayfare.nn.functional as F
 from wayfare import nn
-from wayfare.backend.counters import counted
+from wayfare.core.counters import counted
 
 RNG = np.random.default_rng(4)
 

@@ -4,8 +4,8 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
+from wayfare.core.structure_epoch import EPOCH
 from wayfare.func import functional_call
-from wayfare.graph.epoch import EPOCH
 from wayfare.nn.modes import in_mode
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.backend.counters import counted
+from wayfare.core.counters import counted
 
 RNG = np.random.default_rng(2)
 X, Y = RNG.normal(size=(5, 4)), RNG.normal(size=(5, 4))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.backend import native
-from wayfare.backend.counters import counted
+from wayfare.codegen.runtime import kernel
+from wayfare.core.counters import counted
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.nn.utils.rnn import pack_sequence
 
@@ -182,7 +182,7 @@ def test_cells_are_their_formula_with_and_without_a_batch(kind):
             close(ours, expected[row].detach().numpy())
 
 
-@pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+@pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 @each_kind
 def test_a_cell_is_one_kernel_forward_and_one_back(kind):
     _, cls, extra = KINDS[kind]
@@ -197,7 +197,7 @@ def test_a_cell_is_one_kernel_forward_and_one_back(kind):
     assert (forward.kernels_run, back.kernels_run) == (1, 1)
 
 
-@pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+@pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 @each_kind
 def test_a_layer_is_one_kernel_for_each_step_and_does_no_work_on_padding(kind):
     layer = made(kind, 3, 4)

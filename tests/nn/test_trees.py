@@ -5,8 +5,8 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.backend import native
-from wayfare.backend.counters import counted
+from wayfare.codegen.runtime import kernel
+from wayfare.core.counters import counted
 from wayfare.errors import ArgumentTypeError, DTypeError, ShapeError
 
 
@@ -143,7 +143,7 @@ def test_gradients_through_a_small_child_sum_tree():
     assert wf.autograd.gradcheck(run, (*values, x))
 
 
-@pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+@pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 def test_kernels_of_a_node():
     cell = nn.BinaryTreeLSTMCell(16, 32)
     child = tuple(wf.randn(8, 32) for _ in range(2))

@@ -2,8 +2,8 @@
 
 from contextlib import contextmanager
 
-from wayfare.eager import apply
-from wayfare.state import changed_mode
+from wayfare.core.dispatch import apply
+from wayfare.core.mode import changed_mode
 
 
 class GaveUp(Exception):

@@ -5,8 +5,8 @@ import pytest
 
 import wayfare as wf
 from tests.optim.reference import CLASSES, reference
-from wayfare.backend import native
-from wayfare.backend.counters import counted
+from wayfare.codegen.runtime import kernel
+from wayfare.core.counters import counted
 
 SHAPES = [(4, 3), (5,), (), (2, 0)]
 CASES = [
@@ -57,7 +57,7 @@ def test_it_is_its_formula(name, options):
     close(params, wanted)
 
 
-@pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+@pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_group_is_one_native_call(name):
     rng = np.random.default_rng(1)

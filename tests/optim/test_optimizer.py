@@ -9,7 +9,7 @@ import pytest
 
 import wayfare as wf
 from tests.optim.reference import CLASSES
-from wayfare.backend.writes import memories_with_history
+from wayfare.core.write_clock import memories_with_history
 from wayfare.optim import SGD, Adam, Optimizer
 
 

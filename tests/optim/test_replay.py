@@ -6,8 +6,8 @@ import pytest
 import wayfare as wf
 from tests.optim.fake_recorder import GaveUp, recording
 from tests.optim.test_formulas import CASES, SHAPES, parameters, values
-from wayfare.state import StaleCall
-from wayfare.updates import fused_update
+from wayfare.api.fused_update import fused_update
+from wayfare.core.mode import StaleCall
 
 
 def filled(rng, params):

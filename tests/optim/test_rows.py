@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend.counters import counted
+from wayfare.core.counters import counted
 
 EXACT = [("SGD", {}), ("SGD", {"maximize": True}), ("Adagrad", {"lr_decay": 0.1}), ("Adagrad", {"eps": 1e-3})]
 OTHERS = [

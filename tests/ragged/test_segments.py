@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend import native, segments
+from wayfare.codegen.routines import segments
+from wayfare.codegen.runtime import kernel
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 
 LENGTHS = [3, 0, 200, 1, 64, 65, 0, 7]
@@ -31,7 +32,7 @@ def without_native(monkeypatch):
     return run
 
 
-@pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+@pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 @pytest.mark.parametrize("width", [(), (1,), (5,), (90,), (3, 4)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_native_code_equals_numpy(dtype, width, without_native):
@@ -51,7 +52,7 @@ def test_native_code_equals_numpy(dtype, width, without_native):
         np.testing.assert_array_equal(without_native(segments.combine, x, table, OFFSETS, "div"), got)
 
 
-@pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
+@pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 def test_native_code_runs_where_it_should():
     assert segments._routine("add", numbers("float32", 2000)) is not None
     assert segments._routine("add", numbers("float32", 3)) is None

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wayfare.see.report.observations import epoch_notes, observe
 from wayfare.train import History
-from wayfare.train.observations import epoch_notes, observe
 
 
 def records(loss, validation=None, **more):

@@ -16,7 +16,7 @@ from wayfare.autograd.modes import (
     set_detect_anomaly,
     set_grad_enabled,
 )
-from wayfare.instead import no_such_name as _no_such_name
+from wayfare.core.missing_names import no_such_name as _no_such_name
 
 __all__ = [
     "Function",

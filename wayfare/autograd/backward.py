@@ -10,12 +10,12 @@ import numpy as np
 from wayfare.autograd.capture import Capture
 from wayfare.autograd.engine import run
 from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
-from wayfare.backend.rows import Rows
-from wayfare.eager import refuse_stale, tensor_ops
-from wayfare.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, WrongKindError
-from wayfare.graph.node import unroll
-from wayfare.state import STATE, batcher, changed_mode, recorder
-from wayfare.tensor import Tensor, wrap
+from wayfare.codegen.routines.rows import Rows
+from wayfare.core.dispatch import refuse_stale, tensor_ops
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, WrongKindError
+from wayfare.core.mode import STATE, batcher, changed_mode, recorder
+from wayfare.core.node import unroll
+from wayfare.core.tensor import Tensor, wrap
 
 
 def backward(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.graph.node import Node
-from wayfare.graph.walk import reachable, split_edge
+from wayfare.core.node import Node
+from wayfare.core.walk import reachable, split_edge
 
 
 class Capture:

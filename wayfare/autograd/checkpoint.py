@@ -11,10 +11,10 @@ from typing import Any
 
 from wayfare.autograd.modes import enable_grad, saved_tensors_hooks
 from wayfare.autograd.vmap import outside_all
-from wayfare.errors import GraphError
-from wayfare.functions.generator import get_rng_state, set_rng_state
-from wayfare.state import current
-from wayfare.tensor import Tensor
+from wayfare.core.errors import GraphError
+from wayfare.core.generator import get_rng_state, set_rng_state
+from wayfare.core.mode import current
+from wayfare.core.tensor import Tensor
 
 
 class _Stretch:

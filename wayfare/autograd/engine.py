@@ -17,18 +17,18 @@ from wayfare.autograd.capture import Capture
 from wayfare.autograd.kept import check_versions, unpack
 from wayfare.autograd.leaves import Leaves, call_hook, checked_gradient, other_shape, own_tensor, recording_as
 from wayfare.autograd.leaves import as_tensor as _as_tensor
-from wayfare.backend.fold_native import sum_to
-from wayfare.backend.locks import lock
-from wayfare.backend.pool import Lease
-from wayfare.backend.quiet import quietly
-from wayfare.backend.rows import Rows
-from wayfare.backend.writes import latest_write
-from wayfare.eager import tensor_ops
-from wayfare.errors import GraphError
-from wayfare.graph.node import Node
-from wayfare.op import joint, memory_error, raw_ops
-from wayfare.state import STATE, recorder, watcher
-from wayfare.tensor import wrap
+from wayfare.codegen.routines.reductions import sum_to
+from wayfare.codegen.routines.rows import Rows
+from wayfare.core.buffer_pool import Lease
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.errors import GraphError
+from wayfare.core.locks import lock
+from wayfare.core.mode import STATE, recorder, watcher
+from wayfare.core.node import Node
+from wayfare.core.op import joint, memory_error, raw_ops
+from wayfare.core.quiet import quietly
+from wayfare.core.tensor import wrap
+from wayfare.core.write_clock import latest_write
 
 _ndarray = np.ndarray
 _add = np.add

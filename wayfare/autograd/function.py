@@ -13,9 +13,8 @@ import numpy as np
 from wayfare.autograd.kept import FREED
 from wayfare.autograd.leaves import recording_as
 from wayfare.autograd.vmap import BatchedTensor, VmapExecutor, close_again, lay_open, outside_all
-from wayfare.backend.writes import note_write, tick, version, version_at
-from wayfare.eager import new_node, refuse_stale, with_history
-from wayfare.errors import (
+from wayfare.core.dispatch import new_node, refuse_stale, with_history
+from wayfare.core.errors import (
     ArgumentTypeError,
     GraphError,
     InPlaceError,
@@ -24,11 +23,12 @@ from wayfare.errors import (
     ShapeError,
     WrongKindError,
 )
-from wayfare.graph.walk import split_edge
-from wayfare.inplace import check_history, rewrite
-from wayfare.op import Op, gradient_only
-from wayfare.state import batcher, changed_mode, current, recorder
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.inplace import check_history, rewrite
+from wayfare.core.mode import batcher, changed_mode, current, recorder
+from wayfare.core.op import Op, gradient_only
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.walk import split_edge
+from wayfare.core.write_clock import note_write, tick, version, version_at
 
 F = TypeVar("F", bound=Callable[..., Any])
 

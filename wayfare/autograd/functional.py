@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.autograd import jacobians, transforms
-from wayfare.tensor import Tensor
+from wayfare.core.tensor import Tensor
 
 Function = Callable[..., Any]
 

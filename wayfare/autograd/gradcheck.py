@@ -9,9 +9,9 @@ import numpy as np
 
 from wayfare.autograd.backward import grad
 from wayfare.autograd.modes import enable_grad
-from wayfare.errors import ArgumentError
-from wayfare.spec import float64
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.errors import ArgumentError
+from wayfare.core.spec import float64
+from wayfare.core.tensor import Tensor, wrap
 
 
 class GradcheckError(RuntimeError):

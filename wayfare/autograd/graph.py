@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, NoReturn
 
 from wayfare.autograd.modes import saved_tensors_hooks
-from wayfare.graph.node import Node
-from wayfare.instead import no_such_name as _no_such_name
+from wayfare.core.missing_names import no_such_name as _no_such_name
+from wayfare.core.node import Node
 
 __all__ = ["Node", "saved_tensors_hooks"]
 

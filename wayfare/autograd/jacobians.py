@@ -10,8 +10,8 @@ import numpy as np
 
 from wayfare.autograd.transforms import check_argnums, flatten, linearized, transform, vjp
 from wayfare.autograd.vmap import map_batch
-from wayfare.eager import tensor_ops
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.tensor import Tensor, wrap
 
 
 def _basis(t: Tensor) -> Tensor:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.writes import latest_write, version, version_at, written_after
-from wayfare.eager import Packed, with_history
-from wayfare.errors import GraphError, InPlaceError
-from wayfare.graph.node import Node
-from wayfare.graph.walk import split_edge
-from wayfare.op import DROP, SPEC, VALUE
-from wayfare.spec import Spec
+from wayfare.core.dispatch import Packed, with_history
+from wayfare.core.errors import GraphError, InPlaceError
+from wayfare.core.node import Node
+from wayfare.core.op import DROP, SPEC, VALUE
+from wayfare.core.spec import Spec
+from wayfare.core.walk import split_edge
+from wayfare.core.write_clock import latest_write, version, version_at, written_after
 
 _ndarray = np.ndarray
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.grad_layout import in_layout_of
-from wayfare.backend.rows import Part, Rows
-from wayfare.backend.writes import note_write
-from wayfare.eager import tensor_ops
-from wayfare.errors import ArgumentTypeError, GraphError
-from wayfare.graph.node import Node
-from wayfare.state import changed_mode, current, recorder
-from wayfare.tensor import Tensor, wrap
+from wayfare.codegen.routines.rows import Part, Rows
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.errors import ArgumentTypeError, GraphError
+from wayfare.core.grad_layout import in_layout_of
+from wayfare.core.mode import changed_mode, current, recorder
+from wayfare.core.node import Node
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import note_write
 
 _add = np.add
 

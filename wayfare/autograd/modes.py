@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wayfare.anomaly import Anomaly
-from wayfare.state import changed_mode, current, set_mode
+from wayfare.autograd.anomaly import Anomaly
+from wayfare.core.mode import changed_mode, current, set_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,12 +16,12 @@ import numpy as np
 from wayfare.autograd.backward import grad as reverse
 from wayfare.autograd.modes import enable_grad
 from wayfare.autograd.vmap import active_levels, batched_everywhere, close_again, lay_open, map_batch
-from wayfare.eager import tensor_ops
-from wayfare.errors import GraphError, RefusedArgumentError, ShapeError, WrongKindError
-from wayfare.graph.node import Node
-from wayfare.graph.walk import reachable, split_edge
-from wayfare.state import STATE, batcher, current
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.errors import GraphError, RefusedArgumentError, ShapeError, WrongKindError
+from wayfare.core.mode import STATE, batcher, current
+from wayfare.core.node import Node
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.walk import reachable, split_edge
 
 
 def flatten(structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.autograd.vmap_dims import OtherStructure, each, is_dim, no_dims
-from wayfare.eager import apply, tensor_ops
-from wayfare.errors import (
+from wayfare.core.dispatch import apply, tensor_ops
+from wayfare.core.errors import (
     ArgumentError,
     InPlaceError,
     MismatchError,
@@ -24,10 +24,10 @@ from wayfare.errors import (
     WayfareError,
     WrongKindError,
 )
-from wayfare.op import REGISTRY, Op
-from wayfare.spec import DType, Size
-from wayfare.state import Mode, changed_mode, current, outer_mode, recorder_around
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.mode import Mode, changed_mode, current, outer_mode, recorder_around
+from wayfare.core.op import REGISTRY, Op
+from wayfare.core.spec import DType, Size
+from wayfare.core.tensor import Tensor, wrap
 
 
 class BatchedTensor(Tensor):

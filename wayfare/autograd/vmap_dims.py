@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 
 
 class OtherStructure(Exception):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError
 from wayfare.data.samplers import RandomOrder, check_count, check_generator
-from wayfare.errors import ArgumentError
 
 __all__ = ["BucketSampler"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.data.dataset import Stacked
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 
 __all__ = ["default_collate", "default_convert"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, IndexRangeError, RequirementError
 from wayfare.data.permutation import random_order
-from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, RequirementError
 
 __all__ = [
     "Dataset", "IterableDataset", "TensorDataset", "StackDataset", "ConcatDataset", "ChainDataset", "Subset", "Stacked",

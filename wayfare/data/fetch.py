@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from wayfare.core.errors import OperationError
 from wayfare.data.collate import default_collate, default_convert
 from wayfare.data.dataset import ConcatDataset, IterableDataset, StackDataset, Subset, TensorDataset, fetch_many
 from wayfare.data.variable import list_collate, pad_collate
-from wayfare.errors import OperationError
 
 # What a stream gives when it has ended.
 END = object()

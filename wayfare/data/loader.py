@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.data.bucket import BucketSampler
 from wayfare.data.collate import default_collate, default_convert
 from wayfare.data.dataset import Dataset, IterableDataset
@@ -24,7 +25,6 @@ from wayfare.data.samplers import (
     own_generators,
 )
 from wayfare.data.workers import Workers, context_for
-from wayfare.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["DataLoader"]
 

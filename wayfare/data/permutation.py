@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
+from wayfare.core.errors import IndexRangeError
 from wayfare.data.randomness import drawn_seed, mixed
-from wayfare.errors import IndexRangeError
 
 __all__ = ["Permutation", "all_at_once", "random_order"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.data.permutation import all_at_once, random_order
 from wayfare.data.randomness import drawn_seed
-from wayfare.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
     "Sampler", "SequentialSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "BatchSampler",

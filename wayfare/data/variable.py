@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError, ShapeError
 from wayfare.data.collate import collate, collate_fields, is_dataclass, parts_of, stack_field
-from wayfare.errors import ArgumentError, ShapeError
 
 __all__ = ["Padded", "pad_collate", "list_collate"]
 

@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import wayfare as wf
+from wayfare.core.errors import WayfareError
 from wayfare.data.fetch import END, Recipe
 from wayfare.data.randomness import seed_all
 from wayfare.data.transport import Parcel
-from wayfare.errors import WayfareError
 
 __all__ = ["WorkerInfo", "get_worker_info"]
 

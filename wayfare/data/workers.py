@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import wayfare as wf
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.data.fetch import Recipe
 from wayfare.data.transport import Message, shared_slots
 from wayfare.data.worker import SKIPPED, Duties, Epoch, Task, run
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
 
 # How long a worker may take to finish what it is doing before it is ended, in seconds.
 _GRACE = 1.0

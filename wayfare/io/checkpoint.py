@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, FileAccessError, FileFormatError, MissingFileError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, FileAccessError, FileFormatError, MissingFileError
 from wayfare.io.files import checked_header, open_for_reading, path_text, read, write
 from wayfare.io.header import strict_json
 from wayfare.io.parts import RandomNumbers, Stateful, as_part, restore_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, BinaryIO
 
-from wayfare.errors import FileFormatError
+from wayfare.core.errors import FileFormatError
 from wayfare.io.files import open_for_reading
 from wayfare.io.header import strict_json
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import (
+from wayfare.core.errors import (
     ArgumentError,
     ArgumentTypeError,
     FileAccessError,

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, FileFormatError
+from wayfare.core.errors import ArgumentError, FileFormatError
 
 __all__ = ["CODES", "DTYPES", "Header", "Stored", "header_bytes", "read_header", "strict_json"]
 

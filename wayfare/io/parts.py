@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentTypeError, OperationError, WayfareError
+from wayfare.core.errors import ArgumentTypeError, OperationError, WayfareError
 
 __all__ = ["RandomNumbers", "Stateful", "as_part", "restore_all"]
 

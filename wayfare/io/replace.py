@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wayfare.errors import FileAccessError, MissingFileError
+from wayfare.core.errors import FileAccessError, MissingFileError
 
 locks: Any
 try:

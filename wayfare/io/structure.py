@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentTypeError, FileFormatError
+from wayfare.core.errors import ArgumentTypeError, FileFormatError
 from wayfare.io.header import CODES, DTYPES, METADATA
 
 __all__ = ["Plan", "decode", "plan"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 from wayfare.metrics.inputs import Reading
 from wayfare.metrics.metric import Array, Metric, State, ratio
 from wayfare.metrics.tables import class_names, square

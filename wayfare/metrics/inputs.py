@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

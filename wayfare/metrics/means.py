@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ShapeError
+from wayfare.core.errors import ShapeError
 from wayfare.metrics.inputs import Reading, array, shape_of
 from wayfare.metrics.metric import Metric, State, ratio
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 
 __all__ = ["Metric"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 from wayfare.metrics.inputs import Reading, array
 from wayfare.metrics.metric import Array, Metric, State, ratio
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ShapeError
+from wayfare.core.errors import ShapeError
 from wayfare.metrics.inputs import pair
 from wayfare.metrics.metric import Array, Metric, State, ratio
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 from wayfare.metrics.confusion import ConfusionMatrix
 from wayfare.metrics.metric import Array, ratio
 from wayfare.metrics.tables import WIDTH, aligned, class_names, short, square

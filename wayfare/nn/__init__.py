@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from wayfare.instead import no_such_name as _no_such_name
+from wayfare.core.missing_names import no_such_name as _no_such_name
 from wayfare.nn import functional as functional
 from wayfare.nn import init as init
 from wayfare.nn import utils as utils

@@ -6,12 +6,12 @@ import warnings
 from typing import Any
 
 import wayfare.nn.functional as F
+from wayfare.api.functions.creation import empty
 from wayfare.autograd.modes import no_grad
-from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
-from wayfare.functions.creation import empty
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = [
     "Threshold", "ReLU", "RReLU", "Hardtanh", "ReLU6", "Sigmoid", "Hardsigmoid", "Tanh", "SiLU", "Mish", "Hardswish",

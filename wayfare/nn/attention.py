@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.errors import ArgumentError, RequirementError, ShapeError
-from wayfare.functions.creation import empty
+from wayfare.api.functions.creation import empty
+from wayfare.core.errors import ArgumentError, RequirementError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.attention import scaled_dot_product_attention, self_attention
 from wayfare.nn.functional.linear import linear
 from wayfare.nn.functional.multi_head import attend
@@ -14,7 +15,6 @@ from wayfare.nn.init import xavier_normal_, xavier_uniform_, zeros_
 from wayfare.nn.linear import Linear
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = ["MultiheadAttention"]
 

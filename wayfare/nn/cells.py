@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from wayfare.functions.creation import empty, zeros
-from wayfare.fused import fused
+from wayfare.api.functions.creation import empty, zeros
+from wayfare.api.fused import fused
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.linear import linear
 from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.one_call import one_call
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = ["RNNCellBase", "RNNCell", "LSTMCell", "GRUCell"]
 

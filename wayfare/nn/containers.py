@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self, overload
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, MissingKeyError
-from wayfare.graph.epoch import structure_changed
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, IndexRangeError, MissingKeyError
+from wayfare.core.structure_epoch import structure_changed
+from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
 from wayfare.nn.tables import MODULE, PARAMETER
-from wayfare.tensor import Tensor
 
 __all__ = ["Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"]
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentError
-from wayfare.functions.creation import empty
+from wayfare.api.functions.creation import empty
+from wayfare.core.errors import ArgumentError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.conv import (
     IntOrInts,
     conv1d,
@@ -24,7 +25,6 @@ from wayfare.nn.functional.pad import pad
 from wayfare.nn.init import kaiming_uniform_, uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = [
     "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Unfold", "Fold",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.errors import ArgumentTypeError
-from wayfare.spec import DType
-from wayfare.tensor import Tensor
+from wayfare.core.errors import ArgumentTypeError
+from wayfare.core.spec import DType
+from wayfare.core.tensor import Tensor
 
 
 def target_of(args: tuple[Any, ...], options: dict[str, Any]) -> tuple[DType | None, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import wayfare.nn.functional as F
+from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = ["PairwiseDistance", "CosineSimilarity"]
 

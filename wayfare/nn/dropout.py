@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import wayfare.nn.functional as F
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"]
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from wayfare.api.functions.creation import empty
 from wayfare.autograd.modes import no_grad
-from wayfare.errors import ArgumentError, ShapeError
-from wayfare.functions.creation import empty
+from wayfare.core.errors import ArgumentError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.sparse import embedding, embedding_bag
 from wayfare.nn.init import normal_
 from wayfare.nn.module import Module
 from wayfare.nn.one_call import one_call_of_any_rank
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = ["Embedding", "EmbeddingBag"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wayfare.autograd.function import Function
-from wayfare.errors import ArgumentTypeError, WayfareError
-from wayfare.graph.epoch import structure_changed
-from wayfare.graph.node import Handle, StructureHandle
-from wayfare.state import STATE, UNUSUAL, Watcher, batcher, watchers
-from wayfare.tensor import Tensor
+from wayfare.core.errors import ArgumentTypeError, WayfareError
+from wayfare.core.mode import STATE, UNUSUAL, Watcher, batcher, watchers
+from wayfare.core.node import Handle, StructureHandle
+from wayfare.core.structure_epoch import structure_changed
+from wayfare.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from wayfare.nn.module import Module

@@ -6,17 +6,17 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from wayfare.api.functions.creation import empty
+from wayfare.api.functions.decompose import qr
+from wayfare.api.functions.grids import arange, eye
+from wayfare.api.functions.shape import diagonal
+from wayfare.api.special import ndtri
 from wayfare.autograd.modes import no_grad
-from wayfare.errors import ArgumentError, ArgumentTypeError
-from wayfare.functions.creation import empty
-from wayfare.functions.decompose import qr
-from wayfare.functions.generator import Generator
-from wayfare.functions.grids import arange, eye
-from wayfare.functions.shape import diagonal
-from wayfare.instead import no_such_name
-from wayfare.spec import float32, float64
-from wayfare.special import ndtri
-from wayfare.tensor import Tensor
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.generator import Generator
+from wayfare.core.missing_names import no_such_name
+from wayfare.core.spec import float32, float64
+from wayfare.core.tensor import Tensor
 
 __all__ = [
     "calculate_gain", "uniform_", "normal_", "trunc_normal_", "constant_", "ones_", "zeros_", "eye_", "dirac_",

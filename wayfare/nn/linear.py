@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.errors import ArgumentError
-from wayfare.functions.creation import empty
+from wayfare.api.functions.creation import empty
+from wayfare.core.errors import ArgumentError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.linear import bilinear, linear
 from wayfare.nn.init import kaiming_uniform_, uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.one_call import one_call_of_any_rank
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = ["Identity", "Linear", "Bilinear"]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import wayfare.nn.functional as F
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional._reduction import read_reduction
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = [
     "L1Loss", "MSELoss", "SmoothL1Loss", "HuberLoss", "KLDivLoss", "PoissonNLLLoss", "GaussianNLLLoss",

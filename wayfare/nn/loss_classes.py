@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import wayfare.nn.functional as F
+from wayfare.core.tensor import Tensor
 from wayfare.nn.loss import Loss, WeightedLoss
-from wayfare.tensor import Tensor
 
 __all__ = [
     "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss", "MultiLabelSoftMarginLoss", "CTCLoss",

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import wayfare.nn.functional as F
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.distance import PairwiseDistance
 from wayfare.nn.loss import Loss, WeightedLoss
-from wayfare.tensor import Tensor
 
 __all__ = [
     "SoftMarginLoss", "HingeEmbeddingLoss", "MarginRankingLoss", "CosineEmbeddingLoss", "MultiMarginLoss",

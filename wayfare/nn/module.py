@@ -10,17 +10,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
-from wayfare.graph.epoch import EPOCH, NUMBERS, structure_changed
-from wayfare.graph.node import Handle
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
+from wayfare.core.mode import UNUSUAL, about_to_change, batcher
+from wayfare.core.node import Handle
+from wayfare.core.spec import DType, float16, float32, float64
+from wayfare.core.structure_epoch import EPOCH, NUMBERS, structure_changed
+from wayfare.core.tensor import Tensor
 from wayfare.nn import hooks as around
 from wayfare.nn.converting import target_of
 from wayfare.nn.parameter import Buffer, Parameter, is_saved
 from wayfare.nn.state import collect_state, load_state
 from wayfare.nn.tables import BUFFER, MODULE, PARAMETER, TRANSIENT, table
-from wayfare.spec import DType, float16, float32, float64
-from wayfare.state import UNUSUAL, about_to_change, batcher
-from wayfare.tensor import Tensor
 
 __all__ = ["Module"]
 

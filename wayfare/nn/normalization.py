@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentError
-from wayfare.functions._along import check_tensor
-from wayfare.functions.creation import empty, ones, tensor, zeros
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions.creation import empty, ones, tensor, zeros
+from wayfare.core.errors import ArgumentError
+from wayfare.core.spec import int64
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.norm import (
     batch_norm,
     count_batch,
@@ -21,8 +23,6 @@ from wayfare.nn.functional.norm import (
 from wayfare.nn.init import ones_, zeros_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
-from wayfare.spec import int64
-from wayfare.tensor import Tensor
 
 __all__ = [
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LayerNorm",

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wayfare.graph.epoch import EPOCH
-from wayfare.state import UNUSUAL, batcher
-from wayfare.tensor import Tensor
+from wayfare.core.mode import UNUSUAL, batcher
+from wayfare.core.structure_epoch import EPOCH
+from wayfare.core.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,11 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentError, ArgumentTypeError
-from wayfare.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.pad import pad
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = [
     "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ReflectionPad1d",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.errors import ArgumentTypeError
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.errors import ArgumentTypeError
+from wayfare.core.tensor import Tensor, wrap
 
 __all__ = ["Parameter", "Buffer"]
 

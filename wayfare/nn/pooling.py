@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.conv import IntOrInts, per_dim
 from wayfare.nn.functional.fractional import fractional_max_pool2d, fractional_max_pool3d
 from wayfare.nn.functional.pool import (
@@ -29,7 +30,6 @@ from wayfare.nn.functional.pool import (
     max_unpool3d,
 )
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = [
     "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d", "AvgPool2d",

@@ -11,9 +11,10 @@ import numbers
 import warnings
 from typing import Any
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
-from wayfare.functions.creation import empty, zeros
-from wayfare.functions.join import cat, stack
+from wayfare.api.functions.creation import empty, zeros
+from wayfare.api.functions.join import cat, stack
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.cells import lstm_gates
 from wayfare.nn.functional.dropout import dropout
 from wayfare.nn.functional.linear import linear
@@ -22,7 +23,6 @@ from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
 from wayfare.nn.sequences import Packing, packing_of
-from wayfare.tensor import Tensor
 
 __all__ = ["RNNBase", "RNN", "LSTM", "GRU"]
 

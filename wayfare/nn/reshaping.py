@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentTypeError
-from wayfare.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.core.errors import ArgumentTypeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.resize import interpolate
 from wayfare.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
 
 __all__ = [
     "Flatten", "Unflatten", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "Upsample", "UpsamplingNearest2d",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
-from wayfare.functions.creation import from_numpy, zeros
-from wayfare.functions.join import cat
+from wayfare.api.functions.creation import from_numpy, zeros
+from wayfare.api.functions.join import cat
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.ragged_attention import is_ragged
 from wayfare.nn.utils.rnn import PackedSequence
-from wayfare.tensor import Tensor
 
 
 class Packing:

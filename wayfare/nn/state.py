@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wayfare.api.functions.creation import from_numpy
 from wayfare.autograd.modes import no_grad
-from wayfare.errors import ArgumentTypeError, OperationError
-from wayfare.functions.creation import from_numpy
+from wayfare.core.errors import ArgumentTypeError, OperationError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 if TYPE_CHECKING:
     from wayfare.nn.module import Module

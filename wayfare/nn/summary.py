@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wayfare.autograd.modes import no_grad
-from wayfare.functions.generator import fork_rng
+from wayfare.core.format import bytes_text, cut
+from wayfare.core.generator import fork_rng
+from wayfare.core.tensor import Tensor
 from wayfare.nn.modes import in_mode
 from wayfare.nn.module import Module
-from wayfare.tensor import Tensor
-from wayfare.units import bytes_text, cut
 
 __all__ = ["summary", "Summary", "LayerSummary"]
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import wayfare.nn.functional as F
-from wayfare.errors import OperationError, ShapeError
-from wayfare.functions.creation import full
+from wayfare.api.functions.creation import full
+from wayfare.core.errors import OperationError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.attention import MultiheadAttention
 from wayfare.nn.containers import ModuleList
 from wayfare.nn.dropout import Dropout
@@ -18,7 +19,6 @@ from wayfare.nn.init import xavier_uniform_
 from wayfare.nn.linear import Linear
 from wayfare.nn.module import Module
 from wayfare.nn.normalization import LayerNorm
-from wayfare.tensor import Tensor
 
 __all__ = [
     "Transformer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer", "TransformerDecoderLayer",

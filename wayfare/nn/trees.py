@@ -14,16 +14,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentTypeError, DTypeError, ShapeError
-from wayfare.functions.creation import empty
-from wayfare.functions.join import cat, stack
-from wayfare.fused import fused
+from wayfare.api.functions.creation import empty
+from wayfare.api.functions.join import cat, stack
+from wayfare.api.fused import fused
+from wayfare.core.errors import ArgumentTypeError, DTypeError, ShapeError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.linear import linear
 from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.one_call import one_call
 from wayfare.nn.parameter import Parameter
-from wayfare.tensor import Tensor
 
 __all__ = ["BinaryTreeLSTMCell", "ChildSumTreeLSTMCell"]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import numpy_math
-from wayfare.errors import DTypeError, OperationError, ShapeError
-from wayfare.flops import Work
-from wayfare.fusion.composite import NATIVE_FROM, Composite
-from wayfare.fusion.folds import prepare_fold
-from wayfare.fusion.single import prepare
-from wayfare.op import BatchRule, NotExportable, Op, Rule, Sample, joint, register
-from wayfare.signature import DIMS, FLAG, Attribute, Signature
-from wayfare.spec import Spec, bool_, broadcast
+from wayfare.core.errors import DTypeError, OperationError, ShapeError
+from wayfare.core.flops import Work
+from wayfare.core.numpy_math import numpy_math
+from wayfare.core.op import BatchRule, NotExportable, Op, Rule, Sample, joint, register
+from wayfare.core.signature import DIMS, FLAG, Attribute, Signature
+from wayfare.core.spec import Spec, bool_, broadcast
+from wayfare.ir.fuse.composite import NATIVE_FROM, Composite
+from wayfare.ir.fuse.reductions import prepare_fold
+from wayfare.ir.fuse.single import prepare
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]

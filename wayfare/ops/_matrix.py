@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.blas import threads_for
-from wayfare.backend.quiet import quietly
-from wayfare.errors import DTypeError, LinAlgError, ShapeError
-from wayfare.op import BatchRule
+from wayfare.codegen.runtime.blas import threads_for
+from wayfare.core.errors import DTypeError, LinAlgError, ShapeError
+from wayfare.core.op import BatchRule
+from wayfare.core.quiet import quietly
+from wayfare.core.spec import OF_NUMPY, Spec, float16
 from wayfare.ops._define import expand_unbatched
 from wayfare.ops.matmul import swap
-from wayfare.spec import OF_NUMPY, Spec, float16
 
 __all__ = [
     "as_column", "as_row", "check_batches", "check_matrix", "check_square", "diagonal_matrix", "fail_at", "lapack",

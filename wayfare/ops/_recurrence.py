@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.backend import native, pool, products
-from wayfare.backend.blas import one_thread
-from wayfare.backend.cpu import Array
-from wayfare.backend.cuts import SMALL
-from wayfare.backend.expr import OF_NUMPY, Expr, load
-from wayfare.backend.interpret import interpret
-from wayfare.backend.loop import Loop, elementwise
-from wayfare.backend.mathlib import loop_math, numpy_function
-from wayfare.op import raw_ops
-from wayfare.settings import settings
+from wayfare.codegen.loop.expr import OF_NUMPY, Expr, load
+from wayfare.codegen.loop.interpreter import interpret
+from wayfare.codegen.loop.language import Loop, elementwise
+from wayfare.codegen.math.library import loop_math, numpy_function
+from wayfare.codegen.runtime import gemm
+from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime.blas import one_thread
+from wayfare.codegen.runtime.gemm_split import SMALL
+from wayfare.core import buffer_pool
+from wayfare.core.config import settings
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import raw_ops
 
 Sizes = tuple[int, ...]
 Parts = tuple[Any, ...]
@@ -187,14 +189,14 @@ def run(
     """
     of_input, of_state, input_bias, state_bias = weights
     total, hidden, dtype = x.shape[0], of_state.shape[1], x.dtype
-    kept = pool.empty((total, cell.gates * hidden), dtype)
-    products.product(x, of_input.T, kept)
+    kept = buffer_pool.empty((total, cell.gates * hidden), dtype)
+    gemm.product(x, of_input.T, kept)
     kept += input_bias if cell.inner_bias else input_bias + state_bias
-    beside = pool.empty((total, cell.beside * hidden), dtype)
-    before = [pool.empty((total, hidden), dtype) for _ in states]
-    after = [pool.empty((total, hidden), dtype) for _ in states]
+    beside = buffer_pool.empty((total, cell.beside * hidden), dtype)
+    before = [buffer_pool.empty((total, hidden), dtype) for _ in states]
+    after = [buffer_pool.empty((total, hidden), dtype) for _ in states]
     finals = [state.copy() for state in states]
-    product = pool.empty((sizes[0] if sizes else 0, cell.gates * hidden), dtype)
+    product = buffer_pool.empty((sizes[0] if sizes else 0, cell.gates * hidden), dtype)
     turned = of_state.T
     if sizes and (sizes[0] > FEW_ROWS or len(sizes) > FEW_STEPS):
         turned = np.ascontiguousarray(turned)
@@ -234,7 +236,7 @@ def run(
 
 def _multiplier(multiplications: int) -> Callable[[Array, Array, Array], Any]:
     """The product of a step into given memory: NumPy's own where it is small, for its call costs less."""
-    return products.product if multiplications >= SMALL else np.dot
+    return gemm.product if multiplications >= SMALL else np.dot
 
 
 def pull(
@@ -251,8 +253,8 @@ def pull(
                for s, f in zip(states, grads[1:], strict=False)]  # fmt: skip
     back = carried[0]
     direct = (carried[1:] or [np.zeros_like(back)])[: cell.direct]
-    dx = pool.empty((total, cell.gates * hidden), dtype)
-    da = pool.empty(dx.shape, dtype) if cell.inner_bias else dx
+    dx = buffer_pool.empty((total, cell.gates * hidden), dtype)
+    da = buffer_pool.empty(dx.shape, dtype) if cell.inner_bias else dx
     read = before[cell.reads : cell.reads + 1] if cell.reads is not None else []
     given = [*_parts(kept, cell.gates), *_parts(beside, cell.beside), *read, g]
     written = [*_parts(dx, cell.gates), *(_parts(da, cell.gates) if cell.inner_bias else [])]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.spec import Spec
+from wayfare.core.spec import Spec
 
 # Columns of windows are made for so many numbers at a time: large enough for fast products, small enough for memory.
 COLUMN_LIMIT = 1 << 22

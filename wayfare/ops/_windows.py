@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import columns
-from wayfare.backend.cpu import Array
-from wayfare.backend.sliding import Sizes, Slide
-from wayfare.spec import Shape
+from wayfare.codegen.routines import columns
+from wayfare.codegen.routines.windows import Sizes, Slide
+from wayfare.core.numpy_math import Array
+from wayfare.core.spec import Shape
 
 
 @dataclass(frozen=True, slots=True)

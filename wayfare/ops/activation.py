@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.select import bounded, select, zero_of
+from wayfare.core.select import bounded, select, zero_of
+from wayfare.core.signature import NUMBER
 from wayfare.ops._define import elementwise
 from wayfare.ops.exports import elementwise as elementwise_rules
 from wayfare.ops.exports import functions as rules
-from wayfare.signature import NUMBER
 
 _float = partial(elementwise, kinds="f")
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import indexed, pool
-from wayfare.backend.cpu import Array
-from wayfare.backend.rows import Part, Rows, add_at
-from wayfare.errors import DTypeError, IndexRangeError, ShapeError
-from wayfare.op import Sample, checks_values, joint
+from wayfare.codegen.routines import indexed
+from wayfare.codegen.routines.rows import Part, Rows, add_at
+from wayfare.core import buffer_pool
+from wayfare.core.errors import DTypeError, IndexRangeError, ShapeError
+from wayfare.core.mode import STATE
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, checks_values, joint
+from wayfare.core.signature import DIM, DIMS, FLAG, INT_OR_NONE, MANY, SIZES, takes
+from wayfare.core.spec import Shape, Spec, broadcast
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
-from wayfare.signature import DIM, DIMS, FLAG, INT_OR_NONE, MANY, SIZES, takes
-from wayfare.spec import Shape, Spec, broadcast
-from wayfare.state import STATE
 
 _ALL = slice(None)
 
@@ -254,7 +255,7 @@ index_place = define(
 
 @checks_values
 def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], accumulate: bool) -> Array:
-    out = pool.empty(x.shape, x.dtype)
+    out = buffer_pool.empty(x.shape, x.dtype)
     np.copyto(out, x)
     where = full_index(indices, dims)
     try:

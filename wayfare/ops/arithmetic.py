@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.select import bounded
-from wayfare.backend.select import gate as _gate
-from wayfare.flops import nothing
-from wayfare.op import Rule, Sample
+from wayfare.core.flops import nothing
+from wayfare.core.op import Rule, Sample
+from wayfare.core.select import bounded
+from wayfare.core.select import gate as _gate
+from wayfare.core.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
+from wayfare.core.spec import DType, Spec, float64, int32
 from wayfare.ops._define import define, elementwise
 from wayfare.ops.exports import elementwise as rules
-from wayfare.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
-from wayfare.spec import DType, Spec, float64, int32
 
 add = elementwise(
     "add", onnx="Add", arity=2, reference=operator.add,

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import pool
-from wayfare.backend.attention import scores_slope, weights
-from wayfare.backend.cpu import Array
-from wayfare.backend.products import stack_product
-from wayfare.errors import DTypeError, ShapeError
-from wayfare.op import Sample, joint
+from wayfare.codegen.routines.attention import scores_slope, weights
+from wayfare.codegen.runtime.gemm import stack_product
+from wayfare.core import buffer_pool
+from wayfare.core.errors import DTypeError, ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, joint
+from wayfare.core.signature import FLAG, KEY, MAYBE_NUMBER, NUMBER, takes
+from wayfare.core.spec import Spec, bool_, broadcast, float16, float32
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import swap
-from wayfare.signature import FLAG, KEY, MAYBE_NUMBER, NUMBER, takes
-from wayfare.spec import Spec, bool_, broadcast, float16, float32
 
 Key = tuple[int, int] | None
 
@@ -34,8 +34,8 @@ def _like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array whose axes lie in memory in the same order as those of x; rows stay whole."""
     order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
     if order[-1] != x.ndim - 1 or 0 in x.strides:
-        return pool.empty(shape, dtype)
-    out = pool.empty(tuple(shape[axis] for axis in order), dtype)
+        return buffer_pool.empty(shape, dtype)
+    out = buffer_pool.empty(tuple(shape[axis] for axis in order), dtype)
     return out.transpose(sorted(range(x.ndim), key=order.__getitem__))
 
 
@@ -52,7 +52,7 @@ def _attend(
     q: Array, k: Array, v: Array, mask: Array, out: Array, scale: float, causal: bool, p: float, key: Key
 ) -> tuple[Array, Array]:
     """Write the result; give back the weights for backward, before and after dropout."""
-    scores = stack_product(q, _turned(k), pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
+    scores = stack_product(q, _turned(k), buffer_pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
     kept, used = weights(scores, _mask_of(mask), scale, causal, p, key)
     stack_product(used, v, out)
     return kept, used
@@ -65,7 +65,7 @@ def _slopes(
     """Write the gradients by queries, keys and values; give back that by the scores, which holds the scale."""
     of_q, of_k, of_v = outs
     stack_product(_turned(used), g, of_v)
-    of_used = stack_product(g, _turned(v), pool.empty(used.shape, used.dtype))
+    of_used = stack_product(g, _turned(v), buffer_pool.empty(used.shape, used.dtype))
     of_scores = scores_slope(of_used, kept, scale, p)
     stack_product(of_scores, k, of_q)
     stack_product(_turned(of_scores), q, of_k)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from wayfare.op import Sample
+from wayfare.core.op import Sample
 from wayfare.ops._define import elementwise
 from wayfare.ops.exports import elementwise as rules
 from wayfare.ops.exports import repeated

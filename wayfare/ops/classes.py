@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import IndexRangeError, OperationError, ShapeError, WayfareError
-from wayfare.op import Sample, checks_values
+from wayfare.core.errors import IndexRangeError, OperationError, ShapeError, WayfareError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, checks_values
+from wayfare.core.signature import COUNT, DIM, INT, TEXT, Attribute, Signature, takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
-from wayfare.signature import COUNT, DIM, INT, TEXT, Attribute, Signature, takes
-from wayfare.spec import Spec
 
 
 def _check(

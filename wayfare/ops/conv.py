@@ -14,21 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import depthwise, direct, pool
-from wayfare.backend.cpu import Array
-from wayfare.backend.products import product
-from wayfare.backend.sliding import Sizes
-from wayfare.errors import DTypeError, ShapeError
-from wayfare.flops import convolution, convolution_to_input, convolution_to_weight
-from wayfare.op import Sample
+from wayfare.codegen.routines import conv as direct
+from wayfare.codegen.routines import depthwise
+from wayfare.codegen.routines.windows import Sizes
+from wayfare.codegen.runtime.gemm import product
+from wayfare.core import buffer_pool
+from wayfare.core.errors import DTypeError, ShapeError
+from wayfare.core.flops import convolution, convolution_to_input, convolution_to_weight
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import SIZES, STEP, STEPS, takes
+from wayfare.core.spec import Shape, Spec
 from wayfare.ops import _room
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops._room import COLUMN_LIMIT as _COLUMN_LIMIT
 from wayfare.ops._windows import Windows, columns_of, image_of
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import dtypes_differ
-from wayfare.signature import SIZES, STEP, STEPS, takes
-from wayfare.spec import Shape, Spec
 
 # Windows of one example that make a product of its own worth while, and multiplications from which on BLAS splits a
 # product over threads: many such products after one another would wait for the threads each time.
@@ -84,7 +86,7 @@ def _conv(
 def _conv_by_columns(x: Array, weight: Array, windows: Windows, counts: Sizes, groups: int) -> Array:
     rows, made, count = weight.shape[1] * math.prod(windows.kernel), weight.shape[0] // groups, math.prod(counts)
     matrix, wide = _wide(weight).reshape(groups, made, rows), _wide(x)
-    out = pool.empty((x.shape[0], weight.shape[0], *counts), wide.dtype)
+    out = buffer_pool.empty((x.shape[0], weight.shape[0], *counts), wide.dtype)
     for piece in _pieces(x.shape[0], groups * rows * count):
         size = piece.stop - piece.start
         if _one_by_one(windows, made, rows, count):

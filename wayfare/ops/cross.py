@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.quiet import quietly
-from wayfare.errors import DTypeError, ShapeError
-from wayfare.flops import per_output
-from wayfare.op import Sample
+from wayfare.core.errors import DTypeError, ShapeError
+from wayfare.core.flops import per_output
+from wayfare.core.op import Sample
+from wayfare.core.quiet import quietly
+from wayfare.core.signature import DIM, takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import contraction as rules
-from wayfare.signature import DIM, takes
-from wayfare.spec import Spec
 
 
 def _infer(a: Spec, b: Spec, *, dim: int) -> Spec:

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import GraphError
-from wayfare.flops import cubic
-from wayfare.op import Sample, checks_values
+from wayfare.core.errors import GraphError
+from wayfare.core.flops import cubic
+from wayfare.core.op import Sample, checks_values
+from wayfare.core.signature import FLAG, TEXT, takes
+from wayfare.core.spec import Spec, int32, spec_of
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
     as_column,
@@ -33,8 +35,6 @@ from wayfare.ops._matrix import (
 )
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.exports import rotations
-from wayfare.signature import FLAG, TEXT, takes
-from wayfare.spec import Spec, int32, spec_of
 
 
 def _symmetric_samples(rng: Any, **attrs: Any) -> list[Sample]:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.keep import Key, dropped_out, keep_mask
-from wayfare.op import Sample
+from wayfare.codegen.routines.dropout_mask import Key, dropped_out, keep_mask
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import KEY, NUMBER, SIZES, takes
+from wayfare.core.spec import Shape, Spec, bool_
 from wayfare.ops._define import define
 from wayfare.ops.exports.draws import NO_DRAWS
 from wayfare.ops.exports.draws import dropout as _without_dropout
-from wayfare.signature import KEY, NUMBER, SIZES, takes
-from wayfare.spec import Shape, Spec, bool_
 
 
 def _dropout(x: Array, *, p: float, key: Key, shape: Shape) -> Array:

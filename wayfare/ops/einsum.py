@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ShapeError
-from wayfare.flops import summed_products
-from wayfare.op import Sample, joint
+from wayfare.core.errors import ShapeError
+from wayfare.core.flops import summed_products
+from wayfare.core.op import Sample, joint
+from wayfare.core.signature import MANY, TEXT, takes
+from wayfare.core.spec import Spec
 from wayfare.ops import _room
 from wayfare.ops._define import define
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.matmul import Attrs, Batch, check_one_dtype, raw_matmul
-from wayfare.signature import MANY, TEXT, takes
-from wayfare.spec import Spec
 
 
 @lru_cache(maxsize=4096)

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.fold import largest, smallest
-from wayfare.fusion.composite import as_rule
-from wayfare.op import Op, Sample, raw_ops
+from wayfare.codegen.routines.short_reductions import largest, smallest
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Op, Sample, raw_ops
+from wayfare.core.signature import DIM, FLAG, takes
+from wayfare.core.spec import Spec, int64
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import define, reduced_shape, reduction, spread
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.reduce import Dims, like
-from wayfare.signature import DIM, FLAG, takes
-from wayfare.spec import Spec, int64
 
 # -- values only --------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.flops import nothing
-from wayfare.op import Sample
+from wayfare.core.flops import nothing
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import SIZES, STEPS, takes
+from wayfare.core.spec import Shape, Spec, int64
 from wayfare.ops._define import define
 from wayfare.ops.exports import contraction as rules
-from wayfare.signature import SIZES, STEPS, takes
-from wayfare.spec import Shape, Spec, int64
 
 
 def _starts(samples: Array, size: int, count: int, kernel: int) -> Array:

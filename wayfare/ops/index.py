@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.rows import Part, Rows
-from wayfare.errors import IndexRangeError
-from wayfare.op import Sample
+from wayfare.codegen.routines.rows import Part, Rows
+from wayfare.core.errors import IndexRangeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import COUNT, DIM, INDEX, INT, SIZES, STEP
+from wayfare.core.spec import Shape
 from wayfare.ops._define import movement
 from wayfare.ops.exports import movement as rules
-from wayfare.signature import COUNT, DIM, INDEX, INT, SIZES, STEP
-from wayfare.spec import Shape
 
 Entry = int | None | tuple[int, int, int]
 Index = tuple[Entry, ...]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ShapeError
-from wayfare.op import Sample, joint
+from wayfare.core.errors import ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, joint
+from wayfare.core.signature import DIM, MANY, takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.exports import indexing as rules
-from wayfare.signature import DIM, MANY, takes
-from wayfare.spec import Spec
 
 
 def _cat_infer(*xs: Spec, dim: int) -> Spec:

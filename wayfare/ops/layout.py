@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ShapeError
-from wayfare.op import Sample
+from wayfare.core.errors import ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import AMOUNTS, DIM, DIMS, INT, INTS, NUMBER, SIZES, takes
+from wayfare.core.spec import Shape, Spec
 from wayfare.ops._define import define, elementwise, movement
 from wayfare.ops.exports import elementwise as rules
 from wayfare.ops.exports import movement as moves
-from wayfare.signature import AMOUNTS, DIM, DIMS, INT, INTS, NUMBER, SIZES, takes
-from wayfare.spec import Shape, Spec
 
 # -- diagonals ---------------------------------------------------------------------------------------------
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ArgumentError, DTypeError, ShapeError
-from wayfare.flops import per_input, per_row
-from wayfare.fusion.composite import as_rule
-from wayfare.op import Sample, checks_values, joint
+from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.core.flops import per_input, per_row
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, checks_values, joint
+from wayfare.core.signature import INT, NUMBER, TEXT, takes
+from wayfare.core.spec import Spec
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import define, elementwise, expand_unbatched
 from wayfare.ops.reduce import like
-from wayfare.signature import INT, NUMBER, TEXT, takes
-from wayfare.spec import Spec
 
 _REDUCTIONS = ("none", "mean", "sum")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.flops import cubic, nothing
-from wayfare.op import Sample
+from wayfare.core.flops import cubic, nothing
+from wayfare.core.op import Sample
+from wayfare.core.signature import COUNT, DTYPE, takes
+from wayfare.core.spec import DType, Spec, float64, int32
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_matrix, matrices, native_batch, numpy_dtype, scipy_call, swap
 from wayfare.ops.exports import algebra as rules
-from wayfare.signature import COUNT, DTYPE, takes
-from wayfare.spec import DType, Spec, float64, int32
 
 
 def _lu_infer(x: Spec) -> tuple[Spec, Spec, Spec]:

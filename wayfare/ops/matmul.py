@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import pool, products
-from wayfare.backend.turned import MOST_ROWS, TURNING, turned
-from wayfare.errors import DTypeError, ShapeError
-from wayfare.flops import affine_map
-from wayfare.op import Sample
+from wayfare.codegen.routines.transposed_weights import MOST_ROWS, TURNING, turned
+from wayfare.codegen.runtime import gemm
+from wayfare.core import buffer_pool
+from wayfare.core.errors import DTypeError, ShapeError
+from wayfare.core.flops import affine_map
+from wayfare.core.op import Sample
+from wayfare.core.signature import takes
+from wayfare.core.spec import Spec, bool_, broadcast
 from wayfare.ops._define import define
 from wayfare.ops.exports import contraction as rules
-from wayfare.signature import takes
-from wayfare.spec import Spec, bool_, broadcast
 
 Batch = tuple[bool, ...]
 Attrs = dict[str, Any]
@@ -143,10 +144,10 @@ def raw_matmul(a: Any, b: Any) -> Any:
     elif a.ndim == 2 and b.ndim == 2:
         return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
-        return products.product(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
+        return gemm.product(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
     if a.ndim > 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype.kind == "f":
-        return products.stack_product(a, b, pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
-    return products.product(a, b)
+        return gemm.stack_product(a, b, buffer_pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
+    return gemm.product(a, b)
 
 
 def _as_flat(a: Any) -> Any:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.flops import cubic
-from wayfare.op import Sample
+from wayfare.core.flops import cubic
+from wayfare.core.op import Sample
+from wayfare.core.signature import takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import define
 from wayfare.ops._matrix import check_square, lapack, matrices, native_batch, scipy_call, swap
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.solve import well_conditioned
-from wayfare.signature import takes
-from wayfare.spec import Spec
 
 
 def _as_scale(m: Any, v: Any) -> Any:

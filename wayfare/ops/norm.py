@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ShapeError
-from wayfare.flops import per_input
-from wayfare.fusion.composite import as_rule
-from wayfare.op import Sample, joint
+from wayfare.core.errors import ShapeError
+from wayfare.core.flops import per_input
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, joint
+from wayfare.core.signature import DIMS, NUMBER, takes
+from wayfare.core.spec import Spec, as_dtype
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.reduce import Dims, count_of, moments, shared_out
-from wayfare.signature import DIMS, NUMBER, takes
-from wayfare.spec import Spec, as_dtype
 
 # -- standardize --------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.flops import per_input
-from wayfare.fusion.composite import as_rule
-from wayfare.op import Sample
+from wayfare.core.flops import per_input
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import NUMBER
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import reduction, spread
 from wayfare.ops.reduce import Dims, like
-from wayfare.signature import NUMBER
 
 # Two or three NumPy calls.
 _NATIVE_FROM = 4096

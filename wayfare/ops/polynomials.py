@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import Sample
+from wayfare.core.op import Sample
 from wayfare.ops._define import elementwise
 from wayfare.ops.exports.repeated import by_recurrence
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.largest import LONGEST_TABLE, largest, window_table
-from wayfare.backend.sliding import Sizes
-from wayfare.errors import ShapeError
-from wayfare.flops import per_window
-from wayfare.op import Sample
+from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, largest, window_table
+from wayfare.codegen.routines.windows import Sizes
+from wayfare.core.errors import ShapeError
+from wayfare.core.flops import per_window
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import SIZES, STEPS, takes
+from wayfare.core.spec import Spec, int64
 from wayfare.ops import _room
 from wayfare.ops._define import define
 from wayfare.ops._windows import Windows, pad_sizes
 from wayfare.ops.exports import contraction as rules
 from wayfare.ops.fold import merged
-from wayfare.signature import SIZES, STEPS, takes
-from wayfare.spec import Spec, int64
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import OperationError
-from wayfare.op import Sample, checks_values
+from wayfare.core.errors import OperationError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, checks_values
+from wayfare.core.signature import COUNT, DTYPE, FLAG, KEY, NUMBER, SIZES, Signature, takes
+from wayfare.core.spec import DType, Shape, Spec, float16, float32, float64, int64
 from wayfare.ops._define import define
 from wayfare.ops.exports.draws import NO_DRAWS
-from wayfare.signature import COUNT, DTYPE, FLAG, KEY, NUMBER, SIZES, Signature, takes
-from wayfare.spec import DType, Shape, Spec, float16, float32, float64, int64
 
 Key = tuple[int, int]
 

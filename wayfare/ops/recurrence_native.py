@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from wayfare.backend import native
-from wayfare.backend.command import Command, Place, Scratch, Unsuited
-from wayfare.backend.command_kernels import copy_commands, kernel_commands
-from wayfare.backend.command_products import product_commands
-from wayfare.backend.expr import OF_NUMPY, const, load
-from wayfare.backend.loop import elementwise
-from wayfare.backend.recurrent import Sequences, recurrence_commands
-from wayfare.backend.recurrent_code import Formula
-from wayfare.fusion.plan_native import FORMS, Form
+from wayfare.codegen.loop.expr import OF_NUMPY, const, load
+from wayfare.codegen.loop.language import elementwise
+from wayfare.codegen.routines.recurrent import Sequences, recurrence_commands
+from wayfare.codegen.routines.recurrent_code import Formula
+from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.command_gemm import product_commands
+from wayfare.codegen.runtime.command_kernels import copy_commands, kernel_commands
+from wayfare.ir.plan.native import FORMS, Form
 from wayfare.ops._recurrence import Cell, InLoops, states_loop
 
 # Steps beyond which the commands of single steps would take more memory than they save time.

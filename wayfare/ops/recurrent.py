@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ArgumentError, DTypeError, ShapeError
-from wayfare.flops import recurrence
-from wayfare.op import Op, Sample, joint
+from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.core.flops import recurrence
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Op, Sample, joint
+from wayfare.core.signature import FLAG, SIZES, takes
+from wayfare.core.spec import Spec, spec_of
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops._recurrence import Cell, Sizes, pull, pull_recorded, run
 from wayfare.ops.recurrence_native import register
 from wayfare.ops.recurrence_onnx import rule_for
-from wayfare.signature import FLAG, SIZES, takes
-from wayfare.spec import Spec, spec_of
 
 _HALF = np.dtype("float16")
 

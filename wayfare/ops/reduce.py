@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.fold import total
-from wayfare.flops import per_input
-from wayfare.fusion.composite import as_rule
-from wayfare.op import Sample
+from wayfare.codegen.routines.short_reductions import total
+from wayfare.core.flops import per_input
+from wayfare.core.op import Sample
+from wayfare.core.signature import NUMBER
+from wayfare.core.spec import DType, Spec, as_dtype, bool_, float16, float32, float64, int64, uint8
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import reduced_shape, reduction, spread
 from wayfare.ops.exports import reduce as rules
-from wayfare.signature import NUMBER
-from wayfare.spec import DType, Spec, as_dtype, bool_, float16, float32, float64, int64, uint8
 
 Dims = tuple[int, ...]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.products import product
-from wayfare.errors import ShapeError
-from wayfare.flops import weighted_places
-from wayfare.op import Sample
+from wayfare.codegen.runtime.gemm import product
+from wayfare.core.errors import ShapeError
+from wayfare.core.flops import weighted_places
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import COUNT, DIM, takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import by_loop, define
 from wayfare.ops.exports import contraction as rules
-from wayfare.signature import COUNT, DIM, takes
-from wayfare.spec import Spec
 
 
 def _resample(x: Array, places: Array, weights: Array, *, dim: int) -> Array:

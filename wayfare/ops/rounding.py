@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import Sample
+from wayfare.core.op import Sample
+from wayfare.core.signature import INT, takes
+from wayfare.core.spec import Spec, int32
 from wayfare.ops._define import define, elementwise
 from wayfare.ops.exports import elementwise as rules
-from wayfare.signature import INT, takes
-from wayfare.spec import Spec, int32
 
 
 def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ShapeError
-from wayfare.fusion.composite import as_rule
-from wayfare.op import Sample, joint
+from wayfare.core.errors import ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, joint
+from wayfare.core.signature import DIMS, NUMBER, takes
+from wayfare.core.spec import Spec, as_dtype
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import define, expand_unbatched, reduced_shape
 from wayfare.ops.norm import standardize_reference
 from wayfare.ops.reduce import Dims, count_of, joined_moments, moments, shared_out
-from wayfare.signature import DIMS, NUMBER, takes
-from wayfare.spec import Spec, as_dtype
 
 
 def _fits(x: Any, *scales: Any) -> bool:

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import scans
-from wayfare.backend.cpu import Array
-from wayfare.flops import per_output
-from wayfare.op import BatchRule, Op, Sample
+from wayfare.codegen.routines import scans
+from wayfare.core.flops import per_output
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import BatchRule, Op, Sample
+from wayfare.core.signature import DIM, FLAG, INT, NUMBER, takes
+from wayfare.core.spec import DType, Spec, int64
 from wayfare.ops._define import Samples, define, expand_unbatched, shaped_alike
 from wayfare.ops.exports import movement as moves
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.extreme import scatter_back, take_along
-from wayfare.signature import DIM, FLAG, INT, NUMBER, takes
-from wayfare.spec import DType, Spec, int64
 
 
 def _batch_along(name: str) -> BatchRule:

@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import indexed, pool
-from wayfare.backend.cpu import Array
-from wayfare.backend.rows import Part, Rows, add_at
-from wayfare.errors import OperationError, ShapeError
-from wayfare.flops import per_input
-from wayfare.op import BatchRule, Sample, checks_values
+from wayfare.codegen.routines import indexed
+from wayfare.codegen.routines.rows import Part, Rows, add_at
+from wayfare.core import buffer_pool
+from wayfare.core.errors import OperationError, ShapeError
+from wayfare.core.flops import per_input
+from wayfare.core.mode import STATE
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import BatchRule, Sample, checks_values
+from wayfare.core.signature import DIM, SIZES, takes
+from wayfare.core.spec import Shape, Spec
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.advanced import check_bounds, numbered
 from wayfare.ops.exports import indexing as rules
-from wayfare.signature import DIM, SIZES, takes
-from wayfare.spec import Shape, Spec
-from wayfare.state import STATE
 
 
 @lru_cache(maxsize=256)
@@ -168,7 +169,7 @@ scatter_place = define(
 @checks_values
 def _scatter_add(x: Array, index: Array, src: Array, *, dim: int) -> Array:
     _check_arrays("scatter_add", x, index, dim)
-    out = pool.empty(x.shape, x.dtype)
+    out = buffer_pool.empty(x.shape, x.dtype)
     np.copyto(out, x)
     _add_along(out, index, src, dim)
     return out

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import OperationError, ShapeError
-from wayfare.flops import by_searching, per_output
-from wayfare.op import Sample, checks_values
+from wayfare.core.errors import OperationError, ShapeError
+from wayfare.core.flops import by_searching, per_output
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample, checks_values
+from wayfare.core.signature import COUNT, DTYPE, FLAG, takes
+from wayfare.core.spec import DType, Spec, bool_, int32, int64
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.advanced import check_bounds
 from wayfare.ops.exports import indexing as rules
-from wayfare.signature import COUNT, DTYPE, FLAG, takes
-from wayfare.spec import DType, Spec, bool_, int32, int64
 
 
 def _searchsorted(row: Array, values: Array, *, right: bool, dtype: DType) -> Array:

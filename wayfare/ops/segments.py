@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend import segments
-from wayfare.backend.cpu import Array
-from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
-from wayfare.flops import nothing, per_input
-from wayfare.op import BatchRule, Op, Sample, checks_values, raw_ops
+from wayfare.codegen.routines import segments
+from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.core.flops import nothing, per_input
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import BatchRule, Op, Sample, checks_values, raw_ops
+from wayfare.core.signature import COUNT, takes
+from wayfare.core.spec import Spec, int64, spec_of
 from wayfare.ops._define import by_loop, define
 from wayfare.ops.exports import indexing as rules
-from wayfare.signature import COUNT, takes
-from wayfare.spec import Spec, int64, spec_of
 
 _HALF = np.dtype("float16")
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.fold_native import sum_to
-from wayfare.backend.rows import Rows
-from wayfare.errors import OperationError, ShapeError
-from wayfare.op import REGISTRY, NotExportable, Op, Sample
+from wayfare.codegen.routines.reductions import sum_to
+from wayfare.codegen.routines.rows import Rows
+from wayfare.core.errors import OperationError, ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import REGISTRY, NotExportable, Op, Sample
+from wayfare.core.signature import DIMS, DTYPE, PATH, SIZES, takes
+from wayfare.core.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
 from wayfare.ops._define import define, movement
 from wayfare.ops.exports import movement as rules
-from wayfare.signature import DIMS, DTYPE, PATH, SIZES, takes
-from wayfare.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
 
 Path = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.flops import per_input
-from wayfare.fusion.composite import as_rule
-from wayfare.op import BatchRule, Sample
+from wayfare.core.flops import per_input
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import BatchRule, Sample
+from wayfare.core.signature import DIM, takes
+from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import define, expand_unbatched, reduction, shaped_alike, spread
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.reduce import Dims, drop
-from wayfare.signature import DIM, takes
 
 
 def _batch_along(name: str) -> BatchRule:

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import ShapeError
-from wayfare.flops import by_solving, cubic
-from wayfare.op import Sample, checks_values, joint
+from wayfare.core.errors import ShapeError
+from wayfare.core.flops import by_solving, cubic
+from wayfare.core.op import Sample, checks_values, joint
+from wayfare.core.signature import FLAG, takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
     check_batches,
@@ -26,8 +28,6 @@ from wayfare.ops._matrix import (
 )
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.exports import rotations
-from wayfare.signature import FLAG, takes
-from wayfare.spec import Spec
 
 _SINGULAR = "is singular"
 _SINGULAR_FIX = "Use wf.linalg.lstsq or wf.linalg.pinv for a system without a unique solution."

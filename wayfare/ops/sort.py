@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import IndexRangeError
-from wayfare.op import Op, Sample
+from wayfare.core.errors import IndexRangeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Op, Sample
+from wayfare.core.signature import COUNT, DIM, FLAG, STEP, Attribute, Signature
+from wayfare.core.spec import Spec, int64
 from wayfare.ops._define import define, reduced_shape, reduction
 from wayfare.ops.exports import reduce as rules
 from wayfare.ops.extreme import scatter_back, sharing_vjp, take_along
-from wayfare.signature import COUNT, DIM, FLAG, STEP, Attribute, Signature
-from wayfare.spec import Spec, int64
 
 
 def argsort_along(x: Array, dim: int, descending: bool) -> Array:

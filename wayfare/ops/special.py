@@ -7,11 +7,11 @@ import math
 from functools import partial
 from typing import Any
 
+from wayfare.core.signature import COUNT
 from wayfare.ops._define import elementwise, refuses
 from wayfare.ops.exports import functions as rules
 from wayfare.ops.exports import repeated
 from wayfare.ops.exports import special as fits
-from wayfare.signature import COUNT
 
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.3, 3.0)

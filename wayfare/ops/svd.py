@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.flops import cubic
-from wayfare.op import Sample, checks_values
+from wayfare.core.flops import cubic
+from wayfare.core.op import Sample, checks_values
+from wayfare.core.signature import FLAG, takes
+from wayfare.core.spec import Spec
 from wayfare.ops._define import define
 from wayfare.ops._matrix import (
     as_column,
@@ -24,8 +26,6 @@ from wayfare.ops._matrix import (
 )
 from wayfare.ops.exports import algebra as rules
 from wayfare.ops.exports import rotations
-from wayfare.signature import FLAG, takes
-from wayfare.spec import Spec
 
 
 def _svd_infer(x: Spec, *, full_matrices: bool) -> tuple[Spec, Spec, Spec]:

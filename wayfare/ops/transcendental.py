@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import numpy_math
+from wayfare.core.numpy_math import numpy_math
 from wayfare.ops._define import elementwise
 from wayfare.ops.exports import functions as rules
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.backend.writes import elements_overlap
-from wayfare.errors import ShapeError
-from wayfare.op import Sample
+from wayfare.core.errors import ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Sample
+from wayfare.core.signature import COUNT, DIM, INT, SIZES, STEP, takes
+from wayfare.core.spec import Shape, Spec
+from wayfare.core.write_clock import elements_overlap
 from wayfare.ops import _room
 from wayfare.ops._define import define, movement
 from wayfare.ops.exports import movement as rules
-from wayfare.signature import COUNT, DIM, INT, SIZES, STEP, takes
-from wayfare.spec import Shape, Spec
 
 
 def memory_of(x: Array) -> tuple[Array, int] | None:

@@ -10,7 +10,7 @@ Names, options, states and files are PyTorch's; so is what a step computes.
 
 from typing import TYPE_CHECKING, NoReturn
 
-from wayfare.instead import no_such_name as _no_such_name
+from wayfare.core.missing_names import no_such_name as _no_such_name
 from wayfare.optim import lr_scheduler
 from wayfare.optim.adadelta import Adadelta
 from wayfare.optim.adagrad import Adagrad

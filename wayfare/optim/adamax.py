@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
+from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_betas, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
-from wayfare.updates import FusedUpdate
 
 __all__ = ["Adamax"]
 

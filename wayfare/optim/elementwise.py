@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.api.fused_update import FusedUpdate
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.mode import UNUSUAL, recorder
 from wayfare.optim.optimizer import Group, Optimizer
 from wayfare.optim.replay import parts_of, record_step
-from wayfare.state import UNUSUAL, recorder
-from wayfare.updates import FusedUpdate
 
 __all__ = [
     "ElementwiseOptimizer", "Formula", "check_betas", "check_flags", "check_number", "check_range", "decay_of",

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.mode import recorder
 from wayfare.optim.elementwise import check_closure, check_range, number
 from wayfare.optim.line_search import Point, strong_wolfe
 from wayfare.optim.optimizer import Optimizer, Params
-from wayfare.state import recorder
 
 __all__ = ["LBFGS"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.state import UNUSUAL, called_by_user, recorder
+from wayfare.core.mode import UNUSUAL, called_by_user, recorder
 
 __all__ = ["Noticed", "notice"]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, MissingEntryError, OperationError
-from wayfare.graph.node import Handle
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError, OperationError
+from wayfare.core.mode import UNUSUAL, recorder, watcher
+from wayfare.core.node import Handle
 from wayfare.optim.noticed import Noticed, notice
 from wayfare.optim.saved import load_state, saved_state
-from wayfare.state import UNUSUAL, recorder, watcher
 
 __all__ = ["Optimizer", "Params", "required"]
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
+from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import (
     ElementwiseOptimizer,
     Formula,
@@ -18,7 +19,6 @@ from wayfare.optim.elementwise import (
     number,
 )
 from wayfare.optim.optimizer import Group, Params
-from wayfare.updates import FusedUpdate
 
 __all__ = ["RAdam"]
 

@@ -10,11 +10,11 @@ import weakref
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from wayfare.state import StaleCall, changed_mode
+from wayfare.core.mode import StaleCall, changed_mode
 
 if TYPE_CHECKING:
+    from wayfare.api.fused_update import FusedUpdate
     from wayfare.optim.elementwise import ElementwiseOptimizer
-    from wayfare.updates import FusedUpdate
 
 __all__ = ["GroupStep", "parts_of", "record_step"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, MissingEntryError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError
 
 if TYPE_CHECKING:
     from wayfare.optim.optimizer import Optimizer

@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError
+from wayfare.api.fused_update import FusedUpdate
+from wayfare.core.errors import ArgumentError
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, check_flags, check_range, number
 from wayfare.optim.optimizer import Group, Params
-from wayfare.updates import FusedUpdate
 
 __all__ = ["SGD"]
 

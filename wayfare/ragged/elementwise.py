@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentTypeError, ShapeError
+from wayfare.core.errors import ArgumentTypeError, ShapeError
 
 if TYPE_CHECKING:
     from wayfare.ragged.ragged import Ragged

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentTypeError, IndexRangeError, ShapeError
+from wayfare.core.errors import ArgumentTypeError, IndexRangeError, ShapeError
 from wayfare.ragged.parts import Parts, pick
 
 ALL = slice(None)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 Parts = tuple[wf.Tensor, wf.Tensor]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, IndexRangeError, OperationError, ShapeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, IndexRangeError, OperationError, ShapeError
 from wayfare.ragged import indexing, parts
 from wayfare.ragged.elementwise import Elementwise, fitted, same_lengths
 from wayfare.ragged.reductions import Reductions

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import wayfare as wf
-from wayfare.errors import IndexRangeError, OperationError
+from wayfare.core.errors import IndexRangeError, OperationError
 
 if TYPE_CHECKING:
     from wayfare.ragged.ragged import Ragged

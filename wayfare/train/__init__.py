@@ -1,5 +1,6 @@
 """Training: `fit`, `evaluate`, callbacks, and the history of a run."""
 
+from wayfare.see.report.observations import Observation
 from wayfare.train.callbacks import (
     Callback,
     ClipGradients,
@@ -11,7 +12,6 @@ from wayfare.train.callbacks import (
 )
 from wayfare.train.history import History
 from wayfare.train.loop import Run, evaluate, fit
-from wayfare.train.observations import Observation
 
 __all__ = [
     "Callback", "ClipGradients", "EarlyStopping", "GradientFlow", "History", "KeepBest", "Observation", "Run",

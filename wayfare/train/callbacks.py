@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
+from wayfare.see.tensorboard import SummaryWriter
 from wayfare.train.history import GRADIENTS, write_record
-from wayfare.utils.tensorboard import SummaryWriter
 
 if TYPE_CHECKING:
     from wayfare.train.loop import Run

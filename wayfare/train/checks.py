@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.train.callbacks import Callback
 
 __all__ = [

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 from wayfare.io.replace import replace_text
-from wayfare.pages.charts import curves_picture
-from wayfare.train.observations import Observation, observe
+from wayfare.see.pages.charts import curves_picture
+from wayfare.see.report.observations import Observation, observe
+from wayfare.see.tensorboard import SummaryWriter
 from wayfare.train.plot import text_plot
-from wayfare.utils.tensorboard import SummaryWriter
 
 __all__ = ["History"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.nn.modes import in_mode
 from wayfare.train.callbacks import Callback, ClipGradients, Schedule
 from wayfare.train.checks import (

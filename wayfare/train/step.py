@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.train.checks import check_made
 from wayfare.train.history import FACTS, GRADIENTS
 

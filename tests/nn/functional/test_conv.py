@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import signal
 
 import wayfare as wf
+from wayfare.core.tensor import wrap
 from wayfare.nn import functional as F
 from wayfare.ops import conv as records
-from wayfare.tensor import wrap
 
 
 def normal(*shape, seed=0):

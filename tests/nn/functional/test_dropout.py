@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.backend.keep import keep_mask
+from wayfare.codegen.routines.dropout_mask import keep_mask
 from wayfare.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.nn import functional as F
 

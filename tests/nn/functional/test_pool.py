@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wayfare as wf
+from wayfare.core.tensor import wrap
 from wayfare.nn import functional as F
-from wayfare.tensor import wrap
 
 
 def tensor(values):

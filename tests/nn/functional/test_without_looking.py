@@ -5,7 +5,7 @@ import pytest
 
 import wayfare as wf
 import wayfare.nn.functional as F
-from tests.compiled.checks import check, numbers
+from tests.compiler.checks import check, numbers
 
 
 def whole(call, high, *shape, low=0):

@@ -6,10 +6,10 @@ import sys
 import warnings
 from typing import Any
 
-from wayfare.errors import ArgumentError
-from wayfare.site import INSIDE
-from wayfare.spec import broadcast
-from wayfare.tensor import Tensor
+from wayfare.core.callsite import INSIDE
+from wayfare.core.errors import ArgumentError
+from wayfare.core.spec import broadcast
+from wayfare.core.tensor import Tensor
 
 
 def read_reduction(name: str, reduction: str, size_average: Any = None, reduce: Any = None) -> str:

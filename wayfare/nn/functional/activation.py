@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
-from wayfare.functions._along import check_tensor
-from wayfare.functions._public import add_method, in_place_form, unary
-from wayfare.functions.elementwise import sigmoid, tanh
-from wayfare.functions.random import rand
-from wayfare.functions.split import chunk
-from wayfare.fused import fused
-from wayfare.op import REGISTRY
-from wayfare.spec import normal_dim, uint8
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._public import add_method, in_place_form, unary
+from wayfare.api.functions.elementwise import sigmoid, tanh
+from wayfare.api.functions.random import rand
+from wayfare.api.functions.split import chunk
+from wayfare.api.fused import fused
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import normal_dim, uint8
+from wayfare.core.tensor import Tensor
 
 __all__ = [
     "celu", "celu_", "elu", "elu_", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_",

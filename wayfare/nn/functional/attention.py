@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, DTypeError, ShapeError
-from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._linalg import reshaped, stretched
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.generator import key_for
+from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._linalg import reshaped, stretched
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.core.generator import key_for
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import bool_, broadcast, float16, float32, float64
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.functional.ragged_attention import by_length, check_ragged, is_ragged
-from wayfare.op import REGISTRY
-from wayfare.spec import bool_, broadcast, float16, float32, float64
-from wayfare.tensor import Tensor, wrap
 
 __all__ = ["scaled_dot_product_attention"]
 

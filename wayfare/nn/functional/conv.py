@@ -6,11 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
-from wayfare.functions._along import check_tensor
-from wayfare.op import REGISTRY
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor
 
 __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "unfold",

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.eager import apply
-from wayfare.errors import OperationError, ShapeError
-from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.elementwise import where
-from wayfare.functions.reduce import logsumexp
+from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.elementwise import where
+from wayfare.api.functions.reduce import logsumexp
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import OperationError, ShapeError
+from wayfare.core.mode import current, runs_here
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import int64
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.functional._reduction import read_reduction
-from wayfare.op import REGISTRY
-from wayfare.spec import int64
-from wayfare.state import current, runs_here
-from wayfare.tensor import Tensor, wrap
 
 __all__ = ["ctc_loss"]
 

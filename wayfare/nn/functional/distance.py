@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wayfare.functions.distance import cosine_similarity, pairwise_distance, pdist
-from wayfare.functions.matrix_norms import vector_norm
-from wayfare.tensor import Tensor
+from wayfare.api.functions.distance import cosine_similarity, pairwise_distance, pdist
+from wayfare.api.functions.matrix_norms import vector_norm
+from wayfare.core.tensor import Tensor
 
 __all__ = ["pairwise_distance", "cosine_similarity", "pdist", "normalize"]
 

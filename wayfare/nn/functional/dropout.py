@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import warnings
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, DTypeError, ShapeError
-from wayfare.functions._along import check_tensor
-from wayfare.functions._public import as_dtype_of, promoted
-from wayfare.functions.generator import key_for
-from wayfare.functions.random import draw
-from wayfare.inplace import check_writable, move_into
-from wayfare.op import REGISTRY
-from wayfare.spec import Shape
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._public import as_dtype_of, promoted
+from wayfare.api.functions.random import draw
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
+from wayfare.core.generator import key_for
+from wayfare.core.inplace import check_writable, move_into
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import Shape
+from wayfare.core.tensor import Tensor
 
 __all__ = [
     "dropout",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.eager import tensor_ops as m
-from wayfare.errors import ArgumentError, OperationError
-from wayfare.functions.random import rand
+from wayfare.api.functions.random import rand
+from wayfare.core.dispatch import tensor_ops as m
+from wayfare.core.errors import ArgumentError, OperationError
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
-from wayfare.tensor import Tensor
 
 __all__ = [
     "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",

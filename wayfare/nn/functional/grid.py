@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.eager import tensor_ops as m
-from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
-from wayfare.spec import int64
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.dispatch import tensor_ops as m
+from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.core.spec import int64
+from wayfare.core.tensor import Tensor, wrap
 
 __all__ = ["affine_grid", "grid_sample"]
 

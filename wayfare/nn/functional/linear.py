@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from wayfare.eager import apply, apply2, apply3
-from wayfare.errors import ShapeError
-from wayfare.functions._along import check_tensor
-from wayfare.functions.einsum import einsum
-from wayfare.functions.matmul import matmul
-from wayfare.op import REGISTRY
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions.einsum import einsum
+from wayfare.api.functions.matmul import matmul
+from wayfare.core.dispatch import apply, apply2, apply3
+from wayfare.core.errors import ShapeError
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor
 
 __all__ = ["bilinear", "linear"]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
-from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.elementwise import where
-from wayfare.functions.softmax import log_softmax
-from wayfare.fused import fused
+from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.elementwise import where
+from wayfare.api.functions.softmax import log_softmax
+from wayfare.api.fused import fused
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, OperationError, ShapeError
+from wayfare.core.mode import may_look
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import int64
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.nn.one_call import one_call_function
-from wayfare.op import REGISTRY
-from wayfare.spec import int64
-from wayfare.state import may_look
-from wayfare.tensor import Tensor
 
 __all__ = [
     "cross_entropy", "linear_cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
-from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.elementwise import where
-from wayfare.functions.reduce import mean, sum
-from wayfare.fused import fused
+from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.elementwise import where
+from wayfare.api.functions.reduce import mean, sum
+from wayfare.api.fused import fused
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, OperationError, ShapeError
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import int64
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional._reduction import read_reduction, reduced
 from wayfare.nn.functional.distance import pairwise_distance
-from wayfare.op import REGISTRY
-from wayfare.spec import int64
-from wayfare.tensor import Tensor
 
 __all__ = [
     "soft_margin_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss",

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import DTypeError, RequirementError, ShapeError
-from wayfare.functions._along import check_tensor
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.creation import zeros
-from wayfare.functions.elementwise import where
-from wayfare.functions.join import cat
-from wayfare.functions.matmul import matmul
-from wayfare.functions.softmax import softmax
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.creation import zeros
+from wayfare.api.functions.elementwise import where
+from wayfare.api.functions.join import cat
+from wayfare.api.functions.matmul import matmul
+from wayfare.api.functions.softmax import softmax
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import DTypeError, RequirementError, ShapeError
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import bool_
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.attention import attention_settings, scaled_dot_product_attention, self_attention
 from wayfare.nn.functional.dropout import dropout
 from wayfare.nn.functional.linear import linear
 from wayfare.nn.functional.pad import pad
-from wayfare.op import REGISTRY
-from wayfare.spec import bool_
-from wayfare.tensor import Tensor
 
 __all__ = ["multi_head_attention_forward"]
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.creation import ones_like, zeros_like
+from wayfare.api.functions.shape import expanded, reshaped
 from wayfare.autograd.modes import no_grad
-from wayfare.backend.writes import check_memory, note_write
-from wayfare.eager import apply, apply1
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
-from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.creation import ones_like, zeros_like
-from wayfare.functions.shape import expanded, reshaped
-from wayfare.op import REGISTRY
-from wayfare.spec import float16, float32, float64
-from wayfare.state import runs_here
-from wayfare.tensor import Tensor, wrap
+from wayfare.core.dispatch import apply, apply1
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.core.mode import runs_here
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import float16, float32, float64
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import check_memory, note_write
 
 __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
-from wayfare.functions._along import check_tensor
-from wayfare.functions._new import fitting, flat_ints
-from wayfare.functions.join import cat
-from wayfare.functions.rearrange import flip
-from wayfare.functions.shape import expanded
-from wayfare.op import REGISTRY
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._new import fitting, flat_ints
+from wayfare.api.functions.join import cat
+from wayfare.api.functions.rearrange import flip
+from wayfare.api.functions.shape import expanded
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, OperationError, ShapeError
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor
 
 __all__ = ["pad"]
 

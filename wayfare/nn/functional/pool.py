@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.eager import apply, tensor_ops
-from wayfare.errors import ArgumentError, DTypeError, OperationError, ShapeError
-from wayfare.functions._along import check_floating
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.elementwise import where
+from wayfare.api.functions._along import check_floating
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.elementwise import where
+from wayfare.core.dispatch import apply, tensor_ops
+from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
+from wayfare.core.mode import exporter
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import bool_, float16, float32
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
-from wayfare.op import REGISTRY
 from wayfare.ops.pool import adaptive_bounds
-from wayfare.spec import bool_, float16, float32
-from wayfare.state import exporter
-from wayfare.tensor import Tensor, wrap
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",

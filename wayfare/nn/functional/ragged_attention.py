@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
-from wayfare.functions._guard import is_ragged as is_ragged
-from wayfare.functions.creation import from_numpy
-from wayfare.functions.join import cat
-from wayfare.tensor import Tensor
+from wayfare.api.functions._guard import is_ragged as is_ragged
+from wayfare.api.functions.creation import from_numpy
+from wayfare.api.functions.join import cat
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.tensor import Tensor
 
 
 def check_ragged(op: str, query: Any, key: Any, value: Any, **masks: Any) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError
-from wayfare.functions._along import check_tensor
-from wayfare.functions.creation import zeros
-from wayfare.op import REGISTRY
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions.creation import zeros
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor
 
 __all__ = ["gru_sequence", "lstm_sequence", "rnn_sequence"]
 

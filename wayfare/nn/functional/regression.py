@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError
-from wayfare.functions._along import check_floating, check_tensor
-from wayfare.functions._public import as_dtype_of, common_dtype
-from wayfare.functions.elementwise import where
-from wayfare.fused import fused
+from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._public import as_dtype_of, common_dtype
+from wayfare.api.functions.elementwise import where
+from wayfare.api.fused import fused
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, OperationError
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import broadcast
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional._reduction import read_reduction, reduced, warn_of_broadcasting
-from wayfare.op import REGISTRY
-from wayfare.spec import broadcast
-from wayfare.tensor import Tensor
 
 __all__ = [
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss",

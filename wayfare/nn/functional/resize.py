@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.backend.cpu import Array
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, OperationError, ShapeError
-from wayfare.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import ArgumentError, OperationError, ShapeError
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.functional.pool import mean_of_cells
 from wayfare.nn.functional.resize_places import cubic, cubic_weight, is_traced, linear, nearest
-from wayfare.op import REGISTRY
-from wayfare.tensor import Tensor, wrap
 
 __all__ = ["interpolate", "upsample", "upsample_bilinear", "upsample_nearest"]
 

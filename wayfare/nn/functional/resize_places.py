@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.eager import tensor_ops
-from wayfare.spec import OF_NUMPY
-from wayfare.state import exporter
-from wayfare.tensor import wrap
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.mode import exporter
+from wayfare.core.spec import OF_NUMPY
+from wayfare.core.tensor import wrap
 
 
 class _Arrays:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wayfare.errors import OperationError
-from wayfare.functions._along import check_tensor
-from wayfare.functions.rearrange import clone
-from wayfare.functions.shape import permuted, reshaped
-from wayfare.tensor import Tensor
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions.rearrange import clone
+from wayfare.api.functions.shape import permuted, reshaped
+from wayfare.core.errors import OperationError
+from wayfare.core.tensor import Tensor
 
 __all__ = ["channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from wayfare.functions import softmax as functions
-from wayfare.functions._along import check_tensor
-from wayfare.functions.random import rand_like
-from wayfare.tensor import Tensor
+from wayfare.api.functions import softmax as functions
+from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions.random import rand_like
+from wayfare.core.tensor import Tensor
 
 __all__ = ["softmax", "log_softmax", "softmin", "gumbel_softmax"]
 

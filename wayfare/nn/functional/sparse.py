@@ -6,18 +6,25 @@ import math
 
 import numpy as np
 
-from wayfare.backend.writes import check_memory, note_write
-from wayfare.eager import apply
-from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
-from wayfare.functions._public import as_dtype_of
-from wayfare.functions.elementwise import where
-from wayfare.functions.index import as_index
-from wayfare.functions.scatter import scatter_reduce
-from wayfare.op import REGISTRY
+from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions.elementwise import where
+from wayfare.api.functions.index import as_index
+from wayfare.api.functions.scatter import scatter_reduce
+from wayfare.core.dispatch import apply
+from wayfare.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    IndexRangeError,
+    OperationError,
+    ShapeError,
+)
+from wayfare.core.mode import about_to_change, may_look, recorder, runs_here
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import int64
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import check_memory, note_write
 from wayfare.ops.advanced import check_rows
-from wayfare.spec import int64
-from wayfare.state import about_to_change, may_look, recorder, runs_here
-from wayfare.tensor import Tensor, wrap
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from wayfare.instead import no_such_name as _no_such_name
+from wayfare.core.missing_names import no_such_name as _no_such_name
 from wayfare.nn.utils import rnn
 from wayfare.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from wayfare.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters

@@ -9,15 +9,15 @@ from functools import reduce
 from types import GeneratorType
 from typing import Any
 
+from wayfare.api.functions.creation import scalar_tensor, tensor
+from wayfare.api.functions.info import promote_types
+from wayfare.api.functions.join import stack
+from wayfare.api.functions.matrix_norms import vector_norm
 from wayfare.autograd.modes import no_grad
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
-from wayfare.functions.creation import scalar_tensor, tensor
-from wayfare.functions.info import promote_types
-from wayfare.functions.join import stack
-from wayfare.functions.matrix_norms import vector_norm
-from wayfare.spec import DType, float32
-from wayfare.state import runs_here
-from wayfare.tensor import Tensor
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.mode import runs_here
+from wayfare.core.spec import DType, float32
+from wayfare.core.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, ShapeError
-from wayfare.functions.join import cat
-from wayfare.tensor import Tensor
+from wayfare.api.functions.join import cat
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, ShapeError
+from wayfare.core.tensor import Tensor
 
 __all__ = ["parameters_to_vector", "vector_to_parameters"]
 

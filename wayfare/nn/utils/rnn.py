@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
-from wayfare.functions.creation import from_numpy, full
-from wayfare.functions.join import cat
-from wayfare.functions.split import split
-from wayfare.spec import float16, float32, float64, int16, int32, int64
-from wayfare.tensor import Tensor
+from wayfare.api.functions.creation import from_numpy, full
+from wayfare.api.functions.join import cat
+from wayfare.api.functions.split import split
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.core.spec import float16, float32, float64, int16, int32, int64
+from wayfare.core.tensor import Tensor
 
 __all__ = [
     "PackedSequence", "invert_permutation", "pack_padded_sequence", "pad_packed_sequence", "pad_sequence",

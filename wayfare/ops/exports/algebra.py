@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import NotExportable
+from wayfare.core.op import NotExportable
+from wayfare.core.spec import float64, int32, int64
 from wayfare.ops.exports.repeated import loop
-from wayfare.spec import float64, int32, int64
 
 NO_VECTORS = NotExportable("the signs of its vectors are LAPACK's own choice, which a file cannot repeat; use svdvals, "
                            "eigvalsh or pinv, or compute it outside and pass it in")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.spec import bool_, float32, float64, int64
+from wayfare.core.spec import bool_, float32, float64, int64
 
 Sizes = tuple[int, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.op import NotExportable
+from wayfare.core.op import NotExportable
 
 NO_DRAWS = NotExportable("it draws random numbers, and a model file gives the same result each time; draw them outside "
                          "and pass them in")  # fmt: skip

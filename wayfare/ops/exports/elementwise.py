@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.spec import bool_, float64, int32, int64
+from wayfare.core.spec import bool_, float64, int32, int64
 
 
 def of_floats(kind: str, of_integers: Callable[..., Any]) -> Callable[..., Any]:

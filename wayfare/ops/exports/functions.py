@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.spec import float64
+from wayfare.core.spec import float64
 
 
 def times(kind: str, factor: float) -> Callable[..., Any]:

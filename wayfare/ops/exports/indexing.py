@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.spec import int64
+from wayfare.core.spec import int64
 
 Dims = tuple[int, ...]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.op import REGISTRY
-from wayfare.spec import int64
+from wayfare.core.op import REGISTRY
+from wayfare.core.spec import int64
 
 _END = np.iinfo(np.int64).max
 _BEGIN = np.iinfo(np.int64).min

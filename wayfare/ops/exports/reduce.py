@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.spec import bool_, int32, int64
+from wayfare.core.spec import bool_, int32, int64
 
 Dims = tuple[int, ...]
 _END = np.iinfo(np.int64).max

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.spec import bool_, float64, int64
+from wayfare.core.spec import bool_, float64, int64
 
 
 def loop(b: Any, trips: Any, inits: Any, step: Callable[..., Any], asks: Callable[..., Any] | None = None) -> Any:

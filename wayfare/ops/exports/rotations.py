@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.spec import float64, int64
 from wayfare.ops.exports.algebra import turned
 from wayfare.ops.exports.repeated import loop
-from wayfare.spec import float64, int64
 
 # Convergence is quadratic: random matrices of a hundred columns take eight rounds.
 _ROUNDS = 14

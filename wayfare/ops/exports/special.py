@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.spec import float64
+from wayfare.core.spec import float64
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 # From here on the asymptotic series of the gamma family are exact.

@@ -9,11 +9,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, MissingEntryError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError
+from wayfare.core.mode import UNUSUAL, recorder
 from wayfare.optim.lr_scheduler.replay import replayed
 from wayfare.optim.noticed import notice
 from wayfare.optim.optimizer import Optimizer
-from wayfare.state import UNUSUAL, recorder
 
 __all__ = ["LRScheduler"]
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.optim.lr_scheduler.base import LRScheduler, get_lrs, set_lr
 from wayfare.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from wayfare.optim.optimizer import Optimizer

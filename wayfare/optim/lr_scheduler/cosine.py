@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 from wayfare.optim.lr_scheduler.base import LRScheduler, check_positive_int, get_lrs
 from wayfare.optim.optimizer import Optimizer
 

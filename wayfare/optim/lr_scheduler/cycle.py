@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wayfare.errors import ArgumentError
+from wayfare.core.errors import ArgumentError
 from wayfare.optim.lr_scheduler.base import (
     LRScheduler,
     check_optimizer,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wayfare.errors import ArgumentError, ArgumentTypeError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.optim.lr_scheduler.base import (
     LRScheduler,
     check_optimizer,

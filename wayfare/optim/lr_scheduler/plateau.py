@@ -7,7 +7,7 @@ import warnings
 from typing import Any, SupportsFloat
 
 import wayfare as wf
-from wayfare.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.optim.lr_scheduler.base import LRScheduler, check_optimizer, get_lrs, per_group, set_lr
 from wayfare.optim.optimizer import Optimizer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import wayfare as wf
-from wayfare.state import UNUSUAL, changed_mode, recorder
+from wayfare.core.mode import UNUSUAL, changed_mode, recorder
 
 __all__ = ["SchedulerStep", "replayed"]
 

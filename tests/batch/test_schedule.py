@@ -1,0 +1,309 @@
+"""Schedules: groups are lawful for any graph of calls, and as few as can be for families where the number is known."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.batch.recorded import (
+    Recording,
+    chains,
+    height,
+    library_cell,
+    misaligned,
+    plain_cell,
+    producers,
+    random_shapes,
+    tagger,
+    trees,
+)
+from wayfare.batch import schedule as schedules
+from wayfare.batch.schedule import Agenda, ByDepth, placed
+from wayfare.batch.value import Value
+
+both = pytest.mark.parametrize("schedule", [ByDepth(), Agenda()], ids=repr)
+
+
+class Like:
+    """A kind that is equal to every other, so that only identity tells them apart."""
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 1
+
+
+@st.composite
+def graphs(draw):
+    """Random calls: some have run already, inputs are earlier values (whole or parts) or come from outside."""
+    record = Recording()
+    record.kinds = {k: Like() for k in range(draw(st.integers(1, 5)))}
+    values = ["outside"]
+    for _ in range(draw(st.integers(0, 40))):
+        recent = st.integers(max(0, len(values) - draw(st.integers(1, 40))), len(values) - 1)
+        inputs = [values[i] for i in draw(st.lists(recent, max_size=3))]
+        made = record(draw(st.integers(0, len(record.kinds) - 1)), *inputs, outputs=draw(st.integers(2, 3)))
+        values += [*made, made[0].part(made[0].row, 0, False)]
+    # What has run is a beginning of the recording.
+    run = draw(st.integers(0, len(record.calls) // 2))
+    for call in record.calls[:run]:
+        call.group = "run"
+        call.depth = draw(st.integers(0, 1 << 70))
+    return record.calls[run:]
+
+
+def check_lawful(calls, groups):
+    assert sorted(id(call) for group in groups for call in group) == sorted(map(id, calls))
+    at = {id(call): i for i, group in enumerate(groups) for call in group}
+    for i, group in enumerate(groups):
+        assert group
+        assert all(call.kind is group[0].kind for call in group)
+        assert all(at[id(producer)] < i for call in group for producer in producers(call))
+
+
+def names(groups):
+    """The kinds of the groups and how many calls each has."""
+    return [(group[0].kind, len(group)) for group in groups]
+
+
+@both
+@settings(max_examples=300, deadline=None)
+@given(calls=graphs())
+def test_any_graph_runs_lawfully(schedule, calls):
+    groups = schedule.order(calls)
+    check_lawful(calls, groups)
+    assert schedule.order(calls) == groups
+    placed(groups)
+    check_lawful(calls, groups)
+
+
+@settings(max_examples=300, deadline=None)
+@given(calls=graphs())
+def test_agenda_never_makes_more_groups_than_depth(calls):
+    assert len(Agenda().order(calls)) <= len(ByDepth().order(calls))
+
+
+@settings(max_examples=100, deadline=None)
+@given(calls=graphs())
+def test_agenda_is_lawful_where_it_gives_up_early(calls):
+    by_depth = ByDepth().order(calls)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedules, "_kind_by_kind", lambda calls: [])
+        patch.setattr(schedules, "_FREE_WORK", -100)
+        bundled = Agenda().order(calls)
+        check_lawful(calls, bundled)
+        assert len(bundled) <= len(by_depth)
+        patch.setattr(schedules, "_MOST_BUNDLES", 0)
+        assert Agenda().order(calls) == by_depth
+
+
+def fewest_groups(calls):
+    """The smallest possible number of groups, found by trying every kind at every step."""
+    kinds = list({id(call.kind): call.kind for call in calls}.values())
+    reached = {frozenset()}
+    steps = 0
+    while not any(len(done) == len(calls) for done in reached):
+        steps += 1
+        after = set()
+        for done in reached:
+            ready = [c for c in calls if id(c) not in done and all(id(p) in done for p in producers(c))]
+            for kind in kinds:
+                if running := {id(c) for c in ready if c.kind is kind}:
+                    after.add(done | running)
+        reached = after
+    return steps
+
+
+@settings(max_examples=150, deadline=None)
+@given(shape=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4))
+def test_agenda_is_best_possible_for_examples_with_the_same_stages(shape):
+    """Each example goes through three stages, in each of them a different number of steps."""
+    record = Recording()
+    for lengths in shape:
+        x = "token"
+        for kind, n in zip("abc", lengths, strict=True):
+            for _ in range(n):
+                x = record(kind, x)
+    assert len(Agenda().order(record.calls)) == fewest_groups(record.calls) == sum(map(max, zip(*shape, strict=True)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4))
+def test_agenda_is_close_where_kinds_wait_for_each_other(words):
+    """Chains of two kinds in any order: to find the fewest groups is hard, but depth is never better."""
+    record = Recording()
+    for word in words:
+        x = "token"
+        for kind in word:
+            x = record(kind, x)
+    fewest, found, by_depth = (
+        fewest_groups(record.calls), len(Agenda().order(record.calls)), len(ByDepth().order(record.calls)),
+    )
+    assert fewest <= found <= by_depth
+
+
+def test_depth_groups_are_in_the_order_of_depth_and_first_appearance():
+    record = Recording()
+    x = record("b", "token")
+    y = record("a", x)
+    record("c", "token")
+    record("b", y)
+    record("a", "token")
+    record("b", "token")
+    groups = ByDepth().order(record.calls)
+    assert names(groups) == [("b", 2), ("c", 1), ("a", 1), ("a", 1), ("b", 1)]
+    assert [call.depth for group in groups for call in group] == [1, 1, 1, 1, 2, 3]
+
+
+def test_losses_wait_for_the_longest_chain():
+    lengths = [5, 3, 9, 1, 7, 7]
+    calls = chains(lengths)
+    assert names(Agenda().order(calls)) == [
+        ("embed", sum(lengths)),
+        *(("cell", sum(n >= step for n in lengths)) for step in range(1, 10)),
+        ("loss", 6),
+    ]
+    # By depth the losses stand beside the cells: one more group for each different length but one.
+    assert len(ByDepth().order(calls)) == 1 + 9 + len(set(lengths))
+
+
+def test_losses_wait_also_where_calls_move_in_bundles(monkeypatch):
+    """The losses of the short chains lie less deep than the cells of the long one, and wait all the same."""
+    calls = chains([1, 1, 1, 2, 2, 20])
+    expected = names(Agenda().order(calls))
+    monkeypatch.setattr(schedules, "_FREE_WORK", -1000)
+    assert names(Agenda().order(calls)) == expected
+    assert expected[-1] == ("loss", 6)
+
+
+def test_chains_that_begin_late_join_those_that_waited():
+    calls = misaligned([4, 6, 3, 5], [0, 2, 5, 1])
+    assert names(Agenda().order(calls)) == [
+        *(("before", sum(n >= step for n in (0, 2, 5, 1))) for step in range(1, 6)),
+        *(("cell", sum(n >= step for n in (4, 6, 3, 5))) for step in range(1, 7)),
+        ("loss", 4),
+    ]
+    assert len(ByDepth().order(calls)) == 5 + 8 + 3  # the ends are at depths 4, 8, 8 and 6, each loss one deeper
+
+
+def test_trees_take_one_group_a_level():
+    shapes = random_shapes(1, 20)
+    calls = trees(shapes, library_cell)
+    cells = max(map(height, shapes))
+    assert len(Agenda().order(calls)) == 2 + cells + 1
+    assert len(ByDepth().order(calls)) == 2 + cells + len(set(map(height, shapes)))
+
+
+def test_words_spelled_by_characters():
+    calls = tagger(random.Random(0), 8)
+    groups = Agenda().order(calls)
+    check_lawful(calls, groups)
+    kinds = [kind for kind, _ in names(groups)]
+    longest = {kind: kinds.count(kind) for kind in kinds}
+    # One group for each step of the longest chain of each kind, and everything else once.
+    for kind in ("character", "embed", "project", "score", "loss"):
+        assert longest[kind] == 1
+    assert longest["char cell"] <= 12 and longest["onward"] == longest["back"] <= 30
+    assert len(groups) < len(ByDepth().order(calls)) // 2
+
+
+def test_cells_of_plain_ops():
+    calls = trees(random_shapes(2, 12), plain_cell)
+    groups = Agenda().order(calls)
+    check_lawful(calls, groups)
+    assert len(groups) < len(ByDepth().order(calls))
+
+
+@both
+def test_many_calls_in_one_chain(schedule):
+    record = Recording()
+    x = "token"
+    for i in range(100_000):
+        x = record("ab"[i % 2], x)
+    assert [group[0] for group in schedule.order(record.calls)] == record.calls
+
+
+@both
+def test_as_many_kinds_as_calls(schedule):
+    record = Recording()
+    for i in range(5_000):
+        record(i, record(-i - 1, "token"))
+    groups = schedule.order(record.calls)
+    check_lawful(record.calls, groups)
+    assert len(groups) == 10_000
+
+
+@both
+def test_nothing_to_do(schedule):
+    assert schedule.order([]) == []
+    placed([])
+
+
+def rows_together(groups):
+    """How many inputs of groups lie together in the result of one group, and how many there are."""
+    at = {id(call): (i, place) for i, group in enumerate(groups) for place, call in enumerate(group)}
+    together = inputs = 0
+    for group in groups:
+        for column in zip(*[call.inputs for call in group], strict=True):
+            if all(isinstance(v, Value) for v in column):
+                first, place = at[id(column[0].call)]
+                inputs += 1
+                together += [at[id(v.call)] for v in column] == [(first, place + i) for i in range(len(column))]
+    return together, inputs
+
+
+def test_rows_of_chains_lie_together():
+    lengths = random.Random(4).sample(range(5, 60), 30)
+    groups = Agenda().order(chains(lengths))
+    before, inputs = rows_together(groups)
+    placed(groups)
+    # x of each step, h and c of all but the first; only what the losses read lies in as many groups as there are ends.
+    assert inputs == 3 * max(lengths) - 2 + 1
+    assert before < inputs // 2
+    assert rows_together(groups) == (inputs - 1, inputs)
+
+
+def test_chains_that_go_on_come_first():
+    groups = Agenda().order(chains([2, 4, 1, 3]))
+    placed(groups)
+    steps = [group for group in groups if group[0].kind == "cell"]
+    for step, following in pairwise(steps):
+        assert [call.inputs[1].call for call in following] == step[: len(following)]
+
+
+def test_both_sides_of_full_trees_lie_together():
+    def full(levels):
+        return None if levels == 0 else (full(levels - 1), full(levels - 1))
+
+    groups = ByDepth().order(trees([full(4)] * 3, library_cell))
+    before, inputs = rows_together(groups)
+    placed(groups)
+    assert before < inputs
+    assert rows_together(groups) == (inputs, inputs)
+
+
+def test_placing_leaves_unread_calls_last_and_in_order():
+    record = Recording()
+    rows = [record("row", "token") for _ in range(5)]
+    record("far", rows[4])
+    for i in (3, 1):
+        record("near", rows[i])
+    row, far, near = ByDepth().order(record.calls)
+    groups = [row, near, far]
+    for depth, call in enumerate(row):
+        call.depth = 9 - depth  # whatever a schedule has left there
+    placed(groups)
+    assert groups[0] == [rows[i].call for i in (3, 1, 4, 0, 2)]
+
+
+def test_the_first_input_decides_where_rows_lie():
+    record = Recording()
+    a, b, c, d = (record("row", "token") for _ in range(4))
+    record("pair", a, b)
+    record("pair", c, d)
+    groups = ByDepth().order(record.calls)
+    placed(groups)
+    assert groups[0] == [v.call for v in (a, c, b, d)]

@@ -1,0 +1,129 @@
+"""How new tensors are made: sizes and dtypes as PyTorch reads them, memory, and a new tensor's marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, MismatchError, OperationError, ShapeError
+from wayfare.core.mode import STATE, UNUSUAL
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import no_memory
+from wayfare.core.quiet import quietly
+from wayfare.core.spec import Device, DType, Shape, as_dtype, default_dtype
+from wayfare.core.tensor import Tensor, wrap
+
+
+def made(array: Array, requires_grad: bool = False) -> Tensor:
+    """A new leaf on an array, marked as the mode in force asks."""
+    out = wrap(array)
+    mode = STATE.mode
+    if mode is not None:
+        if mode.batcher is not None:
+            mode.batcher.born(array)
+        if mode.inference:
+            out._more()["inference"] = True
+    return out if requires_grad is False or requires_grad is None else out.requires_grad_(requires_grad)
+
+
+def like(t: Tensor, out: Tensor) -> Tensor:
+    """A new tensor made after `t`: where that is one for each example of a vmap, so is this."""
+    mode = STATE.mode if UNUSUAL else None
+    each = None if mode is None else getattr(mode.executor, "one_for_each", None)
+    return out if each is None else each(t, out)
+
+
+def read_int(op: str, what: str, value: Any) -> int:
+    """An int from whatever counts as one (NumPy's integers, 0-dim integer tensors)."""
+    try:
+        found: int = value.__index__()
+        return found
+    except AttributeError:
+        raise ArgumentTypeError(f"{op}: {what} must be an int, not {type(value).__name__} ({value!r})") from None
+
+
+def flat_ints(op: str, what: str, values: Sequence[Any]) -> tuple[int, ...]:
+    """Ints given one by one or as one sequence: `f(2, 3)`, `f((2, 3))`, `f([2, 3])`."""
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = values[0]
+    return tuple(v if v.__class__ is int else read_int(op, what, v) for v in values)
+
+
+def either(op: str, name: str, values: Sequence[Any], named: dict[str, Any]) -> tuple[int, ...]:
+    """Ints given one by one, as one sequence, or by name: `f(2, 3)`, `f((2, 3))`, `f(dims=(2, 3))`."""
+    if not named:
+        return flat_ints(op, name, values)
+    if values or set(named) != {name}:
+        wrong = next((key for key in named if key != name), name)
+        raise ArgumentTypeError(f"{op}: unexpected argument {wrong!r}; it takes {name} as numbers or as a tuple")
+    return flat_ints(op, name, (named[name],))
+
+
+def read_size(op: str, size: Sequence[Any], named: Any = None) -> Shape:
+    """The shape asked for, `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))`; no size may be negative."""
+    if named is not None:
+        size = named if isinstance(named, (tuple, list)) else (named,)
+    shape = flat_ints(op, "a size", size)
+    for number in shape:
+        if number < 0:
+            raise ShapeError(f"{op}: size {number} in {list(shape)} is negative")
+    return shape
+
+
+def read_dtype(op: str, dtype: Any, otherwise: DType | None = None) -> DType:
+    """The dtype asked for, or `otherwise`, or the default."""
+    if dtype is None:
+        return otherwise or default_dtype()
+    return as_dtype(dtype, op=op)
+
+
+def check_device(device: Any) -> None:
+    """Refuse a device this installation does not have."""
+    if device is not None:
+        Device(device)
+
+
+def allocate(op: str, make: Callable[..., Array], shape: Shape, dtype: DType, *values: Any) -> Array:
+    """`make(shape, *values, dtype)` with NumPy's complaints turned into sentences."""
+    try:
+        if values:
+            with quietly():  # 1e300 is inf in float32
+                return make(shape, *values, dtype=dtype.numpy)
+        return make(shape, dtype=dtype.numpy)
+    except OverflowError:
+        shown = ", ".join(map(str, values))
+        raise OperationError(f"{op}: {shown} does not fit into {dtype}") from None
+    except (MemoryError, ValueError) as error:
+        if isinstance(error, ValueError) and len(shape) > 64:
+            raise ShapeError(f"{op}: {len(shape)} dimensions are more than the 64 that NumPy has") from None
+        raise no_memory(op, shape, dtype.numpy) from None
+
+
+def fitting(op: str, value: Any, dtype: DType) -> Any:
+    """A number that is to be written into tensors of this dtype; one that a tensor of integers cannot hold is refused.
+
+    As in PyTorch fractions are cut off, and a negative number goes into unsigned ones as its two's complement.
+    """
+    number = value.item() if isinstance(value, np.generic) else value
+    if dtype.rank != 1 or (number.__class__ is not int and number.__class__ is not float):
+        return number
+    limits = np.iinfo(dtype.numpy)
+    if not (limits.min or -limits.max) - 1 < number < limits.max + 1:
+        raise MismatchError(f"{op}: {number} does not fit into {dtype}",
+                            fix="Convert the tensor to a dtype that holds it, as with .float().")  # fmt: skip
+    return int(number) % (limits.max + 1) if limits.min == 0 else int(number)
+
+
+def read_number(op: str, what: str, value: Any) -> Any:
+    """A Python number from a number or a tensor of one element."""
+    if isinstance(value, Tensor):
+        if value.ndim != 0:
+            raise ArgumentError(f"{op}: {what} must be a number or a 0-dim tensor, not {value.spec}")
+        return value.item()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (bool, int, float)):
+        return value
+    raise ArgumentTypeError(f"{op}: {what} must be a number, not {type(value).__name__}")

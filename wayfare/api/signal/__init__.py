@@ -1,0 +1,5 @@
+"""Signals: `wf.signal.windows`."""
+
+from wayfare.api.signal import windows
+
+__all__ = ["windows"]

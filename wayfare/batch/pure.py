@@ -1,0 +1,178 @@
+"""Does a module's `forward` do nothing but compute? Then a call of it can be taken as one, without running its Python.
+
+Code is read, not run, and whatever is not known to be harmless counts as harmful: writing attributes or items, prints,
+methods that change their object, functions of other libraries.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import inspect
+import itertools
+import math
+import operator
+import types
+from typing import Any
+
+from wayfare.core.spec import DType
+from wayfare.core.tensor import Tensor
+from wayfare.nn.module import Module
+
+_FORBIDDEN = frozenset({
+    "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME",
+    "DELETE_NAME", "STORE_SLICE", "IMPORT_NAME", "IMPORT_FROM", "YIELD_VALUE", "SEND", "GET_AWAITABLE", "BEFORE_WITH",
+    "BEFORE_ASYNC_WITH", "PRINT_EXPR", "LOAD_BUILD_CLASS",
+})  # fmt: skip
+_MUTATORS = frozenset({
+    "append", "extend", "insert", "pop", "popitem", "remove", "clear", "update", "add", "discard", "setdefault", "sort",
+    "reverse", "write", "writelines", "send", "throw", "close", "seek", "backward", "register_hook", "retain_grad",
+    "train", "eval", "to", "cuda", "cpu", "requires_grad", "grad", "data", "step", "zero_grad", "load_state_dict",
+})  # fmt: skip
+# Those of them that change tensors, and modes that a `with` block puts back.
+_OF_TENSORS = frozenset({"backward", "requires_grad", "grad", "data", "step", "zero_grad", "retain_grad"})
+_MODES = frozenset({"no_grad", "enable_grad", "set_grad_enabled", "inference_mode"})
+_HARMLESS = tuple(getattr(builtins, name) for name in (
+    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "getattr", "hasattr",
+    "int", "isinstance", "issubclass", "len", "list", "map", "max", "min", "pow", "range", "repr", "reversed", "round",
+    "set", "slice", "sorted", "str", "sum", "super", "tuple", "type", "zip", "ValueError", "TypeError", "RuntimeError",
+    "AssertionError",
+))  # fmt: skip
+_MODULES = (math, operator, itertools, functools)
+_DATA = (int, float, complex, str, bytes, bool, type(None), tuple, list, dict, set, frozenset, Tensor, DType)
+# Items of a container that are looked at: one that holds more, holds data.
+_MOST_ITEMS = 64
+# Functions of Wayfare that change something else than what they are given.
+_STATE = frozenset({
+    "manual_seed", "seed", "set_rng_state", "set_default_dtype", "set_num_threads", "save", "no_grad", "enable_grad",
+    "set_grad_enabled", "inference_mode", "set_printoptions", "map", "batching",
+})  # fmt: skip
+
+
+def only_computes(module: Module) -> bool:
+    """Is calling this module nothing but a computation on its arguments, its attributes and what its code names?"""
+    # What fails inside a `try` must fail there.
+    return _is_harmless(module, _Reader(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
+
+
+def changes_nothing(function: Any) -> bool:
+    """Does a function do nothing but compute, as far as its code can be read?"""
+    return _is_harmless(function, _Reader())
+
+
+def changes_only_tensors(function: Any) -> bool:
+    """Does a function change nothing but tensors, their flags and gradients? Then it can begin again."""
+    return _is_harmless(function, _Reader(tensors_change=True))
+
+
+def _is_harmless(function: Any, reader: _Reader) -> bool:
+    try:
+        return not reader.of_value(function)
+    except Exception:  # an object that cannot even be looked at
+        return False
+
+
+class _Reader:
+    """Goes through code and what it names; each method says whether anything in it may do harm."""
+
+    def __init__(self, tensors_change: bool = False, forbidden: frozenset[str] = _FORBIDDEN) -> None:
+        self._seen: set[tuple[int, int | None]] = set()
+        # May tensors be written, and modes changed in `with` blocks?
+        self._tensors_change = tensors_change
+        self._forbidden = forbidden - {"BEFORE_WITH"} if tensors_change else forbidden
+
+    def of_method(self, function: Any, owner: Any) -> bool:
+        """A function of the user's, with the object it is a method of."""
+        if not isinstance(function, types.FunctionType):
+            return not is_ours(function)
+        if is_ours(function):
+            return self._state(function.__name__) or (not self._tensors_change and _writes(function.__name__))
+        # The same code may call other things for another owner.
+        if (id(function), id(owner)) in self._seen:
+            return False
+        self._seen.add((id(function), id(owner)))
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        return self._of_code(function.__code__, function.__globals__, cells, owner)
+
+    def _of_code(self, code: types.CodeType, names: dict[str, Any], cells: dict[str, Any], owner: Any) -> bool:
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            return True
+        for step in dis.get_instructions(code):
+            if step.opname in self._forbidden or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
+                return True
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                if step.argval not in names and not hasattr(builtins, step.argval):
+                    return True
+                if self.of_value(names.get(step.argval, getattr(builtins, step.argval, None))):
+                    return True
+            elif step.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF") and step.argval in cells:
+                if step.argval != "__class__" and self.of_value(cells[step.argval].cell_contents):
+                    return True
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") and self._of_name(step.argval, owner):
+                return True
+        return any(
+            self._of_code(inner, names, cells, owner) for inner in code.co_consts if isinstance(inner, types.CodeType)
+        )
+
+    def _of_name(self, name: str, owner: Any) -> bool:
+        """An attribute: of the owner, as far as can be told, or of a tensor."""
+        if self._tensors_change and (name in _OF_TENSORS or _writes(name)):
+            return False
+        if name in _MUTATORS or self._state(name) or _writes(name):
+            return True
+        if owner is None:
+            return False
+        found = inspect.getattr_static(owner, name, None)
+        if isinstance(found, property):
+            return self.of_method(found.fget, owner)
+        if isinstance(found, (staticmethod, classmethod)):
+            return self.of_method(found.__func__, owner)
+        return self.of_method(found, owner) if isinstance(found, types.FunctionType) else self.of_value(found)
+
+    def _state(self, name: str) -> bool:
+        return name in _STATE and not (self._tensors_change and name in _MODES)
+
+    def of_value(self, value: Any) -> bool:
+        """Anything that code names."""
+        if isinstance(value, Module):
+            # Also the library's own containers call what the user has put into them.
+            return any([self.of_method(type(inner).forward, inner) for inner in value.modules()])
+        if isinstance(value, types.FunctionType):
+            return self.of_method(value, None)
+        if isinstance(value, types.MethodType):
+            return self.of_method(value.__func__, value.__self__)
+        if isinstance(value, types.ModuleType):
+            return value not in _MODULES and not in_package(value.__name__)
+        if isinstance(value, (tuple, list, set, frozenset, dict)):
+            if (id(value), None) in self._seen:
+                return False
+            self._seen.add((id(value), None))
+            return self._of_items(value.values() if isinstance(value, dict) else value)
+        if isinstance(value, _DATA) or any(value is harmless for harmless in _HARMLESS):
+            return False
+        # Fused and compiled functions, and records of the library; nothing is known of anybody else's objects.
+        return not is_ours(value if isinstance(value, type) else type(value))
+
+
+    def _of_items(self, items: Any) -> bool:
+        """What a container holds may be called: functions and modules are looked into."""
+        for item in itertools.islice(items, _MOST_ITEMS):
+            if (callable(item) or isinstance(item, (tuple, list, dict))) and self.of_value(item):
+                return True
+        return False
+
+
+def _writes(name: str) -> bool:
+    """Is it the name of a method that writes in place?"""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def is_ours(value: Any) -> bool:
+    """Is a function or a class Wayfare's own?"""
+    return in_package(getattr(value, "__module__", None) or "")
+
+
+def in_package(name: str) -> bool:
+    """Is it the name of a Python module of Wayfare's? The demos count as the user's code."""
+    return (name == "wayfare" or name.startswith("wayfare.")) and not name.startswith("wayfare.cli.demo")

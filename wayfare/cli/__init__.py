@@ -1,0 +1,1 @@
+"""The command line: `wayfare doctor`, `wayfare cache`, `wayfare demo` and the rest."""

@@ -1,0 +1,104 @@
+"""`wayfare demo [regression|sequences|trees|all]`: its options, and running the demos one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+from wayfare.cli.demo import regression, sequences, trees
+from wayfare.cli.demo.corpus import NoSourcesError
+from wayfare.cli.demo.page import Page
+from wayfare.cli.demo.results import FOLDER, REPORT, Outcome, Results
+
+DEMOS: dict[str, ModuleType] = {"regression": regression, "sequences": sequences, "trees": trees}
+EVERY = "all"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of the command to a parser of the command line."""
+    parser.add_argument(
+        "name", nargs="?", choices=[*DEMOS, EVERY], default=EVERY,
+        help="a network on rows of numbers, an LSTM on words, a Tree-LSTM on syntax trees, or all three (all)",
+    )  # fmt: skip
+    usual = ", ".join(f"{demo.EPOCHS} for {name}" for name, demo in DEMOS.items())
+    parser.add_argument(
+        "--epochs", type=read_count, metavar="N", help=f"how often to go through the training data ({usual})"
+    )
+    parser.add_argument(
+        "--seed", type=read_seed, default=0, metavar="N", help="the seed of data, split, weights and order (0)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=FOLDER, metavar="FOLDER",
+        help=f"where reports, models and histories go, a folder for each demo ({FOLDER})",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what was asked for; returns the exit status."""
+    page = Page()
+    names = list(DEMOS) if options.name == EVERY else [options.name]
+    rows, pages = [], []
+    for name in names:
+        start = time.monotonic()
+        try:
+            outcome = run_one(page, name, options)
+        except NoSourcesError as error:
+            page.say(str(error))
+            rows.append((name, "-", "-", "-"))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            why = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            print(f"wayfare demo: cannot write to {options.out / name}: {why}", file=sys.stderr)
+            return 1
+        else:
+            seconds = f"{time.monotonic() - start:.0f} s"
+            pages.append(options.out / name / REPORT)
+            rows.append((name, f"{outcome.accuracy:.1%}", f"{outcome.baseline:.1%}", seconds))
+        if name != names[-1]:
+            page.listing("\n")
+    if options.name == EVERY:
+        page.heading("All demos")
+        page.say("The share of held-out examples each got right, beside always giving the commonest answer:")
+        page.table(("demo", "right", "commonest", "time"), rows)
+    if options.name == EVERY and pages:
+        page.say("Each has a page to open in a browser:")
+        for path in pages:
+            page.place(str(path))
+    # A demo that was asked for by its name and could not run has failed.
+    return int(options.name != EVERY and rows[0][1] == "-")
+
+
+def run_one(page: Page, name: str, options: argparse.Namespace) -> Outcome:
+    """Run one demo on the page."""
+    demo = DEMOS[name]
+    epochs = demo.EPOCHS if options.epochs is None else options.epochs
+    outcome: Outcome = demo.run(page, Results(options.out / name), epochs=epochs, seed=options.seed)
+    return outcome
+
+
+def read_count(text: str) -> int:
+    """Read a count that must be at least one."""
+    count = read_int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return count
+
+
+def read_seed(text: str) -> int:
+    """Read a number that a generator takes as its seed."""
+    number = read_int(text)
+    if not -(2**63) <= number < 2**64:
+        raise argparse.ArgumentTypeError(f"{text} does not fit into 64 bits")
+    return number
+
+
+def read_int(text: str) -> int:
+    """Read an int, or say in words that it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None

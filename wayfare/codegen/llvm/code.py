@@ -1,0 +1,86 @@
+"""Machine code of one loop for one class of layouts: found in the cache on disk, or made by LLVM."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from wayfare.codegen.llvm import module, objects
+from wayfare.codegen.llvm.machine import machine
+from wayfare.codegen.llvm.module import Layout
+from wayfare.codegen.loop.expr import NUMPY, Expr, walk
+from wayfare.codegen.loop.language import Fold, Loop, Stage, exact, source
+from wayfare.codegen.math.library import lower
+from wayfare.codegen.runtime import thread_pool
+from wayfare.core.errors import LoopError
+
+# The time LLVM takes grows with the square of their number: seconds from here on.
+_MOST_OPERANDS = 128
+
+
+class Code:
+    """Machine code of one loop for one layout class."""
+
+    __slots__ = ("call", "quick_call", "rows", "text")
+
+    def __init__(self, loop: Loop, layout: Layout) -> None:
+        host = machine()
+        count = len(loop.inputs) + len(loop.outputs)
+        if count > _MOST_OPERANDS:
+            raise LoopError(f"loop {loop.name}: {count} arrays are too many to compile")
+        if not host.processor.half and any(e.dtype == "f16" for e in expressions(loop)):
+            raise LoopError(f"loop {loop.name}: this processor has no half precision")
+        lanes = _lanes(loop, host.processor.lanes)
+        key = objects.key(exact(loop), layout.mode, layout.classes, str(lanes))
+        name = "k" + key[:32]
+        self.text: Callable[[], str] = partial(_text, loop, layout, lanes, name)
+
+        def write() -> tuple[str, frozenset[str]]:
+            called = [e for e in expressions(lowered(loop)) if e.op in ("call", "rescue")]
+            return self.text(), frozenset(str(e.value) for e in called)
+
+        def about() -> dict[str, str]:
+            return {"name": loop.name, "source": source(loop), "layout": f"{layout.mode} {layout.classes}"}
+
+        made = objects.fetch(key, about, write)
+        thread_pool.prepare()
+        host.load(made.code, made.symbols)
+        given: Any = (*[ctypes.py_object] * count, ctypes.c_void_p, ctypes.c_int64)
+        address = host.address(f"{name}.call")
+        self.call: Any = ctypes.CFUNCTYPE(None, *given)(address)
+        # Without letting go of the interpreter's lock, which takes longer than many a loop.
+        self.quick_call: Any = ctypes.PYFUNCTYPE(None, *given)(address)
+        # Where the function of one argument block begins, for `crew.run`.
+        self.rows: int = host.address(f"{name}.rows")
+
+
+def _text(loop: Loop, layout: Layout, lanes: int, name: str) -> str:
+    return module.module(lowered(loop), layout, lanes, name)
+
+
+def expressions(loop: Loop) -> Iterator[Expr]:
+    """Every expression of a loop."""
+    for stage in loop.stages:
+        yield from walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds))
+    yield from walk(*(v for _, v in loop.results))
+
+
+def lowered(loop: Loop) -> Loop:
+    """The loop in primitives only."""
+    stages = []
+    for stage in loop.stages:
+        roots = lower([v for _, v in stage.stores] + [f.value for f in stage.folds])
+        stores = tuple((k, e) for (k, _), e in zip(stage.stores, roots, strict=False))
+        folds = tuple(Fold(f.kind, e) for f, e in zip(stage.folds, roots[len(stores) :], strict=True))
+        stages.append(Stage(stores, folds))
+    results = lower([v for _, v in loop.results])
+    return Loop(loop.name, loop.inputs, loop.outputs, tuple(stages),
+                tuple((k, e) for (k, _), e in zip(loop.results, results, strict=True)))  # fmt: skip
+
+
+def _lanes(loop: Loop, of_32_bits: int) -> int:
+    """As many lanes as fill a register with the loop's widest floats, or with its elements where it has none."""
+    sizes = [NUMPY[o.dtype].itemsize for o in (*loop.inputs, *loop.outputs) if o.dtype in ("f32", "f64")]
+    return of_32_bits // 2 if sizes and max(sizes) == 8 else of_32_bits

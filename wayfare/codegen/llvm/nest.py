@@ -1,0 +1,401 @@
+"""The nest of a kernel in LLVM IR: the loops over rows and elements, and the visits of each stage.
+
+Two ways of laying the vector lanes: along the row, and across neighbouring rows. What is left over at the end is done
+with a mask, so there is no second, scalar version of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from wayfare.codegen.llvm.expr import Body, Writer, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.reduction import BLOCK, Accumulator
+from wayfare.codegen.loop.expr import NUMPY, Expr, walk
+from wayfare.codegen.loop.language import Loop, Operand, Stage
+
+SIZES = 3
+WORDS_PER_OPERAND = 4
+# Rows that an accumulator across lanes adds before its sum goes to the total.
+_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How operands lie in memory, as far as code depends on it."""
+
+    mode: str  # "along" or "across"
+    classes: str  # "c", "b" or "s" for each operand
+
+
+def block_words(loop: Loop) -> int:
+    """The length of an argument block."""
+    return SIZES + WORDS_PER_OPERAND * (len(loop.inputs) + len(loop.outputs))
+
+
+@dataclass(slots=True)
+class Function:
+    text: list[str]
+    declared: dict[str, str] = field(default_factory=dict)
+
+
+# So many constants are held in registers: of 32, the rest is for the work itself.
+_HELD = 20
+
+
+def _constants(loop: Loop) -> int:
+    """How many constants the elements meet; what is computed once for a row does not count."""
+    values = [v for stage in loop.stages for v in (*(v for _, v in stage.stores), *(f.value for f in stage.folds))]
+    once: dict[int, bool] = {}
+    met: set[Expr] = set()
+    for e in walk(*values):
+        if e.args:
+            once[id(e)] = all(once[id(a)] for a in e.args)
+            if not once[id(e)]:
+                met.update(a for a in e.args if a.op == "const" and a.dtype in ("f32", "f64") and a.value)
+        else:
+            once[id(e)] = e.op in ("const", "fold") or (e.op == "load" and loop.inputs[e.value].per_row)
+    return len(met)
+
+
+def _finished(header: str, writer: Writer) -> Function:
+    text = [header + " {", "entry:", *writer.rooms, *writer.lines, "  ret void", "}"]
+    return Function(text, writer.declared)
+
+
+class _Nest:
+    """What both ways share: reading the argument block, loading and storing vectors."""
+
+    def __init__(self, loop: Loop, layout: Layout, lanes: int, name: str) -> None:
+        self.loop, self.layout, self.lanes, self.name = loop, layout, lanes, name
+        self.operands: tuple[Operand, ...] = (*loop.inputs, *loop.outputs)
+        # Elementwise there is one loop, and LLVM keeps its constants by itself.
+        self.constants = 0 if loop.elementwise else _constants(loop)
+        self.writer = Writer()
+
+    def _begin(self) -> None:
+        """A new function: read sizes, addresses and strides."""
+        self.writer = Writer()
+        self.writer.holding = 0 < self.constants <= _HELD
+        self.sizes = [self._word(i) for i in range(SIZES)]
+        self.address: list[str] = []
+        self.strides: list[list[str]] = []
+        for k in range(len(self.operands)):
+            first = SIZES + WORDS_PER_OPERAND * k
+            self.address.append(self.writer.let(f"inttoptr i64 {self._word(first)} to ptr"))
+            self.strides.append([self._word(first + 1 + axis) for axis in range(3)])
+
+    def _word(self, number: int) -> str:
+        place = self.writer.let(f"getelementptr i64, ptr %block, i64 {number}")
+        return self.writer.let(f"load i64, ptr {place}")
+
+    def _moved(self, pointer: str, index: str, stride: str) -> str:
+        distance = self.writer.let(f"mul i64 {index}, {stride}")
+        return self.writer.let(f"getelementptr i8, ptr {pointer}, i64 {distance}")
+
+    def _iota(self) -> str:
+        return "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
+
+    def _positions(self, start: str) -> str:
+        return self.writer.let(
+            f"add <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', start)}, {self._iota()}"
+        )
+
+    def _mask(self, start: str, stop: str) -> str:
+        """The lanes whose position, counted from `start`, is before `stop`."""
+        left = self.writer.splat(self.lanes, "i64", self.writer.let(f"sub i64 {stop}, {start}"))
+        return self.writer.let(f"icmp slt <{self.lanes} x i64> {self._iota()}, {left}")
+
+    def _spread(self, stride: str) -> str:
+        """Byte offsets of the lanes of a strided operand."""
+        return self.writer.let(
+            f"mul <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', stride)}, {self._iota()}"
+        )
+
+    def _scalar(self, k: int, pointer: str) -> str:
+        """One value of an operand, in every lane."""
+        dtype = self.operands[k].dtype
+        one = self.writer.let(f"load {memory_type(dtype)}, ptr {pointer}, align 1")
+        if dtype == "bool":
+            one = self.writer.let(f"icmp ne i8 {one}, 0")
+        return self.writer.splat(self.lanes, scalar_type(dtype), one)
+
+    def _load(self, k: int, pointer: str, offsets: str | None, mask: str | None) -> str:
+        """A vector of an operand whose first lane is at `pointer`."""
+        dtype = self.operands[k].dtype
+        if self.layout.classes[k] == "b":
+            return self._scalar(k, pointer)
+        kind = vector(self.lanes, memory_type(dtype))
+        short = f"v{self.lanes}{_short(dtype)}"
+        masks = vector(self.lanes, "i1")
+        if offsets is not None:
+            pointers = self.writer.let(f"getelementptr i8, ptr {pointer}, <{self.lanes} x i64> {offsets}")
+            value = self.writer.intrinsic(
+                f"llvm.masked.gather.{short}.v{self.lanes}p0", kind,
+                [(vector(self.lanes, "ptr"), pointers), ("i32", "1"), (masks, mask or self._all()),
+                 (kind, "zeroinitializer")],
+            )  # fmt: skip
+        elif mask is not None:
+            value = self.writer.intrinsic(
+                f"llvm.masked.load.{short}.p0", kind,
+                [("ptr", pointer), ("i32", "1"), (masks, mask), (kind, "zeroinitializer")],
+            )  # fmt: skip
+        else:
+            value = self.writer.let(f"load {kind}, ptr {pointer}, align 1")
+        return self.writer.let(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
+
+    def _store(self, k: int, value: str, pointer: str, offsets: str | None, mask: str | None) -> None:
+        dtype = self.operands[k].dtype
+        kind = vector(self.lanes, memory_type(dtype))
+        if dtype == "bool":
+            value = self.writer.let(f"zext {vector(self.lanes, 'i1')} {value} to {kind}")
+        short = f"v{self.lanes}{_short(dtype)}"
+        masks = vector(self.lanes, "i1")
+        if offsets is not None:
+            pointers = self.writer.let(f"getelementptr i8, ptr {pointer}, <{self.lanes} x i64> {offsets}")
+            self.writer.intrinsic(
+                f"llvm.masked.scatter.{short}.v{self.lanes}p0", "void",
+                [(kind, value), (vector(self.lanes, "ptr"), pointers), ("i32", "1"), (masks, mask or self._all())],
+            )  # fmt: skip
+        elif mask is not None:
+            self.writer.intrinsic(
+                f"llvm.masked.store.{short}.p0", "void",
+                [(kind, value), ("ptr", pointer), ("i32", "1"), (masks, mask)],
+            )  # fmt: skip
+        else:
+            self.writer.do(f"store {kind} {value}, ptr {pointer}, align 1")
+
+    def _all(self) -> str:
+        return splat_constant(self.lanes, "i1", "true")
+
+    def _accumulators(self, stage: Stage) -> list[Accumulator]:
+        return [Accumulator(self.writer, self.lanes, f) for f in stage.folds]
+
+
+class Along(_Nest):
+    """Lanes along the row."""
+
+    def functions(self) -> list[Function]:
+        self._begin()
+        outer, rows, self.length = self.sizes
+        with self.writer.loop("0", outer, 1) as i, self.writer.loop("0", rows, 1) as j:
+            self._row(i, j)
+        return [_finished(f"define void @{self.name}.rows(ptr %block) noinline", self.writer)]
+
+    def _row(self, i: str, j: str) -> None:
+        self.base = [
+            self._moved(self._moved(self.address[k], i, self.strides[k][0]), j, self.strides[k][1])
+            for k in range(len(self.operands))
+        ]
+        self.offsets = [
+            self._spread(self.strides[k][2]) if self.layout.classes[k] == "s" else None
+            for k in range(len(self.operands))
+        ]
+        # What is one value for the whole row is loaded before it, not in it.
+        held = {
+            k: self._scalar(k, self.base[k])
+            for k in range(len(self.loop.inputs)) if self.layout.classes[k] == "b"
+        }  # fmt: skip
+        folds: list[str] = []
+        for stage in self.loop.stages:
+            folds += self._stage(stage, held, folds)
+        for number, value in self.loop.results:
+            k = len(self.loop.inputs) + number
+            dtype = self.operands[k].dtype
+            body = Body(self.writer, self.lanes, _leaf_of(held, folds))
+            one = self.writer.let(f"extractelement {body.type(dtype)} {body.value(value)}, i64 0")
+            if dtype == "bool":
+                one = self.writer.let(f"zext i1 {one} to i8")
+            self.writer.do(f"store {memory_type(dtype)} {one}, ptr {self.base[k]}, align 1")
+
+    def _stage(self, stage: Stage, held: dict[int, str], folds: Sequence[str]) -> list[str]:
+        writer = self.writer
+        groups = _unrolled(stage)
+        step = groups * self.lanes
+        rest = writer.let(f"urem i64 {self.length}, {step}")
+        whole = writer.let(f"sub i64 {self.length}, {rest}")
+        sets = [self._accumulators(stage) for _ in range(groups)]
+        if any(a.blocked for a in sets[0]):
+            with writer.loop("0", whole, BLOCK * step) as begin:
+                end = writer.let(f"add i64 {begin}, {BLOCK * step}")
+                short = writer.let(f"icmp slt i64 {end}, {whole}")
+                stop = writer.let(f"select i1 {short}, i64 {end}, i64 {whole}")
+                self._visits(stage, begin, stop, sets, held, folds)
+        else:
+            self._visits(stage, "0", whole, sets, held, folds)
+        # The rest of the row, a vector at a time under a mask.
+        for a in sets[0]:
+            a.start_block()
+        with writer.loop(whole, self.length, self.lanes) as position:
+            self._visit(stage, position, self._mask(position, self.length), sets[0], held, folds)
+        for a in sets[0]:
+            a.end_block()
+        return [writer.splat(self.lanes, scalar_type(a.fold.dtype), a.result()) for a in sets[0]]
+
+    def _visits(self, stage: Stage, begin: str, stop: str, sets: list[list[Accumulator]], held: dict[int, str],
+                folds: Sequence[str]) -> None:  # fmt: skip
+        for group in sets:
+            for a in group:
+                a.start_block()
+        with self.writer.loop(begin, stop, len(sets) * self.lanes) as position:
+            for number, group in enumerate(sets):
+                at = self.writer.let(f"add nsw i64 {position}, {number * self.lanes}") if number else position
+                self._visit(stage, at, None, group, held, folds)
+        for first, *others in zip(*sets, strict=True):
+            # The groups of one block are joined before it goes to the total.
+            for other in others:
+                first.absorb(other)
+            first.end_block()
+
+    def _visit(self, stage: Stage, position: str, mask: str | None, group: list[Accumulator], held: dict[int, str],
+               folds: Sequence[str]) -> None:  # fmt: skip
+        """One vector of elements: load, compute, fold, store."""
+        places: dict[int, str] = {}
+
+        def place(k: int) -> str:
+            if k not in places:
+                places[k] = self._moved(self.base[k], position, self._step(k))
+            return places[k]
+
+        def leaf(e: Expr) -> str:
+            if e.op == "index":
+                return self._positions(position)
+            if e.op == "fold" or (e.op == "load" and e.value in held):
+                return _held(e, held, folds)
+            k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
+            return self._load(k, place(k), self.offsets[k], mask)
+
+        body = Body(self.writer, self.lanes, leaf)
+        values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
+        folded = [body.value(a.fold.value) for a in group]
+        at = self._positions(position) if any(a.located for a in group) else ""
+        for a, value in zip(group, folded, strict=True):
+            a.take(value, mask, at)
+        for k, value in values:
+            self._store(k, value, place(k), self.offsets[k], mask)
+
+    def _step(self, k: int) -> str:
+        # The size of an element as a constant lets LLVM address it directly.
+        return str(NUMPY[self.operands[k].dtype].itemsize) if self.layout.classes[k] == "c" else self.strides[k][2]
+
+
+class Across(_Nest):
+    """Lanes over neighbouring rows."""
+
+    def functions(self) -> list[Function]:
+        # The wider the strip that is walked down, the fewer pages it touches.
+        cost = sum(_cost(s) for s in self.loop.stages)
+        groups = 8 if cost <= 6 else 4 if cost <= 16 else 2
+        made = [self._some_rows(groups, False), self._some_rows(1, False), self._some_rows(1, True)]
+        self._begin()
+        writer = self.writer
+        outer, rows, _ = self.sizes
+        rest = writer.let(f"urem i64 {rows}, {groups * self.lanes}")
+        many = writer.let(f"sub i64 {rows}, {rest}")
+        left = writer.let(f"urem i64 {rows}, {self.lanes}")
+        whole = writer.let(f"sub i64 {rows}, {left}")
+        with writer.loop("0", outer, 1) as i:
+            for start, stop, step, suffix in (
+                ("0", many, groups * self.lanes, str(groups)),
+                (many, whole, self.lanes, "1"),
+                (whole, rows, self.lanes, "1.masked"),
+            ):
+                with writer.loop(start, stop, step) as row:
+                    writer.do(f"call void @{self.name}.across{suffix}(ptr %block, i64 {i}, i64 {row})")
+        return [*made, _finished(f"define void @{self.name}.rows(ptr %block) noinline", writer)]
+
+    def _some_rows(self, groups: int, masked: bool) -> Function:
+        """All stages for `groups` vectors of rows."""
+        self._begin()
+        writer = self.writer
+        mask = self._mask("%row", self.sizes[1]) if masked else None
+        starts = [writer.let(f"add i64 %row, {g * self.lanes}") if g else "%row" for g in range(groups)]
+        base = [
+            [self._moved(self._moved(self.address[k], "%outer", self.strides[k][0]), start, self.strides[k][1])
+             for k in range(len(self.operands))]
+            for start in starts
+        ]  # fmt: skip
+        offsets = [
+            self._spread(self.strides[k][1]) if self.layout.classes[k] == "s" else None
+            for k in range(len(self.operands))
+        ]
+        held = [
+            {k: self._load(k, base[g][k], offsets[k], mask) for k, o in enumerate(self.loop.inputs) if o.per_row}
+            for g in range(groups)
+        ]
+        folds: list[list[str]] = [[] for _ in range(groups)]
+        for stage in self.loop.stages:
+            sets = [self._accumulators(stage) for _ in range(groups)]
+            with writer.loop("0", self.sizes[2], _ROWS) as begin:
+                end = writer.let(f"add i64 {begin}, {_ROWS}")
+                short = writer.let(f"icmp slt i64 {end}, {self.sizes[2]}")
+                stop = writer.let(f"select i1 {short}, i64 {end}, i64 {self.sizes[2]}")
+                for group in sets:
+                    for a in group:
+                        a.start_block()
+                with writer.loop(begin, stop, 1) as r:
+                    for g in range(groups):
+                        self._visit(stage, r, base[g], offsets, mask, sets[g], held[g], folds[g])
+                for group in sets:
+                    for a in group:
+                        a.end_block()
+            for g in range(groups):
+                folds[g] += [a.lanes_result() for a in sets[g]]
+        for g in range(groups):
+            for number, value in self.loop.results:
+                k = len(self.loop.inputs) + number
+                body = Body(writer, self.lanes, _leaf_of(held[g], folds[g]))
+                self._store(k, body.value(value), base[g][k], offsets[k], mask)
+        suffix = f"{groups}{'.masked' if masked else ''}"
+        return _finished(f"define internal void @{self.name}.across{suffix}(ptr %block, i64 %outer, i64 %row)", writer)
+
+    def _visit(self, stage: Stage, r: str, base: list[str], offsets: list[str | None], mask: str | None,
+               group: list[Accumulator], held: dict[int, str], folds: Sequence[str]) -> None:  # fmt: skip
+        places: dict[int, str] = {}
+
+        def place(k: int) -> str:
+            if k not in places:
+                places[k] = self._moved(base[k], r, self.strides[k][2])
+            return places[k]
+
+        def leaf(e: Expr) -> str:
+            if e.op == "index":
+                return self.writer.splat(self.lanes, "i64", r)
+            if e.op == "fold" or (e.op == "load" and e.value in held):
+                return _held(e, held, folds)
+            k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
+            return self._load(k, place(k), offsets[k], mask)
+
+        body = Body(self.writer, self.lanes, leaf)
+        values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
+        folded = [body.value(a.fold.value) for a in group]
+        at = self.writer.splat(self.lanes, "i64", r) if any(a.located for a in group) else ""
+        for a, value in zip(group, folded, strict=True):
+            a.take(value, None, at)
+        for k, value in values:
+            self._store(k, value, place(k), offsets[k], mask)
+
+
+def _leaf_of(held: dict[int, str], folds: Sequence[str]) -> Callable[[Expr], str]:
+    return lambda e: _held(e, held, folds)
+
+
+def _held(e: Expr, held: dict[int, str], folds: Sequence[str]) -> str:
+    return folds[e.value] if e.op == "fold" else held[e.value]
+
+
+def _short(dtype: str) -> str:
+    return {"half": "f16", "float": "f32", "double": "f64"}.get(memory_type(dtype), memory_type(dtype))
+
+
+def _cost(stage: Stage) -> int:
+    """Instructions of one visit, roughly."""
+    return sum(bool(e.args) for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds)))
+
+
+def _unrolled(stage: Stage) -> int:
+    """How many vectors to visit at once: a short sum waits for its own last addition, a long one does not."""
+    if not stage.folds or any(f.kind in ("argmax", "argmin") for f in stage.folds):
+        return 1
+    cost = _cost(stage)
+    return 4 if cost <= 6 else 2 if cost <= 16 else 1

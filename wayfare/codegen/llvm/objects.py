@@ -1,0 +1,65 @@
+"""Object code by what it was made from: read from the cache on disk, or made by LLVM and put there.
+
+A file of the cache begins with the names of the library functions its code calls, so that it can be loaded without a
+look at the loop it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from wayfare.codegen.llvm.machine import machine
+from wayfare.codegen.runtime.cache import default_store, key_of
+from wayfare.core.counters import COUNTERS
+from wayfare.core.version import __version__
+
+_END = b"\n"
+
+
+class ObjectCode(NamedTuple):
+    """Machine code and the library functions it calls."""
+
+    code: bytes
+    symbols: frozenset[str]
+
+
+def key(*parts: str) -> str:
+    """The key of code made from these texts by this code generator for this processor."""
+    processor = machine().processor
+    return key_of(*parts, processor.name, processor.features, processor.llvm, __version__, _generator())
+
+
+def fetch(
+    key: str,
+    about: Callable[[], dict[str, str]],
+    write: Callable[[], tuple[str, frozenset[str]]],
+    counts: bool = True,
+) -> ObjectCode:
+    """The code of a key; `write` gives the IR and the functions it calls where it is not there yet. `counts`: is it a
+    kernel?"""
+    kept = default_store()
+    found = kept.get(key)
+    if found is not None:
+        COUNTERS.kernels_loaded += counts
+        names, _, code = found.partition(_END)
+        return ObjectCode(code, frozenset(names.decode().split()))
+    text, symbols = write()
+    code = machine().object_code(text)
+    COUNTERS.kernels_built += counts
+    kept.put(key, " ".join(sorted(symbols)).encode() + _END + code, about() | {"cpu": machine().processor.name})
+    return ObjectCode(code, symbols)
+
+
+@cache
+def _generator() -> str:
+    """A fingerprint of the code generator: what an older one made is not used."""
+    digest = hashlib.sha256()
+    room = Path(__file__).parents[1]
+    for part in ("llvm/*.py", "math/*.py", "runtime/thread_pool*.py"):
+        for path in sorted(room.glob(part)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,353 @@
+"""Expressions of the loop language: one value for each element, written with operators and the names of NumpyMath.
+
+They are a graph without duplicates: the same expression is the same object. A formula such as
+`lambda m, x: 1 / (1 + m.exp(-x))` runs on NumPy arrays, and with `loop_math` for `m` and an `Expr` for `x` it builds
+the expression a code generator writes out.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.errors import LoopError
+
+FLOATS = ("f16", "f32", "f64")
+INTEGERS = ("u8", "i8", "i16", "i32", "i64")
+DTYPES = ("bool", *INTEGERS, *FLOATS)
+NUMPY = {
+    "bool": np.dtype("bool"), "u8": np.dtype("uint8"), "i8": np.dtype("int8"), "i16": np.dtype("int16"),
+    "i32": np.dtype("int32"), "i64": np.dtype("int64"), "f16": np.dtype("float16"), "f32": np.dtype("float32"),
+    "f64": np.dtype("float64"),
+}  # fmt: skip
+OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
+
+# What every code generator and the interpreter provide; all else is written in these by `backend.mathlib`.
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
+TRUTHS = COMPARISONS | LOGICAL | {"isnan", "isinf", "isfinite", "signbit"}
+PRIMITIVES = TRUTHS | frozenset({
+    "add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "where", "sqrt", "floor", "ceil", "trunc", "rint",
+    "copysign", "fma", "quotient", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left",
+    "shift_right", "cast", "bits", "call", "rescue",
+})  # fmt: skip
+
+
+# By what they are made of. When an expression goes, the table's own `pop` is called: Python's WeakValueDictionary runs
+# Python code then, in which an exception (Ctrl-C) would be lost.
+_TABLE: dict[tuple[Any, ...], weakref.ref[Expr]] = {}
+
+
+class Expr:
+    """One value for each element: an op of other expressions, with a dtype. Made by `expr`, never directly."""
+
+    __slots__ = ("__weakref__", "args", "dtype", "op", "value")
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: str
+    # The number of a constant; which input, output or fold; the dtype or function asked for.
+    value: Any
+
+    # Comparisons give expressions, so an expression is itself and nothing else.
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise LoopError("a formula asked for the truth of a value that is only known when the loop runs",
+                        fix="Choose with m.where(condition, a, b).")  # fmt: skip
+
+    def __repr__(self) -> str:
+        return written(self)
+
+    def __add__(self, other: Any) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return binary("div", other, self)
+
+    def __mod__(self, other: Any) -> Expr:
+        return binary("remainder", self, other)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return binary("floor_divide", self, other)
+
+    def __pow__(self, other: Any) -> Expr:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Expr:
+        return binary("pow", other, self)
+
+    def __neg__(self) -> Expr:
+        return apply("neg", self)
+
+    def __abs__(self) -> Expr:
+        return apply("abs", self)
+
+    def __invert__(self) -> Expr:
+        return apply("bitwise_not", self)
+
+    def __and__(self, other: Any) -> Expr:
+        return binary("bitwise_and", self, other)
+
+    def __or__(self, other: Any) -> Expr:
+        return binary("bitwise_or", self, other)
+
+    def __xor__(self, other: Any) -> Expr:
+        return binary("bitwise_xor", self, other)
+
+    def __lshift__(self, other: Any) -> Expr:
+        return binary("shift_left", self, other)
+
+    def __rshift__(self, other: Any) -> Expr:
+        return binary("shift_right", self, other)
+
+    def __eq__(self, other: Any) -> Expr:  # type: ignore[override]
+        return binary("eq", self, other)
+
+    def __ne__(self, other: Any) -> Expr:  # type: ignore[override]
+        return binary("ne", self, other)
+
+    def __lt__(self, other: Any) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return binary("ge", self, other)
+
+
+def expr(op: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
+    """The expression of this op and these arguments: made once, then found again."""
+    key = (op, tuple(map(id, args)), dtype, _exact(value))
+    known = _TABLE.get(key)
+    found = None if known is None else known()
+    if found is None:
+        found = Expr()
+        found.op, found.args, found.dtype, found.value = op, args, dtype, value
+        _TABLE[key] = weakref.ref(found, partial(_TABLE.pop, key))
+    return found
+
+
+def _exact(value: Any) -> Any:
+    # 0.0 == -0.0 and NaN != NaN, but they are different constants.
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+# -- making expressions -----------------------------------------------------------------------------------------------
+
+
+def load(number: int, dtype: str) -> Expr:
+    """The element of an input."""
+    return expr("load", (), dtype, number)
+
+
+def reload(number: int, dtype: str) -> Expr:
+    """The element of an output as an earlier stage stored it."""
+    return expr("reload", (), dtype, number)
+
+
+def fold(number: int, dtype: str) -> Expr:
+    """The result of a fold of an earlier stage (folds are numbered through the stages)."""
+    return expr("fold", (), dtype, number)
+
+
+def index() -> Expr:
+    """The position of the element in its row."""
+    return expr("index", (), "i64")
+
+
+def const(value: float, dtype: str) -> Expr:
+    """A number written into the loop."""
+    if dtype == "bool":
+        return expr("const", (), dtype, bool(value))
+    if dtype in FLOATS:
+        return expr("const", (), dtype, float(value))
+    if isinstance(value, float) and not value.is_integer():
+        raise LoopError(f"the number {value} cannot be written as {dtype}", fix="Cast the value to a float first.")
+    low, high = whole_range(dtype)
+    if not low <= value <= high:
+        raise LoopError(f"the number {value} does not fit into {dtype}", fix="Cast the value to a wider dtype first.")
+    return expr("const", (), dtype, int(value))
+
+
+def whole_range(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest whole number of a dtype."""
+    width = 8 * NUMPY[dtype].itemsize
+    return (0, 2**width - 1) if dtype == "u8" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+
+
+def cast(x: Expr, dtype: str) -> Expr:
+    """The value in another dtype, as NumPy's astype gives it."""
+    return x if x.dtype == dtype else const_of(x, dtype) or expr("cast", (x,), dtype)
+
+
+def const_of(x: Expr, dtype: str) -> Expr | None:
+    """A constant in another dtype, where that is still a constant."""
+    if x.op == "const" and dtype in FLOATS and (dtype != "f16") and x.dtype in (*INTEGERS, "bool"):
+        return const(float(x.value), dtype)
+    return None
+
+
+def bits(x: Expr, dtype: str) -> Expr:
+    """The same bits read as another dtype of the same width."""
+    if NUMPY[x.dtype].itemsize != NUMPY[dtype].itemsize:
+        raise LoopError(f"the bits of {x.dtype} are not those of a {dtype}: the widths differ")
+    return expr("bits", (x,), dtype)
+
+
+def call(symbol: str, *args: Expr) -> Expr:
+    """A function of the process's own libraries, one element at a time: double → double."""
+    return expr("call", tuple(cast(a, "f64") for a in args), "f64", symbol)
+
+
+def rescue(condition: Expr, value: Expr, symbol: str, *args: Expr) -> Expr:
+    """The value; where the condition holds, which is rare, a library function's result in its place."""
+    return expr("rescue", (condition, value, *(cast(a, "f64") for a in args)), value.dtype, symbol)
+
+
+def promote(dtypes: Iterable[str]) -> str:
+    """The dtype NumPy gives to a mixture."""
+    found = OF_NUMPY.get(np.result_type(*(NUMPY[d] for d in dtypes)))
+    if found is None:
+        raise LoopError("a formula mixes dtypes that have no common one here")
+    return found
+
+
+def together(*values: Any) -> tuple[Expr, ...]:
+    """Operands brought to one dtype; Python numbers take that of the expressions beside them."""
+    given = [v.dtype for v in values if isinstance(v, Expr)]
+    if not given:
+        raise LoopError("a formula computes with numbers only")
+    dtype = promote(given)
+    if dtype not in FLOATS and any(isinstance(v, float) and not float(v).is_integer() for v in values):
+        raise LoopError(f"a formula mixes {dtype} with a fraction")
+    if dtype == "bool" and any(not isinstance(v, (Expr, bool)) for v in values):
+        raise LoopError("a formula computes with a mask and a number")
+    return tuple(cast(v, dtype) if isinstance(v, Expr) else const(v, dtype) for v in values)
+
+
+def binary(op: str, a: Any, b: Any) -> Expr:
+    """An op of two operands, either of them a Python number."""
+    return apply(op, a, b)
+
+
+def apply(op: str, *values: Any) -> Expr:
+    """An op by its name in `NumpyMath`, with NumPy's result dtype."""
+    if op == "where":
+        condition, a, b = values
+        a, b = together(a, b)
+        return expr("where", (truth(condition), a, b), a.dtype)
+    args = together(*values)
+    if op == "div" and args[0].dtype not in FLOATS:
+        raise LoopError(f"a formula divides {args[0].dtype}", fix="Cast the values to a float first.")
+    if op in LOGICAL:
+        args = tuple(truth(a) for a in args)
+    return expr(op, args, "bool" if op in TRUTHS else args[0].dtype)
+
+
+def truth(x: Expr) -> Expr:
+    """A mask from a mask or a number."""
+    return x if x.dtype == "bool" else expr("ne", (x, const(0, x.dtype)), "bool")
+
+
+class LoopMath:
+    """The `m` of a formula that is to become a loop: the names of NumpyMath, on expressions."""
+
+    differentiable = False
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._known:
+            raise AttributeError(f"the loop language has no function {name!r}")
+
+        def function(*values: Any) -> Expr:
+            return apply(name, *values)
+
+        function.__name__ = name
+        return function
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every expression below the roots, once, arguments first."""
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, expanded = stack.pop()
+        if id(node) in seen:
+            continue
+        if expanded or not node.args:
+            seen.add(id(node))
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((a, False) for a in reversed(node.args))
+
+
+_SIGNS = {
+    "add": ("+", 4), "sub": ("-", 4), "mul": ("*", 5), "div": ("/", 5), "eq": ("==", 3), "ne": ("!=", 3),
+    "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "bitwise_and": ("&", 2), "bitwise_or": ("|", 0),
+    "bitwise_xor": ("^", 1), "logical_and": ("&", 2), "logical_or": ("|", 0), "logical_xor": ("^", 1),
+}  # fmt: skip
+# What lies deeper is left out: a line nobody reads.
+_DEEPEST = 50
+_LEAF = {"load": "x", "reload": "y", "fold": "fold"}
+
+
+def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, depth: int = 0) -> str:
+    """An expression as one would write it."""
+    if names and id(e) in names:
+        return names[id(e)]
+    if e.op in _LEAF:
+        return f"{_LEAF[e.op]}{e.value}"
+    if depth > _DEEPEST:
+        return "…"
+    if e.op == "const":
+        if e.dtype not in FLOATS or math.isnan(e.value) or math.isinf(e.value):
+            return str(e.value)
+        return f"{e.value:.9g}" if e.dtype == "f32" else repr(e.value)
+    if e.op == "index":
+        return "index"
+    if e.op in _SIGNS and len(e.args) == 2:
+        sign, own = _SIGNS[e.op]
+        text = f"{written(e.args[0], names, own - 1, depth + 1)} {sign} {written(e.args[1], names, own, depth + 1)}"
+        return f"({text})" if own <= strength else text
+    if e.op == "neg":
+        return f"-{written(e.args[0], names, 6, depth + 1)}"
+    inside = ", ".join(written(a, names, depth=depth + 1) for a in e.args)
+    if e.op == "rescue":
+        inside = f"{written(e.args[0], names)}, {written(e.args[1], names)}, {e.value}"
+    name = {"cast": e.dtype, "bits": f"{e.dtype}_bits", "call": str(e.value)}.get(e.op, e.op)
+    return f"{name}({inside})"

@@ -1,0 +1,290 @@
+"""The loop language: all that a code generator ever sees.
+
+A `Loop` is work on rows. The nest around it (which rows there are, where they lie in memory) is given at run time as
+sizes and strides, so a loop knows no shapes. For each row it runs its stages one after the other; a stage visits every
+element of the row, computes expressions of what it loads, stores elements, and folds others into one number. A later
+stage may use the folds of an earlier one. Softmax, whole:
+
+    loop softmax(x0: f32) -> (y0: f32)
+      for each element:
+        fold0 = max(x0)
+      for each element:
+        t0 = exp(x0 - fold0)
+        y0 = t0
+        fold1 = sum(t0)
+      for each element:
+        y0 = y0 / fold1
+
+An elementwise op is a loop of one stage without folds, and then it does not matter where a row begins and ends.
+Nothing is computed in f16: it is loaded, cast to f32, and cast back to be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from wayfare.codegen.loop.expr import DTYPES, FLOATS, NUMPY, PRIMITIVES, TRUTHS, Expr, walk, whole_range, written
+from wayfare.core.errors import LoopError
+
+# Expressions nested deeper than this are written in several lines.
+_DEEP = 20
+FOLDS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An input or output. One that is `per_row` has one value for a whole row."""
+
+    dtype: str
+    per_row: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """Many elements to one number: kind is one of FOLDS. Sums and products have the value's dtype."""
+
+    kind: str
+    value: Expr
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the result."""
+        if self.kind in ("argmax", "argmin"):
+            return "i64"
+        return "bool" if self.kind in ("any", "all") else self.value.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One visit of every element of a row: elements stored to outputs (output number, value), and folds."""
+
+    stores: tuple[tuple[int, Expr], ...] = ()
+    folds: tuple[Fold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """What to do for each row; `results` are the values of the outputs that have one value per row."""
+
+    name: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    stages: tuple[Stage, ...]
+    results: tuple[tuple[int, Expr], ...] = ()
+
+    @property
+    def folds(self) -> list[Fold]:
+        """All folds, in the order of their numbers."""
+        return [f for stage in self.stages for f in stage.folds]
+
+    @property
+    def elementwise(self) -> bool:
+        """Does each element stand for itself, so that rows may be cut and joined at will?"""
+        if len(self.stages) != 1 or self.folds or self.results or any(o.per_row for o in self.inputs):
+            return False
+        return not any(e.op == "index" for _, value in self.stages[0].stores for e in walk(value))
+
+    def __str__(self) -> str:
+        return source(self)
+
+
+def elementwise(name: str, inputs: Iterable[str], *values: Expr) -> Loop:
+    """A loop that stores each of the values to an output of its own."""
+    given = tuple(Operand(d) for d in inputs)
+    made = tuple(Operand(v.dtype) for v in values)
+    return Loop(name, given, made, (Stage(tuple(enumerate(values))),))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def source(loop: Loop) -> str:
+    """The loop as text: what `print(kernel.source)` shows."""
+    given = ", ".join(_operand("x", i, o) for i, o in enumerate(loop.inputs))
+    made = ", ".join(_operand("y", i, o) for i, o in enumerate(loop.outputs))
+    lines = [f"loop {loop.name}({given}) -> ({made})"]
+    number = 0
+    for stage in loop.stages:
+        lines.append("  for each element:")
+        roots = [v for _, v in stage.stores] + [f.value for f in stage.folds]
+        names: dict[int, str] = {}
+        for shared in _shared(roots):
+            text = written(shared, names)
+            names[id(shared)] = f"t{len(names)}"
+            lines.append(f"    t{len(names) - 1} = {text}")
+        lines += [f"    y{k} = {written(v, names)}" for k, v in stage.stores]
+        for f in stage.folds:
+            lines.append(f"    fold{number} = {f.kind}({written(f.value, names)})")
+            number += 1
+    if loop.results:
+        lines.append("  then:")
+        lines += [f"    y{k} = {written(v)}" for k, v in loop.results]
+    return "\n".join(lines)
+
+
+def exact(loop: Loop) -> str:
+    """The loop with nothing left out (every dtype, every bit of a number): equal texts are equal loops."""
+    numbers: dict[int, int] = {}
+    lines = [repr((loop.name, loop.inputs, loop.outputs))]
+
+    def place(root: Expr) -> int:
+        for e in walk(root):
+            if id(e) not in numbers:
+                numbers[id(e)] = len(numbers)
+                value = e.value.hex() if isinstance(e.value, float) else repr(e.value)
+                lines.append(f"{e.op} {e.dtype} {value} {[numbers[id(a)] for a in e.args]}")
+        return numbers[id(root)]
+
+    for stage in loop.stages:
+        lines.append(f"stores {[(k, place(v)) for k, v in stage.stores]}")
+        lines.append(f"folds {[(f.kind, place(f.value)) for f in stage.folds]}")
+    lines.append(f"results {[(k, place(v)) for k, v in loop.results]}")
+    return "\n".join(lines)
+
+
+def _operand(letter: str, number: int, operand: Operand) -> str:
+    return f"{letter}{number}: {operand.dtype}{' per row' if operand.per_row else ''}"
+
+
+def _shared(roots: list[Expr]) -> list[Expr]:
+    """Expressions used more than once, and those nested too deep to read: they get a name of their own."""
+    uses: dict[int, int] = {}
+    order = list(walk(*roots))
+    for e in order:
+        for a in e.args:
+            uses[id(a)] = uses.get(id(a), 0) + 1
+    for root in roots:
+        uses[id(root)] = uses.get(id(root), 0) + 1
+    named, depth = [], dict.fromkeys(map(id, order), 0)
+    for e in order:
+        depth[id(e)] = max((depth[id(a)] for a in e.args), default=-1) + 1
+        if e.args and (uses[id(e)] > 1 or depth[id(e)] >= _DEEP):
+            named.append(e)
+            depth[id(e)] = 0
+    return named
+
+
+# -- checking ----------------------------------------------------------------------------------------------------
+
+_ONE = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "bitwise_not", "logical_not", "isnan", "isinf",
+        "isfinite", "signbit", "cast", "bits")  # fmt: skip
+_COUNTS = {"where": 3, "fma": 3} | dict.fromkeys(_ONE, 1)
+_NUMBERS = frozenset(DTYPES) - {"bool"}
+_WHOLE = _NUMBERS - {*FLOATS}
+_TAKEN = (
+    dict.fromkeys(("div", "sqrt", "copysign", "fma"), frozenset(FLOATS))
+    | dict.fromkeys(("quotient", "shift_left", "shift_right"), _WHOLE)
+    | dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), _WHOLE | {"bool"})
+    | dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), frozenset({"bool"}))
+    | dict.fromkeys(("sub", "neg"), _NUMBERS)
+)
+
+
+def validate(loop: Loop, known: frozenset[str]) -> None:
+    """Refuse a loop that breaks a rule, saying which; `known` are the functions beside the primitives."""
+
+    def fail(what: str) -> None:
+        raise LoopError(f"loop {loop.name}: {what}")
+
+    if not loop.inputs or not loop.outputs:
+        fail("it must have an input, which says how long rows are, and an output")
+    for operand in (*loop.inputs, *loop.outputs):
+        if operand.dtype not in DTYPES:
+            fail(f"{operand.dtype!r} is no dtype of the loop language")
+    done: list[Fold] = []
+    stored: set[int] = set()
+    for stage in loop.stages:
+        for number, value in stage.stores:
+            if not 0 <= number < len(loop.outputs) or loop.outputs[number].per_row:
+                fail(f"there is no output y{number} with a value for each element")
+            if value.dtype != loop.outputs[number].dtype:
+                fail(f"y{number} is {loop.outputs[number].dtype}, the value stored is {value.dtype}")
+        for f in stage.folds:
+            if f.kind not in FOLDS:
+                fail(f"there is no fold {f.kind!r}")
+            if (f.kind in ("any", "all")) != (f.value.dtype == "bool") or f.value.dtype == "f16":
+                fail(f"{f.kind} cannot fold {f.value.dtype}")
+        for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds)):
+            _check(loop, e, done, stored, known, fail)
+        stored |= {number for number, _ in stage.stores}
+        done += stage.folds
+    for number, value in loop.results:
+        if not 0 <= number < len(loop.outputs) or not loop.outputs[number].per_row:
+            fail(f"there is no output y{number} with one value per row")
+        if value.dtype != loop.outputs[number].dtype:
+            fail(f"y{number} is {loop.outputs[number].dtype}, the result is {value.dtype}")
+        for e in walk(value):
+            _check(loop, e, done, stored, known, fail)
+            if e.op in ("index", "reload") or (e.op == "load" and not loop.inputs[e.value].per_row):
+                fail(f"the result y{number} uses a value of single elements")
+        stored.add(number)
+    if stored != set(range(len(loop.outputs))):
+        fail(f"outputs {sorted(set(range(len(loop.outputs))) - stored)} are never stored")
+
+
+def _check(loop: Loop, e: Expr, done: list[Fold], stored: set[int], known: frozenset[str], fail: Any) -> None:
+    """One expression by itself: its op, its arguments' dtypes, what it refers to."""
+    if e.dtype not in DTYPES:
+        fail(f"{e.dtype!r} is no dtype of the loop language")
+    if e.op == "load":
+        if not 0 <= e.value < len(loop.inputs) or loop.inputs[e.value].dtype != e.dtype:
+            fail(f"there is no input x{e.value} of {e.dtype}")
+    elif e.op == "reload":
+        if e.value not in stored or loop.outputs[e.value].dtype != e.dtype:
+            fail(f"y{e.value} is read before a stage has stored it")
+    elif e.op == "fold":
+        if not 0 <= e.value < len(done) or done[e.value].dtype != e.dtype:
+            fail(f"fold{e.value} is used before its stage is done")
+    elif e.op == "const":
+        if e.args or not _fits(e):
+            fail(f"{e.value!r} is no constant of {e.dtype}")
+    elif e.op == "index":
+        if e.dtype != "i64":
+            fail(f"the index is i64, not {e.dtype}")
+    elif e.op not in PRIMITIVES and e.op not in known:
+        fail(f"there is no function {e.op!r}")
+    else:
+        wrong = _misused(e)
+        if wrong:
+            fail(wrong)
+
+
+def _fits(e: Expr) -> bool:
+    if e.dtype == "bool":
+        return isinstance(e.value, bool)
+    if e.dtype in FLOATS:
+        return isinstance(e.value, float)
+    low, high = whole_range(e.dtype)
+    return isinstance(e.value, int) and low <= e.value <= high
+
+
+def _misused(e: Expr) -> str:
+    """What is wrong with the arguments of an op; nothing if all is well."""
+    dtypes = [a.dtype for a in e.args]
+    listed = ", ".join(dtypes)
+    count = _COUNTS.get(e.op, 2)
+    if e.op == "rescue":
+        right = len(dtypes) > 2 and dtypes[:2] == ["bool", e.dtype] and set(dtypes[2:]) == {"f64"} and e.dtype != "f16"
+        return "" if right else f"rescue by {e.value} is given {listed}"
+    if not dtypes or (e.op in PRIMITIVES and e.op != "call" and len(dtypes) != count):
+        return f"{e.op} takes {count} values, not {len(dtypes)}"
+    first = dtypes[-1]
+    if e.op == "call":
+        return "" if {*dtypes, e.dtype} == {"f64"} else f"{e.value} is a function of f64, not of {listed}"
+    if e.op == "bits":
+        return "" if NUMPY[e.dtype].itemsize == NUMPY[first].itemsize else f"bits of {first} are not those of {e.dtype}"
+    if e.op == "cast":
+        return ""
+    if e.op == "where":
+        return "" if dtypes == ["bool", e.dtype, e.dtype] else f"where chooses between {listed}"
+    if any(d != first for d in dtypes):
+        return f"{e.op} mixes {listed}"
+    if "f16" in (e.dtype, first):
+        return f"{e.op} computes in f16"
+    if e.op in PRIMITIVES and e.dtype != ("bool" if e.op in TRUTHS else first):
+        return f"{e.op} of {first} is not {e.dtype}"
+    if first not in _TAKEN.get(e.op, DTYPES):
+        return f"there is no {e.op} of {first}"
+    return ""

@@ -1,0 +1,1 @@
+"""Elementary functions written in the primitives of the loop language."""

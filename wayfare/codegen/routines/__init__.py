@@ -1,0 +1,1 @@
+"""Native routines for work that the loop language has no words for: gathers, windows, transposes, scans."""

@@ -1,0 +1,257 @@
+"""Rows by their addresses, in native code: brought together, and added to where they lie.
+
+    gather(addresses, out)      out[i] = the row at addresses[i]
+    add(addresses, values)      the row at addresses[i] += values[i], one after the other
+
+Nothing here can see whether an address is good: the caller keeps the memory behind each alive. Such calls are many and
+small, so they go from Python to native code in one step, and native code reads the arrays' own addresses itself. The
+bits do not depend on the number of threads: those who add share the columns, never one place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm.expr import Writer, memory_type, vector
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.llvm.module import DATA_OFFSET
+from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.routines.indexed import address_of, cut
+from wayfare.codegen.routines.routine import NAME, Routine, function, pointer, word
+from wayfare.codegen.runtime import thread_pool
+from wayfare.core.counters import COUNTERS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Bytes moved that are worth another thread.
+_SHARE = 512 * 1024
+# Bytes of a row that a thread which adds gets at least.
+_COLUMNS = 128
+# How many rows ahead memory is asked for.
+_AHEAD = 8
+
+
+# -- the way in --------------------------------------------------------------------------------------------------------
+
+
+class _Entry:
+    """A native function of two array objects, a number of rows and one of bytes, and what does the same without it."""
+
+    __slots__ = ("_plain", "_routine", "call", "kernels")
+
+    def __init__(self, name: str, write: Callable[[Machine], str], plain: Any) -> None:
+        self._routine = Routine(name, write)
+        self._plain = plain
+        # How many kernels a call runs: none where there is no native code.
+        self.kernels = 0
+        # The function itself, once it is known which one: a small call has no time for questions.
+        self.call: Any = self._first_call
+
+    def _first_call(self, *given: Any) -> Any:
+        if self._routine.ready:
+            # Small calls keep the interpreter's lock: giving it up and taking it back costs more than they do.
+            kinds = (ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64)
+            self.call = ctypes.PYFUNCTYPE(None, *kinds)(self._routine.address)
+            self.kernels = 1
+        else:
+            self.call = self._plain
+        return self.call(*given)
+
+
+def _entry(arrays: str, writer: Writer) -> str:
+    """The IR of a function of two arrays, a number of rows and one of bytes."""
+    body = "\n".join(["entry:", *writer.rooms, *writer.lines, "  ret void"])
+    declared = "\n".join(sorted(writer.declared.values()))
+    return f"define void @{NAME}({arrays}, i64 %count, i64 %bytes) {{\n{body}\n}}\n{declared}\n"
+
+
+def _data(writer: Writer, array: str) -> str:
+    """Where the data of an array object lie."""
+    return writer.let(f"load ptr, ptr {writer.let(f'getelementptr i8, ptr {array}, i64 {DATA_OFFSET}')}")
+
+
+def _at(writer: Writer, base: str, index: str, step: str | int) -> str:
+    distance = writer.let(f"mul i64 {index}, {step}")
+    return writer.let(f"getelementptr i8, ptr {base}, i64 {distance}")
+
+
+def _row(writer: Writer, addresses: str, index: str) -> str:
+    return writer.let(f"load ptr, ptr {_at(writer, addresses, index, 8)}")
+
+
+def _ask_ahead(writer: Writer, addresses: str, index: str, last: str, writing: bool = False) -> None:
+    """Ask for the beginning of a row that comes later."""
+    later = writer.let(f"add i64 {index}, {_AHEAD}")
+    later = writer.let(f"select i1 {writer.let(f'icmp slt i64 {later}, {last}')}, i64 {later}, i64 {last}")
+    flags = [("i32", "1" if writing else "0"), ("i32", "3"), ("i32", "1")]
+    writer.intrinsic("llvm.prefetch.p0", "void", [("ptr", _row(writer, addresses, later)), *flags])
+
+
+def _only_if(writer: Writer, comparison: str, count: str) -> str:
+    """A count, or none."""
+    return writer.let(f"select i1 {writer.let(f'icmp {comparison}')}, i64 {count}, i64 0")
+
+
+def _row_bytes(writer: Writer) -> str:
+    """How many bytes a row has, of all %bytes in %count rows."""
+    some = writer.let(f"select i1 {writer.let('icmp sgt i64 %count, 0')}, i64 %count, i64 1")
+    return writer.let(f"udiv i64 %bytes, {some}")
+
+
+# -- rows brought together ---------------------------------------------------------------------------------------------
+
+
+def _gather_loops(writer: Writer, addresses: str, out: str, width: str, count: str) -> None:
+    last = writer.let(f"sub i64 {count}, 1")
+    left = count
+    for size in (1, 2, 4, 8):
+        kind = f"i{8 * size}"
+        these = _only_if(writer, f"eq i64 {width}, {size}", count)
+        left = _only_if(writer, f"ne i64 {width}, {size}", left)
+        with writer.loop("0", these, 1) as i:
+            value = writer.let(f"load {kind}, ptr {_row(writer, addresses, i)}, align 1")
+            writer.do(f"store {kind} {value}, ptr {_at(writer, out, i, size)}, align 1")
+    with writer.loop("0", left, 1) as i:
+        _ask_ahead(writer, addresses, i, last)
+        copied = [("ptr", _at(writer, out, i, width)), ("ptr", _row(writer, addresses, i)), ("i64", width)]
+        writer.intrinsic("llvm.memcpy.p0.p0.i64", "void", [*copied, ("i1", "false")])
+
+
+def _write_gather(_host: Machine) -> str:
+    writer = Writer()
+    addresses, out = _data(writer, "%addresses"), _data(writer, "%out")
+    _gather_loops(writer, addresses, out, _row_bytes(writer), "%count")
+    return _entry("ptr %addresses, ptr %out", writer)
+
+
+def _write_gather_share(_host: Machine) -> str:
+    writer = Writer()
+    _gather_loops(writer, pointer(writer, 0), pointer(writer, 1), word(writer, 2), word(writer, 3))
+    return function(writer)
+
+
+def _gather_plainly(addresses: Array, out: Array, count: int, size: int) -> None:
+    width = size // max(count, 1)
+    target = address_of(out)
+    for address in addresses.tolist():
+        ctypes.memmove(target, address, width)
+        target += width
+
+
+_GATHER = _Entry("gather_addresses", _write_gather, _gather_plainly)
+_GATHER_SHARE = Routine("gather_addresses_share", _write_gather_share)
+
+
+def gather(addresses: Array, out: Array) -> None:
+    """Copy the row at each address to the row of `out` with the same number.
+
+    `addresses` is int64[n], `out` has n rows of any dtype; both lie without gaps, and no row lies in `out`.
+    """
+    size = out.nbytes
+    if size >= _SHARE and thread_pool.threads() > 1 and _GATHER_SHARE.ready:
+        count = len(addresses)
+        width = size // count
+        places, made = address_of(addresses), address_of(out)
+        words: list[int] = []
+        parts = cut(count, thread_pool.threads())
+        for begin, end in parts:
+            words += [places + 8 * begin, made + begin * width, width, end - begin]
+        _GATHER_SHARE.run(words, len(parts))
+        return
+    _GATHER.call(addresses, out, len(addresses), size)
+    COUNTERS.kernels_run += _GATHER.kernels
+
+
+# -- rows added to -----------------------------------------------------------------------------------------------------
+
+
+def _add_loops(
+    writer: Writer, host: Machine, dtype: str, addresses: str, offset: str, values: str, stride: str, width: str,
+    count: str,
+) -> None:  # fmt: skip
+    """Add `width` bytes of each row of the values to the row at each address, from an offset on."""
+    kind, size = memory_type(dtype), NUMPY[dtype].itemsize
+    lanes = 4 * host.processor.lanes // size
+    columns = writer.let(f"udiv i64 {width}, {size}")
+    last = writer.let(f"sub i64 {count}, 1")
+    with writer.loop("0", count, 1) as i:
+        _ask_ahead(writer, addresses, i, last, writing=True)
+        target = _at(writer, _row(writer, addresses, i), offset, 1)
+        source = _at(writer, values, i, stride)
+        begin = "0"
+        for step in (lanes, 1):
+            end = writer.let(f"and i64 {columns}, {-step}")
+            whole = kind if step == 1 else vector(step, kind)
+            with writer.loop(begin, end, step) as j:
+                there, here = _at(writer, target, j, size), _at(writer, source, j, size)
+                old = writer.let(f"load {whole}, ptr {there}, align 1")
+                more = writer.let(f"load {whole}, ptr {here}, align 1")
+                writer.do(f"store {whole} {writer.let(f'fadd {whole} {old}, {more}')}, ptr {there}, align 1")
+            begin = end
+
+
+def _write_add(dtype: str) -> Callable[[Machine], str]:
+    def write(host: Machine) -> str:
+        writer = Writer()
+        addresses, values = _data(writer, "%addresses"), _data(writer, "%values")
+        width = _row_bytes(writer)
+        _add_loops(writer, host, dtype, addresses, "0", values, width, width, "%count")
+        return _entry("ptr %addresses, ptr %values", writer)
+
+    return write
+
+
+def _write_add_share(dtype: str) -> Callable[[Machine], str]:
+    def write(host: Machine) -> str:
+        writer = Writer()
+        addresses, offset, values = pointer(writer, 0), word(writer, 1), pointer(writer, 2)
+        stride, width, count = (word(writer, k) for k in range(3, 6))
+        _add_loops(writer, host, dtype, addresses, offset, values, stride, width, count)
+        return function(writer)
+
+    return write
+
+
+def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None:
+    width = size // max(count, 1)
+    if not width:
+        return
+    memory: Any = ctypes.c_char * width
+    for address, value in zip(addresses.tolist(), values.reshape(count, -1), strict=True):
+        row = np.ndarray(value.shape, values.dtype, memory.from_address(address))
+        row += value
+
+
+_ADD = {NUMPY[d]: _Entry(f"add_addresses_{d}", _write_add(d), _add_plainly) for d in ("f32", "f64")}
+_ADD_SHARE = {NUMPY[d]: Routine(f"add_addresses_share_{d}", _write_add_share(d)) for d in ("f32", "f64")}
+
+
+def add(addresses: Array, values: Array) -> None:
+    """Add each row of `values` to the row of the same dtype at the address with its number, in order.
+
+    `addresses` is int64[n], `values` has n rows; both lie without gaps. Addresses may repeat; no row lies in `values`.
+    """
+    size, count = values.nbytes, len(addresses)
+    entry = _ADD.get(values.dtype)
+    if entry is None:
+        # Nothing native computes in half precision.
+        _add_plainly(addresses, values, count, size)
+        return
+    if size >= _SHARE and thread_pool.threads() > 1 and size // count >= 2 * _COLUMNS:
+        routine = _ADD_SHARE[values.dtype]
+        if routine.ready:
+            width = size // count
+            places, given = address_of(addresses), address_of(values)
+            words: list[int] = []
+            # Whole cache lines, so that threads seldom meet in one.
+            parts = cut(width, min(thread_pool.threads(), width // _COLUMNS), 64)
+            for begin, end in parts:
+                words += [places, begin, given + begin, width, end - begin, count]
+            routine.run(words, len(parts))
+            return
+    entry.call(addresses, values, count, size)
+    COUNTERS.kernels_run += entry.kernels

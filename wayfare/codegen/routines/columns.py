@@ -1,0 +1,96 @@
+"""Windows of images as columns of a matrix (im2col), and columns added back where they came from (col2im), natively.
+
+Columns are (N, C·kernel, windows), or with `channels_first` (C·kernel, N·windows). One visit reads the image row
+by row, pads, strides and dilates. The way back visits one plane of one channel after the other and adds in the order
+of the kernel's elements, so it is the same with any number of threads. Both say None where NumPy must do it: other
+dtypes, other ranks, little to do, no native code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.loop.expr import OF_NUMPY
+from wayfare.codegen.routines.routine import Routine
+from wayfare.codegen.routines.windows import Nest, Row, Sizes, Slide, Steps, check_fits, run, usable
+from wayfare.core import buffer_pool
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Elements of columns below which NumPy's own copies are as fast.
+COLUMNS_FROM = 2048
+
+
+def _write_columns(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
+    def write(host: Machine) -> str:
+        nest = Nest(host, dtype, side_by_side)
+
+        def visit(row: Row) -> None:
+            # Padding costs nothing extra: it is what a masked load gives outside its mask.
+            with nest.writer.loop("0", row.count, nest.lanes) as k:
+                inside = nest.lanes_between(k, row.begin, row.end)
+                value = nest.load(nest.image_at(row, k), nest.step_of(row), inside)
+                nest.store(value, nest.matrix_at(row, k), None, nest.lanes_between(k, "0", row.count))
+
+        return nest.write(visit)
+
+    return write
+
+
+def _write_add(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
+    def write(host: Machine) -> str:
+        nest = Nest(host, dtype, side_by_side)
+        writer = nest.writer
+
+        def visit(row: Row) -> None:
+            with writer.loop(row.begin, row.end, nest.lanes) as k:
+                inside = nest.lanes_between(k, row.begin, row.end)
+                target, step = nest.image_at(row, k), nest.step_of(row)
+                old, more = nest.load(target, step, inside), nest.load(nest.matrix_at(row, k), None, inside)
+                nest.store(writer.let(f"fadd {nest.vector} {old}, {more}"), target, step, inside)
+
+        return nest.write(visit, clear="image")
+
+    return write
+
+
+_FLOATS = ("f32", "f64")
+_COLUMNS = {(d, s): Routine(f"columns_{d}", _write_columns(d, s)) for d in _FLOATS for s in (False, True)}
+_ADD = {(d, s): Routine(f"add_columns_{d}", _write_add(d, s)) for d in _FLOATS for s in (False, True)}
+
+
+def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | None:
+    """The windows of an image as columns; None where NumPy should make them."""
+    routine = _COLUMNS.get((OF_NUMPY.get(x.dtype, ""), slide.stride[-1] == 1))
+    batch, channels = x.shape[:2]
+    if routine is None or not usable(routine, slide, batch * channels, COLUMNS_FROM):
+        return None
+    rows, windows = channels * math.prod(slide.kernel), math.prod(slide.counts)
+    made = buffer_pool.empty((rows, batch * windows) if channels_first else (batch, rows, windows), x.dtype)
+    run(routine, np.ascontiguousarray(x), made, _steps(x.shape, x.itemsize, slide, channels_first), slide)
+    return made
+
+
+def add_columns(given: Array, shape: Sizes, slide: Slide, channels_first: bool = False) -> Array | None:
+    """Columns added where their windows lie in a new image of this shape; None where NumPy should do it."""
+    routine = _ADD.get((OF_NUMPY.get(given.dtype, ""), slide.stride[-1] == 1))
+    if routine is None or 0 in shape or not usable(routine, slide, shape[0] * shape[1], COLUMNS_FROM):
+        return None
+    elements = math.prod(shape[:2]) * math.prod(slide.kernel) * math.prod(slide.counts)
+    check_fits(given.size == elements, "columns and windows")
+    out = buffer_pool.empty(shape, given.dtype)
+    run(routine, out, np.ascontiguousarray(given), _steps(shape, given.itemsize, slide, channels_first), slide)
+    return out
+
+
+def _steps(shape: Sizes, size: int, slide: Slide, channels_first: bool) -> Steps:
+    """How columns lie in memory."""
+    kernel, row = math.prod(slide.kernel), math.prod(slide.counts) * size
+    if channels_first:
+        return Steps(row, kernel * shape[0] * row, shape[0] * row)
+    return Steps(shape[1] * kernel * row, kernel * row, row)

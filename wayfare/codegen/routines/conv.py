@@ -1,0 +1,364 @@
+"""Convolutions of several channels natively and without columns, and their two gradients.
+
+The weight is (C out, C in, *kernel) of at most two dimensions; `conv_code.py` says how it is done. All three say None
+where columns and BLAS are the better way or the only one. What decides was measured, see docs/design/kernels.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm.machine import Machine, machine
+from wayfare.codegen.loop.expr import OF_NUMPY
+from wayfare.codegen.routines.conv_code import write_output, write_weight
+from wayfare.codegen.routines.routine import Routine
+from wayfare.codegen.routines.windows import Sizes, Slide, address, check_fits
+from wayfare.codegen.runtime import thread_pool
+from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.core import buffer_pool
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Pair = tuple[int, int]
+
+# Multiplications below which the general way is as fast, and from which on another thread is worth while.
+DIRECT_FROM = 1 << 11
+_SHARE = 1 << 20
+# The same for one of the convolutions that the gradient of the input takes with a stride, and the fewest channels.
+_PHASE_FROM = 1 << 17
+_PHASE_CHANNELS = 3
+# The largest stride; along a row it is 1 or 2.
+_STRIDE = 4
+# Bytes of scratch: for the output, what stays in the second cache beside the weights; for the weight's gradient longer
+# sums matter more.
+_SCRATCH = 384 * 1024
+_WEIGHT_SCRATCH = 4 * 1024 * 1024
+# Numbers that a vector may read beyond the last plane.
+_BEYOND = 128
+# Vectors of windows that are summed in registers: four channels' gradients of so many stay in the first cache.
+_CHUNK = 80
+
+_BYTES = np.dtype(np.uint8)
+# Nanoseconds of one multiplication, and of what is done once for each image.
+_COST, _CALL = 0.02, 200.0
+
+
+def _routines(name: str, write: Callable[[str, int, Machine], str]) -> dict[tuple[str, int], Routine]:
+    """By dtype and stride along a row."""
+    return {(d, s): Routine(f"{name}_{d}_{s}", partial(write, d, s)) for d in ("f32", "f64") for s in (1, 2)}
+
+
+_OUTPUT = _routines("direct", write_output)
+_WEIGHT = _routines("direct_weight", write_weight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """How a kernel slides over images, in two dimensions; `before` may be negative where windows begin inside."""
+
+    sizes: Pair
+    counts: Pair
+    kernel: Pair
+    stride: Pair
+    before: Pair
+    apart: Pair
+
+    @classmethod
+    def of(cls, sizes: Sizes, counts: Sizes, slide: Slide) -> _Step:
+        """The same for the images and windows of a convolution as it is given."""
+        return cls(
+            _two(sizes, 1), _two(counts, 1), _two(slide.kernel, 1), _two(slide.stride, 1), _two(slide.padding, 0),
+            _two(slide.dilation, 1),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What depends on sizes only: tables, and the argument words that follow the addresses."""
+
+    offsets: Array  # bytes from the first window's element to that of each tap (channel, kernel row, kernel column)
+    masks: Array  # which elements of a vector are wanted and lie in the image: (plane, line, vector of the line)
+    shifts: Array  # bytes from an image's start to the first window's element, for each plane of a channel
+    words: tuple[int, ...]  # from "columns" on
+    room: int  # bytes of scratch for an image
+    tables: tuple[int, int, int]  # where the three tables are
+
+    @property
+    def image(self) -> int:
+        """Bytes of an image."""
+        return self.words[2]
+
+    @property
+    def output(self) -> Pair:
+        """Bytes of the output of an image, and of one of its channels."""
+        return self.words[4], self.words[5]
+
+
+@lru_cache(256)
+def _plan(channels: int, made: int, groups: int, step: _Step, size: int, lanes: int, most: int) -> _Plan:
+    """For so many channels of a group."""
+    (high, wide), (rows, across), (kernel_h, kernel_w) = step.sizes, step.counts, step.kernel
+    starts = [i * step.apart[0] for i in range(kernel_h)]
+    phases = sorted({start % step.stride[0] for start in starts})
+    more = starts[-1] // step.stride[0]
+    columns = kernel_w * len(phases)
+    band = min(rows, max(most // (channels * columns * across * size) - more, -(-4 * lanes // across)))
+    # If a row of windows is as long as the image's, all lines are one: only the mask knows where they end.
+    flat = across == wide and band == rows and step.stride == (1, 1)
+    line = (rows + more) * across if flat else across
+    vectors = -(-line // lanes)
+    plane = ((band + more) * across * size + 63) // 64 * 64 + 64
+    plane += 64 * (plane % 4096 == 0)  # equal places of many planes would fall onto the same lines of the cache
+    x0, y0 = np.arange(kernel_w) * step.apart[1] - step.before[1], np.array(phases) - step.before[0]
+    shifts = np.ravel((x0[:, None] + y0 * wide) * size).astype(np.int64)
+    y = (y0[:, None] + np.arange(rows + more) * step.stride[0])[None, :, :, None]
+    x = (x0[:, None] + np.arange(across) * step.stride[1])[:, None, None, :]
+    wanted = np.zeros((columns, (rows + more) * across // line, vectors * lanes, step.stride[1]), bool)
+    inside = (y >= 0) & (y < high) & (x >= 0) & (x < wide)
+    wanted[:, :, :line, 0] = inside.reshape(*wanted.shape[:2], line)
+    masks = np.ascontiguousarray(wanted.reshape(*wanted.shape[:2], -1, lanes) @ (1 << np.arange(lanes)), np.uint16)
+    down = step.stride[0]
+    places = [phases.index(start % down) * plane + start // down * across * size for start in starts]
+    offsets = (
+        np.arange(channels)[:, None, None] * (columns * plane) + np.array(places)[:, None]
+        + np.arange(kernel_w) * (len(phases) * plane)
+    ).astype(np.int64).ravel()  # fmt: skip
+    image, output = high * wide * size, rows * across * size
+    words = (
+        columns, len(offsets), groups * channels * image, image, groups * made * output, output, band, rows, across,
+        *((0, 1) if flat else (1, more)), vectors, step.stride[0] * wide * size, across * size, plane,
+        masks[0].size // step.stride[1], groups, channels * image, made * output,
+    )  # fmt: skip
+    room = -(-(channels * columns * plane + _BEYOND * size) // 64) * 64
+    return _Plan(offsets, masks, shifts, words, room, (address(offsets), address(masks), address(shifts)))
+
+
+@lru_cache(256)
+def _vector_places(images: int, vectors: int, size: int, room: int) -> Array:
+    """Bytes from the start of scratch to each whole vector of windows of each image of a group."""
+    return np.ravel(np.arange(images)[:, None] * room + np.arange(vectors) * size).astype(np.int64)
+
+
+def _two(sizes: Sizes, filler: int) -> Pair:
+    return (sizes[0], sizes[1]) if len(sizes) == 2 else (filler, sizes[0])
+
+
+def _alike(a: Array, b: Array, slide: Slide) -> bool:
+    """Are both of one dtype, and of the dimensions of the windows?"""
+    return a.dtype == b.dtype and a.ndim == b.ndim == len(slide.kernel) + 2
+
+
+def _shares(batch: int, made: int, threads: int) -> tuple[bool, list[Pair]]:
+    """Are images shared out among threads, or output channels? And (first, how many) of each share."""
+    by_image = batch >= threads
+    total = batch if by_image else made
+    each = -(-total // threads)
+    return by_image, [(first, min(each, total - first)) for first in range(0, total, each)]
+
+
+def _threads(work: int, most: int) -> int:
+    """How many threads so many multiplications are worth."""
+    return most if work >= _SHARE else 1
+
+
+def _find(kinds: dict[tuple[str, int], Routine], dtype: Any, slide: Slide, step: int, work: int) -> Routine | None:
+    """The routine for a convolution, if it is one for this module."""
+    routine = kinds.get((OF_NUMPY.get(dtype, ""), step))
+    fits = len(slide.kernel) <= 2 and max(slide.stride) <= _STRIDE and max(slide.kernel) > 1
+    return routine if routine is not None and fits and work >= max(DIRECT_FROM, 1) and routine.ready else None
+
+
+def forward(x: Array, weight: Array, bias: Array | None, slide: Slide, groups: int = 1) -> Array | None:
+    """The convolution of (N, C, *sizes), plus a number for each channel: (N, C out, *counts)."""
+    shape = (x.shape[0], weight.shape[0], *slide.counts)
+    work = math.prod(shape) * math.prod(weight.shape[1:])
+    routine = _find(_OUTPUT, x.dtype, slide, slide.stride[-1], work)
+    if routine is None:
+        return None
+    check_fits(_alike(x, weight, slide) and x.shape[1] == weight.shape[1] * groups and not weight.shape[0] % groups
+               and weight.shape[2:] == slide.kernel and (bias is None or bias.shape == weight.shape[:1]),
+               "images and weights")  # fmt: skip
+    step = _Step.of(x.shape[2:], slide.counts, slide)
+    weight = np.ascontiguousarray(weight)
+    by_group = weight.strides[0] * (weight.shape[0] // groups)
+    return _convolve(routine, np.ascontiguousarray(x), weight, bias, shape, step, work, groups, by_group)
+
+
+def by_input(g: Array, weight: Array, shape: Sizes, slide: Slide, groups: int = 1) -> Array | None:
+    """The gradient of the input, of a shape, from that of the output: a convolution with the kernel turned round.
+
+    With a stride there are several, each with every so many elements of the kernel, for every so many of the input.
+    """
+    steps = math.prod(slide.stride)
+    work = math.prod(shape) * (weight.shape[0] // groups) * math.prod(slide.kernel) // steps
+    routine = _find(_OUTPUT, g.dtype, slide, 1, work)
+    if routine is None or (steps > 1 and (work // steps < _PHASE_FROM or shape[1] < _PHASE_CHANNELS)):
+        return None
+    check_fits(_alike(g, weight, slide) and weight.shape[2:] == slide.kernel and not weight.shape[0] % groups
+               and g.shape[1] == weight.shape[0] and shape[:2] == (g.shape[0], weight.shape[1] * groups)
+               and len(shape) == g.ndim, "gradients and weights")  # fmt: skip
+    whole = _Step.of(shape[2:], g.shape[2:], slide)
+    g, turned = np.ascontiguousarray(g), np.ascontiguousarray(weight).swapaxes(0, 1)
+    turned, full = turned.reshape(*turned.shape[:2], *whole.kernel), (*shape[:2], *whole.sizes)
+    by_group = turned.strides[1] * (weight.shape[0] // groups)
+    if steps == 1:
+        return _by_phase(routine, g, turned, whole, (0, 0), work, groups, by_group).reshape(shape)
+    out = buffer_pool.empty(full, g.dtype)
+    for first in product(range(whole.stride[0]), range(whole.stride[1])):
+        if all(f < n for f, n in zip(first, whole.sizes, strict=True)):
+            down, right = (slice(f, None, s) for f, s in zip(first, whole.stride, strict=True))
+            out[:, :, down, right] = _by_phase(routine, g, turned, whole, first, work // steps, groups, by_group)
+    return out.reshape(shape)
+
+
+def _by_phase(
+    routine: Routine, g: Array, weight: Array, whole: _Step, first: Pair, work: int, groups: int, by_group: int
+) -> Array:
+    """The gradient of every `stride`-th element of the input from `first` on. The weight is (C in, C out, H, W)."""
+    counts, kernel, before, apart, taken = [], [], [], [], []
+    for f, n, k, s, p, d in zip(first, whole.sizes, whole.kernel, whole.stride, whole.before, whole.apart, strict=True):
+        # Element i of the kernel brings window (f + p - i d) / s + t to element f + s t, if that is a whole number.
+        used = [i for i in range(k) if (f + p - i * d) % s == 0]
+        if not used:
+            return np.zeros((), g.dtype)
+        counts.append(-(-(n - f) // s))
+        kernel.append(len(used))
+        before.append((used[-1] * d - f - p) // s)
+        apart.append(d // math.gcd(d, s))
+        taken.append(slice(used[-1], used[0] - 1 if used[0] else None, -(s // math.gcd(d, s))))
+    step = _Step(_two(g.shape[2:], 1), _two(tuple(counts), 1), _two(tuple(kernel), 1), (1, 1), _two(tuple(before), 0),
+                 _two(tuple(apart), 1))  # fmt: skip
+    shape = (g.shape[0], groups * weight.shape[0], *counts)
+    return _convolve(routine, g, weight[:, :, taken[0], taken[1]], None, shape, step, work, groups, by_group)
+
+
+def _convolve(
+    routine: Routine, x: Array, weight: Array, bias: Array | None, shape: Sizes, step: _Step, work: int, groups: int,
+    by_group: int,
+) -> Array:  # fmt: skip
+    """(N, C, *sizes) to an output of this shape; the weight (C out, C, *kernel) may have any strides.
+
+    The next group's weights are `by_group` bytes further.
+    """
+    size = x.itemsize
+    of = _Convolution(x.shape, shape, step, size, groups, weight.strides, by_group)
+    out = buffer_pool.empty(shape, x.dtype)
+    shares = _shares(shape[0], of.made, _threads(work, thread_pool.threads()))
+    scratch = buffer_pool.empty((of.room * len(shares[1]) + 64,), _BYTES)
+    bias = np.zeros(shape[1], x.dtype) if bias is None else np.ascontiguousarray(bias)
+    addresses = [address(array) for array in (x, out, weight, bias)]
+    blocks = of.blocks(shares, addresses, -(-address(scratch) // 64) * 64)
+    routine.run([word for block in blocks for word in block], len(blocks))
+    return out
+
+
+class _Convolution:
+    """The argument blocks of a convolution of given sizes."""
+
+    def __init__(
+        self, shape: Sizes, made: Sizes, step: _Step, size: int, groups: int, strides: Sizes, by_group: int
+    ) -> None:
+        self.batch, self.channels, self.made, self.size = shape[0], shape[1] // groups, made[1] // groups, size
+        lanes = 4 * machine().processor.lanes // size
+        self.plan = _plan(self.channels, self.made, groups, step, size, lanes, _SCRATCH)
+        self._of_weight = (*strides[:2], *_two(strides[2:], 0), *step.kernel)
+        self._by_group = by_group
+        # Bytes of scratch for a share.
+        self.room = self.plan.room + -(-self.made * len(self.plan.offsets) * size // 64) * 64
+
+    def blocks(self, shares: tuple[bool, list[Pair]], addresses: Sequence[int], place: int) -> list[list[int]]:
+        """A block for each share; addresses are those of image, output, weight, bias, and of scratch."""
+        start, output, weights, biases = addresses
+        plan, size, (by_image, cuts) = self.plan, self.size, shares
+        found = []
+        for begin, count in cuts:
+            first, target, own, counts = (
+                (begin * plan.image, begin * plan.output[0], 0, (count, self.channels, self.made)) if by_image
+                else (0, begin * plan.output[1], begin, (self.batch, self.channels, count))
+            )  # fmt: skip
+            found.append([
+                start + first, output + target, *plan.tables, place, *counts, *plan.words, self._by_group,
+                weights + own * self._of_weight[0], place + plan.room, *self._of_weight, biases + own * size,
+                self.made * size,
+            ])  # fmt: skip
+            place += self.room
+        return found
+
+    @property
+    def address_words(self) -> tuple[int, ...]:
+        """Which words of a block are addresses: of image, output, weight, bias, scratch, and scratch again."""
+        weights = 9 + len(self.plan.words) + 1
+        return 0, 1, weights, weights + 2 + len(self._of_weight), 5, weights + 1
+
+
+def convolution_commands(
+    x: Place, weight: Place, bias: Place | None, out: Place, slide: Slide, groups: int, threads: int, scratch: Scratch
+) -> list[Command]:
+    """`forward` for a command list. All lie row after row, but for the weight; raises Unsuited where it says None."""
+    work = math.prod(out.shape) * math.prod(weight.shape[1:])
+    routine = _find(_OUTPUT, x.dtype, slide, slide.stride[-1], work)
+    if routine is None:
+        raise Unsuited
+    size = x.dtype.itemsize
+    step = _Step.of(x.shape[2:], slide.counts, slide)
+    by_group = weight.strides[0] * (weight.shape[0] // groups)
+    of = _Convolution(x.shape, out.shape, step, size, groups, weight.strides, by_group)
+    shares = _shares(x.shape[0], of.made, _threads(work, threads))
+    room = scratch.place((of.room * len(shares[1]),), _BYTES)
+    nothing = np.zeros(out.shape[1], x.dtype)
+    biases = bias.offset if bias is not None else address(nothing)
+    blocks = of.blocks(shares, (x.offset, out.offset, weight.offset, biases), room.offset)
+    objects = (x.object, out.object, weight.object, None if bias is None else bias.object, room.object, room.object)
+    addresses = [(block, at, number) for block in range(len(blocks))
+                 for at, number in zip(of.address_words, objects, strict=True) if number is not None]  # fmt: skip
+    title = f"convolution {list(out.shape)} of {list(weight.shape)}"
+    nanoseconds = work * _COST + _CALL * x.shape[0]
+    return [Command("kernel", title, routine.address, blocks, addresses, nanoseconds, len(blocks) > 1,
+                    kept=(of.plan, nothing))]  # fmt: skip
+
+
+def by_weight(x: Array, g: Array, slide: Slide, groups: int = 1) -> Array | None:
+    """The gradient of the weight, (C out, C in / groups, *kernel)."""
+    work = g.size * (x.shape[1] // groups) * math.prod(slide.kernel)
+    routine = _find(_WEIGHT, x.dtype, slide, slide.stride[-1], work)
+    if routine is None:
+        return None
+    check_fits(_alike(x, g, slide) and x.shape[0] == g.shape[0] and g.shape[2:] == slide.counts
+               and not x.shape[1] % groups and not g.shape[1] % groups, "images and gradients")  # fmt: skip
+    x, g = np.ascontiguousarray(x), np.ascontiguousarray(g)
+    batch, channels, made, size = x.shape[0], x.shape[1] // groups, g.shape[1] // groups, x.itemsize
+    lanes = 4 * machine().processor.lanes // size
+    plan = _plan(channels, made, groups, _Step.of(x.shape[2:], g.shape[2:], slide), size, lanes, _WEIGHT_SCRATCH)
+    by_image, shares = _shares(batch, made, _threads(work, thread_pool.threads()))
+    windows = math.prod(slide.counts)
+    vectors = -(-windows // lanes)
+    group = max(1, min(_CHUNK // vectors, _WEIGHT_SCRATCH // plan.room, batch))
+    # A cache line more, or the channels' places would fall onto each other in the cache.
+    slope_room = group * vectors * lanes * size + 64
+    each = group * plan.room + (made * slope_room if group > 1 else 0)
+    places = _vector_places(group, windows // lanes, lanes * size, plan.room)
+    scratch = buffer_pool.empty((each * len(shares) + 64,), _BYTES)
+    place = -(-address(scratch) // 64) * 64
+    # Shares of images have sums of their own, those of output channels their own rows of one.
+    sums = np.zeros((len(shares) if by_image else 1, g.shape[1], channels, *slide.kernel), x.dtype)
+    start, slopes, target, listed = (address(array) for array in (x, g, sums, places))
+    words: list[int] = []
+    for number, (begin, count) in enumerate(shares):
+        first, slope, own, counts = (
+            (begin * plan.image, begin * plan.output[0], number * sums.strides[0], (count, channels, made)) if by_image
+            else (0, begin * plan.output[1], begin * sums.strides[1], (batch, channels, count))
+        )  # fmt: skip
+        words += [
+            start + first, slopes + slope, *plan.tables, place, *counts, *plan.words, made * sums.strides[1],
+            target + own, listed,
+            place + group * plan.room, slope_room, group, _CHUNK, plan.room,
+        ]  # fmt: skip
+        place += each
+    routine.run(words, len(shares))
+    return sums[0] if len(sums) == 1 else np.asarray(np.add.reduce(sums, axis=0))

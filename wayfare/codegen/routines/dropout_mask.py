@@ -1,0 +1,148 @@
+"""Which elements dropout keeps: a hash of the element's place and a key, computed inside the loop that uses it.
+
+The place of an element is the number of its row and its position there. The mask so depends on nothing but key and
+place: not on threads, nor on how memory lies, nor on whether there is native code. It costs a few instructions for an
+element, so that backward draws it again instead of keeping it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.loop.expr import OF_NUMPY, Expr, apply, cast, const, index, load
+from wayfare.codegen.loop.language import Loop, Operand, Stage
+from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime.kernel import Kernel
+from wayfare.core import buffer_pool
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Key = tuple[int, int]
+
+# Elements of a row of the masks made here.
+_COLUMNS = 1024
+_SIGN = 1 << 31
+_64 = (1 << 64) - 1
+
+# The operands of a loop that draws: row numbers, two words of key, the limit of what is dropped.
+OPERANDS = (Operand("i64", True), Operand("i32", True), Operand("i32", True), Operand("i32", True))
+
+
+# -- the hash -----------------------------------------------------------------------------------------------------
+
+
+def _word(value: int) -> Expr:
+    """A number of 32 bits, whose highest bit is a sign here."""
+    return const((value + _SIGN) % (1 << 32) - _SIGN, "i32")
+
+
+def _folded(x: Expr, shift: int) -> Expr:
+    """x ^ (x >> shift), with zeros shifted in."""
+    return x ^ ((x >> shift) & _word((1 << (32 - shift)) - 1))
+
+
+def _mixed(x: Expr, key: Expr) -> Expr:
+    """Each x to another number, all of whose bits hang on all bits of x and of the key.
+
+    Multiplications carry low bits up, shifts bring high ones down. The factors are known for leaving hardly any bias.
+    """
+    x = _folded(x, 16) * _word(0x21F0AAAD)
+    x = (_folded(x, 15) + key) * _word(0x735A2D97)
+    return _folded(x, 15)
+
+
+def kept(first: int) -> Expr:
+    """Is the element kept? `first` is the number of the first of the loop's OPERANDS."""
+    row = cast(load(first, "i64"), "i32")
+    low, high, limit = (load(first + k, "i32") for k in (1, 2, 3))
+    # Rows of one mask have different starts, and numbers that follow each other go different ways in each.
+    start = _mixed(row + low, high)
+    way = _mixed(start + high, low)
+    return apply("ge", _mixed(cast(index(), "i32") * _word(0x9E3779B1) + start, way), limit)
+
+
+def _mixed_whole(x: int) -> int:
+    """The same idea on 64 bits, for keys."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _64
+    return x ^ (x >> 31)
+
+
+@lru_cache(64)
+def _numbers(key: Key, p: float) -> tuple[Array, Array, Array]:
+    """Two words of a key, and the limit below which a hash means: dropped."""
+    seed, call = key
+    mixed = _mixed_whole(_mixed_whole(seed + 0x9E3779B97F4A7C15 & _64) + call * 0x9E3779B97F4A7C15 & _64)
+    low, high = np.array([mixed], np.uint64).view(np.int32)
+    limit = min(round(p * (1 << 32)), (1 << 32) - 1) - _SIGN
+    return np.array(low), np.array(high), np.array(limit, np.int32)
+
+
+@lru_cache(64)
+def _rows(shape: tuple[int, ...], start: int) -> Array:
+    return np.arange(start, start + math.prod(shape)).reshape(*shape, 1)
+
+
+def drawing(key: Key, p: float, rows: tuple[int, ...], start: int = 0) -> list[Array]:
+    """The arrays for a loop's OPERANDS: rows of this shape, numbered from `start` on."""
+    return [_rows(rows, start), *_numbers(key, p)]
+
+
+# -- masks and dropout --------------------------------------------------------------------------------------------
+
+
+@cache
+def _scaling(dtype: str) -> Kernel:
+    wide = "f32" if dtype == "f16" else dtype
+    # Multiplied, not chosen: what is not a number stays so.
+    factor = apply("where", kept(2), load(1, wide), const(0.0, wide))
+    value = cast(cast(load(0, dtype), wide) * factor, dtype)
+    inputs = (Operand(dtype), Operand(wide, True), *OPERANDS)
+    return native.build(Loop("dropout", inputs, (Operand(dtype),), (Stage(((0, value),)),)))
+
+
+@cache
+def _masking() -> Kernel:
+    inputs = (Operand("bool"), *OPERANDS)
+    return native.build(Loop("keep_mask", inputs, (Operand("bool"),), (Stage(((0, kept(1)),)),)))
+
+
+def _in_rows(flat: Array, key: Key, p: float, run: Any) -> None:
+    """`run(where, drawing)` for all whole rows of a flat array and for the rest, which is a row of its own."""
+    whole = flat.size // _COLUMNS
+    if whole:
+        run(slice(0, whole * _COLUMNS), (whole, _COLUMNS), drawing(key, p, (whole,)))
+    if flat.size % _COLUMNS:
+        run(slice(whole * _COLUMNS, flat.size), (1, flat.size % _COLUMNS), drawing(key, p, (1,), whole))
+
+
+def keep_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
+    """True where an element stays: each is dropped with probability p, by itself."""
+    if p <= 0 or p >= 1:
+        return np.full(shape, p <= 0)
+    out = buffer_pool.empty((math.prod(shape),), np.dtype(bool))
+    kernel = _masking()
+
+    def run(where: slice, rows: tuple[int, int], operands: list[Array]) -> None:
+        kernel.into([np.broadcast_to(np.False_, rows), *operands], [out[where].reshape(rows)], rows, (1,))
+
+    _in_rows(out, key, p, run)
+    return out.reshape(shape)
+
+
+def dropped_out(x: Array, key: Key, p: float) -> Array:
+    """`x` times `keep_mask(key, x.shape, p)` and 1 / (1 - p), in one visit; 0 < p < 1."""
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = buffer_pool.empty(flat.shape, x.dtype)
+    name = OF_NUMPY[x.dtype]
+    factor = np.array(1 / (1 - p), np.float64 if name == "f64" else np.float32)
+    kernel = _scaling(name)
+
+    def run(where: slice, rows: tuple[int, int], operands: list[Array]) -> None:
+        kernel.into([flat[where].reshape(rows), factor, *operands], [out[where].reshape(rows)], rows, (1,))
+
+    _in_rows(flat, key, p, run)
+    return out.reshape(x.shape)

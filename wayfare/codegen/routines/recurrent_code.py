@@ -1,0 +1,157 @@
+"""The native loop of recurrent layers: all steps of some sequences, products and gates together.
+
+Lanes are hidden units. For each vector of units a tile of sequences has its sums in registers, one for each gate, while
+the input and then the state before go by; the gates are computed from them while they are in the nearest cache. So no
+product is ever written to memory as a whole, and the sequences of one thread never wait for those of another.
+
+The weights lie as (vector of units, input or unit of the state before, gate, lane), those of the input first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wayfare.codegen.llvm.expr import Body, Variable, vector
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.llvm.vector import VectorCode
+from wayfare.codegen.loop.expr import Expr
+from wayfare.codegen.math.library import lower
+from wayfare.codegen.routines.routine import function
+
+# Argument words in order; what is an address is marked. `to` is where the first state goes after the first step, and
+# `to_step` bytes further after the second; each step multiplies that by `turn`.
+WORDS = (
+    "*x", "*state", "*to", "*other", "*weights", "*bias", "*state_bias", "*sums",
+    "x_row", "x_step", "to_step", "turn", "rows", "features", "hidden", "steps",
+)  # fmt: skip
+# Sums in registers: what leaves room for the weights among 32, or 16.
+_SUMS_OF_32, _SUMS_OF_16 = 24, 12
+_MOST_ROWS = 12
+# Tiles whose gates are computed together.
+_TOGETHER = 4
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What a step computes from its sums: the states after it, from loads that are numbered thus: the sums of each
+    gate, those of the state's product if they are `apart`, then the state that is read besides, if there is one."""
+
+    name: str
+    dtype: str
+    gates: int
+    apart: bool
+    # The number of the state that is read besides: 0, 1 or None
+    reads: int | None
+    after: tuple[Expr, ...]
+
+    @property
+    def sums(self) -> int:
+        """Sums of one unit of one sequence."""
+        return self.gates * (2 if self.apart else 1)
+
+
+def tile_rows(formula: Formula, host: Machine) -> int:
+    """Sequences of a tile."""
+    most = _SUMS_OF_32 if host.processor.lanes == 16 else _SUMS_OF_16
+    return max(1, min(_MOST_ROWS, most // formula.sums))
+
+
+def sums_bytes(formula: Formula, host: Machine) -> int:
+    """Memory that a thread needs for the sums of tiles whose gates are computed together."""
+    return _TOGETHER * tile_rows(formula, host) * formula.sums * 4 * host.processor.lanes
+
+
+def write(formula: Formula, host: Machine) -> str:
+    """The IR of all steps of some sequences."""
+    return _Code(formula, host).written()
+
+
+class _Code(VectorCode):
+    def __init__(self, formula: Formula, host: Machine) -> None:
+        super().__init__(host, formula.dtype, WORDS)
+        self.formula = formula
+        self.wide = self.lanes * self.size
+        self.tile = tile_rows(formula, host)
+        self.after = lower(formula.after)
+        self.row_bytes = self.mul(self.words.hidden, self.size)
+
+    def written(self) -> str:
+        w, writer, formula = self.words, self.writer, self.formula
+        x, before, to = (writer.variable("ptr", place) for place in (w.x, w.state, w.to))
+        step = writer.variable("i64", w.to_step)
+        weight_bytes = self.mul(self.add(w.features, w.hidden), formula.gates * self.wide)
+        with writer.loop("0", w.steps, 1):
+            own = writer.variable("ptr", w.weights)
+            with writer.loop("0", w.hidden, self.lanes) as unit:
+                mask = self.first_lanes(self.lanes, self.sub(w.hidden, unit))
+                together = _TOGETHER * self.tile
+                with writer.loop("0", w.rows, together) as row:
+                    count = self.smaller(str(together), self.sub(w.rows, row))
+                    places = (self.at(x.get(), row, w.x_row), self.at(before.get(), row, self.row_bytes))
+                    tiles = tuple(range(self.tile, 0, -1))
+                    self.in_steps(count, tiles, lambda r, n: self.multiply(places, own.get(), unit, mask, r, n))
+                    of_unit = self.add(self.mul(row, self.row_bytes), self.mul(unit, self.size))
+                    self.gates(before.get(), to.get(), of_unit, count, mask)
+                own.set(self.at(own.get(), weight_bytes))
+            x.set(self.at(x.get(), w.x_step))
+            before.set(to.get())
+            to.set(self.at(to.get(), step.get()))
+            step.set(self.mul(step.get(), w.turn))
+        return function(writer)
+
+    def multiply(self, places: tuple[str, str], weights: str, unit: str, mask: str, first: str, rows: int) -> None:
+        """The sums of a tile, begun with the biases."""
+        w, gates, apart = self.words, self.formula.gates, self.formula.apart
+        kind = vector(self.lanes, self.kind)
+
+        def begun(bias: str) -> list[list[Variable]]:
+            values = []
+            for gate in range(gates):
+                place = self.at(bias, self.add(self.mul(w.hidden, gate), unit), self.size)
+                values.append(self.load(place, self.lanes, mask))
+            return [[self.writer.variable(kind, value) for value in values] for _ in range(rows)]
+
+        x, state = (
+            self.at(place, first, step) for place, step in zip(places, (w.x_row, self.row_bytes), strict=True)
+        )
+        sums = begun(w.bias)
+        self.add_products(sums, x, w.x_row, w.features, weights)
+        of_state = begun(w.state_bias) if apart else sums
+        further = self.at(weights, w.features, gates * self.wide)
+        self.add_products(of_state, state, self.row_bytes, w.hidden, further)
+        target = self.at(w.sums, first, self.formula.sums * self.wide)
+        for row in range(rows):
+            whole = [*sums[row], *(of_state[row] if apart else [])]
+            for k, total in enumerate(whole):
+                place = self.at(target, str((row * len(whole) + k) * self.wide))
+                self.store(total.get(), place, self.lanes)
+
+    def add_products(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
+        """Rows of numbers times weights, added to the sums of each row."""
+        gates = self.formula.gates
+        starts = [self.at(rows, str(r), step) for r in range(len(sums))]
+        with self.writer.loop("0", count, 1) as k:
+            own = self.at(weights, k, gates * self.wide)
+            given = [self.load(self.at(own, str(gate * self.wide)), self.lanes) for gate in range(gates)]
+            for start, of_row in zip(starts, sums, strict=True):
+                number = self.in_every_lane(self.at(start, k, self.size), self.lanes)
+                for weight, total in zip(given, of_row, strict=True):
+                    self.multiply_add(self.lanes, weight, number, total)
+
+    def gates(self, before: str, to: str, of_unit: str, count: str, mask: str) -> None:
+        """The states after the step, for the sums of `count` sequences."""
+        w, formula = self.words, self.formula
+        read = before if formula.reads == 0 else w.other
+        with self.writer.loop("0", count, 1) as row:
+            sums = self.at(w.sums, row, formula.sums * self.wide)
+            here = self.add(of_unit, self.mul(row, self.row_bytes))
+
+            def leaf(e: Expr) -> str:
+                if e.value < formula.sums:
+                    return self.load(self.at(sums, str(e.value * self.wide)), self.lanes)
+                return self.load(self.at(read, here), self.lanes, mask)
+
+            body = Body(self.writer, self.lanes, leaf)
+            values = [body.value(e) for e in self.after]
+            for value, target in zip(values, (to, w.other), strict=False):
+                self.store(value, self.at(target, here), self.lanes, mask)

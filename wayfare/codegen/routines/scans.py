@@ -1,0 +1,142 @@
+"""Running sums and products along one axis, in native code, carried in double precision.
+
+    running("add", x, dim, reverse)     out[i] = out[i - 1] + x[i]; also "mul"
+    linear(a, b, dim, reverse)          out[i] = b[i] + a[i] * out[i - 1]
+
+What is carried from element to element is a float64 whatever the dtype of the array, so the rounding errors of a long
+scan of float32 do not pile up: each element is rounded once, when it is stored. Where native code is not to be had,
+or does not pay, the functions give None and NumPy should do it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm.expr import Body, Writer
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.routines.routine import Routine, function, pointer, word
+from wayfare.codegen.runtime import thread_pool
+from wayfare.core import buffer_pool
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Elements from which native code is faster than NumPy.
+NATIVE_FROM = 2048
+# Elements that are worth another thread.
+_SHARE = 1 << 15
+# Columns that lie side by side and are carried along together.
+_STEPS = (16, 4, 1)
+
+
+def _no_leaf(_e: Any) -> str:
+    raise AssertionError("no expression is read here")
+
+
+def _write(dtype: str, how: str) -> Callable[[Machine], str]:
+    """The words of a block: a, b, out, bytes from element to element of a scan and from scan to scan (a group of
+    columns), then how many elements, groups and columns there are. Only a linear scan has a b."""
+
+    def write(_host: Machine) -> str:
+        writer = Writer()
+        let, item = writer.let, NUMPY[dtype].itemsize
+        a, b, out = (pointer(writer, k) for k in range(3))
+        along, apart, size, groups, columns = (word(writer, k) for k in range(3, 8))
+        with writer.loop("0", groups, 1) as group:
+            start = let(f"mul i64 {group}, {apart}")
+            done = "0"
+            for lanes in _STEPS:
+                stop = let(f"and i64 {columns}, {-lanes}")
+                with writer.loop(done, stop, lanes) as column:
+                    first = let(f"add i64 {start}, {let(f'mul i64 {column}, {item}')}")
+                    _write_scan(Body(writer, lanes, _no_leaf), dtype, how, (a, b, out), first, along, size)
+                done = stop
+        return function(writer)
+
+    return write
+
+
+def _write_scan(
+    body: Body, dtype: str, how: str, arrays: tuple[str, str, str], first: str, along: str, size: str
+) -> None:
+    """One scan of as many columns as the body has lanes."""
+    writer, (a, b, out), kind = body.writer, arrays, body.type(dtype)
+
+    def load(base: str, place: str) -> str:
+        address = writer.let(f"getelementptr i8, ptr {base}, i64 {place}")
+        return body.cast(writer.let(f"load {kind}, ptr {address}, align 1"), dtype, "f64")
+
+    def store(value: str, place: str) -> None:
+        address = writer.let(f"getelementptr i8, ptr {out}, i64 {place}")
+        writer.do(f"store {kind} {body.cast(value, 'f64', dtype)}, ptr {address}, align 1")
+
+    # The first element is what it is: nothing is before it, and a first factor has nothing to act on.
+    carried = writer.variable(body.type("f64"), load(b if how == "linear" else a, first))
+    store(carried.get(), first)
+    with writer.loop("1", size, 1) as step:
+        place = writer.let(f"add i64 {first}, {writer.let(f'mul i64 {step}, {along}')}")
+        x = load(a, place)
+        if how == "linear":
+            value = body.arithmetic("add", "f64", load(b, place), body.arithmetic("mul", "f64", x, carried.get()))
+        else:
+            value = body.arithmetic(how, "f64", carried.get(), x)
+        carried.set(value)
+        store(value, place)
+
+
+_ROUTINES = {
+    (how, NUMPY[d]): Routine(f"scan_{how}_{d}", _write(d, how))
+    for how in ("add", "mul", "linear")
+    for d in ("f32", "f64")
+}
+
+
+def running(how: str, x: Array, dim: int, reverse: bool) -> Array | None:
+    """The running sum ("add") or product ("mul") along `dim`, from its end if `reverse`."""
+    routine = _routine(how, x)
+    if routine is None:
+        return None
+    x = np.ascontiguousarray(x)
+    return _run(routine, x, x, dim, reverse)
+
+
+def linear(a: Array, b: Array, dim: int, reverse: bool) -> Array | None:
+    """b[i] + a[i] out[i - 1] along `dim`, or with `reverse` b[i] + a[i] out[i + 1]."""
+    routine = _routine("linear", b)
+    if routine is None or a.dtype != b.dtype or a.shape != b.shape:
+        return None
+    return _run(routine, np.ascontiguousarray(a), np.ascontiguousarray(b), dim, reverse)
+
+
+def _routine(how: str, x: Array) -> Routine | None:
+    found = _ROUTINES.get((how, x.dtype))
+    return found if found is not None and x.size >= max(NATIVE_FROM, 1) and found.ready else None
+
+
+def _run(routine: Routine, a: Array, b: Array, dim: int, reverse: bool) -> Array:
+    out = buffer_pool.empty(b.shape, b.dtype)
+    size, columns = b.shape[dim], math.prod(b.shape[dim + 1 :])
+    groups, item = b.size // (size * columns), b.itemsize
+    along = columns * item
+    apart = size * along
+    last = (size - 1) * along if reverse else 0
+    addresses = [int(array.__array_interface__["data"][0]) + last for array in (a, b, out)]
+    shares = thread_pool.threads() if b.size >= _SHARE else 1
+    words: list[int] = []
+    count = 0
+    # Threads take groups; where there are few of them, columns.
+    by_group = groups >= shares
+    whole, unit = (groups, 1) if by_group else (columns, _STEPS[0])
+    each = -(-whole // (shares * unit)) * unit
+    for begin in range(0, whole, each):
+        part = min(each, whole - begin)
+        offset = begin * (apart if by_group else item)
+        given = (part, columns) if by_group else (groups, part)
+        words += [*(address + offset for address in addresses), -along if reverse else along, apart, size, *given]
+        count += 1
+    routine.run(words, count)
+    return out

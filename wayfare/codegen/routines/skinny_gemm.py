@@ -1,0 +1,101 @@
+"""Few rows times the rows of a matrix, which is how a layer meets its weight when few examples come at once.
+
+BLAS lays matrices out anew before it multiplies them. Where each weight is used a few times only, that takes longer
+than the multiplications; here the matrix is read as it lies, once. Lanes run along the rows of both, the sums of a tile
+(some rows of one side, some of the other) stay in registers, and their lanes are added up in the end.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+from wayfare.codegen.llvm.expr import vector
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.llvm.vector import VectorCode
+from wayfare.codegen.loop.expr import OF_NUMPY
+from wayfare.codegen.routines.routine import Routine, function
+from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.command_kernels import copy_commands
+from wayfare.codegen.runtime.work_split import shares_of
+
+_WORDS = ("*rows", "*matrix", "*out", "row_step", "matrix_step", "out_step", "count", "columns", "inner", "add")
+# Rows of a tile.
+_TILE = 8
+# Sums in registers: what leaves room for vectors of the matrix among 32, or 16.
+_SUMS_OF_32, _SUMS_OF_16, _MOST_COLUMNS = 24, 12, 6
+# Nanoseconds of one multiplication, of reading a number of the matrix, and of a call; for float32.
+_COST, _READ, _CALL = 0.02, 0.04, 100.0
+# Rows so many bytes apart fall onto the same lines of the first cache; a line more helps.
+_APART, _LINE = 1024, 64
+
+
+def _write(dtype: str, rows: int, host: Machine) -> str:
+    """For tiles of so many rows; the last one lies partly over the one before it."""
+    code = VectorCode(host, dtype, _WORDS)
+    w, lanes, size = code.words, code.lanes, code.size
+    whole = code.mul(code.div(w.inner, lanes), lanes)
+    rest = code.first_lanes(lanes, code.sub(w.inner, whole))
+
+    def tile(row: str, column: str, columns: int) -> None:
+        own = code.at(w.matrix, column, w.matrix_step)
+        sides = [code.at(own, str(c), w.matrix_step) for c in range(columns)]
+        first = code.at(w.rows, row, w.row_step)
+        given = [code.at(first, str(r), w.row_step) for r in range(rows)]
+        sums = code.zeros(rows * columns, lanes)
+
+        def visit(at: str, mask: str) -> None:
+            numbers = [code.load(code.at(side, at, size), lanes, mask) for side in sides]
+            for r, start in enumerate(given):
+                value = code.load(code.at(start, at, size), lanes, mask)
+                for c, number in enumerate(numbers):
+                    code.multiply_add(lanes, number, value, sums[r * columns + c])
+
+        with code.writer.loop("0", whole, lanes) as k:
+            visit(k, "")
+        with code.only_if(f"slt i64 {whole}, {w.inner}"):
+            visit(whole, rest)
+        kind = vector(columns, code.kind)
+        there = code.writer.splat(columns, "i1", code.let(f"icmp ne i64 {w.add}, 0"))
+        target = code.at(code.at(w.out, row, w.out_step), column, size)
+        for r, made in enumerate(code.rows_of_sums([s.get() for s in sums], rows, columns)):
+            place = code.at(target, str(r), w.out_step)
+            code.store(code.let(f"fadd {kind} {made}, {code.load(place, columns, there)}"), place, columns)
+
+    def all_rows(column: str, columns: int) -> None:
+        with code.writer.loop("0", w.count, rows) as row:
+            tile(code.smaller(row, code.sub(w.count, str(rows))), column, columns)
+
+    most = min(_MOST_COLUMNS, (_SUMS_OF_32 if code.many else _SUMS_OF_16) // rows)
+    code.in_steps(w.columns, tuple(sorted({max(1, most), 1}, reverse=True)), all_rows)
+    return function(code.writer)
+
+
+@cache
+def _routine(dtype: str, rows: int) -> Routine:
+    return Routine(f"few_rows_{dtype}_{rows}", partial(_write, dtype, rows))
+
+
+def few_rows_commands(a: Place, b: Place, out: Place, add: bool, threads: int, scratch: Scratch) -> list[Command]:
+    """out = a @ b, or out += a @ b, of two matrices; the last command is the product. Raises Unsuited where b does not
+    lie column after column and the others row after row, or where tiles that overlap would add twice."""
+    (rows, inner), columns, item = a.shape, b.shape[1], out.dtype.itemsize
+    tile = -(-rows // -(-rows // _TILE))
+    runs = ((inner, a.strides[1]), (inner, b.strides[0]), (columns, out.strides[1]))
+    routine = _routine(OF_NUMPY[out.dtype], tile)
+    if any(n > 1 and step != item for n, step in runs) or (add and rows % tile) or not routine.ready:
+        raise Unsuited
+    made: list[Command] = []
+    if rows > 2 and a.strides[0] % _APART == 0:
+        room = scratch.place((rows, inner + _LINE // item), a.dtype)
+        apart = room.seen(a.shape, room.strides)
+        made, a = copy_commands(a, apart, threads), apart
+    work = inner * columns * (rows * _COST + _READ) * item / 4 + _CALL
+    each = -(-columns // shares_of(work, threads))
+    blocks = [
+        [a.offset, b.offset + first * b.strides[1], out.offset + first * item, a.strides[0], b.strides[1],
+         out.strides[0], rows, min(each, columns - first), inner, int(add)]
+        for first in range(0, columns, each)
+    ]  # fmt: skip
+    addresses = [(block, at, place.object) for block in range(len(blocks)) for at, place in enumerate((a, b, out))]
+    product = Command("product", "", routine.address, blocks, addresses, work, shared=len(blocks) > 1)
+    return [*made, product]

@@ -1,0 +1,107 @@
+"""Copies that turn a matrix around: square tiles go through registers, so that both sides are read and written in runs.
+
+Element by element, one of the two sides is visited at a stride, and each visit costs a line of the cache.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.llvm.module import SIZES, WORDS_PER_OPERAND
+from wayfare.codegen.loop.layout import Nest
+from wayfare.codegen.routines.routine import Routine, function, word
+
+# Elements of a side of a tile, and bytes of a line of the cache.
+_TILE, _LINE = 8, 64
+
+
+def _write(size: int, _host: Machine) -> str:
+    """The argument block is that of a kernel with one input and one output: three sizes, then address and strides of
+    both. The source lies side by side along the second axis, the target along the third."""
+    writer = Writer()
+    kind, vector = f"i{8 * size}", f"<{_TILE} x i{8 * size}>"
+    outer, rows, columns = (word(writer, k) for k in range(SIZES))
+    source, source_outer, _, source_step = (word(writer, SIZES + k) for k in range(WORDS_PER_OPERAND))
+    target, target_outer, target_step, _ = (
+        word(writer, SIZES + WORDS_PER_OPERAND + k) for k in range(WORDS_PER_OPERAND)
+    )
+
+    def times(a: str, b: str | int) -> str:
+        return writer.let(f"mul i64 {a}, {b}")
+
+    def place(start: str, *steps: str) -> str:
+        for step in steps:
+            start = writer.let(f"add i64 {start}, {step}")
+        return writer.let(f"inttoptr i64 {start} to ptr")
+
+    def single(first: str, second: str, row: str, column: str) -> None:
+        value = writer.let(f"load {kind}, ptr {place(first, times(row, size), times(column, source_step))}, align 1")
+        writer.do(f"store {kind} {value}, ptr {place(second, times(row, target_step), times(column, size))}, align 1")
+
+    whole_rows, whole_columns = (writer.let(f"and i64 {n}, {-_TILE}") for n in (rows, columns))
+    with writer.loop("0", outer, 1) as i:
+        first = writer.let(f"add i64 {source}, {times(i, source_outer)}")
+        second = writer.let(f"add i64 {target}, {times(i, target_outer)}")
+        # All tiles that share lines of the source come right after each other.
+        together = max(_LINE // size, _TILE)
+        with writer.loop("0", whole_rows, together) as line:
+            beyond = writer.let(f"add i64 {line}, {together}")
+            less = writer.let(f"icmp slt i64 {beyond}, {whole_rows}")
+            stop = writer.let(f"select i1 {less}, i64 {beyond}, i64 {whole_rows}")
+            with writer.loop("0", whole_columns, _TILE) as column, writer.loop(line, stop, _TILE) as row:
+                run = [
+                    writer.let(f"load {vector}, ptr {place(first, times(row, size), times(at, source_step))}, align 1")
+                    for at in (writer.let(f"add i64 {column}, {k}") for k in range(_TILE))
+                ]
+                for k, value in enumerate(_turned(writer, vector, run)):
+                    at = writer.let(f"add i64 {row}, {k}")
+                    to = place(second, times(at, target_step), times(column, size))
+                    writer.do(f"store {vector} {value}, ptr {to}, align 1")
+        with writer.loop("0", whole_rows, 1) as row, writer.loop(whole_columns, columns, 1) as column:
+            single(first, second, row, column)
+        with writer.loop(whole_rows, rows, 1) as row, writer.loop("0", columns, 1) as column:
+            single(first, second, row, column)
+    return function(writer)
+
+
+def _turned(writer: Writer, vector: str, rows: list[str]) -> list[str]:
+    """The columns of a tile: halves change places, then quarters, then eighths."""
+    half = _TILE // 2
+    while half:
+        made = list(rows)
+        for i in (i for i in range(_TILE) if not i & half):
+            upper = [c if not c & half else _TILE + c - half for c in range(_TILE)]
+            lower = [c + half if not c & half else _TILE + c for c in range(_TILE)]
+            for to, lanes in ((i, upper), (i + half, lower)):
+                mask = ", ".join(f"i32 {lane}" for lane in lanes)
+                pair = f"{vector} {rows[i]}, {vector} {rows[i + half]}"
+                made[to] = writer.let(f"shufflevector {pair}, <{_TILE} x i32> <{mask}>")
+        rows, half = made, half // 2
+    return rows
+
+
+@cache
+def _routine(size: int) -> Routine:
+    return Routine(f"turn_{8 * size}", lambda host: _write(size, host))
+
+
+def turned_nest(nest: Nest, size: int) -> Nest | None:
+    """The nest of a copy of elements of `size` bytes, if it turns matrices: then the source lies side by side along the
+    second axis. None for any other copy."""
+    source, target = nest.strides
+    if target[2] != size or source[2] == size or min(nest.sizes[2], max(nest.sizes[:2])) < _TILE:
+        return None
+    for axis, other in ((1, 0), (0, 1)):
+        if source[axis] == size and nest.sizes[axis] >= _TILE:
+            order = (other, axis, 2)
+            sizes, first, second = ((x[order[0]], x[order[1]], x[order[2]]) for x in (nest.sizes, source, target))
+            return Nest(nest.layout, sizes, (first, second))
+    return None
+
+
+def address(size: int) -> int:
+    """Where the function for elements of so many bytes begins; 0 where there is none."""
+    routine = _routine(size)
+    return routine.address if routine.ready else 0

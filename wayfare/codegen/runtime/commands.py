@@ -1,0 +1,255 @@
+"""Command lists: kernels, matrix products and copies over one set of arrays, run by one native call.
+
+    commands = Commands()
+    if commands.product(x, weight, hidden) and commands.kernel(relu, (32, 64), None, [hidden], [hidden]):
+        commands.finish()
+    commands.run([x_array, weight_array, arena])      # arrays by object number
+
+All that depends on shapes and strides is worked out while the list is built. A run reads the addresses of the arrays,
+completes the argument blocks and goes through the commands, without coming back to Python in between. Each of the
+building methods returns False, and adds nothing, for work that has no native form.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.machine import Machine
+from wayfare.codegen.llvm.module import DATA_OFFSET, RUN
+from wayfare.codegen.loop.layout import Scattered
+from wayfare.codegen.routines.routine import Routine, function, pointer, word
+from wayfare.codegen.runtime import thread_pool
+from wayfare.codegen.runtime.blas import openblas
+from wayfare.codegen.runtime.command import LINE, SCRATCH, Command, Place, Scratch, Shape, Unsuited
+from wayfare.codegen.runtime.command_gemm import product_commands
+from wayfare.codegen.runtime.command_kernels import copy_commands, fill_commands, kernel_commands, update_commands
+from wayfare.codegen.runtime.kernel import Kernel
+from wayfare.codegen.runtime.work_split import QUICK
+from wayfare.core.counters import COUNTERS
+
+__all__ = ["Commands", "Place"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+# What one request becomes for a number of threads.
+Request = Callable[[int, Scratch], list[Command]]
+
+# Where a tuple keeps the first of its items.
+_ITEMS = tuple.__basicsize__
+
+
+# -- native part --------------------------------------------------------------------------------------------------
+
+
+def _write(_host: Machine) -> str:
+    """Fill in the addresses of arrays, then run the commands.
+
+    Words: where the addresses of array objects are, the table (where to, which object, offset) and its length, the
+    commands (function, blocks, their count and size in bytes, 1 if the crew is to run them) and how many they are.
+    """
+    writer = Writer()
+    objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
+    commands, count = pointer(writer, 3), word(writer, 4)
+    with writer.loop("0", entries, 1) as i:
+        to, number, offset = _fields(writer, table, i, 3)
+        array = writer.let(f"load ptr, ptr {writer.let(f'getelementptr ptr, ptr {objects}, i64 {number}')}")
+        data = writer.let(f"load i64, ptr {writer.let(f'getelementptr i8, ptr {array}, i64 {DATA_OFFSET}')}")
+        address = writer.let(f"add i64 {data}, {offset}")
+        writer.do(f"store i64 {address}, ptr {writer.let(f'inttoptr i64 {to} to ptr')}")
+    with writer.loop("0", count, 1) as i:
+        called, first, many, size, threaded = _fields(writer, commands, i, 5)
+        target, blocks = (writer.let(f"inttoptr i64 {value} to ptr") for value in (called, first))
+        with writer.loop("0", threaded, 1):
+            writer.do(f"call void @{RUN}(ptr {target}, ptr {blocks}, i64 {many}, i64 {size})")
+        here = writer.let(f"select i1 {writer.let(f'icmp eq i64 {threaded}, 0')}, i64 {many}, i64 0")
+        with writer.loop("0", here, 1) as k:
+            block = writer.let(f"getelementptr i8, ptr {blocks}, i64 {writer.let(f'mul i64 {k}, {size}')}")
+            writer.do(f"call void {target}(ptr {block})")
+    writer.declared[RUN] = f"declare void @{RUN}(ptr, ptr, i64, i64)"
+    return function(writer)
+
+
+def _fields(writer: Writer, table: str, row: str, count: int) -> list[str]:
+    entry = writer.let(f"getelementptr [{count} x i64], ptr {table}, i64 {row}")
+    return [writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(count)]
+
+
+_RUN_LIST = Routine("run_list", _write)
+
+
+@cache
+def _ready() -> bool:
+    """Is there native code, and does a tuple look as it should?"""
+    probe = (object(),)
+    return _RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
+
+
+@cache
+def _calls() -> tuple[Any, Any]:
+    """The native function, with and without holding on to the interpreter's lock."""
+    address = _RUN_LIST.address
+    return ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+
+
+class _Room:
+    """The argument blocks of a list for one number of threads. One thread at a time may use it."""
+
+    __slots__ = ("_kept", "address", "alone", "call", "kernels", "products", "split", "threads", "words")
+
+    def __init__(self, commands: list[Command], constants: list[Array], scratch: int, threads: int) -> None:
+        self.threads = threads
+        # The BLAS that must keep to the calling thread meanwhile.
+        self.alone = openblas() if any(c.alone for c in commands) else None
+        memory = np.empty(scratch + LINE, np.uint8)
+        own = {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
+        own[SCRATCH] = -(-memory.ctypes.data // LINE) * LINE
+        blocks = np.array([w for c in commands for block in c.blocks for w in block], np.int64)
+        first = blocks.ctypes.data
+        table: list[tuple[int, int, int]] = []
+        list_words: list[int] = []
+        start = 0
+        for command in commands:
+            size, count = len(command.blocks[0]), len(command.blocks)
+            for number, at, name in command.addresses:
+                place = start + number * size + at
+                if name < 0:
+                    blocks[place] += own[name]
+                else:
+                    table.append((first + 8 * place, name, int(blocks[place])))
+            # As a negative number: too little work to wake a thread for, unless it comes often.
+            small = command.shared and command.work < QUICK
+            list_words += [command.function, first + 8 * start, count, (-8 if small else 8) * size, int(command.shared)]
+            start += size * count
+        entries, rows = np.array(table, np.int64), np.array(list_words, np.int64)
+        self._kept = (memory, blocks, entries, rows, [c.kept for c in commands])
+        # The first word is set for each run: where the array objects are.
+        self.words = (ctypes.c_int64 * 5)(0, entries.ctypes.data, len(table), rows.ctypes.data, len(commands))
+        self.address = ctypes.addressof(self.words)
+        work = sum(c.work / min(threads, len(c.blocks)) if c.shared else c.work for c in commands)
+        self.call = _calls()[0 if work < QUICK else 1]
+        self.kernels = sum(c.kind == "kernel" for c in commands)
+        self.products = sum(c.kind == "product" for c in commands)
+        self.split = sum(c.shared for c in commands)
+
+
+# -- the list -----------------------------------------------------------------------------------------------------
+
+
+class Commands:
+    """Work over arrays that are known by number, added in order, then run again and again."""
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+        # What they became for so many threads, until `finish` has made use of it.
+        self._made: list[list[Command]] = []
+        self._made_for = thread_pool.threads()
+        self._constants: list[Array] = []
+        # Those not in use: a run takes one, so that two threads never share one.
+        self._rooms: list[_Room] = []
+        self.titles: list[str] = []
+        self.scratch_bytes = 0
+
+    # -- building
+
+    def kernel(
+        self, kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[Place],
+        outputs: Sequence[Place],
+    ) -> bool:  # fmt: skip
+        """A loop over `shape`. Inputs broadcast; rows run along `axes` (adjacent, in order), and an output per row has
+        size 1 there. An output may be an input of the same layout, if the loop has no rows; else it is apart."""
+        return self._add(
+            lambda threads, scratch: kernel_commands(kernel, shape, axes, inputs, outputs, threads, scratch)
+        )
+
+    def product(self, a: Place, b: Place, out: Place, *, add: bool = False) -> bool:
+        """`out = a @ b`, or `out += a @ b`, of vectors, matrices and stacks; `out` is apart from both."""
+        if a.shape and a.shape[-1] == 0:
+            return add or self.fill(out, 0)
+        return self._add(lambda threads, scratch: product_commands(a, b, out, add, threads, scratch))
+
+    def copy(self, source: Place, target: Place) -> bool:
+        """The elements of one place to another of the same shape and dtype, apart from it."""
+        return self._add(lambda threads, _scratch: copy_commands(source, target, threads))
+
+    def fill(self, target: Place, value: Any) -> bool:
+        """One value for all elements."""
+        constant = np.array(value, target.dtype)
+        where = Place(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
+        self._constants.append(constant)
+        return self._add(lambda threads, _scratch: fill_commands(where, target, threads))
+
+    def update(self, kernel: Kernel, sets: Sequence[Sequence[Place]], numbers: Place) -> bool:
+        """An elementwise formula over many sets of places that do not overlap: for each its inputs (but for the
+        last ones, which are the numbers at `numbers`, read at each run), then its outputs. Threads share all pieces."""
+        return self._add(lambda threads, _scratch: update_commands(kernel, sets, numbers, threads))
+
+    def routine(self, request: Request) -> bool:
+        """Commands that somebody else writes, for a number of threads; they may use scratch memory."""
+        return self._add(request)
+
+    def _add(self, request: Request) -> bool:
+        if not _ready():
+            return False
+        try:
+            made = self._answer(request, self._made_for)
+        except (Unsuited, Scattered):
+            return False
+        self._requests.append(request)
+        self._made.append(made)
+        self.titles += [c.title for c in made]
+        return True
+
+    def _answer(self, request: Request, threads: int) -> list[Command]:
+        # Commands run one after the other, so all requests use the same scratch memory.
+        scratch = Scratch()
+        made = request(threads, scratch)
+        self.scratch_bytes = max(self.scratch_bytes, scratch.bytes)
+        return made
+
+    def finish(self) -> None:
+        """Get ready to run; nothing is added afterwards."""
+        if self._requests:
+            commands = [command for made in self._made for command in made]
+            self._rooms.append(_Room(commands, self._constants, self.scratch_bytes, self._made_for))
+        self._made = []
+
+    def _room(self, threads: int) -> _Room:
+        commands = [command for request in self._requests for command in self._answer(request, threads)]
+        return _Room(commands, self._constants, self.scratch_bytes, threads)
+
+    # -- running
+
+    def run(self, objects: Sequence[Array]) -> None:
+        """Run on arrays by object number, which the caller keeps alive, and which lie as the places say."""
+        if not self._requests:
+            return
+        given = objects if objects.__class__ is tuple else tuple(objects)
+        threads = thread_pool.threads()
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            room = self._room(threads)
+        else:
+            if room.threads != threads:
+                room = self._room(threads)
+        room.words[0] = id(given) + _ITEMS
+        COUNTERS.lists_run += 1
+        COUNTERS.kernels_run += room.kernels
+        COUNTERS.kernels_split += room.split
+        COUNTERS.products_run += room.products
+        alone = room.alone
+        if alone is None:
+            room.call(room.address)
+        else:
+            with alone:
+                room.call(room.address)
+        self._rooms.append(room)
+
+    def describe(self) -> str:
+        """One line for each command."""
+        return "\n".join(self.titles)

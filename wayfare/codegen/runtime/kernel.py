@@ -1,0 +1,419 @@
+"""Kernels: loops that run as machine code on NumPy arrays.
+
+    kernel = build(loop)
+    (out,) = kernel([x, y])                 # a loop without rows: the arrays broadcast against each other
+    outs = kernel.rows([x, bias], axis=-1)  # a loop over rows that run along an axis
+    print(kernel.source, kernel.llvm, kernel.asm)
+
+Code does not depend on sizes. It is made for a class of layouts when that is first met: looked for in memory, then on
+disk, then compiled. Without llvmlite, or when a loop cannot be compiled, one warning says so and the loop's meaning in
+NumPy (`interpret`) gives the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm import module as llvm
+from wayfare.codegen.llvm.code import Code, expressions
+from wayfare.codegen.llvm.machine import BUILDING, machine
+from wayfare.codegen.llvm.module import Layout
+from wayfare.codegen.loop import layout as layouts
+from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.loop.interpreter import interpret, interpret_rows
+from wayfare.codegen.loop.language import Loop, exact, source, validate
+from wayfare.codegen.math.library import KNOWN, numpy_function
+from wayfare.codegen.runtime import thread_pool
+from wayfare.codegen.runtime.long_rows import Pieces, WholePlan, can_be_cut, pays
+from wayfare.codegen.runtime.work_split import BlockPlan, shares_of
+from wayfare.core import buffer_pool
+from wayfare.core.callsite import user_frame
+from wayfare.core.config import settings
+from wayfare.core.counters import COUNTERS
+from wayfare.core.errors import LoopError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Kernels remembered by their loops' text; those in use live on with their users.
+_KERNELS = 4096
+# Layouts remembered for one kernel; a program with more changes its shapes all the time.
+_PLANS = 512
+
+
+class Kernel:
+    """A loop and the machine code it has become so far."""
+
+    def __init__(self, loop: Loop) -> None:
+        validate(loop, KNOWN)
+        self.loop = loop
+        self.name = loop.name
+        self._inputs = len(loop.inputs)
+        self._dtypes = tuple(NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs))
+        self._itemsizes = tuple(d.itemsize for d in self._dtypes)
+        self._elementwise = loop.elementwise
+        # Nanoseconds for one element: bytes to and from the caches, vector instructions.
+        instructions = sum(25 if e.op in KNOWN else 4 if e.op in ("div", "sqrt") else 1 for e in expressions(loop))
+        self._cost = 0.012 * sum(self._itemsizes) + 0.009 * instructions
+        self._codes: dict[Layout, Code] = {}
+        self._can_be_cut = can_be_cut(loop)
+        self._pieces: Pieces | None = None
+        self._plans: dict[Any, BlockPlan | WholePlan] = {}
+        self._fresh_plans: dict[Any, BlockPlan | WholePlan] = {}
+        self._broken = False
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}>"
+
+    # -- looking inside
+
+    @property
+    def source(self) -> str:
+        """The loop as text."""
+        return source(self.loop)
+
+    def _any_code(self) -> Code:
+        if not self._codes:
+            operands = (*self.loop.inputs, *self.loop.outputs)
+            return self._code(Layout("along", "".join("b" if o.per_row else "c" for o in operands)))
+        return next(iter(self._codes.values()))
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM IR of the code made first (that for contiguous arrays, if none was made yet)."""
+        return str(self._any_code().text())
+
+    @property
+    def asm(self) -> str:
+        """The machine code of the same."""
+        return machine().assembly(self.llvm)
+
+    # -- running
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array] | None = None) -> list[Array]:
+        """Run a loop without rows on arrays that broadcast against each other; writes to `outputs` if given."""
+        if outputs is None:
+            try:
+                key = tuple([(a.shape, a.strides) for a in inputs])
+            except (AttributeError, TypeError):
+                raise self._no_arrays(inputs) from None
+            plan = self._fresh_plans.get(key)
+            if plan is not None:
+                outs = self._again(plan, inputs)
+                if outs is not None:
+                    return outs
+        if not self._elementwise:
+            raise LoopError(f"loop {self.name} works on rows", fix="Say along which axis: kernel.rows(arrays, axis).")
+        shape = self._broadcast(inputs)
+        if outputs is None:
+            outs = self._fresh(inputs, shape)
+        else:
+            outs = self._given(inputs, outputs, [shape] * len(self.loop.outputs))
+        if 0 not in shape:
+            if not self._try(inputs, outs, shape, None):
+                self._interpret(inputs, outs, None)
+            elif outputs is None:
+                self._remember(key, None, inputs, outs)
+        return self._hand_over(outs, outputs)
+
+    def _again(self, plan: BlockPlan | WholePlan, inputs: Sequence[Array]) -> list[Array] | None:
+        """Run a plan met before on arrays of the same layout; None where something else has changed."""
+        if plan.threads != settings.num_threads:
+            return None
+        dtypes = self._dtypes
+        for array, dtype in zip(inputs, dtypes, strict=False):
+            if array.dtype is not dtype or array.__class__ is not np.ndarray:
+                return None
+        outs = [buffer_pool.empty(shape, dtype) for shape, dtype in zip(plan.made, dtypes[self._inputs :], strict=True)]
+        plan.run(*inputs, *outs)
+        return outs
+
+    def _remember(self, key: Any, axes: Any, inputs: Sequence[Array], outs: Sequence[Array]) -> None:
+        """Next time arrays of this layout come, their plan is found without a look at the outputs."""
+        plan = self._plans.get((axes, tuple([(a.shape, a.strides) for a in (*inputs, *outs)])))
+        if plan is not None and all(o.flags.c_contiguous for o in outs):
+            if len(self._fresh_plans) >= _PLANS:
+                self._fresh_plans.clear()
+            plan.made = tuple(o.shape for o in outs)
+            self._fresh_plans[key] = plan
+
+    def rows(
+        self, inputs: Sequence[Array], axis: int | tuple[int, ...], outputs: Sequence[Array] | None = None
+    ) -> list[Array]:
+        """Run the loop on the rows along `axis` (or adjacent axes); an output per row keeps size 1 there."""
+        if outputs is None:
+            try:
+                key = (axis, *[(a.shape, a.strides) for a in inputs])
+            except (AttributeError, TypeError):
+                raise self._no_arrays(inputs) from None
+            plan = self._fresh_plans.get(key)
+            if plan is not None:
+                outs = self._again(plan, inputs)
+                if outs is not None:
+                    return outs
+        shape = self._broadcast(inputs)
+        axes = self._axes(axis, len(shape))
+        short = tuple(1 if a in axes else n for a, n in enumerate(shape))
+        for array, operand in zip(inputs, self.loop.inputs, strict=True):
+            own = (1,) * (len(shape) - array.ndim) + array.shape
+            if operand.per_row and any(own[a] != 1 for a in axes):
+                raise LoopError(f"loop {self.name}: an array of {list(array.shape)} was given for one value per row")
+        shapes = [short if o.per_row else shape for o in self.loop.outputs]
+        if outputs is None:
+            outs = [buffer_pool.empty(s, d) for s, d in zip(shapes, self._dtypes[self._inputs :], strict=True)]
+        else:
+            outs = self._given(inputs, outputs, shapes, exact=False)
+        if 0 not in shape:
+            if not self._try(inputs, outs, shape, axes):
+                self._interpret(inputs, outs, axes)
+            elif outputs is None:
+                self._remember(key, axes, inputs, outs)
+        elif 0 not in short:
+            self._interpret(inputs, outs, axes)
+        return self._hand_over(outs, outputs)
+
+    def into(
+        self, inputs: Sequence[Array], outputs: list[Array], shape: tuple[int, ...], axes: tuple[int, ...] | None = None
+    ) -> list[Array]:
+        """Run over a `shape` without zeros, for a caller who knows that the outputs fit and overlap nothing they may
+        not: what `kernel(inputs, outputs)` and `rows` look into first."""
+        if not self._try(inputs, outputs, shape, axes):
+            self._interpret(inputs, outputs, axes)
+        return outputs
+
+    def plan_of_new(self, inputs: Sequence[Array]) -> Any:
+        """The plan by which `kernel(inputs)` makes its outputs for arrays of this layout; None if there is none."""
+        return self._fresh_plans.get(tuple([(a.shape, a.strides) for a in inputs]))
+
+    def plan_of(self, arrays: Sequence[Array], axes: tuple[int, ...] | None) -> Any:
+        """The plan by which arrays of this layout were run last; None if there is none to keep."""
+        return self._plans.get((axes, tuple([(a.shape, a.strides) for a in arrays])))
+
+    def _axes(self, axis: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
+        named = (axis,) if isinstance(axis, int) else tuple(axis)
+        if not named or any(not isinstance(a, int) or not -rank <= a < rank for a in named):
+            raise LoopError(f"loop {self.name}: there is no axis {axis!r} in an array of {rank} dimensions")
+        axes = tuple(sorted(a % rank for a in named))
+        if axes != tuple(range(axes[0], axes[-1] + 1)):
+            raise LoopError(f"loop {self.name}: the axes {axes} of a row must be adjacent")
+        return axes
+
+    def _broadcast(self, inputs: Sequence[Array]) -> tuple[int, ...]:
+        if len(inputs) != self._inputs:
+            raise LoopError(f"loop {self.name}: takes {self._inputs} arrays, not {len(inputs)}")
+        try:
+            first: tuple[int, ...] = inputs[0].shape
+            for array in inputs:
+                if array.shape != first:
+                    return tuple(np.broadcast_shapes(*(a.shape for a in inputs)))
+            return first
+        except AttributeError:
+            raise self._no_arrays(inputs) from None
+
+    def _no_arrays(self, given: Any) -> LoopError:
+        kinds = ", ".join(type(a).__name__ for a in given) if isinstance(given, (list, tuple)) else type(given).__name__
+        return LoopError(f"loop {self.name}: takes a list of NumPy arrays, not {kinds}")
+
+    def _fresh(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
+        dtypes = self._dtypes[self._inputs :]
+        first = inputs[0]
+        if len(shape) > 1 and not first.flags.c_contiguous and all(a.flags.f_contiguous for a in inputs):
+            # The order of the inputs, as NumPy keeps it: a transposed array stays one.
+            return [buffer_pool.empty(shape[::-1], d).T for d in dtypes]
+        return [buffer_pool.empty(shape, d) for d in dtypes]
+
+    def _given(self, inputs: Sequence[Array], outputs: Sequence[Array], shapes: Sequence[Any], exact: bool = True
+               ) -> list[Array]:  # fmt: skip
+        """The arrays to write to: those given, or others where a write would reach what is still to be read."""
+        if len(outputs) != len(shapes):
+            raise LoopError(f"loop {self.name}: makes {len(shapes)} arrays, not {len(outputs)}")
+        if not all(isinstance(a, np.ndarray) for a in outputs):
+            raise self._no_arrays(outputs)
+        out: list[Array] = []
+        for number, (array, shape, dtype) in enumerate(zip(outputs, shapes, self._dtypes[self._inputs :], strict=True)):
+            if array.shape != shape or array.dtype != dtype:
+                raise LoopError(f"loop {self.name}: an output of {array.dtype}{list(array.shape)} was given, "
+                                f"{dtype}{list(shape)} is made")  # fmt: skip
+            if not array.flags.writeable:
+                raise LoopError(f"loop {self.name}: an output is read-only", fix="Give a writable array.")
+            # An element may be read and then written. With rows it may be read again after that.
+            safe = all(
+                not np.may_share_memory(a, array)
+                or (exact and a.shape == shape and a.strides == array.strides and _address(a) == _address(array))
+                for a in inputs
+            ) and not any(np.may_share_memory(a, array) for k, a in enumerate(outputs) if k != number)
+            folded = 0 in array.strides and array.size > 1
+            out.append(array if safe and not folded else np.empty(shape, dtype))
+        return out
+
+    def _hand_over(self, outs: list[Array], outputs: Sequence[Array] | None) -> list[Array]:
+        if outputs is None:
+            return outs
+        for made, wanted in zip(outs, outputs, strict=True):
+            if made is not wanted:
+                np.copyto(wanted, made)
+        return list(outputs)
+
+    def _try(self, inputs: Sequence[Array], outs: list[Array], shape: tuple[int, ...], axes: Any) -> bool:
+        """Run natively; False where that cannot be done."""
+        # Native code reads the array object itself: anything else would be read as garbage.
+        arrays = tuple([a if a.__class__ is np.ndarray else np.asarray(a) for a in (*inputs, *outs)])
+        for array, dtype in zip(arrays, self._dtypes, strict=True):
+            if array.dtype is not dtype and array.dtype != dtype:
+                raise LoopError(f"loop {self.name}: an array of {array.dtype} was given for one of {dtype}")
+        key = (axes, tuple([(a.shape, a.strides) for a in arrays]))
+        plan = self._plans.get(key)
+        if plan is None or plan.threads != settings.num_threads:
+            made = self._plan(arrays, shape, axes)
+            if made is None:
+                return False
+            plan, arrays, copied = made
+            if not copied:
+                if len(self._plans) >= _PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
+        plan.run(*arrays)
+        return True
+
+    def _plan(self, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: Any) -> Any:
+        if self._broken:
+            return None
+        copied = False
+        try:
+            nest = self.nest(arrays, shape, axes)
+        except layouts.Scattered:
+            # Too many axes in too many orders: plain copies lie side by side.
+            arrays = tuple(
+                np.ascontiguousarray(np.broadcast_to(a, shape)) if not self._per_row(k) else np.ascontiguousarray(a)
+                for k, a in enumerate(arrays[: self._inputs])
+            ) + arrays[self._inputs :]
+            copied = True
+            try:
+                nest = self.nest(arrays, shape, axes)
+            except layouts.Scattered:
+                return None
+        code = self.code(nest.layout)
+        if code is None:
+            return None
+        count, work = thread_pool.threads(), self.work(nest)
+        shares = shares_of(work, count)
+        pieces = self.in_pieces(nest, axes, count) if shares > 1 else None
+        if pieces is not None:
+            with suppress(layouts.Scattered):
+                return WholePlan(pieces, arrays, shape, axes, shares, count), arrays, copied
+        return BlockPlan(code, self.parts(nest, shares), count, work), arrays, copied
+
+    def work(self, nest: layouts.Nest) -> float:
+        """About how many nanoseconds one thread needs."""
+        return nest.elements * self._cost
+
+    def parts(self, nest: layouts.Nest, shares: int) -> list[list[int]]:
+        """The argument blocks of a nest cut into about so many parts."""
+        if shares < 2:
+            return [nest.words()]
+        return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, shares)
+
+    def in_pieces(self, nest: layouts.Nest, axes: tuple[int, ...] | None, threads: int) -> Pieces | None:
+        """The loop taken apart, where its rows are long and too few for so many threads."""
+        if axes is None or not self._can_be_cut or not pays(nest, threads):
+            return None
+        if self._pieces is None:
+            self._pieces = Pieces(self.loop, build)
+        return self._pieces
+
+    def _per_row(self, k: int) -> bool:
+        return self.loop.inputs[k].per_row
+
+    def nest(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: Any) -> layouts.Nest:
+        """The axes to walk for arrays (or whatever has such a shape and strides)."""
+        sizes, strides = [a.shape for a in arrays], [a.strides for a in arrays]
+        if axes is None:
+            return layouts.elementwise_nest(shape, sizes, strides, self._itemsizes, len(self.loop.outputs))
+        return layouts.rows_nest(self.loop, shape, axes, sizes, strides, self._itemsizes)
+
+    def code(self, layout: Layout) -> Code | None:
+        """The machine code for a class of layouts; None, after a warning, where it cannot be made."""
+        if not self._broken:
+            try:
+                return self._code(layout)
+            except Exception as error:
+                self._broken = True
+                refuse(self.name, error)
+        return None
+
+    def _code(self, layout: Layout) -> Code:
+        with BUILDING:
+            found = self._codes.get(layout)
+            if found is None:
+                found = self._codes[layout] = Code(self.loop, layout)
+            return found
+
+    def _interpret(self, inputs: Sequence[Array], outs: list[Array], axes: Any) -> None:
+        """The loop's meaning, for when there is no machine code."""
+        COUNTERS.kernels_failed += 1
+        if axes is None:
+            made = interpret(self.loop, inputs, numpy_function)
+        else:
+            made = interpret_rows(self.loop, inputs, axes, numpy_function)
+        for out, array in zip(outs, made, strict=True):
+            np.copyto(out, array)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+# -- is it there at all? ------------------------------------------------------------------------------------------
+
+_warned: set[str] = set()
+_usable: list[bool] = []
+
+
+def refuse(name: str, error: BaseException) -> None:
+    """Warn, once for each loop, that it runs in NumPy."""
+    if name not in _warned:
+        _warned.add(name)
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = f"{name}: no native kernel ({first}); NumPy does it, slower"
+        frame = user_frame(2)
+        if frame is None:
+            warnings.warn(said, stacklevel=3)
+        else:
+            # At the user's line: a warning of the package's own modules is easily switched off with NumPy's.
+            module = frame.f_globals.get("__name__", "")
+            warnings.warn_explicit(said, UserWarning, frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def available() -> bool:
+    """Can kernels be compiled here? Asked once: llvmlite works, and NumPy's arrays look as they should."""
+    if not _usable:
+        try:
+            machine()
+            probe = np.arange(3.0)
+            there = ctypes.c_int64.from_address(id(probe) + llvm.DATA_OFFSET).value
+            if there != _address(probe):
+                raise RuntimeError("this NumPy keeps the address of an array elsewhere")
+            _usable.append(True)
+        except Exception as error:
+            _usable.append(False)
+            refuse("wayfare", error)
+    return _usable[0]
+
+
+_kernels: dict[str, Kernel] = {}
+
+
+def build(loop: Loop) -> Kernel:
+    """The kernel of a loop; machine code follows when it is called. Equal loops share one kernel."""
+    key = exact(loop)
+    found = _kernels.get(key)
+    if found is None:
+        if len(_kernels) >= _KERNELS:
+            _kernels.clear()
+        found = _kernels[key] = Kernel(loop)
+    return found

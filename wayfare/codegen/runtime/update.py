@@ -1,0 +1,161 @@
+"""Updates: a formula of one element, run in place over many sets of arrays in one visit of memory.
+
+    step = Update("sgd", lambda m, p, g, rate: (p - g * rate,), arguments=2, written=(0,), numbers=1)
+    step([p1, p2], [g1, g2], [0.1])        # the arrays to write (argument by argument), those to read, the numbers
+
+Numbers such as a learning rate are read from memory when the update runs, so nothing is compiled when they change. What
+depends on the arrays is worked out when they are first met, and forgotten when one of them dies: later calls with the
+same written arrays only look whether the others lie as before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.loop.expr import FLOATS, NUMPY, OF_NUMPY, Expr, cast, load
+from wayfare.codegen.loop.language import elementwise
+from wayfare.codegen.math.library import loop_math
+from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime.kernel import Kernel
+from wayfare.codegen.runtime.kernel_batch import Batch
+from wayfare.core.errors import DTypeError, ShapeError
+from wayfare.core.write_clock import History, check_memory, histories, note_writes
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Lists of arrays remembered for one update; a model of many parameter groups has one for each.
+_REMEMBERED = 512
+
+
+class _Bound:
+    """An update prepared for given arrays to write, and others that lie as given."""
+
+    __slots__ = ("batches", "histories", "watched")
+
+    def __init__(self, batches: list[Batch], written: list[History], watched: list[weakref.ref[Array]]) -> None:
+        self.batches = batches
+        self.histories = written
+        self.watched = watched  # a weak reference calls back only while somebody holds it
+
+
+class Update:
+    """A formula that gives new values to some of its arguments, run over many sets of arrays.
+
+    `formula(m, *arguments, *numbers)` returns the new values of the arguments `written`, in that order.
+    """
+
+    def __init__(
+        self, name: str, formula: Callable[..., tuple[Any, ...]], arguments: int, written: tuple[int, ...], numbers: int
+    ) -> None:
+        self.name = name
+        self.formula = formula
+        self.written = written
+        self.read = tuple(k for k in range(arguments) if k not in written)
+        self.numbers = numbers
+        self._kernels: dict[tuple[str, ...], Kernel] = {}
+        self._bound: dict[Any, _Bound] = {}
+
+    def __call__(self, written: list[Array], read: list[Array], numbers: Sequence[float]) -> None:
+        """Update all sets in place, and note the writes.
+
+        `written` has the arrays of the first written argument for all sets, then those of the second, and so on;
+        `read` those of the other arguments.
+        """
+        if not written:
+            return
+        key = (tuple(map(id, written)), tuple([(a.shape, a.strides, a.dtype) for a in read]))
+        # What is in use is nobody else's: the numbers and addresses of two threads must not mix.
+        bound = self._bound.pop(key, None)
+        if bound is None:
+            bound = self._bind(key, written, read)
+        else:
+            for array in written:
+                check_memory(array, self.name)
+        arrays = written + read
+        for batch in bound.batches:
+            batch.numbers[:] = numbers
+            batch.run(arrays)
+        note_writes(bound.histories)
+        if len(self._bound) >= _REMEMBERED:
+            self._bound.pop(next(iter(self._bound)), None)
+        self._bound[key] = bound
+
+    def one(self, arguments: Sequence[Array], outputs: list[Array], numbers: Sequence[float]) -> None:
+        """The new values of one set, in the order of `written`, into arrays that may be the arguments themselves.
+
+        Nothing is remembered and no write noted: for arrays that are met once.
+        """
+        self._check(arguments, [arguments[k] for k in self.written], 1)
+        dtypes = tuple(OF_NUMPY[a.dtype] for a in arguments)
+        given = np.array(numbers, NUMPY[_computed_in(dtypes)])
+        arrays = [*arguments, *outputs]
+        Batch(self.kernel(dtypes), [range(len(arrays))], arrays, given, alone=True).run(arrays)
+
+    def _bind(self, key: Any, written: list[Array], read: list[Array]) -> _Bound:
+        arrays = written + read
+        count = len(written) // len(self.written)
+        self._check(arrays, written, count)
+        by_dtypes: dict[tuple[str, ...], list[list[int]]] = {}
+        order = sorted((k, place) for place, k in enumerate((*self.written, *self.read)))
+        for i in range(count):
+            places = [place * count + i for _, place in order]
+            dtypes = tuple(OF_NUMPY[arrays[p].dtype] for p in places)
+            by_dtypes.setdefault(dtypes, []).append([*places, *(places[k] for k in self.written)])
+        # Sets that reach into each other are updated one after the other.
+        alone = _overlap(arrays, len(written))
+        batches = []
+        for dtypes, sets in by_dtypes.items():
+            room = np.zeros(self.numbers, NUMPY[_computed_in(dtypes)])
+            batches.append(Batch(self.kernel(dtypes), sets, arrays, room, fixed=len(written), alone=alone))
+        # No Python runs when an array goes: an exception (Ctrl-C) would be lost there.
+        forget: Any = partial(self._bound.pop, key)
+        return _Bound(batches, histories(written), [weakref.ref(array, forget) for array in written])
+
+    def _check(self, arrays: Sequence[Array], written: Sequence[Array], count: int) -> None:
+        for array in arrays:
+            if OF_NUMPY.get(array.dtype) not in FLOATS:
+                raise DTypeError(f"{self.name}: cannot update with a tensor of {array.dtype}",
+                                 fix="Use float16, float32 or float64.")  # fmt: skip
+        for i in range(count):
+            shapes = {array.shape for array in arrays[i::count]}
+            if len(shapes) > 1:
+                raise ShapeError(f"{self.name}: the tensors of one set have shapes "
+                                 f"{' and '.join(sorted(str(list(s)) for s in shapes))}",
+                                 fix="All tensors at one place of the lists must have one shape.")  # fmt: skip
+        for array in written:
+            check_memory(array, self.name)
+
+    def kernel(self, dtypes: tuple[str, ...]) -> Kernel:
+        """The kernel for arguments of these dtypes."""
+        found = self._kernels.get(dtypes)
+        if found is None:
+            wide = _computed_in(dtypes)
+            given = [cast(load(k, dtype), wide) for k, dtype in enumerate(dtypes)]
+            given += [load(len(dtypes) + k, wide) for k in range(self.numbers)]
+            made: tuple[Expr, ...] = self.formula(loop_math, *given)
+            kept = [cast(value, dtypes[k]) for value, k in zip(made, self.written, strict=True)]
+            found = native.build(elementwise(self.name, [*dtypes, *[wide] * self.numbers], *kept))
+            self._kernels[dtypes] = found
+        return found
+
+
+def _computed_in(dtypes: Sequence[str]) -> str:
+    return "f64" if "f64" in dtypes else "f32"
+
+
+def _overlap(arrays: Sequence[Array], written: int) -> bool:
+    """Do the bytes of one of the first `written` arrays lie among those of any other?"""
+    extents = sorted((*np.lib.array_utils.byte_bounds(a), k < written) for k, a in enumerate(arrays) if a.size)
+    seen = seen_written = 0
+    for low, high, is_written in extents:
+        if low < seen_written or (is_written and low < seen):
+            return True
+        seen = max(seen, high)
+        if is_written:
+            seen_written = max(seen_written, high)
+    return False

@@ -1,0 +1,1 @@
+"""Names that PyTorch scripts expect: `wf.cuda`, `wf.backends`, `wf.utils`."""

@@ -1,0 +1,113 @@
+"""What kind of call it is: the structure and the Python values of the arguments, and how the tensors among them lie.
+
+Two calls with equal signatures may be answered by one recording, if what the function depends on besides is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
+from wayfare.compiler.effects import Variable, values_of
+from wayfare.compiler.overlap import relations
+from wayfare.compiler.structure import OBJECT, Opaque, take_apart
+from wayfare.core.buffer_pool import owns_memory
+from wayfare.core.mode import Mode
+from wayfare.core.spec import default_dtype
+from wayfare.core.tensor import Tensor
+
+
+class Signature:
+    """The signature of one call, with the tensors and the objects known by identity that are among its arguments."""
+
+    __slots__ = ("_args", "_own", "_method", "_options", "key", "objects", "tensors")
+
+    def __init__(
+        self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None, method: bool,
+        states: Sequence[Variable] = (),
+    ) -> None:  # fmt: skip
+        self._args, self._options, self._method = args, options, method
+        self.tensors: list[Tensor] = []
+        self.objects: list[Any] = []
+        shape = self._take_apart()
+        self._own = len(self.tensors)
+        held: Any = None
+        if states:
+            held = values_of(states, lambda value: take_apart(value, self.tensors, self.objects))
+        self.key: Any = (shape, state_of(mode), *_lies(self.tensors, self.objects), held)
+        hash(self.key)
+
+    def _take_apart(self) -> Any:
+        args, options, tensors, objects = self._args, self._options, self.tensors, self.objects
+        if not options and all([a.__class__ is Tensor for a in args]):
+            tensors += args
+            return len(args)
+        own: tuple[Any, ...] = ()
+        if self._method and args and not isinstance(args[0], Tensor):
+            # The object of a method is known by identity, whatever it is, and guarded with what it holds.
+            objects.append(args[0])
+            own, args = ((args[0].__class__, OBJECT, id(args[0])),), args[1:]
+        kind, *parts = take_apart(args, tensors, objects)
+        return (kind, *own, *parts), take_apart(options, tensors, objects) if options else None
+
+    def has_changed(self) -> bool:
+        """Are the arguments themselves, or how the tensors among them lie, other than they were?"""
+        try:
+            now = Signature(self._args, self._options, None, self._method)
+            shape, _, _, lies, _ = now.key
+        except (Opaque, TypeError):
+            return True
+        same = len(now.tensors) == self._own and all(map(is_, now.tensors, self.tensors))
+        return bool(not same or shape != self.key[0] or lies != self.key[3][: self._own])
+
+    @property
+    def containers(self) -> list[int]:
+        """The identities of the lists and dictionaries among the arguments."""
+        found: list[int] = []
+        stack: list[Any] = [self._args, self._options]
+        while stack:
+            value = stack.pop()
+            if isinstance(value, (list, dict)):
+                found.append(id(value))
+            if isinstance(value, (list, tuple, dict)):
+                stack.extend(value.values() if isinstance(value, dict) else value)
+        return found
+
+
+def state_of(mode: Mode | None) -> Any:
+    """The modes that matter: grad mode, inference mode, the default dtype."""
+    return mode is None or mode.grad, mode is not None and mode.inference, default_dtype()
+
+
+def _lies(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:
+    """How the tensors overlap, and for each its shape, strides, dtype, flags and hooks."""
+    lies = []
+    views = 0
+    for t in tensors:
+        if t._view is not None:
+            t._renew()
+        a = t._array
+        views += not owns_memory(a)
+        hooks = _more_of(t, objects) if t._extras else None
+        lies.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, a.flags.writeable, hooks))
+    sharing: Any = None
+    if len(tensors) > 1 and (views or len({id(t._array) for t in tensors}) < len(tensors)):
+        sharing = relations(tensors) or None
+    return sharing, tuple(lies)
+
+
+def is_plain(t: Tensor) -> bool:
+    """Has a tensor neither hooks, nor was it made in inference mode?"""
+    extras = t._extras or {}
+    return not (extras.get("hooks") or extras.get("post_hooks") or extras.get("inference"))
+
+
+def _more_of(t: Tensor, objects: list[Any]) -> Any:
+    """The hooks of a leaf, by identity, guarded like other functions among the arguments; and the mark of inference."""
+    if is_plain(t):
+        return None
+    extras = t._extras or {}
+    found = [hook for kind in ("hooks", "post_hooks") for hook in (extras.get(kind) or {}).values()]
+    objects += found
+    return bool(extras.get("inference")), *[id(hook) for hook in found]

@@ -1,0 +1,94 @@
+"""What the numbers of an array are like, in words: for errors, stops and whoever prints a line about a value."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.spec import OF_NUMPY, Spec
+
+_ndarray = np.ndarray
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
+# Numbers beyond which the middle and the spread are worked out from a part of them.
+_MANY = 1_000_000
+
+
+def all_finite(array: Any) -> bool:
+    """Is there neither a NaN nor an infinity in it? Exact, and one pass for what is ordinary."""
+    dtype = array.dtype
+    if dtype is _F32 or dtype is _F64:
+        # A sum of squares cannot lose a NaN or an infinity. It may overflow by itself, and then we look closer.
+        flat = array.ravel("K")
+        if isfinite(flat.dot(flat)):
+            return True
+    elif dtype.kind != "f":
+        return True
+    return bool(np.isfinite(array).all())
+
+
+def has_nan(array: Any) -> bool:
+    """Is there a NaN in it?"""
+    return array.dtype.kind == "f" and not all_finite(array) and bool(np.isnan(array).any())
+
+
+def has_infinity(array: Any) -> bool:
+    """Is there an infinity in it?"""
+    return array.dtype.kind == "f" and not all_finite(array) and bool(np.isinf(array).any())
+
+
+def first_index(bad: Any) -> list[int]:
+    """Where the first True of an array of truth values is."""
+    return [int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape)]
+
+
+def first_bad(array: Any) -> tuple[str, list[int]] | None:
+    """The first NaN ("a NaN"), or if there is none the first infinity, and its index."""
+    if array.dtype.kind != "f" or all_finite(array):
+        return None
+    for kind, find in (("NaN", np.isnan), ("infinity", np.isinf)):
+        bad = find(array)
+        if bad.any():
+            return kind, first_index(bad)
+    return None
+
+
+def spec_text(array: Any) -> str:
+    """`f32[8,3]`; NumPy's own words for a dtype that is not ours."""
+    dtype = OF_NUMPY.get(array.dtype)
+    return f"{array.dtype}{list(array.shape)}" if dtype is None else repr(Spec(array.shape, dtype))
+
+
+def described(array: Any) -> str:
+    """Shape, dtype and statistics in one line: `f32[2] in [-1, 4], mean 1.5, std 2.5, 1 NaN (first at [1])`."""
+    numbers = numbers_text(array)
+    comma = "" if not numbers or numbers.startswith(("in [", "= ")) else ","
+    return f"{spec_text(array)}{comma} {numbers}".rstrip()
+
+
+def numbers_text(array: Any) -> str:
+    """What the numbers are like, in a few words: `in [-1, 4], mean 1.5, std 2.5`; nothing where there are none."""
+    if array.size == 0 or array.dtype.kind not in "fiub":
+        return ""
+    if array.dtype.kind == "b":
+        return f"{int(np.count_nonzero(array))} of {array.size} true"
+    good, bad = array, ""
+    if not all_finite(array):
+        finite = np.isfinite(array)
+        good = array[finite]
+        nans, infinities = np.isnan(array), np.isinf(array)
+        for name, found in (("NaN", nans), ("infinite", infinities)):
+            if found.any():
+                bad += f", {int(np.count_nonzero(found))} {name} (first at {first_index(found)})"
+    if good.size == 0:
+        return bad[2:]
+    if good.size == 1:
+        return f"= {_number(good.item())}" if array.size == 1 else f"else {good.item():.4g}{bad}"
+    wide = good.astype(np.float64) if good.size <= _MANY else good.ravel()[:: good.size // _MANY].astype(np.float64)
+    span = f"in [{_number(good.min())}, {_number(good.max())}]"
+    return f"{span}, mean {wide.mean():.4g}, std {wide.std():.4g}{bad}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)

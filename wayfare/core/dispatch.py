@@ -1,0 +1,416 @@
+"""Running ops now, and recording a node when a gradient may be wanted.
+
+`apply` is the one way any op runs. `apply1`, `apply2` and `apply3` are the same for the commonest shapes of call,
+written out because at this size a loop over the inputs costs as much as the op. (`forward = op.forward` before the call
+is not idle: called as `op.forward(x)` the look-up cannot be specialised by the interpreter and costs 50 ns more.)
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.buffer_pool import Lease
+from wayfare.core.callsite import INSIDE
+from wayfare.core.errors import GraphError, InPlaceError
+from wayfare.core.mode import NO_GRAD, STATE, UNUSUAL, Mode
+from wayfare.core.node import Node
+from wayfare.core.op import REGISTRY, VALUE, ByName, Op, explain_failure
+from wayfare.core.quiet import COMPLAINTS, quietly
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.view import View
+from wayfare.core.write_clock import tick, written_after
+
+_ndarray = np.ndarray
+_asarray = np.asarray
+_getframe = sys._getframe
+_new_tensor = Tensor.__new__
+_NO_ATTRS: dict[str, Any] = {}
+
+
+def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) -> Any:
+    """Run an op on tensors: by the executor in force, or now."""
+    if len(inputs) == 1 and op.outputs == 1:
+        return apply1(op, inputs[0], attrs)
+    return _apply(op, inputs, attrs)
+
+
+def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+    mode = STATE.mode
+    if mode is not None:
+        if mode.executor is not None:
+            return mode.executor.apply(op, inputs, attrs)
+        if mode.watcher is not None:
+            mode.watcher.starts(op)
+    arrays = [t._array for t in inputs]
+    try:
+        if max([x.size for x in arrays], default=0) < op.large_from:
+            out = op.forward(*arrays, **attrs)
+        else:
+            out = op.large(*arrays, **attrs)
+    except Exception as error:
+        out = _again(op, inputs, attrs, error)
+    for t in inputs:
+        if t._view is not None:
+            t._renew()
+    record = op.vjp is not None and (mode is None or mode.grad) and any([t._requires_grad for t in inputs])
+    if record and any([t._extras is not None for t in inputs]):
+        refuse_marked(op, inputs)
+    several = out.__class__ is tuple or out.__class__ is list
+    if several:
+        outputs = tuple([wrap(_asarray(o)) for o in out])
+        if record:
+            record_many(op, inputs, arrays, outputs, attrs)
+    else:
+        outputs = (wrap(out if out.__class__ is _ndarray else _asarray(out)),)
+        if op.view:
+            _become_view(op, inputs[0], outputs[0], attrs)
+        if record and out.dtype.kind == "f":
+            record_one(op, inputs, arrays, outputs[0], attrs)
+    if mode is not None:
+        _after(op, inputs, outputs, attrs, mode)
+    return outputs if several else outputs[0]
+
+
+def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
+    """`apply` for one input and one output."""
+    record = op.vjp is not None
+    if UNUSUAL:
+        mode = STATE.mode
+        if mode is not None:
+            if mode is not NO_GRAD:
+                return _apply(op, (a,), attrs)  # type: ignore[no-any-return]
+            record = False
+    x = a._array
+    try:
+        forward = op.forward if x.size < op.large_from else op.large
+        out = forward(x, **attrs) if attrs else forward(x)
+    except Exception as error:
+        out = _again(op, (a,), attrs, error)
+    if out.__class__ is not _ndarray:
+        out = _asarray(out)
+    t = _new_tensor(Tensor)
+    t._array = out
+    t._grad = t._view = t._extras = None
+    if a._view is not None:
+        a._renew()
+    if op.view:
+        _become_view(op, a, t, attrs)
+    dtype = out.dtype
+    if record and a._requires_grad and (not attrs or dtype.kind == "f"):
+        if a._extras is not None:
+            refuse_marked(op, (a,))
+        t._requires_grad = True
+        t._edge = node = Node()
+        node.op = op
+        node.attrs = attrs
+        node.edges = (a._edge or a,)
+        keep = op.keep_first
+        node.kept = keep(out, x)
+        node.number = tick()
+        node.shape = out.shape
+        node.dtype = dtype
+        node.extras = None
+        frame: Any = _getframe(2)
+        code = frame.f_code
+        while INSIDE[code.co_filename]:
+            frame = frame.f_back
+            code = frame.f_code
+        node.code = code
+        node.offset = frame.f_lasti
+    else:
+        t._requires_grad = False
+        t._edge = None
+    return t
+
+
+def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
+    """`apply` for two inputs and no attributes."""
+    record = op.vjp is not None
+    if UNUSUAL:
+        mode = STATE.mode
+        if mode is not None:
+            if mode is not NO_GRAD:
+                return _apply(op, (a, b), _NO_ATTRS)  # type: ignore[no-any-return]
+            record = False
+    x = a._array
+    y = b._array
+    try:
+        # Of two operands the first is usually no smaller; if it is, NumPy computes as well.
+        forward = op.forward if x.size < op.large_from else op.large
+        out = forward(x, y)
+    except Exception as error:
+        out = _again(op, (a, b), _NO_ATTRS, error)
+    if out.__class__ is not _ndarray:
+        out = _asarray(out)
+    t = _new_tensor(Tensor)
+    t._array = out
+    t._grad = t._view = t._extras = None
+    if a._view is not None:
+        a._renew()
+    if b._view is not None:
+        b._renew()
+    needs_a = a._requires_grad
+    needs_b = b._requires_grad
+    if record and (needs_a or needs_b):
+        if a._extras is not None or b._extras is not None:
+            refuse_marked(op, (a, b))
+        t._requires_grad = True
+        t._edge = node = Node()
+        node.op = op
+        node.attrs = _NO_ATTRS
+        if needs_a:
+            if needs_b:
+                node.edges = (a._edge or a, b._edge or b)
+                keep = op.keep_both
+                node.kept = keep(out, x, y)
+            else:
+                node.edges = (a._edge or a, None)
+                keep = op.keep_first
+                node.kept = keep(out, x, y)
+        else:
+            node.edges = (None, b._edge or b)
+            keep = op.keep_second
+            node.kept = keep(out, x, y)
+        node.number = tick()
+        node.shape = out.shape
+        node.dtype = out.dtype
+        node.extras = None
+        frame: Any = _getframe(2)
+        code = frame.f_code
+        while INSIDE[code.co_filename]:
+            frame = frame.f_back
+            code = frame.f_code
+        node.code = code
+        node.offset = frame.f_lasti
+    else:
+        t._requires_grad = False
+        t._edge = None
+    return t
+
+
+def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """`apply` for three inputs and no attributes (an op without a view or a native loop): a linear layer."""
+    record = True
+    if UNUSUAL:
+        mode = STATE.mode
+        if mode is not None:
+            if mode is not NO_GRAD:
+                return _apply(op, (a, b, c), _NO_ATTRS)  # type: ignore[no-any-return]
+            record = False
+    x, y, z = a._array, b._array, c._array
+    try:
+        forward = op.forward
+        out = forward(x, y, z)
+    except Exception as error:
+        out = _again(op, (a, b, c), _NO_ATTRS, error)
+    t = _new_tensor(Tensor)
+    t._array = out
+    t._grad = t._view = t._extras = None
+    for given in (a, b, c):
+        if given._view is not None:
+            given._renew()
+    needs = (a._requires_grad, b._requires_grad, c._requires_grad)
+    if record and True in needs and out.dtype.kind == "f":
+        if a._extras is not None or b._extras is not None or c._extras is not None:
+            refuse_marked(op, (a, b, c))
+        t._requires_grad = True
+        t._edge = node = Node()
+        node.op = op
+        node.attrs = _NO_ATTRS
+        node.edges = (
+            (a._edge or a) if needs[0] else None,
+            (b._edge or b) if needs[1] else None,
+            (c._edge or c) if needs[2] else None,
+        )
+        keep = op.packers.get(needs) or op.packer(needs)
+        node.kept = keep(out, x, y, z)
+        node.number = tick()
+        node.shape = out.shape
+        node.dtype = out.dtype
+        node.extras = None
+        frame: Any = _getframe(2)
+        code = frame.f_code
+        while INSIDE[code.co_filename]:
+            frame = frame.f_back
+            code = frame.f_code
+        node.code = code
+        node.offset = frame.f_lasti
+    else:
+        t._requires_grad = False
+        t._edge = None
+    return t
+
+
+def _again(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exception) -> Any:
+    """An op that failed: run once more if only NumPy complained of the numbers, else the error to show."""
+    if isinstance(error, COMPLAINTS):
+        arrays = [t._array for t in inputs]
+        large = max([x.size for x in arrays], default=0) >= op.large_from
+        try:
+            with quietly():
+                return (op.large if large else op.forward)(*arrays, **attrs)
+        except Exception as other:
+            error = other
+    raise explain_failure(op, [t.spec for t in inputs], attrs, error) from None
+
+
+def new_node(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Node:
+    """A node with its edges and the user's line; the caller says what it keeps and what comes out."""
+    node = Node()
+    node.op = op
+    node.attrs = attrs
+    node.edges = tuple([(t._edge or t) if t._requires_grad else None for t in inputs])
+    node.number = tick()
+    node.extras = None
+    frame: Any = _getframe(1)
+    code = frame.f_code
+    while INSIDE[code.co_filename]:
+        frame = frame.f_back
+        code = frame.f_code
+    node.code = code
+    node.offset = frame.f_lasti
+    return node
+
+
+def record_one(op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], out: Tensor, attrs: dict[str, Any]) -> None:
+    """Give a computed tensor its node."""
+    node = new_node(op, inputs, attrs)
+    needs = tuple([t._requires_grad for t in inputs])
+    node.kept = op.packer(needs)(out._array, *arrays)
+    node.shape = out._array.shape
+    node.dtype = out._array.dtype
+    out._requires_grad = True
+    out._edge = node
+
+
+def record_many(
+    op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], outs: tuple[Tensor, ...], attrs: dict[str, Any]
+) -> None:
+    """The same for an op of several outputs; those that carry no gradient (indices) stay leaves."""
+    node = new_node(op, inputs, attrs)
+    needs = tuple([t._requires_grad for t in inputs])
+    values = tuple(o._array for o in outs)
+    read = op.kept_outputs
+    node.kept = op.packer(needs)(
+        values if read is None else tuple([v if i in read else None for i, v in enumerate(values)]), *arrays
+    )
+    shapes = node.more().outs = tuple((v.shape, v.dtype) for v in values)
+    node.shape, node.dtype = shapes[0]
+    for number, out in enumerate(outs):
+        wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
+        if wanted and out._array.dtype.kind == "f":
+            out._requires_grad = True
+            out._edge = (node, number)
+
+
+def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> None:
+    """Tie a view to its base, if NumPy gave a view and not a copy."""
+    base: Any = out._array.base
+    if base is None or isinstance(base, Lease) or not (base is source._array or base is source._array.base):
+        return
+    out._view = View(source, op.name, attrs)
+
+
+def refuse_marked(op: Op, inputs: tuple[Tensor, ...]) -> None:
+    """Refuse what may not be kept for a gradient, or has lost the one it had. A tensor made under inference_mode has no
+    version and no history; what a custom Function handed through shows memory that others write to."""
+    needs = tuple(t._requires_grad for t in inputs)
+    for t, kept in zip(inputs, op.keeps(needs)[1], strict=True):
+        if t._extras is None:
+            continue
+        if kept == VALUE and "inference" in t._extras:
+            raise GraphError(f"{op.name}: a tensor made under inference_mode cannot be kept for a gradient",
+                             fix="Clone it outside inference_mode first.")  # fmt: skip
+        if "handed_through" in t._extras:
+            refuse_stale(t, op.name)
+
+
+def refuse_stale(t: Tensor, name: str) -> None:
+    """What a custom Function handed through has the Function's gradient, which knows nothing of a write since."""
+    function, made = t._extras["handed_through"]  # type: ignore[index]
+    if written_after(t._array, made):
+        raise InPlaceError(f"{name}: this {t.spec} shows memory that the custom Function {function} was given or made, "
+                           "and it was written in place since: the gradient would not notice",
+                           fix=f"Return a .clone() from {function}.forward, or write to one.")  # fmt: skip
+
+
+def _after(
+    op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], attrs: dict[str, Any], mode: Mode
+) -> None:
+    """What the less usual modes do with a result."""
+    if mode.anomaly is not None:
+        mode.anomaly.ran(op, inputs, outputs, attrs)
+    if mode.inference:
+        for out in outputs:
+            out._more()["inference"] = True
+    if mode.saved_hooks is not None and outputs[0].grad_fn is not None:
+        pack(outputs[0].grad_fn, mode.saved_hooks)
+    if mode.watcher is not None:
+        mode.watcher.ran(op, inputs, outputs, attrs)
+
+
+def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -> None:
+    """Send what a node keeps through the hooks in force."""
+    assert node.kept is not None
+    pack_hook, unpack = hooks
+    node.kept = tuple(Packed(pack_hook(wrap(k)), k) if isinstance(k, _ndarray) else k for k in node.kept)
+    node.more().unpack = unpack
+
+
+class Packed:
+    """What a pack hook returned, until its unpack hook is called; and whose memory it was, to notice a write."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: Any, array: Any) -> None:
+        self.value = value
+        # A tensor in other memory is a copy, and no write can reach it.
+        copied = isinstance(value, Tensor) and not np.may_share_memory(value._array, array)
+        self.source: Callable[[], Any] = _no_source if copied else weakref.ref(array)
+
+
+def _no_source() -> None:
+    return None
+
+
+def with_history(array: Any, edge: Any) -> Tensor:
+    """A kept array as a tensor in its old place in the graph."""
+    tensor = wrap(array)
+    if isinstance(edge, Tensor):
+        if edge._array is array:
+            return edge
+        # A hook kept a copy of the leaf, or the leaf has got other memory since.
+        record_one(REGISTRY["clone"], (edge,), [array], tensor, _NO_ATTRS)
+    elif edge is not None and array.dtype.kind == "f":
+        tensor._edge = edge
+        tensor._requires_grad = True
+    return tensor
+
+
+class TensorOps(ByName):
+    """On Tensors: recorded, so the gradient can be differentiated again."""
+
+    differentiable = True
+
+    def _bind(self, op: Op) -> Any:
+        def call(*inputs: Any, **attrs: Any) -> Any:
+            return apply(op, tuple([_as_operand(x, inputs) for x in inputs]), attrs)
+
+        return call
+
+
+def _as_operand(value: Any, others: tuple[Any, ...]) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, _ndarray):
+        return wrap(value)
+    dtype = next((t._array.dtype for t in others if isinstance(t, Tensor)), None)
+    return wrap(_asarray(value, dtype=dtype) if dtype is not None else _asarray(value))
+
+
+tensor_ops: Any = TensorOps()

@@ -1,0 +1,200 @@
+"""Every exception Wayfare raises: one sentence that names the op, the shapes, the user's line and the way out.
+
+Each class is also the built-in exception that PyTorch raises in its place, so `except RuntimeError` keeps working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from wayfare.core.callsite import Site, user_frame
+from wayfare.core.config import settings
+from wayfare.core.expression import drawn
+
+
+class WayfareError(Exception):
+    """Base of all errors; adds to the sentence the user's own line and, inside a model, the layer's path."""
+
+    # Is it about shapes or dtypes? Then a note shows the user's expression with the shape under each operand.
+    about_operands = False
+
+    def __init__(self, sentence: str, *, fix: str = "") -> None:
+        frame = user_frame(2)
+        site = None if frame is None else Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        self.sentence = sentence
+        self.fix = fix
+        self.site = "" if site is None else f" ({site})"
+        # The outermost module it has passed on its way up, the way from there to the layer, and the layer's own text.
+        self.module: Any = None
+        self.path = ""
+        self.layer = ""
+        self.example = ""
+        self.expression = ""
+        super().__init__(self._text())
+        if self.about_operands:
+            self._show(drawn(frame))
+        if frame is not None and settings.traceback != "full":
+            # Where the traceback ends: a debugger begins there, and not inside the library.
+            self.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+
+    def came_from(self, module: Any, layer: str, path: str) -> None:
+        """Note a module on the way up: the layer where it happened (`layer`) or a way down to the last one (`path`)."""
+        self.module = module
+        self.layer = layer or self.layer
+        self.path = f"{path}.{self.path}".strip(".")
+        self.args = (self._text(),)
+
+    def happened_in(self, what: str, site: Any) -> None:
+        """Note the example it happened in, and the line if that is not the one that was running."""
+        self.example = f", in {what}" if what else ""
+        if site is not None:
+            if self.site != f" ({site})":
+                self._show("")
+            self.site = f" ({site})"
+        self.args = (self._text(),)
+
+    def failed_on(self, op: str, specs: Sequence[Any]) -> None:
+        """Note which op it was and what it was given: more operands of the user's expression are known then."""
+        if self.about_operands:
+            self._show(drawn(user_frame(2), op, specs) or self.expression)
+
+    def _show(self, expression: str) -> None:
+        """Make this the note that shows the expression; it stands below the sentence in a traceback."""
+        notes = [note for note in getattr(self, "__notes__", []) if note != self.expression]
+        self.expression = expression
+        self.__notes__ = [expression, *notes] if expression else notes
+
+    def _text(self) -> str:
+        where = f", in {self.path} = {self.layer}" if self.path else f", in {self.layer}" if self.layer else ""
+        return self.sentence.rstrip(".") + where + self.example + self.site + "." + (" " + self.fix if self.fix else "")
+
+
+class ShapeError(WayfareError, RuntimeError):
+    """Shapes that do not fit together."""
+
+    about_operands = True
+
+
+class DTypeError(WayfareError, RuntimeError):
+    """An element type that an op cannot take."""
+
+    about_operands = True
+
+
+class ArgumentError(WayfareError, ValueError):
+    """An argument whose value makes no sense."""
+
+
+class OperationError(WayfareError, RuntimeError):
+    """An operation whose values or arguments PyTorch rejects with a RuntimeError."""
+
+
+class ArgumentTypeError(WayfareError, TypeError):
+    """An argument of the wrong kind."""
+
+
+class IndexRangeError(WayfareError, IndexError):
+    """An index or a dimension outside its range."""
+
+    about_operands = True
+
+
+class MissingKeyError(WayfareError, KeyError):
+    """A name that a dictionary of modules or parameters does not have."""
+
+    __str__ = Exception.__str__  # a KeyError shows its text as a literal
+
+
+# What PyTorch raises in one place is not always what a reader expects there. These are both, so that either is caught.
+
+
+class MismatchError(ShapeError, OperationError, ValueError):
+    """Sizes that differ where they must be equal, or numbers that do not fit: PyTorch has a ValueError there."""
+
+
+class RefusedArgumentError(ArgumentError, RuntimeError):
+    """An argument whose value makes no sense, where PyTorch has a RuntimeError."""
+
+
+class WrongKindError(ArgumentTypeError, ValueError, RuntimeError):
+    """Something of the wrong kind (no tensor, no number), where PyTorch has a ValueError or a RuntimeError."""
+
+
+class NoSuchDimensionError(ShapeError, OperationError, ArgumentError, IndexError):
+    """A dimension or an element that what is given does not have: PyTorch has an IndexError there."""
+
+
+class NotSupportedError(DTypeError, OperationError, NotImplementedError):
+    """An element type that an op cannot take, where PyTorch has a NotImplementedError."""
+
+
+class NoSuchDTypeError(DTypeError, ArgumentTypeError):
+    """Something that is no element type of Wayfare's."""
+
+
+class NotWrittenError(OperationError, NotImplementedError):
+    """A method that a subclass must write and has not."""
+
+
+class MissingEntryError(MissingKeyError, ArgumentError, ArgumentTypeError):
+    """An entry that a dictionary of the user's must have."""
+
+
+class RequirementError(ShapeError, ArgumentError, AssertionError):
+    """Sizes or arguments that a layer or a dataset cannot be made or called with: PyTorch asserts them."""
+
+
+class GraphError(WayfareError, RuntimeError):
+    """Something asked of the graph that it cannot give: a second backward, a missing gradient, a stale value."""
+
+
+class InPlaceError(GraphError):
+    """A write in place that would make a gradient wrong."""
+
+
+class AnomalyError(WayfareError, RuntimeError):
+    """A NaN or infinity found by anomaly mode."""
+
+
+class CheckError(WayfareError, RuntimeError):
+    """A compiled call that did something else than its Python does."""
+
+
+class OutOfMemoryError(WayfareError, RuntimeError, MemoryError):
+    """Something that the machine has no memory for."""
+
+
+class LinAlgError(WayfareError, RuntimeError):
+    """A matrix that a decomposition cannot take: singular, not positive definite, not square."""
+
+
+class ExportError(WayfareError, RuntimeError):
+    """What cannot be written as a model file, or came out of it otherwise than out of Python."""
+
+
+class FileFormatError(WayfareError, ValueError):
+    """A file that is not what it should be: of another kind, damaged, or made to do harm."""
+
+
+class FileAccessError(WayfareError, OSError):
+    """A file or folder that the system does not let be read or written; `errno` says why."""
+
+
+class MissingFileError(FileAccessError, FileNotFoundError):
+    """A file or folder that is not there."""
+
+
+class NotReadyError(WayfareError, AttributeError):
+    """A module used before its __init__ has run."""
+
+
+class LoopError(WayfareError):
+    """A loop that breaks a rule of the loop language, or a formula that cannot be written as one."""
+
+
+# Tracebacks show the public name of an error: wayfare.errors.ShapeError.
+for _class in list(vars().values()):
+    if isinstance(_class, type) and issubclass(_class, WayfareError):
+        _class.__module__ = "wayfare.errors"

@@ -1,0 +1,252 @@
+"""Writing in place: versions, and histories rewritten when a view is written through.
+
+Every `op_` method computes its result as usual and then moves it into the tensor: the memory takes the values, the
+tensor takes the history. Written through a view, the base's history becomes "the base with that part replaced", and
+every view of it renews its own when next used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from wayfare.core.buffer_pool import owns_memory
+from wayfare.core.dispatch import pack, record_one, refuse_stale
+from wayfare.core.errors import InPlaceError, OperationError, ShapeError
+from wayfare.core.mode import STATE, changed_mode, current
+from wayfare.core.node import Node
+from wayfare.core.op import REGISTRY
+from wayfare.core.quiet import COMPLAINTS
+from wayfare.core.spec import OF_NUMPY
+from wayfare.core.tensor import Tensor
+from wayfare.core.walk import split_edge
+from wayfare.core.write_clock import check_memory, note_write, tick, version, version_at
+
+
+def check_writable(t: Tensor, name: str) -> None:
+    """Refuse a write that would lose a gradient."""
+    mode = STATE.mode
+    if mode is not None and mode.executor is not None:
+        if mode.batcher is not None:
+            mode.batcher.changes(t, f"{name} writes to a tensor that all examples see")
+        stands: Tensor | None = mode.executor.behind(t)
+        if stands is None:
+            return
+        t = stands
+    check_history(t, name)
+    if t._extras is not None and "inference" in t._extras and not current().inference:
+        raise InPlaceError(f"{name}: a tensor made under inference_mode cannot be written outside it",
+                           fix="Write to a .clone() of it.")  # fmt: skip
+    check_memory(t._array, name)
+
+
+def check_history(t: Tensor, name: str) -> None:
+    """Refuse, while recording, what would give a leaf a history or change a tensor behind the back of its own."""
+    if not current().grad:
+        return
+    if t.requires_grad and t._edge is None:
+        raise InPlaceError(f"{name}: a leaf variable that requires grad cannot be changed by an in-place operation "
+                           "while recording",
+                           fix="Do it under `with wf.no_grad():`, or write to a copy.")  # fmt: skip
+    view = t._view
+    shown = t if view is None else view.base
+    if shown._extras is not None and "handed_through" in shown._extras:
+        function = shown._extras["handed_through"][0]
+        raise InPlaceError(f"{name}: this {t.spec} shows memory that the custom Function {function} was given or made; "
+                           "written in place while recording, the Function's own gradient would be lost",
+                           fix=f"Return a .clone() from {function}.forward, or write under "
+                           "`with wf.no_grad():`.")  # fmt: skip
+    if view is None or not view.base._requires_grad:
+        return
+    if view.base._edge is None:
+        raise InPlaceError(f"{name}: this is a view of a leaf variable that requires grad; an in-place operation "
+                           "would lose its gradient",
+                           fix="Do it under `with wf.no_grad():`, or write to a clone.")  # fmt: skip
+    if not t._requires_grad:
+        raise InPlaceError(f"{name}: this view was made under no_grad, of a tensor that requires a gradient; written "
+                           "in place while recording, the gradient would not notice",
+                           fix="Make the view and write to it both inside no_grad, or both outside.")  # fmt: skip
+
+
+def check_result(t: Tensor, result: Tensor, name: str) -> None:
+    """The result must fit: same shape after broadcasting, a dtype that does not lose its kind."""
+    if result._array.shape != t._array.shape:
+        try:
+            fits = np.broadcast_shapes(result._array.shape, t._array.shape) == t._array.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ShapeError(f"{name}: a result of {result.spec} cannot be written into {t.spec}")
+    if OF_NUMPY[result._array.dtype].rank > OF_NUMPY[t._array.dtype].rank:
+        raise OperationError(f"{name}: a result of {result.dtype} cannot be written into a tensor of {t.dtype}",
+                             fix="Convert the tensor with .to(...) first.")  # fmt: skip
+
+
+def write_in_place(t: Tensor, name: str, compute: Callable[[], Tensor]) -> Tensor:
+    """What every `op_` does: compute as usual, then make `t` the result."""
+    check_writable(t, name)
+    since = tick()
+    hooks = current().saved_hooks
+    if hooks is None:
+        return move_into(t, compute(), name, since)
+    # Hooks must see the old values, which move_into sets aside: so they have their turn after it.
+    with changed_mode(saved_hooks=None):
+        result = compute()
+        move_into(t, result, name, since)
+    node = result.grad_fn
+    if node is not None:
+        pack(node, hooks)
+    return t
+
+
+def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) -> Tensor:
+    """Make `t` be `result`: its values in t's memory, its history t's history.
+
+    `since` is the time at which computing the result began; without it only its last step is younger than the write.
+    """
+    mode = STATE.mode
+    if mode is not None and mode.executor is not None:
+        mode.executor.write(t, result, lambda into, values: move_into(into, values, name, since))
+        return t
+    check_result(t, result, name)
+    if result._edge is not None:
+        _keep_old_values(t, result, since)
+    try:
+        np.copyto(t._array, result._array, casting="unsafe")
+    except COMPLAINTS:
+        pass  # A number too large for this dtype is inf; NumPy complains when all is written.
+    note_write(t._array)
+    if since is not None:
+        _keep_in_place(t, result, since)
+    if t._view is not None:
+        t._renew()
+        stand_alone(t)
+    if (result.requires_grad or t._requires_grad) and current().grad:
+        history = result
+        if result._array.dtype != t._array.dtype:
+            history = _shadow(t, result, "cast", {"dtype": t.dtype})
+        if history._array.shape != t._array.shape:
+            history = _shadow(t, history, "expand", {"shape": t._array.shape})
+        rewrite(t, history)
+    return t
+
+
+def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor:
+    """A node on top of `source`'s history whose values are already in t's memory."""
+    out = t.detach()
+    if source._requires_grad:
+        record_one(REGISTRY[op], (source,), [source._array], out, attrs)
+    return out
+
+
+def _keep_old_values(t: Tensor, result: Tensor, since: int | None) -> None:
+    """The steps of the result that need the overwritten values get a copy of them."""
+    waiting, seen = [result._edge], set()
+    while waiting:
+        edge = waiting.pop()
+        node = edge[0] if edge.__class__ is tuple else edge
+        if node.__class__ is not Node or node in seen or node.kept is None:
+            continue
+        if since is None or node.number > since:
+            seen.add(node)
+            node.kept = tuple([_set_aside(k) if _is_memory_of(k, t) else k for k in node.kept])
+            if since is not None:
+                waiting.extend(node.edges)
+
+
+def _set_aside(kept: Any) -> Any:
+    copy = kept.copy()
+    if STATE.copies is not None:
+        STATE.copies.append((kept, copy))
+    return copy
+
+
+def _keep_in_place(t: Tensor, result: Tensor, since: int) -> None:
+    """A step that keeps its own result (`exp_`) finds it in t's memory: there need not be a second one."""
+    node = result._edge
+    if node.__class__ is not Node or node.number < since or node.kept is None:
+        return
+    if result._array.dtype == t._array.dtype and result._array.shape == t._array.shape:
+        if any(k is result._array for k in node.kept):
+            node.kept = tuple([t._array if k is result._array else k for k in node.kept])
+            node.number = tick()  # what it keeps was written just now
+
+
+def _is_memory_of(kept: Any, t: Tensor) -> bool:
+    if kept.__class__ is not np.ndarray:
+        return False
+    return kept is t._array or (not owns_memory(kept) and np.may_share_memory(kept, t._array))
+
+
+def rewrite(t: Tensor, history: Tensor) -> None:
+    """Give `t` the history of `history`; through a view, the base's history is rewritten too."""
+    view = t._view
+    if view is None:
+        set_history(t, history._edge, history._requires_grad)
+        return
+    base = view.base
+    if not (history._requires_grad or base._requires_grad):
+        return
+    shadow = base.detach()
+    record_one(REGISTRY["write_through"], (base, history), [base._array, history._array], shadow, {"path": view.path})
+    set_history(base, shadow._edge, True)
+    t._renew()
+
+
+def stand_alone(t: Tensor) -> None:
+    """If nobody else can see the base any more (it was a step on the way, `conv(x).view(n, -1)`), the view needs none.
+
+    Any other view of that memory would hold the base too. So we let go of it, and look whether it is still there.
+    """
+    view = t._view
+    if view is None:
+        return
+    base, again = ref(view.base), view.of(None)
+    t._view = view = None
+    if (held := base()) is not None:
+        again.base = held
+        t._view = again
+
+
+def renew(t: Tensor) -> None:
+    """Bring a view's history up to date with its base's."""
+    view = t._view
+    if view is None:
+        return
+    base = view.base
+    if base._view is not None:
+        # The base itself took another look at its memory (`base.t_()`); what it was before is the base now.
+        base = view.base = base._view.base
+    if base._extras is not None and "handed_through" in base._extras and t._requires_grad and current().grad:
+        refuse_stale(base, "a view")
+    if base._edge is view.base_edge:
+        return
+    view.base_edge = base._edge
+    if base._requires_grad:
+        now = t.detach()
+        record_one(REGISTRY["look_through"], (base,), [base._array], now, {"path": view.path})
+        set_history(t, now._edge, True)
+    elif t._edge is None or _written_since(t):  # else the base was detached, which is not the view's affair
+        set_history(t, None, False)
+
+
+def _written_since(t: Tensor) -> bool:
+    """Was the memory of `t` written after its history was made?"""
+    return version(t._array) != version_at(t._array, split_edge(t._edge)[0].number)
+
+
+def set_history(t: Tensor, edge: Any, requires_grad: bool) -> None:
+    """Another history for `t`. A wish to retain its gradient is about the tensor, so it goes along."""
+    old, number = split_edge(t._edge)
+    t._edge = edge
+    t._requires_grad = requires_grad
+    if old is not None and old.extras is not None and number in old.extras.retained and edge is not None:
+        if old.extras.retained[number]() is t:
+            node, place = split_edge(edge)
+            node.more().retained[place] = old.extras.retained.pop(number)
+
+
+Tensor._renew = renew  # type: ignore[method-assign, assignment]

@@ -1,0 +1,227 @@
+"""Names of PyTorch that Wayfare leaves out, and what to write in their place: said where somebody asks for one."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any, NoReturn
+
+__all__ = ["LEFT_OUT", "MissingModules", "NotThere", "near_in", "nearest", "no_such_name"]
+
+_OLD = {
+    name: f"use wf.tensor(data, dtype=wf.{kind}), or wf.empty(size, dtype=wf.{kind}) if a size was given"
+    for name, kind in {
+        "BoolTensor": "bool", "ByteTensor": "uint8", "CharTensor": "int8", "ShortTensor": "int16", "IntTensor": "int32",
+        "LongTensor": "int64", "HalfTensor": "float16", "FloatTensor": "float32", "DoubleTensor": "float64",
+    }.items()
+}  # fmt: skip
+_WINDOWS = {
+    f"{name}_window": f"use wf.signal.windows.{name}(n, sym=False)"
+    for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")
+}
+
+
+def _each(names: str, advice: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), advice)
+
+
+# package → name → what to write.
+LEFT_OUT = {
+    "wayfare": {
+        **_OLD,
+        **_WINDOWS,
+        **_each("amp autocast GradScaler", "there is no mixed precision; leave autocast and GradScaler out"),
+        **_each("bfloat16 float8_e4m3fn float8_e5m2", "use wf.float32, or wf.float16 to store numbers in less room"),
+        **_each("uint16 uint32 uint64", "use wf.int32 or wf.int64"),
+        **_each("complex complex32 complex64 complex128 cfloat cdouble polar view_as_complex view_as_real",
+                "complex numbers are out of scope; keep the real and imaginary parts as two real tensors"),
+        **_each("fft stft istft", "Fourier transforms need complex numbers, which are out of scope; "
+                "without a gradient, numpy.fft takes t.numpy()"),
+        "distributions": "there are no distribution objects; draw with wf.normal, wf.multinomial or wf.bernoulli, "
+                         "and take log-probabilities from wf.log_softmax",
+        "jit": "use wf.compile for speed, and wf.export or wf.onnx.export for a file",
+        **_each("fx _dynamo", "use wf.graph(t) to read a graph, and explain() of a compiled function"),
+        "profiler": "use wf.profile()",
+        **_each("sparse sparse_coo_tensor sparse_csr_tensor", "there are no sparse tensors; gradients of look-ups stay "
+                "rows by themselves, and wf.segment_sum adds up rows by group"),
+        **_each("quantization ao qint8 quint8 quantize_per_tensor", "there are no quantised tensors; use wf.float32"),
+        "distributed": "training runs in one process; leave torch.distributed out",
+        "multiprocessing": "use Python's multiprocessing: tensors can be pickled",
+        "hub": "there is no hub; wf.load reads safetensors files",
+        **_each("channels_last channels_last_3d contiguous_format preserve_format memory_format",
+                "memory formats change nothing here; leave memory_format= out"),
+        **_each("strided layout", "every tensor is strided; leave layout= out"),
+        "set_default_tensor_type": "use wf.set_default_dtype",
+        "range": "use wf.arange, which leaves the end out",
+        **_each("functional", "its functions are names of wf itself, or of wf.nn.functional"),
+        **_each("xpu mps mtia accelerator Stream Event",
+                "there is no GPU support yet; ask wf.cuda.is_available() first"),
+        **_each("eig symeig", "for a symmetric matrix use wf.linalg.eigh; other eigenvalues are complex numbers"),
+        **_each("solve lstsq", "use wf.linalg.solve or wf.linalg.lstsq"),
+        **_each("storage Storage FloatStorage UntypedStorage", "memory is NumPy's: t.numpy() shares it"),
+        "to_dlpack": "t.__dlpack__() does it; other libraries take the tensor itself",
+    },
+    "wayfare.Tensor": {
+        "new": "use t.new_empty, t.new_zeros, t.new_full or t.new_tensor",
+        **_each("storage untyped_storage storage_type set_ const_data_ptr share_memory_ is_shared",
+                "memory is NumPy's: t.numpy() shares it, and t.data_ptr() is its address"),
+        **_each("bfloat16", "use t.float(), or t.half() to store numbers in less room"),
+        **_each("cfloat cdouble chalf imag", "complex numbers are out of scope; keep two real tensors"),
+        **_each("stft istft",
+                "Fourier transforms need complex numbers, which are out of scope; numpy.fft takes t.numpy()"),
+        **_each("to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_dense coalesce "
+                "is_coalesced is_sparse_csr indices crow_indices col_indices sparse_mask sparse_dim dense_dim smm",
+                "there are no sparse tensors; wf.segment_sum adds up rows by group"),
+        **_each("dequantize int_repr q_scale q_zero_point qscheme is_quantized", "there are no quantised tensors"),
+        **_each("gpu is_gpu xpu ipu mtia is_mps is_xpu is_ipu is_xla is_meta is_vulkan record_stream",
+                "there is no GPU support yet; leave it out"),
+        **_each("to_mkldnn is_mkldnn dim_order layout", "every tensor is strided; leave it out"),
+        **_each("eig symeig", "for a symmetric matrix use wf.linalg.eigh; other eigenvalues are complex numbers"),
+        **_each("solve lstsq", "use wf.linalg.solve or wf.linalg.lstsq"),
+        **_each("map_ map2_ apply_", "use the function on the whole tensor, or wf.vmap"),
+        **_each("resize resize_as", "use t.reshape, or t.resize_ for other memory"),
+        "reinforce": "multiply the log-probability by the reward, and call backward()",
+        "volatile": "use wf.no_grad()",
+        "values": "there are no sparse tensors; t.numpy() is the array of all elements",
+        "index": "use t[i], t.index_select or t.gather",
+        "name": "tensors have no names; keep them in a dictionary",
+        "is_nested": "use wf.Ragged for rows of different lengths",
+    },
+    "wayfare.nn": {
+        **{f"Lazy{name}": f"there are no lazy modules; give nn.{name} its size (the error of a call names it)"
+           for name in ("Linear", *(f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "BatchNorm", "InstanceNorm")
+                                    for n in (1, 2, 3)))},
+        **_each("DataParallel SyncBatchNorm parallel", "training runs on one device; use the module itself"),
+        **_each("AdaptiveLogSoftmaxWithLoss LinearCrossEntropyLoss", "use nn.Linear and nn.CrossEntropyLoss"),
+        "CrossMapLRN2d": "use nn.LocalResponseNorm",
+        "NLLLoss2d": "use nn.NLLLoss, which takes images too",
+        "modules": "its names are in wf.nn itself",
+        **_each("quantized qat quantizable intrinsic", "there are no quantised layers"),
+    },
+    "wayfare.nn.utils": {
+        **_each("weight_norm spectral_norm parametrize parametrizations",
+                "weights are not reparametrised yet; compute the weight in forward and call wf.nn.functional.linear"),
+        **_each("remove_weight_norm remove_spectral_norm", "weights are not reparametrised yet"),
+        "clip_grad_norm": "use clip_grad_norm_",
+        "stateless": "use wf.func.functional_call",
+        "prune": "there is no pruning; multiply a weight by a mask under wf.no_grad()",
+    },
+    "wayfare.optim": {
+        **_each("ASGD Adafactor Muon Rprop", "not there yet; wf.fused_update makes an update of your own"),
+        "swa_utils": "not there yet; average under wf.no_grad(): mean.lerp_(p, 1 / (n + 1))",
+    },
+    "wayfare.cuda": {
+        "amp": "there is no mixed precision; leave autocast and GradScaler out",
+    },
+    "wayfare.utils": {
+        **_each("cpp_extension", "there are no extensions in C++; wf.fused and wf.compile make native code"),
+        **_each("model_zoo", "there is no zoo of models; wf.load reads safetensors files"),
+        **_each("bottleneck benchmark", "use wf.profile()"),
+        "mobile_optimizer": "use wf.export or wf.onnx.export for a file",
+    },
+    "wayfare.utils.data": {
+        **_each("distributed DistributedSampler", "training runs in one process; use wf.data.RandomSampler"),
+        **_each("dataset dataloader sampler", "its names are in wf.utils.data itself"),
+        "datapipes": "there are no pipes; use wf.data.IterableDataset",
+    },
+    "wayfare.autograd": {
+        **_each("variable", "use the tensor itself; t.requires_grad_() makes it a leaf that gets a gradient"),
+        **_each("anomaly_mode", "use wf.autograd.detect_anomaly()"),
+        **_each("grad_mode", "use wf.no_grad, wf.enable_grad or wf.set_grad_enabled"),
+        "Variable": "use the tensor itself; t.requires_grad_() makes it a leaf that gets a gradient",
+        "profiler": "use wf.profile()",
+        "forward_ad": "use wf.func.jvp",
+    },
+}  # fmt: skip
+
+
+class NotThere:
+    """Stands in a class for a name that is left out: asking for it is an AttributeError that says what to write."""
+
+    def __init__(self, package: str, name: str) -> None:
+        self.package, self.name = package, name
+
+    def __get__(self, instance: Any, owner: Any = None) -> NoReturn:
+        raise no_such_name(self.package, self.name)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The public name that was most likely meant; None where none is near enough to be worth a word.
+
+    Python's own guess takes "ne" for "new". Here a name of up to three letters is only ever meant in another case, and
+    of a longer one nearly all must be right, and the first letter.
+    """
+    public = sorted(other for other in known if not other.startswith("_") and other != name)
+    plain = _plain(name)
+    same = [other for other in public if _plain(other) == plain]
+    if same or len(plain) < 4:
+        return same[0] if same else None
+    turned = [other for other in public if other[0] == name[0] and sorted(other) == sorted(name)]
+    near = [other for other in public if other[0].lower() == name[0].lower()]
+    # Of equals the first: BatchNorm1d before BatchNorm3d.
+    close = difflib.get_close_matches(name, near, n=3, cutoff=0.82)
+    matches = turned or sorted(close, key=lambda other: (-_alike(name, other), other))
+    return matches[0] if matches else None
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _alike(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, name).ratio()
+
+
+# Modules that people know by name, beside those that `wayfare` lists.
+_MODULES = ("functional", "init", "lr_scheduler", "parameter", "rnn", "utils")
+
+
+def _public(module: Any) -> list[str]:
+    """The names of a module, without those of modules that only happen to be in it."""
+    held = getattr(module, "__dict__", {})
+    listed = held.get("__all__", ()) if getattr(module, "__name__", "") == "wayfare" else _MODULES
+    return [name for name in dir(module) if name in listed or not isinstance(held.get(name), ModuleType)]
+
+
+def near_in(owner: Any, name: str) -> str | None:
+    """The name of an object or a module of ours that was most likely meant."""
+    return nearest(name, _public(owner) if isinstance(owner, ModuleType) else dir(owner))
+
+
+def no_such_name(package: str, name: str, advice: str | None = None) -> AttributeError:
+    """The error for a name that a package does not have, with what to write if that is known."""
+    known = advice or LEFT_OUT.get(package, {}).get(name)
+    if known:
+        text = f"{package}.{name}: {known}"
+    else:
+        near = None if name.startswith("_") else near_in(sys.modules.get(package), name)
+        text = f"module {package!r} has no attribute {name!r}" + (f". Did you mean {near!r}?" if near else "")
+    # With `obj` given Python makes no guess of its own when it prints the error.
+    return AttributeError(text, name=name, obj=None)
+
+
+class MissingModules:
+    """The last to be asked for a module: `import wayfare.jit` says what the attribute says.
+
+    `rooms` says where public modules lie: who asks one for a name asks under the name of its room.
+    """
+
+    def __init__(self, rooms: Mapping[str, str]) -> None:
+        self._public = {f"wayfare.{room}": f"wayfare.{name}" for name, room in rooms.items()}
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """None, or an error with advice where a module of this package is left out."""
+        parent, _, name = fullname.rpartition(".")
+        if not parent.startswith("wayfare"):
+            return
+        room = ".".join(parent.split(".")[:3])
+        parent = self._public.get(room, room) + parent[len(room) :]
+        fullname = f"{parent}.{name}"
+        advice = LEFT_OUT.get(parent, {}).get(name)
+        if advice is None and name in getattr(sys.modules.get(parent), "__dict__", {}):
+            advice = f"it is a name of {parent} and no module; write: from {parent} import {name}"
+        if advice is not None:
+            # Without `name=`: Python would take the error of `from wayfare import jit` for its own, and drop the text.
+            raise ModuleNotFoundError(f"{fullname}: {advice}")

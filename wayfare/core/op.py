@@ -1,0 +1,344 @@
+"""The Op record: everything Wayfare knows about one op, in one place.
+
+A record says how to compute (`forward`, on raw arrays), what comes out (`infer`, on Specs), how to differentiate
+(`vjp`), how to run many at once (`batch`), and carries samples and a reference from which its tests are made.
+Autograd, vmap, the graph listing and the tests all read the record; nobody keeps a second description.
+
+**Gradient rules** are functions `rule(m, g, y, *inputs, **attrs)`, one for each input. `m` runs any op by name:
+on raw arrays in an ordinary backward pass, on Tensors when a graph of the gradient is wanted. What a rule's
+parameters are *called* decides what a node keeps alive until backward:
+
+    x        the value is kept
+    x_spec   only shape and dtype are kept
+    _x       nothing is kept (the rule is given None)
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.errors import LoopError, OperationError, OutOfMemoryError, WayfareError
+from wayfare.core.flops import FAMILIES, Work, unknown
+from wayfare.core.format import bytes_text
+from wayfare.core.signature import Signature
+from wayfare.core.spec import OF_NUMPY, spec_of
+
+Forward = Callable[..., Any]
+Infer = Callable[..., Any]
+Rule = Callable[..., Any]
+# batch(m, size, inputs, batched, attrs): batched inputs have an extra axis 0; so have all outputs.
+BatchRule = Callable[[Any, int, tuple[Any, ...], tuple[bool, ...], dict[str, Any]], Any]
+
+DROP, SPEC, VALUE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call of an op for the tests: arrays (or nested tuples' worth of them) and attributes."""
+
+    inputs: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    # A sample at a kink or over integers has no gradient to check.
+    smooth: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NotExportable:
+    """Stands in place of an ONNX rule: why an op has no meaning in a model file."""
+
+    reason: str
+
+
+class joint:
+    """A gradient rule for all inputs at once: `rule(m, needs, g, y, *inputs, **attrs)` gives one per input."""
+
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+
+def checks_values(forward: Forward) -> Forward:
+    """Mark a forward, or a formula, that looks at the numbers and refuses some: an index out of range, say."""
+    forward.checks_values = True  # type: ignore[attr-defined]
+    return forward
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """One op. `vjp` is a tuple with a rule (or None) per input, or `joint(rule)`, or None: not differentiable."""
+
+    name: str
+    family: str
+    forward: Forward
+    infer: Infer
+    vjp: tuple[Rule | None, ...] | joint | None
+    batch: BatchRule
+    samples: Callable[[Any], Iterable[Sample]]
+    reference: Callable[..., Any]
+    # What it may be called with, for those who do not trust the caller. Every op of the registry has one.
+    signature: Signature | None = field(default=None, repr=False)
+    formula: Callable[..., Any] | None = None
+    # How many outputs: 1 gives a bare array, more a tuple. None: depends on the attributes.
+    outputs: int | None = 1
+    # Which outputs carry a gradient (indices of a sort do not).
+    differentiable_outputs: tuple[int, ...] | None = None
+    # Which of several outputs the rules read, if not all: the others are not kept (the rule is given None).
+    kept_outputs: tuple[int, ...] | None = None
+    # The rule takes None for an output that has no gradient (else it is given zeros).
+    takes_none: bool = False
+    # The output shares memory with the first input whenever NumPy can do so.
+    view: bool = False
+    # The inputs are broadcast against each other, so gradients must be summed back.
+    broadcasts: bool = False
+    # Used in place of `forward` by a raw backward pass: may return Rows.
+    sparse: Forward | None = None
+    # The result is a function of more than its inputs and attributes (so the tests compare statistics).
+    random: bool = False
+    # Elementwise ops: "common" (one dtype for all inputs), "float" (integers become the default float).
+    promotion: str = "common"
+    # NumPy kinds of dtype (b bool, i u integers, f floats) the op takes.
+    kinds: str = "biuf"
+    # What the gradient node is called, as PyTorch does: "MulBackward0".
+    grad_name: str = ""
+    # Which inputs a node lists in `next_functions`, in PyTorch's order; None: all that can have a gradient.
+    listed: tuple[int, ...] | None = None
+    # What a node keeps when (only the first, only the second, both) inputs want a gradient.
+    keep_first: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    keep_second: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    keep_both: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    packers: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    # The forward as a native loop, for arrays of at least `large_from` elements; all gradients of a node in one.
+    large: Any = field(default=None, repr=False)
+    large_from: int = sys.maxsize
+    large_slopes: Any = field(default=None, repr=False)
+    slopes_from: int = sys.maxsize
+    # What the op is in ONNX: the name of an operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that
+    # writes nodes with the builder `b` and gives the value(s), or NotExportable. None: the formula, written out.
+    onnx: str | Callable[..., Any] | NotExportable | None = field(default=None, repr=False)
+    # One rule for each of one or two inputs: what the backward pass has a fast lane for.
+    simple_rules: bool = False
+    # Does the forward look at the numbers, and refuse some (see `checks_values`)?
+    checks_values: bool = False
+    # How much arithmetic a call is, where the rule of the family does not say it.
+    work: Work | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.checks_values = any([getattr(f, "checks_values", False) for f in (self.forward, self.formula)])
+        if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:
+            self.listed = tuple(i for i, rule in enumerate(self.vjp) if rule is not None)
+        if not self.grad_name:
+            self.grad_name = "".join(w.capitalize() for w in self.name.strip("_").split("_")) + "Backward0"
+        self.simple_rules = isinstance(self.vjp, tuple) and len(self.vjp) <= 2 and None not in self.vjp
+        # Made when first used: there are hundreds of ops, and importing them all must stay quick.
+        if isinstance(self.vjp, tuple) and len(self.vjp) == 2:
+            self.keep_first = self._later("keep_first", True, False)
+            self.keep_second = self._later("keep_second", False, True)
+            self.keep_both = self._later("keep_both", True, True)
+        elif self.vjp is not None:
+            self.keep_first = self._later("keep_first", True)
+
+    def _later(self, slot: str, *needs: bool) -> Callable[..., Any]:
+        """A stand-in for a packer that makes it at the first call and puts it in its own place."""
+
+        def make(*arrays: Any) -> Any:
+            packer = self.packer(needs)
+            setattr(self, slot, packer)
+            return packer(*arrays)
+
+        return make
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def flops(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The arithmetic operations of one call forward, from anything with a shape; None where nobody can say.
+
+        An input may be None: one whose shape is not known any more.
+        """
+        rule = self.work or FAMILIES.get(self.family, unknown)
+        return rule([None if x is None else x.shape for x in inputs], [y.shape for y in outputs], attrs)
+
+    def packer(self, needs: tuple[bool, ...]) -> Callable[..., Any]:
+        """The function that picks what a node keeps, given which inputs want a gradient."""
+        found = self.packers.get(needs)
+        if found is None:
+            found = self.packers[needs] = _make_packer(*self.keeps(needs))
+        return found
+
+    def keeps(self, needs: tuple[bool, ...]) -> tuple[int, tuple[int, ...]]:
+        """What must be kept of (the output, each input): DROP, SPEC or VALUE, read off the rules' parameters."""
+        if self.vjp is None:
+            return DROP, (DROP,) * len(needs)
+        if isinstance(self.vjp, joint):
+            return _kept_by(self.vjp.rule, 3, len(needs))
+        output, inputs = DROP, [DROP] * len(needs)
+        for rule, wanted in zip(self.vjp, needs, strict=True):
+            if wanted and rule is not None:
+                of_output, of_inputs = _kept_by(rule, 2, len(needs))
+                output = max(output, of_output)
+                inputs = [max(a, b) for a, b in zip(inputs, of_inputs, strict=True)]
+        return output, tuple(inputs)
+
+
+def _mode(name: str) -> int:
+    return DROP if name.startswith("_") else SPEC if name.endswith("_spec") else VALUE
+
+
+@lru_cache(4096)
+def _kept_by(rule: Rule, skip: int, arity: int) -> tuple[int, tuple[int, ...]]:
+    """Read a rule's positional parameters after `m[, needs], g`: the output, then the inputs."""
+    modes: list[int] = []
+    for parameter in list(inspect.signature(rule).parameters.values())[skip:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            modes += [_mode(parameter.name)] * (arity + 1 - len(modes))
+        elif parameter.kind is not parameter.KEYWORD_ONLY and parameter.kind is not parameter.VAR_KEYWORD:
+            modes.append(_mode(parameter.name))
+    if len(modes) != arity + 1:
+        raise TypeError(f"gradient rule of arity {len(modes) - 1} for an op of {arity} inputs: {rule}")
+    return modes[0], tuple(modes[1:])
+
+
+def _make_packer(output: int, inputs: tuple[int, ...]) -> Callable[..., Any]:
+    """A function (y, *input arrays) → what is kept of them.
+
+    It is generated as source because it runs once for every recorded op: a loop here would cost as much as the
+    op itself.
+    """
+    kept = {DROP: "None", SPEC: "spec_of({})", VALUE: "{}"}
+    names = [f"x{i}" for i in range(len(inputs))]
+    values = [kept[output].format("y")] + [kept[mode].format(x) for mode, x in zip(inputs, names, strict=True)]
+    source = f"lambda {', '.join(['y', *names])}: ({', '.join(values)},)"
+    namespace: dict[str, Any] = {"spec_of": _spec_of_any}
+    return eval(compile(source, "<wayfare packer>", "eval"), namespace)  # type: ignore[no-any-return]
+
+
+def _spec_of_any(value: Any) -> Any:
+    return tuple(spec_of(v) for v in value) if isinstance(value, tuple) else spec_of(value)
+
+
+REGISTRY: dict[str, Op] = {}
+_PARTS = ("forward", "infer", "batch", "samples", "reference", "signature")
+
+
+def register(op: Op) -> Op:
+    """Enter a record; an incomplete or doubly named one is refused by name."""
+    if op.name in REGISTRY:
+        raise ValueError(f"op {op.name!r} is registered twice")
+    missing = [part for part in _PARTS if getattr(op, part) is None]
+    if missing:
+        raise ValueError(f"op {op.name!r} lacks {', '.join(missing)}")
+    REGISTRY[op.name] = op
+    return op
+
+
+def gradient_only(name: str, rule: Rule, grad_name: str) -> Op:
+    """The record of what is no op, but ran by itself and is one node of the graph: it has a (joint) gradient rule."""
+
+    def unused(*_args: Any, **_options: Any) -> Any:
+        raise OperationError(f"{name}: there is a gradient for this, and no other rule",
+                             fix="Call the function itself, not its record.")  # fmt: skip
+
+    return Op(
+        name=name, family="custom", forward=unused, infer=unused, vjp=joint(rule), batch=unused, samples=unused,
+        reference=unused, outputs=None, takes_none=True, grad_name=grad_name,
+    )  # fmt: skip
+
+
+class ByName:
+    """Ops by name, as gradient and batch rules call them: `m.sum(x, dim=(0,), keepdim=True)`."""
+
+    def __getattr__(self, name: str) -> Any:
+        op = REGISTRY.get(name)
+        if op is None:
+            raise AttributeError(f"there is no op {name!r}")
+        found = self._bind(op)
+        setattr(self, name, found)
+        return found
+
+    def _bind(self, op: Op) -> Any:
+        raise NotImplementedError
+
+
+class RawOps(ByName):
+    """On raw arrays: an ordinary backward pass, nothing recorded."""
+
+    differentiable = False
+
+    def _bind(self, op: Op) -> Any:
+        if op.sparse is not None:
+            return op.sparse
+        if op.large is None:
+            return op.forward
+        forward, large, large_from = op.forward, op.large, op.large_from
+
+        def by_size(x: Any, *others: Any, **attrs: Any) -> Any:
+            return (forward if x.size < large_from else large)(x, *others, **attrs)
+
+        return by_size
+
+
+raw_ops: Any = RawOps()
+
+
+def explain_failure(op: Op, specs: Sequence[Any], attrs: dict[str, Any], error: BaseException) -> BaseException:
+    """The error to show for a failed forward: the shape rule's own sentence if it has one."""
+    # A loop knows nothing of the op it is part of: the shape rule has the better sentence.
+    if isinstance(error, WayfareError) and not isinstance(error, LoopError):
+        error.failed_on(op.name, specs)
+        return error
+    shown = ", ".join(map(repr, specs))
+    if isinstance(error, MemoryError):
+        return memory_error(op.name, error, shown)
+    try:
+        made = op.infer(*specs, **attrs)
+        for spec in made if isinstance(made, (tuple, list)) else (made,):
+            if math.prod(spec.shape) * spec.dtype.itemsize > sys.maxsize:  # NumPy cannot even count them
+                return no_memory(op.name, spec.shape, spec.dtype.numpy, shown)
+    except WayfareError as sentence:
+        sentence.failed_on(op.name, specs)
+        return sentence
+    except Exception:
+        pass
+    return _fallback_error(op, shown, error)
+
+
+_WAY_OUT = (
+    "Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient is wanted, "
+    "wf.utils.checkpoint.checkpoint where one is."
+)
+
+
+def no_memory(op: str, shape: Sequence[int], dtype: Any, given: str = "") -> OutOfMemoryError:
+    """The error of an array that the machine has no room for; `dtype` is NumPy's, `given` what the op was called on."""
+    numpy_dtype = np.dtype(dtype)
+    known = OF_NUMPY.get(numpy_dtype)
+    what = f"{known.short if known is not None else numpy_dtype}[{','.join(map(str, shape))}]"
+    size = math.prod(shape) * numpy_dtype.itemsize
+    source = f", from {given}" if given else ""
+    return OutOfMemoryError(f"{op}: not enough memory for {what} ({bytes_text(size)}){source}", fix=_WAY_OUT)
+
+
+def memory_error(op: str, error: MemoryError, given: str = "") -> MemoryError:
+    """NumPy's complaint, or Python's, as our own; one that is ours already stays as it is."""
+    if isinstance(error, WayfareError):
+        return error
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if shape is not None and dtype is not None:
+        return no_memory(op, shape, dtype, given)
+    what = f" for the result from {given}" if given else ""
+    return OutOfMemoryError(f"{op}: not enough memory{what}", fix=_WAY_OUT)
+
+
+def _fallback_error(op: Op, shown: str, error: BaseException) -> WayfareError:
+    from_numpy = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return OperationError(f"{op.name}: cannot compute this{' on ' * bool(shown)}{shown}: {from_numpy}")
+

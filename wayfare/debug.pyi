@@ -1,0 +1,1 @@
+from wayfare.see.debug import *

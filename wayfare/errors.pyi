@@ -1,0 +1,1 @@
+from wayfare.core.errors import *

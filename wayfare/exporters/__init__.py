@@ -1,0 +1,1 @@
+"""From Python to files that run without it: `.wf` programs and ONNX models."""

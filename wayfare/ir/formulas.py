@@ -1,0 +1,39 @@
+"""Formulas over ops: what records of no elementwise family are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.op import Op
+from wayfare.core.spec import float16, float32
+
+
+def composition(op: Op) -> Callable[..., Any] | None:
+    """The formula over ops that a record stands for, if it is made of others."""
+    return in_single(op.formula) if op.formula is not None and op.family != "elementwise" else None
+
+
+_HALF = np.dtype("float16")
+
+
+def in_single(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A formula whose steps run in single precision where it is given halves: those are too coarse for its sums."""
+
+    def single(m: Any, *inputs: Any, **attrs: Any) -> Any:
+        for x in inputs:
+            if x.dtype is _HALF:
+                break
+        else:
+            return formula(m, *inputs, **attrs)
+        wide = [m.cast(x, dtype=float32) if x.dtype is _HALF else x for x in inputs]
+        made = formula(m, *wide, **attrs)
+        return tuple(_narrow(m, out) for out in made) if isinstance(made, tuple) else _narrow(m, made)
+
+    return single
+
+
+def _narrow(m: Any, out: Any) -> Any:
+    return m.cast(out, dtype=float16) if out.dtype == np.float32 else out

@@ -1,0 +1,280 @@
+"""A program for given sizes, run on raw arrays.
+
+Shapes and attributes are worked out once for each set of sizes; what is left to do at each call is to run down a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.runtime.repeated import Repeated
+from wayfare.core import buffer_pool
+from wayfare.core.numpy_math import Array
+from wayfare.core.symbolic_sizes import formula_of, settled, value_of
+from wayfare.ir.assemble import ASSEMBLE, cover, numpy_key
+from wayfare.ir.fuse.emit import Given
+from wayfare.ir.fuse.partition import Map
+from wayfare.ir.fuse.program import KernelStep, OpStep, Program
+from wayfare.ir.graph import Step, Value
+
+# Ops whose result is memory of its own: a kernel that is the only one to read it may write over it.
+_FRESH = frozenset({"matmul", "linear_plain", "conv", "conv_bias"})
+
+Slots = list[Any]
+Run = Callable[[Slots], None]
+
+
+class Buffer:
+    """An array that several steps fill in parts."""
+
+    __slots__ = ("dtype", "shape", "slot", "whole")
+
+    def __init__(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], whole: bool) -> None:
+        self.slot, self.shape, self.dtype, self.whole = slot, shape, dtype, whole
+
+    def there(self, values: Slots) -> Any:
+        """The array, made when the first step asks for it."""
+        found = values[self.slot]
+        if found is None:
+            found = buffer_pool.empty(self.shape, self.dtype) if self.whole else np.zeros(self.shape, self.dtype)
+            values[self.slot] = found
+        return found
+
+
+class Bound:
+    """A program for given sizes."""
+
+    __slots__ = ("_constants", "_count", "_outputs", "_runs")
+
+    def __init__(self, program: Program, symbols: Sequence[Any]) -> None:
+        slots = program.slots
+        self._count = len(slots)
+        self._constants = [(slot, _constant(v, symbols)) for slot, v in program.constants]
+        self._outputs = [slots[v] for v in program.outputs]
+        self._runs: list[Run] = []
+        fresh: set[int] = set()
+        buffers = _buffers(program, symbols)
+        for step, frees in zip(program.steps, program.frees, strict=True):
+            if isinstance(step, KernelStep):
+                reused = [slots[v] for v in step.reads if slots[v] in fresh and slots[v] in frees]
+                self._runs.append(_kernel(step, slots, symbols, frees, reused, buffers))
+                continue
+            op = step.step.op
+            assert op is not None
+            if op is ASSEMBLE:
+                self._runs.append(_assembly(step, slots, symbols, frees, buffers))
+            else:
+                self._runs.append(_op(step.step, slots, symbols, frees))
+            if op.name in _FRESH:
+                fresh.update(slots[v] for v in step.writes if program.uses(v) == 1)
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Run on arrays of these sizes."""
+        slots: Slots = [*arrays, *[None] * (self._count - len(arrays))]
+        for slot, constant in self._constants:
+            slots[slot] = constant
+        for run in self._runs:
+            run(slots)
+        return [slots[slot] for slot in self._outputs]
+
+
+def _constant(v: Value, symbols: Sequence[Any]) -> Any:
+    kind, what = v.step.leaf
+    return np.asarray(value_of(formula_of(what), symbols), v.dtype) if kind == "number" else what
+
+
+# -- single ops -----------------------------------------------------------------------------------------------------
+
+
+def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int]) -> Run:
+    assert step.op is not None
+    # By the op's own forward: what is sparse would be unknown to the next step.
+    forward, attrs = step.op.forward, settled(step.attrs, symbols)
+    if step.op.name == "slice":
+        return _slice(slots[step.inputs[0]], slots[step.outputs[0]], attrs, frees)
+    reads, writes = [slots[v] for v in step.inputs], [slots[v] for v in step.outputs]
+    single = writes[0] if len(writes) == 1 and step.op.outputs == 1 else None
+
+    def run(values: Slots) -> None:
+        made = forward(*[values[s] for s in reads], **attrs)
+        if single is not None:
+            values[single] = made if made.__class__ is np.ndarray else np.asarray(made)
+        else:
+            for slot, out in zip(writes, made, strict=True):
+                values[slot] = np.asarray(out)
+        for s in frees:
+            values[s] = None
+
+    return run
+
+
+def _slice(source: int, target: int, attrs: dict[str, Any], frees: list[int]) -> Run:
+    """A slice is one look into an array, and the commonest op between loops."""
+    key = (slice(None),) * attrs["dim"] + (slice(attrs["start"], attrs["stop"], attrs["step"]),)
+
+    def run(values: Slots) -> None:
+        values[target] = values[source][key]
+        for s in frees:
+            values[s] = None
+
+    return run
+
+
+# -- arrays put together from parts -----------------------------------------------------------------------------------
+
+# For a value that is one part of an array: that array, and where in it the value lies.
+Parts = dict[Value, tuple[Buffer, Any]]
+
+
+def _buffers(program: Program, symbols: Sequence[Any]) -> Parts:
+    """The values that kernels write straight to their place in a larger array."""
+    made = {v for step in program.kernels for v in step.writes
+            if settled(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip
+    found: Parts = {}
+    for step in program.steps:
+        if isinstance(step, OpStep) and step.step.op is ASSEMBLE:
+            attrs = settled(step.step.attrs, symbols)
+            apart, whole = cover(attrs["shape"], attrs["indexes"])
+            if apart:
+                out = step.step.outputs[0]
+                buffer = Buffer(program.slots[out], attrs["shape"], out.dtype, whole)
+                for v, index in zip(step.step.inputs, attrs["indexes"], strict=True):
+                    if v in made and program.uses(v) == 1:
+                        found[v] = (buffer, numpy_key(index))
+    return found
+
+
+def _written(step: KernelStep, v: Value, symbols: Sequence[Any]) -> tuple[int, ...]:
+    """The shape in which a kernel stores a value."""
+    group = step.group
+    shape: tuple[int, ...] = settled(group.shape, symbols)
+    if group.folded and not any(a in group.folded for a in group.maps[v]):
+        return tuple(1 if a in group.folded else n for a, n in enumerate(shape))
+    return shape
+
+
+def _assembly(step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts) -> Run:
+    """What is left to do when kernels have written their parts."""
+    attrs = settled(step.step.attrs, symbols)
+    out = step.step.outputs[0]
+    apart, whole = cover(attrs["shape"], attrs["indexes"])
+    buffer = Buffer(slots[out], attrs["shape"], out.dtype, apart and whole)
+    left = [(slots[v], numpy_key(index)) for v, index in zip(step.step.inputs, attrs["indexes"], strict=True)
+            if v not in parts]  # fmt: skip
+
+    def run(values: Slots) -> None:
+        array = buffer.there(values)
+        for slot, key in left:
+            if apart:
+                array[key] = values[slot]
+            else:
+                array[key] += values[slot]
+        for s in frees:
+            values[s] = None
+
+    return run
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _kernel(
+    step: KernelStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], reused: list[int], parts: Parts
+) -> Run:
+    group, kernel, folded = step.group, step.kernel, step.group.folded
+    shape: tuple[int, ...] = settled(group.shape, symbols)
+    sources = [_source(given, slots, symbols, len(shape)) for given in step.emitted.inputs]
+    stretch = _stretched(step, sources, shape, symbols)
+    writes = []
+    for v in step.writes:
+        own = settled(v.shape, symbols)
+        writes.append((slots[v], None if own == _written(step, v, symbols) else own))
+    axes = folded or None
+    again = Repeated(kernel, shape, axes)
+    fresh = [(_written(step, v, symbols), v.dtype) for v in step.writes]
+    places = _places(step, symbols, parts, None if folded else _overwritten(step, reused, slots))
+
+    def run(values: Slots) -> None:
+        arrays = []
+        for slot, target in sources:
+            if slot < 0:
+                arrays.append(target)
+            else:
+                array = values[slot]
+                arrays.append(array if target is None else array.reshape(target))
+        if stretch >= 0:
+            arrays[stretch] = np.broadcast_to(arrays[stretch], shape)
+        if places is not None:
+            outs = again(arrays, [place(arrays, values) for place in places])
+        elif axes is None and arrays[0].flags.fnc:
+            outs = kernel(arrays)  # which keeps the order of transposed arrays
+        else:
+            outs = again(arrays, [buffer_pool.empty(own, dtype) for own, dtype in fresh])
+        for (slot, own), out in zip(writes, outs, strict=True):
+            values[slot] = out if own is None else out.reshape(own)
+        for s in frees:
+            values[s] = None
+
+    return run
+
+
+def _source(given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank: int) -> tuple[int, Any]:
+    """The slot of an operand and the shape in which it lies along the group's axes (None: as it is); or -1 and the
+    number itself."""
+    if given.value is None:
+        number = value_of(formula_of(given.number), symbols)
+        return -1, np.full((1,) * rank, number, given.dtype)
+    target = _along(given.value, given.own, symbols, rank)
+    return slots[given.value], None if target == settled(given.value.shape, symbols) else target
+
+
+def _along(v: Value, own: Map, symbols: Sequence[Any], rank: int) -> tuple[int, ...]:
+    target = [1] * rank
+    for n, a in zip(settled(v.shape, symbols), own, strict=True):
+        if a >= 0:
+            target[a] = n
+    return tuple(target)
+
+
+def _stretched(step: KernelStep, sources: list[tuple[int, Any]], shape: tuple[int, ...], symbols: Sequence[Any]) -> int:
+    """The input that must be stretched to the loop's full shape because none has it; -1 if one has."""
+    shapes = [g.dtype and (1,) * len(shape) if g.value is None else _along(g.value, g.own, symbols, len(shape))
+              for g in step.emitted.inputs]  # fmt: skip
+    if np.broadcast_shapes(*shapes) == shape:
+        return -1
+    return next(i for i, o in enumerate(step.emitted.loop.inputs) if not o.per_row)
+
+
+def _overwritten(step: KernelStep, reused: list[int], slots: dict[Value, int]) -> tuple[int, int] | None:
+    """An input that is of no use afterwards and an output that fits its memory."""
+    rank = len(step.group.shape)
+    for i, given in enumerate(step.emitted.inputs):
+        if given.value is None or slots[given.value] not in reused or given.own != tuple(range(rank)):
+            continue
+        for k, v in enumerate(step.writes):
+            if v.dtype == given.value.dtype:
+                return i, k
+    return None
+
+
+def _places(step: KernelStep, symbols: Sequence[Any], parts: Parts, overwritten: tuple[int, int] | None) -> Any:
+    """For each output a function (inputs, slots) → the array to write to; None where all are new."""
+    if overwritten is None and not any(v in parts for v in step.writes):
+        return None
+    return [_place(step, k, v, symbols, parts, overwritten) for k, v in enumerate(step.writes)]
+
+
+def _place(
+    step: KernelStep, k: int, v: Value, symbols: Sequence[Any], parts: Parts, overwritten: tuple[int, int] | None
+) -> Callable[[list[Any], Slots], Any]:
+    if v in parts:
+        buffer, key = parts[v]
+        return lambda arrays, values: buffer.there(values)[key]
+    if overwritten is not None and overwritten[1] == k:
+        place = overwritten[0]
+        return lambda arrays, values: arrays[place]
+    shape, dtype = _written(step, v, symbols), v.dtype
+    return lambda arrays, values: buffer_pool.empty(shape, dtype)

@@ -1,0 +1,123 @@
+"""Composite forwards: a formula over ops that runs op by op on small arrays, and as kernels on large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.runtime import kernel
+from wayfare.core.locks import lock
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import raw_ops
+from wayfare.core.symbolic_sizes import size_classes, symbol, symbolic_shape
+from wayfare.ir.formulas import in_single
+from wayfare.ir.fuse.bound import Bound
+from wayfare.ir.fuse.program import Program
+from wayfare.ir.graph import Value, leaf, trace_ops
+from wayfare.ir.lower import Lowering
+from wayfare.ir.variants import Variants, signature
+
+# From this many elements in the largest array on, kernels are faster than NumPy op by op: a call costs as much as a
+# few of NumPy's.
+NATIVE_FROM = 256
+# Sets of sizes remembered for one formula.
+_BOUND = 256
+
+_TURN = lock()
+
+
+class Composite:
+    """A formula `formula(m, *arrays, **attrs)` over ops, callable on raw arrays; halves are computed in single."""
+
+    def __init__(self, formula: Callable[..., Any], name: str, native_from: int = NATIVE_FROM) -> None:
+        self.formula = in_single(formula)
+        self.__name__ = name
+        self.native_from = native_from
+        # The formula on arrays, op by op.
+        self.step_by_step = partial(self.formula, raw_ops)
+        self._structures: dict[Any, Variants[tuple[Program, bool]]] = {}
+        self._bound: dict[Any, tuple[Bound, bool]] = {}
+
+    def __repr__(self) -> str:
+        return f"<composite {self.__name__}>"
+
+    @property
+    def traces(self) -> int:
+        """How often the formula was traced so far."""
+        return sum(v.traces for v in self._structures.values())
+
+    def __call__(self, *arrays: Array, **attrs: Any) -> Any:
+        for a in arrays:
+            if a.size >= self.native_from:
+                return self.at_once(*arrays, **attrs)
+        return self.step_by_step(*arrays, **attrs)
+
+    def at_once(self, *arrays: Array, **attrs: Any) -> Any:
+        """The formula as kernels, whatever the size."""
+        if not kernel.available() or any(a.size == 0 for a in arrays):
+            return self.step_by_step(*arrays, **attrs)
+        key = (tuple([(a.shape, a.dtype) for a in arrays]), *attrs.items())
+        found = self._bound.get(key)
+        if found is None:
+            with _TURN:
+                program, symbols, several = self._program(arrays, attrs)
+                found = (Bound(program, symbols), several)
+                if len(self._bound) >= _BOUND:
+                    self._bound.clear()
+                self._bound[key] = found
+        outs = found[0]([a if a.__class__ is np.ndarray else np.asarray(a) for a in arrays])
+        return tuple(outs) if found[1] else outs[0]
+
+    def program(self, *arrays: Array, **attrs: Any) -> Program:
+        """The program for arrays like these."""
+        with _TURN:
+            return self._program(arrays, attrs)[0]
+
+    def _program(self, arrays: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Program, tuple[Any, ...], bool]:
+        structure, sizes = size_classes([a.shape for a in arrays])
+        floats = {k: v for k, v in attrs.items() if v.__class__ is float}
+        fixed = {k: v for k, v in attrs.items() if k not in floats}
+        dtypes = tuple(a.dtype for a in arrays)
+        key = (structure, dtypes, tuple(floats), tuple(fixed.items()))
+        variants = self._structures.get(key)
+        if variants is None:
+
+            def trace(symbols: tuple[Any, ...]) -> tuple[Any, Callable[[], tuple[Program, bool]]]:
+                numbers = {k: symbol(len(sizes) + i, symbols[len(sizes) + i]) for i, k in enumerate(floats)}
+                inputs = [leaf("input", i, symbolic_shape(s, symbols), d)
+                          for i, (s, d) in enumerate(zip(structure, dtypes, strict=True))]  # fmt: skip
+                made = self.formula(trace_ops, *inputs, **fixed, **numbers)
+                several = isinstance(made, tuple)
+                outputs: list[Value] = list(made) if several else [made]
+                return (signature(outputs), several), lambda: (self._built(inputs, outputs), several)
+
+            variants = self._structures[key] = Variants(trace)
+        symbols = (*sizes, *floats.values())
+        program, several = variants.find(symbols)
+        return program, symbols, several
+
+    def _built(self, inputs: list[Value], outputs: list[Value]) -> Program:
+        lowering = Lowering()
+        lowering(inputs)
+        return Program(self.__name__, inputs, lowering(outputs))
+
+
+def composite(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Composite:
+    """A forward for raw arrays from a formula over ops: `formula(m, *arrays, **attrs)`.
+
+    `native_from`: the elements of its largest array from which on it runs as kernels.
+    """
+    return Composite(formula, name, native_from)
+
+
+def as_rule(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Callable[..., Any]:
+    """A formula for use in gradient rules: kernels in an ordinary backward pass, ops where the gradient is recorded."""
+    whole = Composite(formula, name, native_from)
+
+    def rule(m: Any, *arrays: Any, **attrs: Any) -> Any:
+        return formula(m, *arrays, **attrs) if m.differentiable else whole(*arrays, **attrs)
+
+    return rule

@@ -1,0 +1,369 @@
+"""Which steps share a loop.
+
+A group is a set of steps over one iteration space: its axes are the sizes other than 1 of its first value, and at most
+one set of adjacent axes is folded. Every value of a group knows which of its own axes lie along which axis of the group
+(`maps`). Steps join the latest group they fit into; cheap values of another group are computed again, not stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from wayfare.ir.fuse.write import cost_of_op
+from wayfare.ir.graph import Step, Value, in_order
+from wayfare.ir.lower import ALONG, FOLDS, RESHAPES
+
+# What may be computed again, in additions for each element; and of that, what a loop would repeat along an outer axis
+# though it does not change there.
+RECOMPUTE, RECOMPUTE_SMALL = 40, 12
+# Arrays of one kernel: each costs a register for its address. And its work: time to compile grows faster than it.
+_OPERANDS, _COST = 24, 300
+
+# For each axis of a value: the axis of the group, or -1 where the size is 1.
+Map = tuple[int, ...]
+
+
+class Group:
+    """Steps of one loop."""
+
+    def __init__(self, position: int, shape: tuple[int, ...]) -> None:
+        self.position = position
+        self.shape = shape
+        self.folded: tuple[int, ...] = ()
+        self.cost = 0.0
+        self.members: list[Value] = []
+        self.again: list[Value] = []  # values of other groups, computed again here
+        self.maps: dict[Value, Map] = {}
+        self.reads: set[tuple[Value, Map]] = set()
+        self.operands: dict[Value, list[tuple[Value, Map]]] = {}
+
+    def add(self, v: Value, own: Map, inputs: Iterable[tuple[Value, Map]]) -> None:
+        """Enter a value with its map and what it is computed from."""
+        self.maps[v] = own
+        self.reads.discard((v, own))
+        self.reads.update((r, m) for r, m in inputs if not self.has(r, m))
+
+    @property
+    def rows(self) -> frozenset[int]:
+        """The axes that are not folded."""
+        return frozenset(range(len(self.shape))) - frozenset(self.folded)
+
+    def has(self, v: Value, own: Map) -> bool:
+        """Is a value computed here, and along these axes? (The same value may be wanted along others.)"""
+        return self.maps.get(v) == own
+
+    def covers(self, own: Map) -> bool:
+        """Has a value with this map one element for each iteration, or one for each row?"""
+        axes = frozenset(a for a in own if a >= 0)
+        return len(axes) == len(self.shape) or (bool(self.folded) and axes == self.rows)
+
+
+class Partition:
+    """The groups and single steps, in the order in which they run."""
+
+    # Do sizes come as plain numbers, which will be others when the same is done with arrays of other sizes?
+    sizes_are_numbers = False
+
+    def __init__(self, outputs: Sequence[Value]) -> None:
+        self.order: list[Group | Step] = []
+        self.home: dict[Value, int] = {}
+        self.cost: dict[Value, float] = {}
+        self.forced: set[Value] = set()
+        self._views: dict[Value, tuple[Value, tuple[int | None, ...]]] = {}
+        for step in in_order(outputs):
+            self._place(step)
+        for v in outputs:
+            self.forced.add(self.through(v)[0])
+        for group in self.groups:
+            self._recompute(group)
+
+    @property
+    def groups(self) -> list[Group]:
+        """The loops."""
+        return [g for g in self.order if isinstance(g, Group)]
+
+    # -- views that only insert or remove sizes of 1, or stretch them: another way of seeing the same value
+
+    def through(self, v: Value) -> tuple[Value, tuple[int | None, ...]]:
+        """The value behind such views, and for each axis of `v` the axis there (None: it is new)."""
+        return self._views.get(v) or (v, tuple(range(v.ndim)))
+
+    def _see(self, step: Step) -> bool:
+        assert step.op is not None
+        if step.op.name == "expand":
+            (x,), (out,) = step.inputs, step.outputs
+            shift = out.ndim - x.ndim
+            own = [None if i < shift or (x.shape[i - shift] == 1 and n != 1) else i - shift
+                   for i, n in enumerate(out.shape)]  # fmt: skip
+        elif step.op.name in RESHAPES:
+            (x,), (out,) = step.inputs, step.outputs
+            before = [i for i, n in enumerate(x.shape) if n != 1]
+            after = [i for i, n in enumerate(out.shape) if n != 1]
+            if len(before) != len(after) or any(x.shape[i] != out.shape[k] for i, k in zip(before, after, strict=True)):
+                return False
+            place = dict(zip(after, before, strict=True))
+            own = [place.get(i) for i in range(out.ndim)]
+        else:
+            return False
+        root, axes = self.through(x)
+        self._views[out] = (root, tuple(None if i is None else axes[i] for i in own))
+        return True
+
+    # -- placing steps
+
+    def _position(self, v: Value) -> int:
+        return self.home.get(v, -1)
+
+    def _place(self, step: Step) -> None:
+        if step.op is None or self._see(step):
+            return
+        price = self._price(step)
+        if math.isinf(price):
+            self._place_alone(step)
+            return
+        self.cost[step.outputs[0]] = price
+        if not any(self._join(step, group) for group in self._candidates(step)):
+            seen = step.inputs[0] if step.op.name in FOLDS else step.outputs[0]
+            group = Group(len(self.order), tuple(n for n in seen.shape if n != 1))
+            self.order.append(group)
+            if not self._join(step, group):
+                raise AssertionError(f"{step.name} does not fit into a group of its own")
+
+    def _price(self, step: Step) -> float:
+        """What a step costs for each element, in additions; infinity where it cannot be part of a loop."""
+        assert step.op is not None
+        if step.op.name in ALONG and not _real(step):
+            return math.inf
+        if step.op.name in FOLDS and step.attrs["keepdim"]:
+            return 1
+        return cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype)
+
+    def _place_alone(self, step: Step) -> None:
+        """A step that only its own record can run: what it is given must be stored."""
+        for v in step.outputs:
+            self.home[v] = len(self.order)
+        self.order.append(step)
+        self.forced.update(self.through(v)[0] for v in step.inputs)
+
+    def _candidates(self, step: Step) -> Iterable[Group]:
+        """Groups to try: those that have an input, then all others, the latest first."""
+        own = {self._position(self.through(v)[0]) for v in step.inputs}
+        groups = list(reversed(self.groups))
+        yield from (g for g in groups if g.position in own)
+        yield from (g for g in groups if g.position not in own)
+
+    def _join(self, step: Step, group: Group) -> bool:
+        out = step.outputs[0]
+        fold = step.op is not None and step.op.name in FOLDS
+        seen = step.inputs[0].shape if fold else out.shape
+        own = self._fitted(step, seen, group)
+        if own is None:
+            return False
+        folded = group.folded
+        if step.name in ALONG:
+            axes = tuple(sorted(own[d] for d in _dims(step) if own[d] >= 0))
+            if _axes(own) != len(group.shape) or (folded and folded != axes):
+                return False
+            if not folded and axes != tuple(range(axes[0], axes[-1] + 1)):
+                return False
+            folded = axes
+        elif not group.covers(own):
+            return False
+        needed = self._inputs_of(step, own)
+        again: dict[Value, Map] = {}
+        for root, root_map in needed:
+            if not self._reachable(root, root_map, group, again):
+                return False
+        if not self._cheap(again, group):
+            return False
+        if len(group.reads) + len(needed) > _OPERANDS or (group.members and group.cost + self.cost[out] > _COST):
+            return False
+        group.cost += self.cost[out]
+        group.folded = folded
+        self._add_again(group, again)
+        group.add(out, tuple(-1 if fold and d in step.attrs["dim"] else a for d, a in enumerate(own)), needed)
+        group.members.append(out)
+        self.home[out] = group.position
+        return True
+
+    def _reachable(self, root: Value, own: Map, group: Group, again: dict[Value, Map], depth: int = 0) -> bool:
+        """Can a value be had in this group: is it there, stored before it, or cheap to compute again?"""
+        known = group.maps.get(root, again.get(root))
+        if known is not None:
+            return known == own
+        if self._position(root) < group.position:
+            return True
+        if root not in self.cost or root.step.name in ALONG or depth > RECOMPUTE:
+            return False
+        for r, r_map in self._inputs_of(root.step, own):
+            if not self._reachable(r, r_map, group, again, depth + 1):
+                return False
+        again[root] = own
+        return True
+
+    def _fitted(self, step: Step, shape: tuple[int, ...], group: Group) -> Map | None:
+        """The axes of a shape that `step` works on, placed along those of a group; None where they do not fit."""
+        own: list[int | None] = [-1 if n == 1 else None for n in shape]
+        for v in step.inputs:
+            root, axes = self.through(v)
+            known = group.maps.get(root)
+            if known is None:
+                continue
+            shift = len(shape) - v.ndim
+            for i, a in enumerate(axes):
+                at = -1 if a is None else known[a]
+                if at >= 0:
+                    if own[i + shift] not in (None, at):
+                        return None
+                    own[i + shift] = at
+        after = len(group.shape)
+        for i in range(len(shape) - 1, -1, -1):
+            at_i = own[i]
+            if at_i == -1:
+                continue
+            if at_i is None:
+                before = max((a for a in own[:i] if a is not None), default=-1)
+                at_i = next((k for k in range(after - 1, before, -1) if group.shape[k] == shape[i]), None)
+                if at_i is None:
+                    return None
+                own[i] = at_i
+            if at_i >= after or group.shape[at_i] != shape[i]:
+                return None
+            after = at_i
+        return tuple(a for a in own if a is not None)
+
+    def _inputs_of(self, step: Step, own: Map) -> list[tuple[Value, Map]]:
+        """The values (no numbers) behind a step's inputs with their maps, given that of what the step works on."""
+        return [(r, m) for r, m in self._operands_of(step, own) if r.step.name != "number"]
+
+    def _operands_of(self, step: Step, own: Map) -> list[tuple[Value, Map]]:
+        found = []
+        for v in step.inputs:
+            root, axes = self.through(v)
+            shift = len(own) - v.ndim
+            root_map = [-1] * root.ndim
+            for i, a in enumerate(axes):
+                if a is not None and root.shape[a] != 1:
+                    root_map[a] = own[i + shift]
+            found.append((root, tuple(root_map)))
+        return found
+
+    def operands_in(self, group: Group, v: Value) -> list[tuple[Value, Map]]:
+        """What a value of a group is computed from: the values behind its inputs, with their maps."""
+        found = group.operands.get(v)
+        if found is None:
+            own = self._fold_map(group, v) if v.step.name in FOLDS else group.maps[v]
+            found = group.operands[v] = self._operands_of(v.step, own)
+        return found
+
+    def inputs_in(self, group: Group, v: Value) -> list[tuple[Value, Map]]:
+        """The same without the numbers."""
+        return [(r, m) for r, m in self.operands_in(group, v) if r.step.name != "number"]
+
+    def _fold_map(self, group: Group, v: Value) -> Map:
+        """The map of what a fold folds: its own with the folded axes put back."""
+        own = list(group.maps[v])
+        axes = list(group.folded)
+        for d in sorted(v.step.attrs["dim"]):
+            if v.step.inputs[0].shape[d] != 1:
+                own[d] = axes.pop(0)
+        return tuple(own)
+
+    # -- what a group reads, and what it can do without
+
+    def inside(self, group: Group, v: Value) -> list[Value]:
+        """The values of the group that one of them is computed from."""
+        return [r for r, own in self.inputs_in(group, v) if group.has(r, own)]
+
+    def _add_again(self, group: Group, again: dict[Value, Map]) -> None:
+        for v, own in again.items():
+            group.add(v, own, self._inputs_of(v.step, own))
+            group.again.append(v)
+
+    def _recompute(self, group: Group) -> None:
+        """Compute again what other groups would have to store only for this one."""
+        for root, own in sorted(group.reads, key=lambda pair: (pair[0].step.born, pair[1])):
+            if root not in self.cost or root.step.name in ALONG or root in self.forced:
+                continue
+            again: dict[Value, Map] = {}
+            leaves: dict[Value, Map] = {}
+            if not self._chain(root, own, group, again, leaves):
+                continue
+            if not self._cheap(again, group):
+                continue
+            new = [v for v, m in leaves.items() if (v, m) not in group.reads and self._weighs(m, group)]
+            if len(new) <= 2 and len(group.reads) + len(leaves) <= _OPERANDS:
+                self._add_again(group, again)
+
+    def _weighs(self, own: Map, group: Group) -> bool:
+        """Does one more array with this map cost a group time? One that is small does not."""
+        return _axes(own) == len(group.shape)
+
+    def _cheap(self, again: dict[Value, Map], group: Group) -> bool:
+        """Are these values cheap to compute again in a group?"""
+        last = len(group.shape) - 1
+        # What changes along an outer axis only is computed once for many elements.
+        repeated = [v for v, m in again.items() if _axes(m) < len(group.shape) and last in m]
+        if sum(self.cost[v] for v in repeated) > RECOMPUTE_SMALL:
+            return False
+        return sum(self.cost[v] for v in again) <= RECOMPUTE
+
+    def _chain(
+        self, root: Value, own: Map, group: Group, again: dict[Value, Map], leaves: dict[Value, Map], depth: int = 0
+    ) -> bool:
+        """Collect what leads to a value from what is stored anyway."""
+        known = group.maps.get(root, again.get(root))
+        if known is not None:
+            return known == own
+        if root not in self.cost or root.step.name in ALONG or root in self.forced:
+            if self._position(root) < group.position:
+                leaves[root] = own
+                return True
+            # It is stored, but later: an earlier group has computed it for itself, and so must this one.
+            if root not in self.cost or root.step.name in ALONG:
+                return False
+        for r, r_map in self._inputs_of(root.step, own):
+            if depth > RECOMPUTE or not self._chain(r, r_map, group, again, leaves, depth + 1):
+                return False
+        again[root] = own
+        return True
+
+    def stores(self) -> dict[Value, int]:
+        """The values that groups must store, with the position of their group."""
+        wanted = set(self.forced)
+        # The last group first: each reads only what earlier ones store.
+        for group in reversed(self.groups):
+            for v in self.live(group, wanted):
+                wanted.update(
+                    root for root, own in self.inputs_in(group, v) if not group.has(root, own) and root in self.home
+                )
+        return {v: self.home[v] for v in wanted if v in self.home}
+
+    def live(self, group: Group, wanted: set[Value]) -> set[Value]:
+        """The values of a group that lead to one that is stored."""
+        stack = [v for v in group.members if v in wanted]
+        found: set[Value] = set()
+        while stack:
+            v = stack.pop()
+            if v in found:
+                continue
+            found.add(v)
+            stack.extend(self.inside(group, v))
+        return found
+
+
+def _axes(own: Map) -> int:
+    return len([a for a in own if a >= 0])
+
+
+def _dims(step: Step) -> tuple[int, ...]:
+    dim = step.attrs["dim"]
+    return dim if isinstance(dim, tuple) else (dim,)
+
+
+def _real(step: Step) -> Any:
+    x = step.inputs[0]
+    real = [d for d in _dims(step) if x.shape[d] != 1]
+    return real and all(x.shape[k] == 1 for k in range(real[0], real[-1] + 1) if k not in real)

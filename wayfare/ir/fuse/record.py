@@ -1,0 +1,267 @@
+"""A traced function as an ordinary op record: programs forward and backward, a batch rule, a shape rule."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import Op, joint
+from wayfare.core.spec import OF_NUMPY, Spec
+from wayfare.core.symbolic_sizes import formula_of, settled, value_of
+from wayfare.ir.counting import traced_flops
+from wayfare.ir.fuse.bound import Bound
+from wayfare.ir.fuse.program import Program
+from wayfare.ir.gradient import gradients, needed_from, standing_on
+from wayfare.ir.graph import Value, in_order, leaf
+from wayfare.ir.lower import Lowering
+
+# Sets of sizes remembered for one record.
+_BOUND = 256
+
+# The same value without a history: what `detach()` is in a trace.
+STOP = Op(
+    name="detach", family="elementwise", forward=lambda x: x, infer=lambda x: x, vjp=None,
+    batch=lambda m, size, inputs, batched, attrs: inputs[0], samples=lambda rng: (), reference=lambda x: x,
+    formula=lambda m, x: x,
+)  # fmt: skip
+
+
+class FusedRecord:
+    """Programs of one trace, and the op made of them. `symbols_of(shapes, numbers)` gives the sizes of a call."""
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        needs: Sequence[bool],
+        symbols_of: Callable[[Sequence[Any], tuple[float, ...]], tuple[Any, ...]],
+    ) -> None:
+        self.name = name = re.sub(r"\W", "", name) or "fused"
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self._symbols_of = symbols_of
+        lowering = Lowering()
+        lowering(self.inputs)
+        lowered = lowering(self.outputs)
+        self.wanted = [i for i, (v, need) in enumerate(zip(self.inputs, needs, strict=True)) if need]
+        self.given = [leaf("input", len(self.inputs) + i, v.shape, v.dtype) for i, v in enumerate(self.outputs)]
+        self.slopes: list[Value | None] = []
+        self.hidden: list[Value] = []
+        self.needed: list[Value] = []
+        self.backward: Program | None = None
+        # What the backward program is given: ("given" | "input" | "output", number).
+        self._sources: list[tuple[str, int]] = []
+        if self.wanted:
+            self._differentiate(lowering, lowered)
+        self.forward = Program(name, self.inputs, [*lowered, *self.hidden])
+        self._copied = _shared(lowered, self.inputs, self.hidden)
+        self._bound: dict[Any, Bound] = {}
+        self.op = self._record()
+
+    # -- making
+
+    def _differentiate(self, lowering: Lowering, lowered: list[Value]) -> None:
+        self.slopes = gradients(self.outputs, self.given, [self.inputs[i] for i in self.wanted])
+        slopes = lowering([g for g in self.slopes if g is not None])
+        lowering(self.given)
+        self.needed = needed_from(lowered, slopes)
+        known = {*self.inputs, *lowered, *self.given}
+        self.hidden = [v for v in self.needed if v not in known]
+        places = {v: ("given", i) for i, v in enumerate(self.given)}
+        places |= {v: ("output", i) for i, v in enumerate([*lowered, *self.hidden])}
+        places |= {v: ("input", i) for i, v in enumerate(self.inputs)}
+        self._sources = [places[v] for v in self.needed]
+        inputs, outputs = standing_on(slopes, self.needed)
+        self.backward = Program(f"{self.name}_backward", inputs, outputs)
+        self._backward_bound: dict[Any, tuple[Bound, tuple[Any, ...]]] = {}
+
+    def _record(self) -> Op:
+        made = [*self.outputs, *self.hidden]
+        floats = tuple(i for i, v in enumerate(self.outputs) if v.dtype.kind == "f")
+        read = sorted({i for kind, i in self._sources if kind == "output"})
+        return Op(
+            name=self.name, family="fused", forward=self._forward, infer=self._infer,
+            vjp=joint(self._rule(bool(read))) if self.wanted and floats else None, batch=self._batch,
+            samples=lambda rng: (), reference=self._forward, formula=self._by_ops, outputs=len(made),
+            differentiable_outputs=floats,
+            kept_outputs=tuple(read) if len(made) > 1 else None, takes_none=True, work=self._work,
+            grad_name="".join(w.capitalize() for w in self.name.strip("_<>").split("_")) + "Backward0",
+        )  # fmt: skip
+
+    def _rule(self, reads_output: bool) -> Any:
+        """The gradient rule; what its parameters are called says what is kept."""
+
+        def rule(m: Any, needs: Any, g: Any, y: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
+            grads = list(g) if len(self.op_outputs) > 1 else [g]
+            grads = grads[: len(self.outputs)]
+            if not m.differentiable:
+                return self._slopes(needs, grads, y, inputs, numbers)
+            symbols = self._symbols_of([x.shape for x in inputs], numbers)
+            return self._slopes_by_ops(m, needs, grads, inputs, symbols)
+
+        # All that the gradient op by op starts from, which may be more than the backward program needs.
+        kept = {id(step) for step in in_order([g for g in self.slopes if g is not None])}
+        names = [f"x{i}" if id(v.step) in kept else f"x{i}_spec" for i, v in enumerate(self.inputs)]
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        rule.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(n, kind) for n in ("m", "needs", "g", "y" if reads_output else "_y", *names)]
+        )
+        return rule
+
+    @property
+    def op_outputs(self) -> list[Value]:
+        """What the op gives: the function's outputs, and what the gradient needs beside them."""
+        return [*self.outputs, *self.hidden]
+
+    # -- running
+
+    def _forward(self, *arrays: Array, numbers: tuple[float, ...] = ()) -> Any:
+        key = (numbers, *[a.shape for a in arrays])
+        bound = self._bound.get(key)
+        if bound is None:
+            if len(self._bound) >= _BOUND:
+                self._bound.clear()
+            bound = self._bound[key] = Bound(
+                self.forward, self._symbols_of([a.shape for a in arrays], numbers)
+            )
+        made = bound(arrays)
+        for i in self._copied:
+            made[i] = np.array(made[i])
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def _slopes(
+        self, needs: Any, grads: list[Any], y: Any, inputs: Sequence[Any], numbers: tuple[float, ...]
+    ) -> list[Any]:
+        """The backward program on raw arrays."""
+        assert self.backward is not None
+        key = (numbers, *[x.shape for x in inputs])
+        found = self._backward_bound.get(key)
+        if found is None:
+            if len(self._backward_bound) >= _BOUND:
+                self._backward_bound.clear()
+            symbols = self._symbols_of([x.shape for x in inputs], numbers)
+            found = self._backward_bound[key] = (Bound(self.backward, symbols), symbols)
+        bound, symbols = found
+        several = len(self.op_outputs) > 1
+        arrays = []
+        for kind, i in self._sources:
+            if kind == "input":
+                arrays.append(inputs[i])
+            elif kind == "output":
+                arrays.append(y[i] if several else y)
+            else:
+                arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else _plain(grads[i]))
+        made = iter(bound(arrays))
+        return self._spread([None if g is None else next(made) for g in self.slopes], needs)
+
+    def _by_ops(self, m: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
+        """All outputs op by op: what a larger graph takes the function apart into."""
+        symbols = self._symbols_of([x.shape for x in inputs], numbers)
+        known: dict[Value, Any] = dict(zip(self.inputs, inputs, strict=True))
+        made = by_ops(m, [*self.outputs, *self.forward.outputs[len(self.outputs) :]], known, symbols)
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def _spread(self, slopes: list[Any], needs: Any) -> list[Any]:
+        found: list[Any] = [None] * len(self.inputs)
+        for i, g in zip(self.wanted, slopes, strict=True):
+            found[i] = g if needs[i] else None
+        return found
+
+    def _slopes_by_ops(self, m: Any, needs: Any, grads: list[Any], inputs: Sequence[Any], symbols: Any) -> Any:
+        """The gradient op by op on tensors, from the inputs: so it can be differentiated again."""
+        known: dict[Value, Any] = dict(zip(self.inputs, inputs, strict=True))
+        for v, g in zip(self.given, grads, strict=True):
+            known[v] = _zeros(v, symbols) if g is None else g
+        wanted = [g for g in self.slopes if g is not None]
+        made = iter(by_ops(m, wanted, known, symbols))
+        return self._spread([None if g is None else next(made) for g in self.slopes], needs)
+
+    # -- the other rules of a record
+
+    def _infer(self, *specs: Spec, numbers: tuple[float, ...] = ()) -> Any:
+        symbols = self._symbols_of([s.shape for s in specs], numbers)
+        made = tuple(Spec(settled(v.shape, symbols), OF_NUMPY[v.dtype]) for v in self.op_outputs)
+        return made if len(made) > 1 else made[0]
+
+    def _work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The sum over the ops inside."""
+        if None in inputs:
+            return None
+        return traced_flops(self.outputs, self._symbols_of(inputs, attrs.get("numbers", ())))
+
+    def _batch(
+        self, m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+    ) -> Any:
+        """Op by op, by the batch rules of the ops inside."""
+        shapes = [tuple(x.shape)[b:] for x, b in zip(inputs, batched, strict=True)]
+        symbols = self._symbols_of(shapes, attrs.get("numbers", ()))
+        known = dict(zip(self.inputs, inputs, strict=True))
+        flags = dict(zip(self.inputs, batched, strict=True))
+        made = by_ops(m, self.outputs, known, symbols, size, flags)
+        lowered = self.forward.outputs[len(self.outputs) :]
+        if lowered:
+            made += by_ops(m, lowered, known, symbols, size, flags)
+        whole = [x if flags.get(v) else m.expand(x, shape=(size, *x.shape))
+                 for v, x in zip([*self.outputs, *lowered], made, strict=True)]  # fmt: skip
+        return tuple(whole) if len(whole) > 1 else whole[0]
+
+
+def by_ops(
+    m: Any,
+    values: Sequence[Value],
+    known: dict[Value, Any],
+    symbols: Any,
+    size: int = 0,
+    batched: dict[Value, bool] | None = None,
+) -> list[Any]:
+    """Values computed op by op with `m`; with `batched`, for a whole batch, and what becomes batched is noted there."""
+    for step in in_order(values, {id(v.step) for v in known}):
+        if all(v in known for v in step.outputs):
+            continue
+        if step.op is None:
+            what = step.leaf[1]
+            array = np.asarray(value_of(formula_of(what), symbols), step.outputs[0].dtype)
+            # As an operand of the op it becomes what that op is run on.
+            known[step.outputs[0]] = array if step.name == "number" else what
+            continue
+        inputs = tuple(known[v] for v in step.inputs)
+        flags = tuple(bool(batched and batched.get(v)) for v in step.inputs)
+        attrs = settled(step.attrs, symbols)
+        if step.op is STOP:
+            made = inputs[0].detach() if hasattr(inputs[0], "detach") else inputs[0]
+        elif any(flags):
+            made = step.op.batch(m, size, inputs, flags, attrs)
+        else:
+            made = getattr(m, step.op.name)(*inputs, **attrs)
+        several = isinstance(made, (tuple, list))
+        for v, x in zip(step.outputs, made if several else (made,), strict=True):
+            known[v] = x
+            if batched is not None:
+                batched[v] = any(flags)
+    return [known[v] for v in values]
+
+
+def _plain(g: Any) -> Any:
+    return g if g.__class__ is np.ndarray else np.asarray(g)
+
+
+def _zeros(v: Value, symbols: Sequence[Any]) -> Array:
+    return np.broadcast_to(np.zeros((), v.dtype), settled(v.shape, symbols))
+
+
+def _shared(outputs: Sequence[Value], inputs: Sequence[Value], hidden: Sequence[Value]) -> list[int]:
+    """The outputs that show the memory of an input, of a number or of another output: they are copied."""
+    seen = {*inputs, *hidden}
+    found = []
+    for i, v in enumerate(outputs):
+        while v.step.op is not None and v.step.op.view:
+            v = v.step.inputs[0]
+        if v in seen or v.step.op is None:
+            found.append(i)
+        seen.add(v)
+    return found

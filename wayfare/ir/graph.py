@@ -1,0 +1,218 @@
+"""The graph of a traced function: values that are not there yet, and the ops between them.
+
+A `Value` stands for an array: it has a shape (of sizes that remember themselves), a dtype and an array's operators, so
+formulas and gradient rules run on it as they do on arrays: `trace_ops` is their `m`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.op import REGISTRY, ByName, Op
+from wayfare.core.spec import OF_NUMPY, Spec
+
+# Inputs whose dtype does not take part in the promotion of the others.
+MASKS = {"where": (0,), "gate": (1,)}
+_births = itertools.count()
+
+
+class Step:
+    """One op of the graph, or a leaf (`op` is None): what it is given, and what comes out."""
+
+    __slots__ = ("attrs", "born", "inputs", "leaf", "op", "outputs")
+
+    def __init__(self, op: Op | None, inputs: tuple[Value, ...], attrs: dict[str, Any], leaf: Any = None) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        # ("input", number), ("number", Python number) or ("array", array or tensor)
+        self.leaf = leaf
+        self.born = next(_births)
+        self.outputs: tuple[Value, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The op's name, or the kind of leaf."""
+        return self.leaf[0] if self.op is None else self.op.name
+
+
+class Value:
+    """An array to be: output `position` of a step."""
+
+    __slots__ = ("dtype", "position", "shape", "step")
+
+    def __init__(self, step: Step, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.step = step
+        self.position = position
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        count = 1
+        for n in self.shape:
+            count = count * n
+        return count
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype."""
+        return Spec(self.shape, OF_NUMPY[self.dtype])
+
+    def __repr__(self) -> str:
+        return f"<{self.step.name} {self.spec}>"
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> Any:
+        return run("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return run("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return run("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return run("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return run("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return run("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return run("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return run("div", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return run("pow", self, other)
+
+    def __neg__(self) -> Any:
+        return run("neg", self)
+
+    def __abs__(self) -> Any:
+        return run("abs", self)
+
+    def __invert__(self) -> Any:
+        return run("logical_not" if self.dtype.kind == "b" else "bitwise_not", self)
+
+    def __and__(self, other: Any) -> Any:
+        return run("bitwise_and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return run("bitwise_or", self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return run("eq", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return run("ne", self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return run("lt", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return run("le", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return run("gt", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return run("ge", self, other)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a traced value has no truth: it is known when the program runs")
+
+
+def leaf(kind: str, what: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Value:
+    """A value that is given: an input, a number, or an array that was there before."""
+    step = Step(None, (), {}, (kind, what))
+    value = Value(step, 0, tuple(shape), dtype)
+    step.outputs = (value,)
+    return value
+
+
+def run(name: str, *inputs: Any, **attrs: Any) -> Any:
+    """An op by its name."""
+    return record(REGISTRY[name], inputs, attrs)
+
+
+def record(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Enter one op in the graph; numbers and arrays beside values are taken in."""
+    values = _operands(op, inputs)
+    step = Step(op, values, attrs)
+    specs = op.infer(*(v.spec for v in values), **attrs)
+    several = isinstance(specs, (tuple, list))
+    step.outputs = tuple(
+        Value(step, i, s.shape, s.dtype.numpy) for i, s in enumerate(specs if several else (specs,))
+    )
+    return step.outputs if several else step.outputs[0]
+
+
+def _operands(op: Op, inputs: Sequence[Any]) -> tuple[Value, ...]:
+    masks = MASKS.get(op.name, ())
+    dtype = _common([x for i, x in enumerate(inputs) if i not in masks])
+    values: list[Value] = []
+    for i, x in enumerate(inputs):
+        if not isinstance(x, Value):
+            own = dtype if i not in masks else np.dtype(bool)
+            x = leaf("number", x, (), own) if isinstance(x, (int, float)) else leaf("array", x, x.shape, x.dtype)
+        if op.broadcasts and i not in masks and x.dtype != dtype:
+            x = run("cast", x, dtype=OF_NUMPY[dtype])
+        values.append(x)
+    return tuple(values)
+
+
+def _common(inputs: Sequence[Any]) -> np.dtype[Any]:
+    """The dtype NumPy gives to arrays and numbers."""
+    plain = [x.dtype if hasattr(x, "dtype") else _weak(x) for x in inputs]
+    return np.result_type(*plain) if plain else np.dtype("float32")
+
+
+def _weak(number: Any) -> Any:
+    """A plain number of the same kind: NumPy lets it take the dtype of the arrays beside it."""
+    return np.dtype(bool) if isinstance(number, bool) else 0 if isinstance(number, int) else 0.0
+
+
+class TraceOps(ByName):
+    """On values: every op is entered in the graph."""
+
+    # Rules then keep to ops, and do nothing to arrays that are not there.
+    differentiable = True
+
+    def _bind(self, op: Op) -> Any:
+        def call(*inputs: Any, **attrs: Any) -> Any:
+            return record(op, inputs, attrs)
+
+        return call
+
+
+trace_ops: Any = TraceOps()
+
+
+def in_order(roots: Iterable[Value], stop: Container[int] = ()) -> list[Step]:
+    """Every step behind the roots, inputs first; steps whose `id` is in `stop` are not looked behind."""
+    found: dict[int, Step] = {}
+    stack = [r.step for r in roots]
+    while stack:
+        step = stack.pop()
+        if id(step) in found:
+            continue
+        found[id(step)] = step
+        if id(step) not in stop:
+            stack.extend(v.step for v in step.inputs)
+    return sorted(found.values(), key=lambda s: s.born)

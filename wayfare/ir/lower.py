@@ -1,0 +1,153 @@
+"""From records to what kernels are made of: compositions are taken apart, folds brought to one form, repeats found.
+
+What comes out consists of elementwise steps, folds over adjacent dimensions that keep them as size 1, views, and steps
+that only their own record can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from wayfare.codegen.routines.reductions import runs
+from wayfare.core.op import REGISTRY, Op
+from wayfare.core.spec import OF_NUMPY, DType
+from wayfare.core.symbolic_sizes import shown
+from wayfare.ir.assemble import ASSEMBLE, placed
+from wayfare.ir.formulas import composition
+from wayfare.ir.graph import Step, Value, in_order, leaf, record, trace_ops
+
+FOLDS = {
+    "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "max_of_all": "max", "min_of_all": "min",
+    "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin",
+}  # fmt: skip
+# Steps that say along which dimension the rows of their loop run.
+ALONG = frozenset({*FOLDS, "at_index"})
+RESHAPES = frozenset({"reshape", "unsafe_view", "squeeze", "squeeze_dim", "squeeze_dims", "unsqueeze"})
+_PLAIN = (int, float, str, bool, type(None), DType)
+
+
+class Lowering:
+    """Takes graphs apart; what two of them share is found to be the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Value] = {}
+        self._same: dict[Any, tuple[Value, ...]] = {}
+        self._done: dict[int, Step] = {}
+        # The values that are known by their identity must stay alive.
+        self._alive: list[Any] = []
+
+    def __call__(self, values: Iterable[Value]) -> list[Value]:
+        """The same values in simpler steps."""
+        values = list(values)
+        self._alive.append(values)
+        for step in in_order(values, self._done):
+            if id(step) in self._done or all(id(v) in self._known for v in step.outputs):
+                continue
+            made = self._lowered(step)
+            for old, new in zip(step.outputs, made, strict=True):
+                self._known.setdefault(id(old), new)
+        return [self._known[id(v)] for v in values]
+
+    def replace(self, values: Sequence[Value], others: Sequence[Value]) -> None:
+        """Take other values (leaves) in the place of these."""
+        self._alive.append((values, others))
+        for old, new in zip(values, others, strict=True):
+            self._known[id(old)] = self._enter((new,))[0]
+
+    def _enter(self, outputs: Iterable[Value]) -> tuple[Value, ...]:
+        """Steps that stay as they are."""
+        outputs = tuple(outputs)
+        for v in outputs:
+            self._done[id(v.step)] = v.step
+            self._known[id(v)] = v
+        return outputs
+
+    def _lowered(self, step: Step) -> tuple[Value, ...]:
+        if step.op is None:
+            return self._leaf(step)
+        op, inputs = step.op, tuple(self._known[id(v)] for v in step.inputs)
+        if op.name in FOLDS:
+            return (self._fold(op, inputs[0], step.attrs),)
+        if _changes_nothing(op, inputs, step):
+            return inputs[:1]
+        assembled = _assembled(op, inputs)
+        if assembled is not None:
+            return self._once(ASSEMBLE, *assembled)
+        formula = composition(op)
+        if formula is not None:
+            made = formula(trace_ops, *inputs, **step.attrs)
+            return tuple(self(made if isinstance(made, (tuple, list)) else (made,)))
+        return self._once(op, inputs, step.attrs)
+
+    def _leaf(self, step: Step) -> tuple[Value, ...]:
+        kind, what = step.leaf
+        if kind != "number":
+            return self._enter(step.outputs)
+        key = ("number", repr(shown(what)), step.outputs[0].dtype.char)
+        if key not in self._same:
+            self._same[key] = self._enter(step.outputs)
+        return self._same[key]
+
+    def _once(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
+        """The outputs of this op on these inputs: made once, then found again."""
+        key = (op, tuple(map(id, inputs)), repr(shown(attrs))) if is_plain(attrs) else None
+        found = self._same.get(key) if key is not None else None
+        if found is None:
+            made = record(op, inputs, attrs)
+            self._alive.append(made)
+            found = self._enter(made if isinstance(made, tuple) else (made,))
+            if key is not None:
+                self._same[key] = found
+        return found
+
+    def _one(self, name: str, x: Value, **attrs: Any) -> Value:
+        return self._once(REGISTRY[name], (x,), attrs)[0]
+
+    def _fold(self, op: Op, x: Value, attrs: dict[str, Any]) -> Value:
+        """A fold over adjacent dimensions that keeps them; others become several folds and a view."""
+        dim = attrs["dim"]
+        real = tuple(d for d in dim if x.shape[d] != 1)
+        wanted = op.infer(x.spec, **attrs)
+        if op.name in ("argmax", "argmin") and not real:
+            return self._once(op, (x,), attrs)[0]
+        if not real:
+            if op.name in ("any", "all"):
+                zero = self._leaf(leaf("number", 0, (), x.dtype).step)[0]
+                x = self._once(REGISTRY["ne"], (x, zero), {})[0]
+        else:
+            for run in reversed(runs(real, x.shape)):
+                x = self._one(op.name, x, dim=run, keepdim=True)
+        if OF_NUMPY[x.dtype] is not wanted.dtype:
+            x = self._one("cast", x, dtype=wanted.dtype)
+        return x if x.shape == wanted.shape else self._one("reshape", x, shape=wanted.shape)
+
+
+def _assembled(op: Op, inputs: tuple[Value, ...]) -> tuple[tuple[Value, ...], dict[str, Any]] | None:
+    """A sum of parts put into zeros is one array put together from all of them."""
+    if op.name != "add" or inputs[0].shape != inputs[1].shape:
+        return None
+    first, second = (placed(v.step.op, v.step.attrs) for v in inputs)
+    if first is None or second is None:
+        return None
+    shape = inputs[0].step.attrs["shape"]
+    return (*inputs[0].step.inputs, *inputs[1].step.inputs), {"shape": shape, "indexes": (*first, *second)}
+
+
+def is_plain(structure: Any, more: tuple[type, ...] = ()) -> bool:
+    """Does the text of a structure say all there is to it? `more` are kinds of values for which it does, too."""
+    if isinstance(structure, dict):
+        return all(is_plain(v, more) for v in structure.values())
+    if isinstance(structure, (tuple, list)):
+        return all(is_plain(v, more) for v in structure)
+    return isinstance(structure, _PLAIN + more)
+
+
+def _changes_nothing(op: Op, inputs: tuple[Value, ...], step: Step) -> bool:
+    if op.name == "detach":
+        return True
+    if op.name == "cast":
+        return OF_NUMPY[inputs[0].dtype] is step.attrs["dtype"]
+    if op.name in RESHAPES or op.name == "expand":
+        return inputs[0].shape == step.outputs[0].shape
+    return False

@@ -1,0 +1,1 @@
+"""Passes: a graph in, a simpler graph out that computes the same."""

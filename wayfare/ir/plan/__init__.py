@@ -1,0 +1,1 @@
+"""Plans: a graph for given sizes as native commands over one arena."""

@@ -1,0 +1,87 @@
+"""Attention in the steps a plan is made of: products with loops between them, so that all of it lies in the arena.
+
+Dropout has a key of its own at each run and half precision another one inside: there, the record itself runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.op import Op
+from wayfare.ir.graph import Value, trace_ops
+
+_NAMES = frozenset({"attention", "self_attention"})
+
+
+def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> bool:
+    """Is this attention without dropout, of numbers that BLAS multiplies? (`inputs`: anything with dtypes.)"""
+    return op.name in _NAMES and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
+
+
+def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, Value, Value]:
+    """The outputs of the record: the result, and the weights before and after dropout."""
+    *given, mask = inputs
+    q, k, v = given if op.name == "attention" else _parts(given[0])
+    share = _weights(q, k, mask, attrs["scale"], attrs["causal"])
+    out = trace_ops.matmul(share, v)
+    return (out if op.name == "attention" else _other_order(out)), share, share
+
+
+def slopes(
+    op: Op, needs: Sequence[bool], grads: Sequence[Value], kept: Sequence[Any], attrs: dict[str, Any]
+) -> list[Value | None]:
+    """The gradients by the inputs; `kept` as the rule of the record takes it."""
+    m = trace_ops
+    (_, share, _), *given, mask = kept
+    apart = op.name == "attention"
+    q, k, v = given if apart else _parts(given[0])
+    g = grads[0] if apart else _other_order(grads[0])
+    of_share = m.matmul(g, _turned(v))
+    of_scores = (of_share - m.sum(of_share * share, dim=(share.ndim - 1,), keepdim=True)) * share
+    scaled = of_scores * attrs["scale"]
+    made = [m.matmul(scaled, k), m.matmul(_turned(scaled), q), m.matmul(_turned(share), g)]
+    of_mask = m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[-1] else None
+    if apart:
+        return [*made, of_mask]
+    return [m.stack(*map(_other_order, made), dim=given[0].ndim - 3), of_mask]
+
+
+def _weights(q: Value, k: Value, mask: Value, scale: float, causal: bool) -> Value:
+    """softmax(q @ k.T * scale + mask); a query that sees no key has weights of zero."""
+    m = trace_ops
+    scores = m.matmul(q, _turned(k)) * scale
+    last, lowest = scores.ndim - 1, -math.inf
+    masked = mask.ndim > 0 or mask.dtype.kind == "b"
+    if mask.dtype.kind == "b":
+        scores = m.where(mask, scores, m.zeros_like(scores) + lowest)
+    elif masked:
+        scores = scores + m.cast(mask, dtype=q.spec.dtype)
+    if causal:
+        seen = np.tri(*scores.shape[-2:], dtype=np.bool_)
+        scores = m.where(seen, scores, m.zeros_like(scores) + lowest)
+    if not masked:
+        return m.softmax(scores, dim=last)  # type: ignore[no-any-return]
+    top = m.amax(scores, dim=(last,), keepdim=True)
+    raised = m.exp(scores - m.where(top == lowest, m.zeros_like(top), top))
+    total = m.sum(raised, dim=(last,), keepdim=True)
+    return raised / m.where(total == 0, m.zeros_like(total) + 1, total)  # type: ignore[no-any-return]
+
+
+def _parts(x: Value) -> list[Value]:
+    """Queries, keys and values […, heads, positions, features] of […, positions, 3, heads, features]."""
+    return [_other_order(trace_ops.select(x, dim=x.ndim - 3, index=i)) for i in range(3)]
+
+
+def _other_order(x: Value) -> Value:
+    """Positions and heads exchanged."""
+    n = x.ndim
+    return trace_ops.permute(x, dims=(*range(n - 3), n - 2, n - 3, n - 1))  # type: ignore[no-any-return]
+
+
+def _turned(x: Value) -> Value:
+    n = x.ndim
+    return trace_ops.permute(x, dims=(*range(n - 2), n - 1, n - 2))  # type: ignore[no-any-return]

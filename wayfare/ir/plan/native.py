@@ -1,0 +1,135 @@
+"""Ops that run inside a command list though no loop of ours can say them: convolutions, pooling, recurrences.
+
+Each has a `Form` by the name of its op. Without one an op of a plan is a step in Python, between two native calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.routines.conv import convolution_commands
+from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, largest_commands, window_table
+from wayfare.codegen.routines.windows import Slide
+from wayfare.codegen.runtime import kernel
+from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.commands import Commands
+from wayfare.core.op import Op
+from wayfare.ir.graph import Step
+from wayfare.ir.plan.actions import Action, CopyAction, Objects, PythonAction, Run, array_of
+from wayfare.ir.plan.buffers import Seat, fresh, is_row_after_row
+from wayfare.ir.plan.lower import has_slots
+
+Attrs = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an op is written as commands.
+
+    `commands(attrs, reads, writes, threads, scratch)` writes them; places lie row after row, and that of an output
+    nobody reads is None. It raises Unsuited where there is no such form.
+    """
+
+    commands: Callable[[Attrs, Sequence[Place], Sequence[Place | None], int, Scratch], list[Command]]
+
+
+FORMS: dict[str, Form] = {}
+
+
+class NativeAction(PythonAction):
+    """An op with a form of its own."""
+
+    def __init__(
+        self, form: Form, op: Op, attrs: Attrs, reads: Sequence[Seat], outputs: Sequence[Seat | None]
+    ) -> None:
+        super().__init__(op, attrs, reads, [seat for seat in outputs if seat is not None])
+        self._form, self._outputs = form, list(outputs)
+
+    def enter(self, commands: Commands) -> bool:
+        """As its form says."""
+        reads = [seat.place() for seat in self.reads]
+        writes = [None if seat is None else seat.place() for seat in self._outputs]
+        form, attrs = self._form, self.attrs
+        return commands.routine(lambda threads, scratch: form.commands(attrs, reads, writes, threads, scratch))
+
+    def python(self) -> Run:
+        """By the record's forward, and copied to where it belongs."""
+        forward, attrs, inputs = self.op.forward, self.attrs, [array_of(seat) for seat in self.reads]
+        targets = [None if seat is None else array_of(seat) for seat in self._outputs]
+
+        def run(objects: Objects, _given: Sequence[Any]) -> None:
+            made = forward(*[find(objects) for find in inputs], **attrs)
+            for target, array in zip(targets, made if made.__class__ is tuple else (made,), strict=True):
+                if target is not None:
+                    np.copyto(target(objects), array)
+
+        return run
+
+
+def native_actions(step: Step, reads: Sequence[Seat], writes: Sequence[Seat], used: Sequence[bool]) -> list[Action]:
+    """The actions of a step that has a form which suits it; none if it has not."""
+    op = step.op
+    form = FORMS.get(op.name) if op is not None and kernel.available() and not has_slots(step.attrs) else None
+    if form is None or op is None or any(0 in seat.shape for seat in (*reads, *writes)):
+        return []
+    try:
+        # Only to see whether it can: where everything lies is not known yet.
+        whole = [Place(0, 0, s.shape, fresh(s.shape, s.dtype).strides, s.dtype) for s in (*reads, *writes)]
+        given = [place if wanted else None for place, wanted in zip(whole[len(reads) :], used, strict=True)]
+        form.commands(step.attrs, whole[: len(reads)], given, 1, Scratch())
+    except Unsuited:
+        return []
+    before: list[Action] = []
+    after: list[Action] = []
+    inputs: list[Seat] = []
+    for seat in reads:
+        inputs.append(seat if is_row_after_row(seat) else fresh(seat.shape, seat.dtype))
+        if inputs[-1] is not seat:
+            before.append(CopyAction(seat, inputs[-1]))
+    outputs: list[Seat | None] = []
+    for seat, wanted in zip(writes, used, strict=True):
+        own = seat if is_row_after_row(seat) else fresh(seat.shape, seat.dtype)
+        outputs.append(own if wanted else None)
+        if wanted and own is not seat:
+            after.append(CopyAction(own, seat))
+    return [*before, NativeAction(form, op, step.attrs, inputs, outputs), *after]
+
+
+# -- windows over images ----------------------------------------------------------------------------------------------
+
+
+def _convolution(
+    attrs: Attrs, reads: Sequence[Place], writes: Sequence[Place | None], threads: int, scratch: Scratch
+) -> list[Command]:
+    x, weight, *bias = reads
+    (out,) = writes
+    groups = attrs["groups"]
+    # With one channel for each group there is another way, by itself.
+    fits = len({p.dtype for p in (*reads, out) if p is not None}) == 1
+    if out is None or not fits or groups == x.shape[1] == weight.shape[0] or x.shape[1] != weight.shape[1] * groups:
+        raise Unsuited
+    slide = Slide(weight.shape[2:], attrs["stride"], attrs["padding"], attrs["dilation"], out.shape[2:])
+    return convolution_commands(x, weight, bias[0] if bias else None, out, slide, groups, threads, scratch)
+
+
+def _largest(
+    attrs: Attrs, reads: Sequence[Place], writes: Sequence[Place | None], threads: int, scratch: Scratch
+) -> list[Command]:
+    (x,) = reads
+    values, places = writes
+    slide = Slide(attrs["kernel"], attrs["stride"], attrs["padding"], attrs["dilation"], attrs["counts"])
+    if math.prod(slide.kernel) * math.prod(slide.counts) > LONGEST_TABLE:
+        raise Unsuited
+    shape = (*x.shape[:2], *slide.counts)
+    values = scratch.place(shape, x.dtype) if values is None else values
+    places = scratch.place(shape, np.dtype(np.int64)) if places is None else places
+    return largest_commands(x, values, places, window_table(x.shape[2:], slide), threads)
+
+
+FORMS["conv"] = FORMS["conv_bias"] = Form(_convolution)
+FORMS["max_pool"] = Form(_largest)

@@ -1,0 +1,209 @@
+"""The gradient of one recorded op as an op of its own: a "vjp" step that runs raw, or is taken apart into ops.
+
+    op = vjp_op(original, needs, arrived, given, outputs, inputs)
+    step = Step(op, tuple(vjp_inputs(original, needs, grads, made, taken)), attrs)      # attrs: the original's own
+
+`needs` says for which inputs the rule is asked, `arrived` which outputs have a gradient, `given` the positions of the
+inputs for which the rule gives one (the outputs of the vjp op, in that order); `outputs` and `inputs` are the Specs of
+the original's. `vjp_inputs` picks what the step is given: the gradients there are (None where there is none), then
+what the rule reads of the outputs and inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.routines.reductions import sum_to
+from wayfare.codegen.routines.rows import Rows
+from wayfare.core.errors import WayfareError
+from wayfare.core.op import DROP, SPEC, VALUE, Op, joint, raw_ops
+from wayfare.core.spec import Spec, float16, float32
+from wayfare.ir.counting import traced_flops
+from wayfare.ir.graph import Value, leaf, trace_ops
+
+_HALF = np.dtype("float16")
+
+
+@lru_cache(maxsize=8192)
+def vjp_op(
+    op: Op, needs: tuple[bool, ...], arrived: tuple[bool, ...], given: tuple[int, ...], outputs: tuple[Spec, ...],
+    inputs: tuple[Spec, ...],
+) -> Op:  # fmt: skip
+    """The op that computes the gradients `given` of an op from those `arrived` and what its rules read."""
+    rule = Rule(op, needs, arrived, given, outputs, inputs)
+    return Op(
+        name=f"{op.name}_vjp", family="vjp", forward=rule.forward, infer=rule.infer, vjp=None, batch=_no_batch,
+        samples=lambda rng: (), reference=rule.forward, formula=rule.by_ops, outputs=len(given),
+        work=rule.work,
+    )  # fmt: skip
+
+
+def vjp_inputs(
+    op: Op, needs: tuple[bool, ...], grads: Sequence[Any], outputs: Sequence[Any], inputs: Sequence[Any]
+) -> list[Any]:
+    """What a vjp step is given: the gradients that are there, then the outputs and inputs whose values are read."""
+    of_output, of_inputs = op.keeps(needs)
+    picked = [g for g in grads if g is not None]
+    if of_output == VALUE:
+        picked += [outputs[i] for i in _read_outputs(op, len(outputs))]
+    return picked + [x for x, kept in zip(inputs, of_inputs, strict=True) if kept == VALUE]
+
+
+def gradient_flops(
+    op: Op, needs: tuple[bool, ...], inputs: tuple[Spec, ...], outputs: tuple[Spec, ...], attrs: dict[str, Any]
+) -> int | None:
+    """The operations of the gradient rules of an op, asked for the inputs `needs`; None where nobody can say.
+
+    The rules are counted op by op, so what a faster form of them saves is counted all the same.
+    """
+    if op.vjp is None or not any(needs):
+        return 0
+    arrived = tuple(op.differentiable_outputs is None or i in op.differentiable_outputs for i in range(len(outputs)))
+    given = tuple(i for i, need in enumerate(needs) if need)
+    return vjp_op(op, needs, arrived, given, outputs, inputs).flops((), (), attrs)
+
+
+def original(op: Op) -> Op:
+    """The op whose gradient a vjp op computes."""
+    return rule_of(op).op
+
+
+def rule_of(op: Op) -> Rule:
+    """What a vjp op was made of."""
+    return op.forward.__self__  # type: ignore[attr-defined,no-any-return]
+
+
+def slopes_by(op: Op, rule: Callable[..., Any], m: Any, values: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """What a vjp op computes, by another rule: rule(original, needs, grads, kept, attrs) gives a gradient per input."""
+    own = rule_of(op)
+    return own.by_rule(m, values, lambda g, kept: rule(own.op, own.needs, g, kept, attrs))
+
+
+def _read_outputs(op: Op, count: int) -> Sequence[int]:
+    return range(count) if op.outputs == 1 or op.kept_outputs is None else op.kept_outputs
+
+
+def _no_batch(m: Any, size: int, inputs: Any, batched: Any, attrs: Any) -> Any:
+    raise NotImplementedError("a recorded gradient is not batched")
+
+
+class Rule:
+    """A gradient rule with what it needs beside values: Specs, and which gradients there are."""
+
+    def __init__(
+        self, op: Op, needs: tuple[bool, ...], arrived: tuple[bool, ...], given: tuple[int, ...],
+        outputs: tuple[Spec, ...], inputs: tuple[Spec, ...],
+    ) -> None:  # fmt: skip
+        self.op, self.needs, self.arrived, self.given = op, needs, arrived, given
+        self.outputs, self.inputs = outputs, inputs
+        self.several = op.outputs != 1
+        self.of_output, self.of_inputs = op.keeps(needs)
+        self.read = _read_outputs(op, len(outputs))
+        self._counted: dict[Any, int | None] = {}
+
+    def infer(self, *_specs: Spec, **_attrs: Any) -> Any:
+        """A gradient is like its input."""
+        made = tuple(self.inputs[i] for i in self.given)
+        return made if len(made) > 1 else made[0]
+
+    def _sorted(self, values: Sequence[Any], zeros: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The gradient(s) and what is kept, as the rules take them, from the inputs of a vjp step."""
+        rest = iter(values)
+        grads = [next(rest) if there else None for there in self.arrived]
+        if not self.op.takes_none:
+            grads = [zeros(spec) if g is None else g for g, spec in zip(grads, self.outputs, strict=True)]
+        kept: list[Any] = [None]
+        if self.of_output == VALUE:
+            found = {i: next(rest) for i in self.read}
+            kept = [tuple(found.get(i) for i in range(len(self.outputs))) if self.several else found[0]]
+        elif self.of_output == SPEC:
+            kept = [self.outputs if self.several else self.outputs[0]]
+        for how, spec in zip(self.of_inputs, self.inputs, strict=True):
+            kept.append(None if how == DROP else spec if how == SPEC else next(rest))
+        return (tuple(grads) if self.several else grads[0]), tuple(kept)
+
+    def _run(self, m: Any, g: Any, kept: tuple[Any, ...], attrs: dict[str, Any]) -> Sequence[Any]:
+        vjp = self.op.vjp
+        assert vjp is not None
+        if isinstance(vjp, joint):
+            return list(vjp.rule(m, self.needs, g, *kept, **attrs))
+        return [rule(m, g, *kept, **attrs) if wanted and rule is not None else None
+                for wanted, rule in zip(self.needs, vjp, strict=True)]  # fmt: skip
+
+    def forward(self, *arrays: Any, **attrs: Any) -> Any:
+        """On raw arrays: the fast rule, as in an ordinary backward pass."""
+        g, kept = self._sorted(arrays, lambda spec: np.broadcast_to(np.zeros((), spec.dtype.numpy), spec.shape))
+        op = self.op
+        found = None
+        if not self.several and op.large_slopes is not None and g.size >= op.slopes_from:
+            found = op.large_slopes(g, kept, self.needs, attrs)
+        if found is None:
+            found = self._run(raw_ops, g, kept, attrs)
+        made = []
+        for i in self.given:
+            gradient = found[i]
+            if gradient.__class__ is Rows:
+                gradient = gradient.dense()
+            elif op.broadcasts and gradient.shape != self.inputs[i].shape:
+                gradient = sum_to(gradient, self.inputs[i].shape)
+            made.append(gradient)
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
+        """The arithmetic of the rules by ops, traced once for each set of attributes; shapes are the rule's own."""
+        key = tuple(attrs.items())
+        try:
+            if key not in self._counted:
+                self._counted[key] = self._count(attrs)
+            return self._counted[key]
+        except TypeError:  # An attribute that has no hash.
+            return self._count(attrs)
+
+    def _leaves(self) -> list[Any]:
+        """Values that are not there, in the place of the inputs of a vjp step."""
+        grads, made, taken = ([leaf("input", 0, spec.shape, spec.dtype.numpy) for spec in specs]
+                              for specs in (self.outputs, self.outputs, self.inputs))  # fmt: skip
+        arrived = [g if there else None for g, there in zip(grads, self.arrived, strict=True)]
+        return vjp_inputs(self.op, self.needs, arrived, made, taken)
+
+    def traced(self, attrs: dict[str, Any]) -> Sequence[Any]:
+        """What the rule gives for each input, as traced values; None where it gives nothing."""
+        g, kept = self._sorted(self._leaves(), lambda spec: leaf("input", 0, spec.shape, spec.dtype.numpy))
+        return self._run(trace_ops, g, kept, attrs)
+
+    def _count(self, attrs: dict[str, Any]) -> int | None:
+        try:
+            slopes = self.by_ops(trace_ops, *self._leaves(), **attrs)
+        except (WayfareError, NotImplementedError, TypeError, AttributeError, IndexError, ValueError):
+            return None  # A rule that looks at the numbers, which are not there.
+        return traced_flops(v for v in (slopes if isinstance(slopes, tuple) else (slopes,)) if isinstance(v, Value))
+
+    def by_ops(self, m: Any, *values: Any, **attrs: Any) -> Any:
+        """By ops, as where the gradient is recorded; halves are computed in single precision."""
+        return self.by_rule(m, values, lambda g, kept: self._run(m, g, kept, attrs))
+
+    def by_rule(self, m: Any, values: Sequence[Any], rule: Callable[[Any, tuple[Any, ...]], Sequence[Any]]) -> Any:
+        """By ops, given the rule for gradients and what is kept."""
+        wide = [m.cast(v, dtype=float32) if v.dtype == _HALF else v for v in values]
+
+        def zeros(spec: Spec) -> Any:
+            dtype = float32 if spec.dtype is float16 else spec.dtype
+            return m.expand(m.cast(np.zeros((), dtype.numpy), dtype=dtype), shape=spec.shape)
+
+        g, kept = self._sorted(wide, zeros)
+        found = rule(g, kept)
+        made = []
+        for i in self.given:
+            gradient, spec = found[i], self.inputs[i]
+            if gradient is None:
+                raise NotImplementedError(f"{self.op.name}: its rule by ops gives no gradient of input {i}")
+            if self.op.broadcasts and gradient.shape != spec.shape:
+                gradient = m.sum_to(gradient, shape=spec.shape)
+            if gradient.dtype != spec.dtype.numpy:
+                gradient = m.cast(gradient, dtype=spec.dtype)
+            made.append(gradient)
+        return tuple(made) if len(made) > 1 else made[0]

@@ -1,0 +1,1 @@
+from wayfare.exporters.onnx import *

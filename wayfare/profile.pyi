@@ -1,0 +1,1 @@
+from wayfare.see.profile import *

@@ -1,0 +1,83 @@
+"""Which arrays are alive, what they weigh, and which value each of them is. They are held weakly."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.buffer_pool import owns_memory
+
+_ndarray = np.ndarray
+
+
+class Alive(weakref.ref):  # type: ignore[type-arg]
+    """An array that still lives: which value it is (-1: none), and what it weighs."""
+
+    __slots__ = ("bytes", "key", "node")
+
+    bytes: int
+    key: int
+    node: int
+
+
+class Memory:
+    """The arrays that were seen and are alive."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        # By the id of the array, which is its own as long as it is in here.
+        self._alive: dict[int, Alive] = {}
+        # Those that are gone put themselves here, and are buried when somebody looks: Python code that ran at the death
+        # of an array would lose an exception (Ctrl-C).
+        self._dead: deque[Alive] = deque()
+        self._counts = True
+
+    @property
+    def bytes(self) -> int:
+        """What the arrays that live weigh."""
+        self._bury()
+        return self._bytes
+
+    @property
+    def alive(self) -> dict[int, Alive]:
+        """The arrays that live, by their ids."""
+        self._bury()
+        return self._alive
+
+    def note(self, array: Any, node: int) -> None:
+        """Count an array until it is let go of; `node` is the value it is, -1 for none."""
+        if not self._counts:
+            return
+        key = id(array)
+        alive = self.alive
+        known = alive.get(key)
+        if known is not None:
+            if known.node < 0:
+                known.node = node
+            return
+        alive[key] = known = Alive(array, self._dead.append)
+        known.key = key
+        known.node = node
+        if owns_memory(array):
+            known.bytes = size = array.nbytes
+            self._bytes += size
+            return
+        known.bytes = 0
+        if array.base.__class__ is _ndarray:
+            # A view weighs nothing, but what it looks into does.
+            self.note(array.base, -1)
+
+    def _bury(self) -> None:
+        while self._dead:
+            known = self._dead.popleft()
+            self._bytes -= known.bytes
+            self._alive.pop(known.key, None)
+
+    def let_go(self) -> None:
+        """Count no longer."""
+        self._counts = False
+        self._alive = {}
+        self._dead.clear()

@@ -1,0 +1,67 @@
+"""A profile as a trace for Perfetto and chrome://tracing: JSON in the trace event format, times in microseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from wayfare.core.version import __version__
+from wayfare.see.profile.costs import Place
+from wayfare.see.profile.stopwatch import Event, ModuleCalls, Stopwatch
+
+_PID, _TID = 1, 1
+
+
+def text(watch: Stopwatch) -> Iterator[str]:
+    """The file, piece by piece."""
+    several = len({calls.root for calls in watch.modules.values()}) > 1
+    about = {"program": f"wayfare {__version__}", "events left out": watch.left_out}
+    yield f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n'
+    yield json.dumps({"name": "process_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": "wayfare"}})
+    yield ",\n" + json.dumps({"name": "thread_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": "profile"}})
+    known: dict[Place, dict[str, Any]] = {}
+    # Whatever began first and lasts longest stands around the rest.
+    for event in sorted(watch.events, key=lambda e: (e[1], -e[2])):
+        yield ",\n" + json.dumps(_complete(event, several, known))
+    last = None
+    for _, start, seconds, _, memory in watch.events if watch.memory is not None else ():
+        if memory != last:
+            last = memory
+            yield ",\n" + json.dumps({"name": "memory", "ph": "C", "pid": _PID, "tid": _TID,
+                                      "ts": _micro(start + seconds), "args": {"bytes": memory}})  # fmt: skip
+    yield "\n]}\n"
+
+
+def _micro(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _complete(event: Event, several: bool, known: dict[Place, dict[str, Any]]) -> dict[str, Any]:
+    what, begin, seconds, backward, memory = event
+    start = _micro(begin)
+    # The end is rounded as well, so that what lies inside stays inside.
+    made: dict[str, Any] = {"ph": "X", "pid": _PID, "tid": _TID, "ts": start,
+                            "dur": round(_micro(begin + seconds) - start, 3)}  # fmt: skip
+    if isinstance(what, ModuleCalls):
+        return made | {"name": what.shown(several), "cat": "module", "args": {"class": what.kind}}
+    if what not in known:
+        known[what] = _about(what)
+    name = f"{what.name} (gradient)" if backward and what.kind == "op" else what.name
+    category = "backward" if backward else _category(what)
+    return made | {"name": name, "cat": category, "args": {"memory": memory} | known[what]}
+
+
+def _category(place: Place) -> str:
+    return "forward" if place.kind == "op" else place.kind
+
+
+def _about(place: Place) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    site = place.site
+    if site is not None:
+        made["line"] = str(site)
+        made["code"] = site.text
+    if place.module is not None:
+        made["module"] = place.module.shown(True)
+    return made

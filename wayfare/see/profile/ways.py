@@ -1,0 +1,204 @@
+"""One way of running a step, from its first call to its row of the table of `compare`."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import wayfare as wf
+from wayfare.compiler.function import Compiled
+from wayfare.core import buffer_pool
+from wayfare.core.counters import counted
+from wayfare.see.profile.snapshot import Snapshot
+
+# A round lasts at least this long, so that the clock does not matter.
+_ROUND_SECONDS = 0.02
+_WARM_UP = 3
+EAGER, STATIC, TORCH = "eager", "compiled", "PyTorch"
+
+
+@dataclass
+class Row:
+    """One way of running a step. Times and counts are of one iteration."""
+
+    way: str
+    seconds: float  # median of the rounds
+    first_seconds: float  # the very first call
+    peak_bytes: int  # memory at the highest point of a step, beyond what was in use before it
+    kernels: float  # native kernels
+    products: float  # products of matrices in plans
+    native_calls: float  # calls of native command lists
+    recorded: int  # calls that were recorded, from the first call to the last
+    retraces: int  # those after the warm-up
+    python: list[str] = field(default_factory=list)  # why calls ran as plain Python
+    decisions: int = 0  # lines of the step that look at a value, and by it a plan goes on
+    paths: int = 0  # ways through the step that are planned
+
+
+class Run:
+    """One way, from its first call to its row of the table."""
+
+    def __init__(self, way: str, called: Any, batches: Sequence[tuple[Any, ...]], before: Snapshot) -> None:
+        self.way = way
+        self._called = called
+        self._compiled: Any = called if isinstance(called, Compiled) else getattr(called, "_compiled", None)
+        self._batches = batches
+        self._before = before
+        self._seconds: list[float] = []
+        self._peak = 0
+        before.restore_arguments()
+        start = time.perf_counter()
+        called(*batches[0])
+        self._first = time.perf_counter() - start
+        for batch in batches[1:]:
+            called(*batch)
+        for _ in range(_WARM_UP):
+            self._pass()
+        start = time.perf_counter()
+        with counted() as during:
+            self._pass()
+        self._counts = during
+        once = max(time.perf_counter() - start, 1e-9)
+        self._passes = max(1, min(1000, round(_ROUND_SECONDS / once)))
+        self._warm = self._recorded()
+
+    def _pass(self) -> None:
+        self._before.restore_arguments()
+        called = self._called
+        for batch in self._batches:
+            called(*batch)
+
+    def round(self) -> None:
+        """Time some passes over the batches."""
+        spent = 0.0
+        called, batches = self._called, self._batches
+        for _ in range(self._passes):
+            self._before.restore_arguments()
+            start = time.perf_counter()
+            for batch in batches:
+                called(*batch)
+            spent += time.perf_counter() - start
+        self._seconds.append(spent / (self._passes * len(batches)))
+
+    def measure_memory(self) -> None:
+        """The highest use of memory in any step, beyond what was in use when it began.
+
+        With the pool of buffers set aside, all arrays come from NumPy, which tells tracemalloc of them.
+        """
+        limit, tracing = wf.settings.pool_limit, tracemalloc.is_tracing()
+        wf.settings.pool_limit = 0
+        try:
+            for _ in range(2):  # what was made in buffers of the pool is gone after two passes
+                self._pass()
+                buffer_pool.trim()
+            gc.collect()
+            if not tracing:
+                tracemalloc.start()
+            self._before.restore_arguments()
+            for batch in self._batches:
+                tracemalloc.reset_peak()
+                at_start = tracemalloc.get_traced_memory()[0]
+                self._called(*batch)
+                self._peak = max(self._peak, tracemalloc.get_traced_memory()[1] - at_start)
+        finally:
+            wf.settings.pool_limit = limit
+            if not tracing:
+                tracemalloc.stop()
+
+    def _recorded(self) -> int:
+        return 0 if self._compiled is None else int(self._compiled.explain().data["recorded"])
+
+    def row(self) -> Row:
+        """What was found."""
+        count = len(self._batches)
+        told = {} if self._compiled is None else self._compiled.explain().data
+        decisions, paths = counted_paths(told)
+        return Row(
+            self.way, statistics.median(self._seconds), self._first, self._peak, self._counts.kernels_run / count,
+            self._counts.products_run / count, self._counts.lists_run / count, self._recorded(),
+            self._recorded() - self._warm, [entry["reason"] for entry in told.get("python", ())],
+            decisions, paths,
+        )  # fmt: skip
+
+
+def counted_paths(told: dict[str, Any]) -> tuple[int, int]:
+    """(lines that decide by a value, ways from the beginning to the end) in what `explain` tells of a function."""
+    trees = [tree for kind in told.get("kinds", ()) for variant in kind["variants"]
+             for tree in (variant["tree"],) if tree is not None]  # fmt: skip
+    decisions, paths = set(), 0
+    while trees:
+        tree = trees.pop()
+        if tree["outcomes"]:
+            decisions.add(tree["line"])
+        paths += tree["ends"]
+        trees += [outcome["then"] for outcome in tree["outcomes"]]
+    return len(decisions), paths
+
+
+class TorchRun:
+    """The same step written for PyTorch. What it trains stays trained: nothing is known of its state."""
+
+    def __init__(self, called: Any, batches: Sequence[tuple[Any, ...]]) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._called, self._batches = called, batches
+        self._seconds: list[float] = []
+        self._peak = 0
+        start = time.perf_counter()
+        called(*batches[0])
+        self._first = time.perf_counter() - start
+        for _ in range(_WARM_UP):
+            self._pass()
+        start = time.perf_counter()
+        self._pass()
+        self._passes = max(1, min(1000, round(_ROUND_SECONDS / max(time.perf_counter() - start, 1e-9))))
+
+    def _pass(self) -> None:
+        for batch in self._batches:
+            self._called(*batch)
+
+    def round(self) -> None:
+        """Time some passes over the batches."""
+        start = time.perf_counter()
+        for _ in range(self._passes):
+            self._pass()
+        self._seconds.append((time.perf_counter() - start) / (self._passes * len(self._batches)))
+
+    def measure_memory(self) -> None:
+        """The highest use of memory in any step, as PyTorch's own profiler tells of its allocations."""
+        profiler = self._torch.profiler
+        for batch in self._batches:
+            with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as found:
+                self._called(*batch)
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "trace.json")
+                found.export_chrome_trace(path)
+                with open(path, encoding="utf-8") as file:
+                    events = json.load(file)["traceEvents"]
+            now = 0
+            for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"])):
+                now += event["args"]["Bytes"]
+                self._peak = max(self._peak, now)
+
+    def row(self) -> Row:
+        """What was found."""
+        return Row(TORCH, statistics.median(self._seconds), self._first, self._peak, 0.0, 0.0, 0.0, 0, 0)
+
+
+def as_torch(value: Any) -> Any:
+    """A batch for PyTorch: tensors are copied, lists, tuples and dictionaries gone through."""
+    if isinstance(value, wf.Tensor):
+        return importlib.import_module("torch").from_numpy(value.detach().numpy().copy())
+    if isinstance(value, dict):
+        return {name: as_torch(inside) for name, inside in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(as_torch(inside) for inside in value)
+    return value

@@ -1,5 +1,0 @@
-"""Signals: `wf.signal.windows`."""
-
-from wayfare.signal import windows
-
-__all__ = ["windows"]

@@ -1,0 +1,2 @@
+from wayfare.api.signal import *
+from wayfare.api.signal import windows as windows

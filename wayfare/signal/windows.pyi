@@ -1,0 +1,1 @@
+from wayfare.api.signal.windows import *

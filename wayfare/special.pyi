@@ -1,0 +1,1 @@
+from wayfare.api.special import *

@@ -1,5 +1,0 @@
-"""`wf.utils.hooks`: what takes a hook away again, under the name that PyTorch has for it."""
-
-from wayfare.graph.node import Handle as RemovableHandle
-
-__all__ = ["RemovableHandle"]

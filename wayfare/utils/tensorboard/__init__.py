@@ -1,5 +1,0 @@
-"""TensorBoard event files, under PyTorch's name: `SummaryWriter`. Neither TensorBoard nor protobuf is needed."""
-
-from wayfare.utils.tensorboard.writer import SummaryWriter
-
-__all__ = ["SummaryWriter"]
