@@ -21,8 +21,7 @@ PACKAGE = ROOT / "wayfare"
 # Questions about who runs the code that asks.
 QUESTION = re.compile(r"\b(?:recorder|batcher|exporter|runs_here|recorder_around)\(\)")
 # Where such questions may be asked: the ways of running themselves.
-EXECUTORS = ("state.py", "batched/", "compiled/", "onnx/", "autograd/vmap.py", "core/mode.py", "batch/", "compile/",
-             "export/")  # fmt: skip
+EXECUTORS = ("core/mode.py", "batch/", "compiler/", "exporters/", "autograd/vmap.py")
 # Instructions of LLVM's language in the text of a module.
 INSTRUCTION = re.compile(r"getelementptr|fmul|= load |phi i64|icmp ")
 # A dict with so many keys that are all names of ops is a table of facts that belong on the records.
