@@ -18,7 +18,7 @@ from tests.batch.checks import tensors_in, weighted
 from tests.batch.program_parts import CHOICES, FORMS, NAMES
 from tests.batch.worlds import World
 from tests.compiler.program_parts import NAMES as OTHER_NAMES
-from wayfare.batch.known import _KNOWN
+from wayfare.batch.function_profile import _KNOWN
 
 FREE = """
 def program(e):

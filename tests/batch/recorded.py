@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from wayfare.batch.value import Call, Value, row_of
+from wayfare.batch.record.call import Call, Value, row_of
 
 ROW = row_of((4,), np.dtype(np.float32))
 

@@ -6,7 +6,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.batch.pure import only_computes
+from wayfare.batch.analysis.purity import only_computes
 
 LOG = []
 SCALE = 2.0

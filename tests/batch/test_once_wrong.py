@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 from tests.batch.checks import agree, compare, numbers, said, vectors, weight
 from tests.compiler.program_parts import Cube, Doubled, SumAndProduct
-from wayfare.batch.known import _KNOWN
+from wayfare.batch.function_profile import _KNOWN
 from wayfare.errors import LinAlgError
 from wayfare.nn import functional as F
 

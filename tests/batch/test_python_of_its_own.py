@@ -15,7 +15,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.batch.effects import why_it_changes
+from wayfare.batch.analysis.effects import why_it_changes
 
 EXAMPLES = 6
 words = {"a": 0, "b": 1, "c": 2}

@@ -19,9 +19,9 @@ from tests.batch.recorded import (
     tagger,
     trees,
 )
-from wayfare.batch import schedule as schedules
-from wayfare.batch.schedule import Agenda, ByDepth, placed
-from wayfare.batch.value import Value
+from wayfare.batch.record.call import Value
+from wayfare.batch.run import schedule as schedules
+from wayfare.batch.run.schedule import Agenda, ByDepth, placed
 
 both = pytest.mark.parametrize("schedule", [ByDepth(), Agenda()], ids=repr)
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from wayfare.batch import lanes as _lanes  # noqa: F401 - installs methods of lazy tensors
-from wayfare.batch.deep import explain_recursion, room_for_recursion
-from wayfare.batch.example import Example
-from wayfare.batch.faults import in_example
-from wayfare.batch.hooks import frame_puts_hooks
-from wayfare.batch.known import Known, Record, known_of
-from wayfare.batch.schedule import Agenda, ByDepth, Schedule
+from wayfare.batch.analysis.exception_scopes import in_try
+from wayfare.batch.analysis.hooks import frame_puts_hooks
+from wayfare.batch.fibers.errors import in_example
+from wayfare.batch.fibers.example import Example
+from wayfare.batch.fibers.recursion import explain_recursion, room_for_recursion
+from wayfare.batch.function_profile import Known, Record, known_of
+from wayfare.batch.record import op_fast_paths as _op_fast_paths  # noqa: F401 - installs methods of lazy tensors
+from wayfare.batch.run.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
-from wayfare.batch.trying import in_try
 from wayfare.compiler.sleep import wake_all
 from wayfare.core.callsite import current_site, is_debugged, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError

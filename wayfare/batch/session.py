@@ -8,19 +8,19 @@ from weakref import ref
 
 import numpy as np
 
-from wayfare.batch.alone import alone
-from wayfare.batch.automatic import OF_MODULE, as_whole
-from wayfare.batch.entering import MISSED, lane_for, recorder_for
-from wayfare.batch.kind import Kind, Unkeyable, as_of_now, attributes_key, carried, is_shared, outcome
-from wayfare.batch.layout import stand_in
-from wayfare.batch.lazy import LazyTensor, lazy, seen_from
-from wayfare.batch.parts import Picked, part_seen
-from wayfare.batch.runners import run_op, run_random, run_selected
-from wayfare.batch.trying import in_try
-from wayfare.batch.value import Array, Row, row_of_array
-from wayfare.batch.whole import NOT_WHOLE, About, find_whole, take_apart
-from wayfare.batch.work import Work
-from wayfare.batch.writing import write
+from wayfare.batch.analysis.exception_scopes import in_try
+from wayfare.batch.record.call import Array, Row, row_of_array
+from wayfare.batch.record.inplace import write
+from wayfare.batch.record.layout import stand_in
+from wayfare.batch.record.lazy_tensor import LazyTensor, lazy, seen_from
+from wayfare.batch.record.module_call import OF_MODULE, as_whole
+from wayfare.batch.record.opaque_call import NOT_WHOLE, About, find_whole, take_apart
+from wayfare.batch.record.opaque_fast_path import MISSED, lane_for, recorder_for
+from wayfare.batch.record.refcount import alone
+from wayfare.batch.record.signature import Kind, Unkeyable, as_of_now, attributes_key, carried, is_shared, outcome
+from wayfare.batch.record.views import Picked, part_seen
+from wayfare.batch.run.pending_calls import Work
+from wayfare.batch.run.runners import run_op, run_random, run_selected
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply
 from wayfare.core.mode import STATE, Mode

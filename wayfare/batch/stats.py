@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wayfare.batch.kind import OWN_LEAF, Kind
+from wayfare.batch.record.signature import OWN_LEAF, Kind
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from wayfare.batch.record.call import Value
 from wayfare.batch.stats import Story, compare
-from wayfare.batch.value import Value
 
 # So many reasons are noted for one name, and in all: of many like groups the first few say it.
 _KINDS, _REASONS = 8, 2000

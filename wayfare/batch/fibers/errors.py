@@ -1,0 +1,99 @@
+"""Errors name the example they happened in, also those that show only when a whole group runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from greenlet import GreenletExit, getcurrent
+
+from wayfare.batch.analysis.exception_scopes import in_try
+from wayfare.batch.record.call import Call
+from wayfare.core.callsite import NO_LINE
+from wayfare.core.errors import GraphError, WayfareError
+from wayfare.core.tensor import wrap
+from wayfare.nn.hooks import name_the_way
+from wayfare.nn.module import Module
+
+if TYPE_CHECKING:
+    from wayfare.batch.fibers.example import Example
+    from wayfare.batch.run.segment import Segment
+
+_NAMED = "_wayfare_example"
+
+
+def in_example(error: BaseException, example: Example) -> None:
+    """Note in an error in which example it happened; the innermost map has the first word."""
+    if getattr(error, _NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return
+    nowhere = isinstance(error, WayfareError) and (not error.site or NO_LINE in error.site)
+    _note(error, example, example.site if nowhere else None)
+
+
+def _note(error: BaseException, example: Example, site: Any) -> None:
+    numbers = example.path
+    where = " of ".join(f"example {n}" for n in reversed(numbers)) + " of wf.map"
+    if isinstance(error, WayfareError):
+        error.happened_in(where, site)
+    else:
+        error.add_note(f"in {where}" + ("" if site is None else f" ({site})"))
+    try:
+        setattr(error, _NAMED, True)
+    except AttributeError:
+        pass  # an exception of a class with slots: it may be noted twice
+
+
+class _Lost:
+    """In the place of a group: the call could not be made."""
+
+    number = round = -1
+
+    def error(self) -> GraphError:
+        """What to say of such a call."""
+        return GraphError("this tensor could not be computed: an error was found when its call was to be made",
+                          fix="Do not use it where that error is caught.")  # fmt: skip
+
+    def array_of(self, value: Any) -> NoReturn:
+        """There are no numbers."""
+        raise self.error()
+
+
+LOST = _Lost()
+
+
+class Blamed(Exception):
+    """An error found when a group ran, the call that is to blame for it and the example it belongs to."""
+
+    def __init__(self, error: Exception, call: Call) -> None:
+        self.error = error
+        self.call = call
+        self.example = call.example
+
+
+def fail(example: Example | None, error: Exception) -> NoReturn:
+    """A call of the example that runs has failed, which was made before: no `try` of this line is to know."""
+    if example is not None and getcurrent() is example.fiber and in_try(sys._getframe(2)):
+        example.error = error
+        raise GreenletExit
+    raise error from None
+
+
+def blame(error: Exception, calls: list[Call], segment: Segment) -> Exception:
+    """The error of the one call that fails by itself, with its example and line; else the group's own."""
+    kind = calls[0].kind
+    for call in calls:
+        rows = [segment.bring_together((v,), False)[0] for v in call.inputs]
+        extras = [] if call.extra is None else [call.extra]
+        try:
+            kind.run(kind, 1, [wrap(r) for r in rows], [False] * len(rows), extras)
+        except Exception as own:
+            owner = getattr(kind.what, "owner", None)
+            if isinstance(own, WayfareError) and owner is not None and isinstance(owner(), Module):
+                name_the_way(owner(), own)
+            if call.example is not None:
+                _note(own, call.example, call.site)
+            elif isinstance(own, WayfareError):
+                own.happened_in("", call.site)
+            return Blamed(own, call)
+    return error
+

@@ -1,0 +1,111 @@
+"""Writing in place while calls are recorded.
+
+A tensor that nobody looks into simply becomes the result. Where memory is shared (by views, by tensors from outside
+with a history) everything is run and made ordinary first, and the write is done for real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from wayfare.batch.record.call import row_of, row_of_array
+from wayfare.batch.record.lazy_tensor import LazyTensor
+from wayfare.batch.record.refcount import alone
+from wayfare.batch.record.signature import as_of_now
+from wayfare.core.mode import current
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from wayfare.batch.session import Session
+
+_EXPAND, _CAST, _CLONE = REGISTRY["expand"], REGISTRY["cast"], REGISTRY["clone"]
+
+
+def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
+    """Write in place. A tensor that nobody looks into just becomes the result."""
+    # Under no_grad a tensor keeps the history it has, whatever is written into it.
+    silent = tensor._requires_grad and not current().grad
+    if not silent and _may_become(session, tensor) and _become(session, tensor, result):
+        return
+    if tensor.__class__ is not LazyTensor and result.__class__ is not LazyTensor and not session.looking_outside:
+        example = session.hub.current
+        if example is not None and session.owned.maker(tensor) is example and not session.is_read(tensor):
+            # Only this example knows it, and nothing that is pending reads it.
+            with session.outside():
+                move(tensor, result)
+            return
+    memory = _memory_of(tensor)
+    if memory is not None:
+        # What is pending keeps the values it was to be computed from.
+        before: Any = None
+        for call in session.pending:
+            if any([v is memory for v in call.inputs]):
+                before = as_of_now(memory) if before is None else before
+                call.inputs = tuple([before if v is memory else v for v in call.inputs])
+    lazy_ones = tensor.__class__ is LazyTensor or result.__class__ is LazyTensor
+    if lazy_ones or session.looking_outside or tensor.requires_grad or result.requires_grad:
+        # Also what has run already must not see another history than the one it was computed from.
+        session.settle()
+    else:
+        # What is pending must still see the old values.
+        session.hub.wait(None)
+        session.once.clear()
+    with session.outside():
+        move(tensor, result)
+
+
+def _memory_of(tensor: Tensor) -> Tensor | None:
+    """The ordinary tensor that this one is or looks into; None where it is still to be computed."""
+    while tensor.__class__ is LazyTensor:
+        origin = tensor._lazy.origin
+        if origin is None:
+            return None
+        tensor = origin[0]
+    return tensor
+
+
+def _may_become(session: Session, tensor: Tensor) -> bool:
+    if tensor.__class__ is LazyTensor:
+        value = tensor._lazy
+        return value.origin is None and not hasattr(value, "viewed")
+    return (
+        tensor._view is None and tensor._edge is None and not tensor._requires_grad and tensor._extras is None
+        and not hasattr(tensor, "_role") and tensor._array.base is None and alone(tensor)
+        and session.hub.current is not None and session.owned.maker(tensor) is session.hub.current
+    )  # fmt: skip
+
+
+def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
+    if result.__class__ is not LazyTensor:
+        if tensor.__class__ is not LazyTensor:
+            return False
+        result = _as_lazy(session, result)
+    row = tensor._lazy.row if tensor.__class__ is LazyTensor else row_of_array(tensor._array)
+    made: Any = result
+    if made._lazy.row.dtype != row.dtype:
+        if made.dtype.rank > tensor.dtype.rank:
+            return False
+        made = session.apply(_CAST, (made,), {"dtype": tensor.dtype})
+    if made._lazy.row.shape != row.shape:
+        made = session.apply(_EXPAND, (made,), {"shape": row.shape})
+    old = made._lazy
+    # A value of its own: what is written next must not show in the result, nor the other way round.
+    value = old.part(row_of(row.shape, row.dtype, row.layout), 0, old.needs)
+    if tensor.__class__ is not LazyTensor:
+        if any([tensor is v for call in session.pending for v in call.inputs]):
+            # They must still see the old values, and nobody waits for a tensor that is itself to come.
+            session.flush()
+        session.overwritten.append((tensor, tensor._array))
+        tensor.__class__ = LazyTensor
+    tensor._lazy = value
+    tensor._requires_grad = value.needs
+    session.live.append(ref(tensor))
+    return True
+
+
+def _as_lazy(session: Session, tensor: Tensor) -> Tensor:
+    """An ordinary tensor as a call that gives it back."""
+    return session.apply(_CLONE, (tensor,), {})  # type: ignore[no-any-return]

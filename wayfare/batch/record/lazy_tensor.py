@@ -1,0 +1,149 @@
+"""A tensor whose numbers are still to be computed: what Python holds for one example in `wf.map`.
+
+It knows its shape, its dtype and whether it requires a gradient. Looking at its numbers waits for them. Whoever needs
+more than that (its memory, its node in the graph) makes the session settle: all that is pending is run, and every
+tensor still held becomes an ordinary one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+from wayfare.batch.record.call import Value
+from wayfare.core.errors import GraphError
+from wayfare.core.spec import OF_NUMPY, DType, Size
+from wayfare.core.tensor import Tensor
+
+_new = Tensor.__new__
+
+
+class LazyTensor(Tensor):
+    """A tensor that is not there yet; `_lazy` is the value it stands for."""
+
+    # No slots of its own: it must be able to become a Tensor.
+    __slots__ = ()
+
+    _grad = _view = None
+
+    @property
+    def _extras(self) -> Any:  # type: ignore[override]
+        return {"inference": True} if self._lazy.call.kind.inference else None
+
+    @property
+    def _array(self) -> Any:  # type: ignore[override]
+        _settle(self)
+        return self._array
+
+    @property
+    def _edge(self) -> Any:
+        _settle(self)
+        return self._edge
+
+    @_edge.setter
+    def _edge(self, edge: Any) -> None:
+        _settle(self)
+        self._edge = edge
+
+    @property
+    def shape(self) -> Size:
+        """The size of each dimension."""
+        return Size(self._lazy.row.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._lazy.row.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        return OF_NUMPY[self._lazy.row.dtype]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self._lazy.row.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self._lazy.row.bytes)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Was it made by the user, not computed from tensors that require a gradient?"""
+        return not self._requires_grad
+
+    def _is_view(self) -> bool:
+        """Does it look into another tensor's memory?"""
+        return Tensor._is_view(self) if self.__class__ is not LazyTensor else self._lazy.origin is not None
+
+    def _history_name(self) -> str:
+        """What made it: to show that, nobody else need go on."""
+        made_by = self._lazy.call.kind.what
+        return getattr(made_by, "grad_name", "MapBackward") if self._requires_grad else ""
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Ask for a gradient (or no longer ask). Leaves only."""
+        if self._requires_grad and requires_grad:
+            return self
+        _settle(self)
+        return self.requires_grad_(requires_grad)
+
+    def detach(self) -> Tensor:
+        """The same values, cut from the history."""
+        if self.__class__ is not LazyTensor:
+            return Tensor.detach(self)
+        return seen_from(self, self._lazy.part(self._lazy.row, 0, False), None, {})
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory without history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        _settle(self)
+        self.data = value
+
+    def _more(self) -> dict[str, Any]:
+        _settle(self)
+        return self._more()
+
+
+def _settle(t: LazyTensor) -> None:
+    """Make it (and all others) an ordinary tensor."""
+    if t.__class__ is not LazyTensor:
+        return  # It was made one between the look for its method and the call.
+    session = t._lazy.call.kind.session
+    if session is None:
+        raise GraphError("this tensor was still to be computed when its map or batching block ended with an error",
+                         fix="Compute it again.")  # fmt: skip
+    session.settle()
+
+
+def lazy(value: Value) -> LazyTensor:
+    """A tensor that stands for a value."""
+    t = _new(LazyTensor)
+    t._lazy = value
+    t._requires_grad = value.needs
+    return t
+
+
+def seen_from(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> LazyTensor:
+    """A tensor that looks into another's memory by a view op (None: the whole of it, without its history)."""
+    base._lazy.viewed = True
+    value.seen_from = (base, op, attrs)
+    t = lazy(value)
+    session = value.call.kind.session
+    assert session is not None
+    session.live.append(ref(t))
+    return t
+
+
+def become(t: Tensor, real: Tensor) -> None:
+    """Make a lazy tensor the ordinary one it stands for."""
+    t.__class__ = Tensor
+    t._array, t._edge, t._requires_grad = real._array, real._edge, real._requires_grad
+    t._grad, t._view, t._extras = real._grad, real._view, real._extras

@@ -1,0 +1,160 @@
+"""Kinds of calls: what two calls must have in common to run as one.
+
+A kind is known by an exact key that is derived from the call itself: the op, its attributes, the rows it reads, the
+tensors it shares with others by identity, and whether gradients are recorded. Nothing is declared for this by any op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import copysign
+from typing import TYPE_CHECKING, Any
+
+from wayfare.batch.record.call import Row, row_of
+from wayfare.batch.record.layout import layouts
+from wayfare.core.dispatch import record_one
+from wayfare.core.op import REGISTRY, Op
+from wayfare.core.spec import OF_NUMPY, Spec
+from wayfare.core.tensor import Tensor, wrap
+
+if TYPE_CHECKING:
+    from wayfare.batch.session import Session
+
+# run(kind, size, tensors, batched, extras): the rows of all calls (or one tensor for all where `batched` says no).
+Runner = Callable[["Kind", int, list[Tensor], list[bool], list[Any]], Any]
+
+
+# Larger tensors from outside are never stacked: a table that all examples read would be copied for each.
+STACKED = 64 * 1024
+
+
+class Kind:
+    """Calls that can run together. Made once for each key of a session."""
+
+    __slots__ = (
+        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest",
+        "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "what",
+    )  # fmt: skip
+
+    def __init__(
+        self, session: Session, key: Any, name: str, what: Any, attrs: dict[str, Any], pattern: Sequence[Tensor | None],
+        outs: Sequence[Row], carries: Sequence[bool], run: Runner, state: Any,
+    ) -> None:  # fmt: skip
+        self.session: Session | None = session
+        self.key = key
+        self.name = name
+        self.what = what
+        self.attrs = attrs
+        # For each input of the op: the tensor that all calls share, or None for a row of its own.
+        self.pattern = tuple(pattern)
+        self.leaves = tuple(t for t in self.pattern if t is not None)
+        self.outs = tuple(outs)
+        # Which outputs carry a gradient, if any input has one.
+        self.carries = tuple(carries)
+        # What part of the key says of the mode: are gradients recorded, or are these calls for inference only?
+        self.grad = state is True
+        self.inference = state == "inference"
+        self.differentiable = self.grad and any(carries)
+        self.leaf_needs = self.differentiable and any(t._requires_grad for t in self.leaves)
+        # Does it look at numbers, and may it refuse them?
+        self.checks_values: bool = what.checks_values
+        self.run = run
+        self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
+        self.nodes = self.groups = self.largest = 0
+        # Enters a call; made when the first one is.
+        self.record: Any = None
+
+    def inputs(self, rows: Sequence[Any]) -> tuple[Any, ...]:
+        """All inputs in their order: the shared ones, and between them the given rows."""
+        if not self.leaves:
+            return tuple(rows)
+        following = iter(rows)
+        return tuple([next(following) if t is None else t for t in self.pattern])
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {', '.join(map(repr, self.outs))}>"
+
+
+class _OwnLeaf:
+    """The mark of a leaf that one example has made or was given: a row of its own, not a weight."""
+
+
+OWN_LEAF = _OwnLeaf()
+
+
+def is_shared(t: Tensor) -> bool:
+    """Is this tensor from outside the same one for all examples? Weights are; a large table is taken for one."""
+    if t._view is not None:
+        t._renew()
+    if t._edge is not None:
+        return False
+    if t._requires_grad:
+        return getattr(t, "_lazy", None) is not OWN_LEAF
+    size = t._array.nbytes
+    return size > STACKED or (size > 8 and hasattr(t, "_role"))
+
+
+def as_of_now(t: Tensor) -> Tensor:
+    """The tensor with the values it has now, whoever writes to its memory later."""
+    now = wrap(t._array.copy())
+    if t._edge is None and t._requires_grad:
+        record_one(REGISTRY["clone"], (t,), [t._array], now, {})  # its gradient goes to the leaf
+    else:
+        now._edge, now._requires_grad = t._edge, t._requires_grad
+    return now
+
+
+class Unkeyable(Exception):
+    """Something among the attributes cannot be part of a key."""
+
+
+def exact(value: Any) -> Any:
+    """A key that is equal for equal attributes only: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    kind = value.__class__
+    if kind is int or kind is str or value is None:
+        return value
+    if kind is float:
+        return (float, value, copysign(1.0, value)) if value == 0 else (float, value)
+    if kind is tuple or kind is list:
+        return (kind, *[exact(part) for part in value])
+    if kind is dict:
+        return (dict, *[(name, exact(part)) for name, part in value.items()])
+    return (kind, value)
+
+
+def attributes_key(attrs: dict[str, Any]) -> Any:
+    """The exact key of an op's attributes."""
+    if not attrs:
+        return None
+    key = tuple([(name, exact(value)) for name, value in attrs.items()])
+    try:
+        hash(key)
+    except TypeError:
+        raise Unkeyable from None
+    return key
+
+
+# What comes out of an op for given inputs, as its record says: the same in every session.
+_OUTCOMES: dict[Any, tuple[Row, ...]] = {}
+_MOST = 4096
+
+
+def outcome(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows that come out of an op, by its shape rule."""
+    key = (op, attrs_key, *rows)
+    found = _OUTCOMES.get(key)
+    if found is None:
+        made = op.infer(*[Spec(row.shape, OF_NUMPY[row.dtype]) for row in rows], **attrs)
+        specs = made if isinstance(made, (tuple, list)) else (made,)
+        lie = layouts(op, attrs, rows, len(specs))
+        found = tuple([row_of(tuple(s.shape), s.dtype.numpy, how) for s, how in zip(specs, lie, strict=True)])
+        if len(_OUTCOMES) >= _MOST:
+            _OUTCOMES.clear()
+        _OUTCOMES[key] = found
+    return found
+
+
+def carried(op: Op, outs: Sequence[Row]) -> list[bool]:
+    """Which outputs of an op carry a gradient."""
+    wanted = op.differentiable_outputs
+    return [op.vjp is not None and row.is_float and (wanted is None or i in wanted) for i, row in enumerate(outs)]

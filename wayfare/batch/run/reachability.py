@@ -1,0 +1,51 @@
+"""Which tensors outside a segment a gradient goes to: a result of one example says nothing of the others' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.batch.record.call import Array, Value
+from wayfare.batch.run.group import Group, Shared, Slice
+
+
+def reached_from(tape: Any, seeds: Sequence[Value]) -> tuple[set[int], Array]:
+    """The ids of the tensors from outside that these values depend on, and the places of the rows on the way."""
+    rows: Array = np.zeros(tape.count, np.bool_)
+    found: set[int] = set()
+    for value in seeds:
+        _mark(rows, value)
+    for group in reversed(tape.groups):
+        step = len(group.kind.outs)
+        own = rows[group.start : group.start + step * (1 if group.single else group.calls)]
+        calls: Array = np.any(own.reshape((-1, step)), axis=1)
+        if calls.any():
+            found.update([id(t) for t in group.kind.leaves])
+            for source in group.sources:
+                _through(rows, found, source, calls, group)
+    return found, rows
+
+
+def _through(rows: Array, found: set[int], source: Any, calls: Array, group: Group) -> None:
+    """From the calls of a group to where one of their inputs came from."""
+    if source is None:
+        return
+    if source.__class__ is Shared:
+        if source.what.__class__ is Value:
+            _mark(rows, source.what)
+        else:
+            found.add(id(source.what))
+    elif source.__class__ is Slice:
+        step = len(source.group.kind.outs)
+        first = source.group.start + source.number + source.first * step
+        rows[first : first + source.size * step : step] |= calls
+    else:
+        found.update([id(t) for i, t in source.outside if calls[i]])
+        rows[source.places[calls if source.at is None else calls[source.at]]] = True
+
+
+def _mark(rows: Array, value: Value) -> None:
+    if value.call.group.differentiable:
+        rows[value.call.place + value.number] = True

@@ -1,0 +1,130 @@
+"""The groups of a segment run once more in the open: as ordinary ops that are recorded one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.batch.record.call import Array, Value
+from wayfare.batch.run.group import Group, Slice
+from wayfare.core.dispatch import record_one, tensor_ops
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import written_after
+
+_CLONE = REGISTRY["clone"]
+
+
+class Again:
+    """All groups of a segment, run once more by ops that are recorded one by one, on rows that are tensors each.
+
+    Each call is made by itself, so that examples have no node in common, as in the loop; of those that are wanted, if
+    `rows` says which places are.
+    """
+
+    def __init__(self, groups: Sequence[Group], instead: dict[int, Tensor], rows: Array | None = None) -> None:
+        self._instead = instead
+        self._groups = {group.number for group in groups}
+        self._rows: dict[tuple[int, int, int], Tensor] = {}
+        for group in groups:
+            count, step = 1 if group.single else group.calls, len(group.kind.outs)
+            wanted = np.arange(count)
+            if rows is not None:
+                own = rows[group.start : group.start + step * count].reshape((-1, step))
+                wanted = np.flatnonzero(np.any(own, axis=1))
+            if len(wanted):
+                self._make(group, wanted.tolist())
+
+    def _make(self, group: Group, wanted: list[int]) -> None:
+        """Make calls of a group one by one."""
+        kind = group.kind
+        stale = group.is_stale()
+        if stale:
+            group.check_kept()
+            if getattr(kind.what, "steps", 1) > 1:
+                group.refuse()
+        columns = [self._column(group, *part) for part in zip(group.leaves, group.sources, group.batched, strict=True)]
+        for i in wanted:
+            leaves = [column(i) for column in columns]
+            extras = group.extras[i : i + 1]
+            made = kind.run(kind, 1, leaves, [False] * len(leaves), extras)
+            for number, out in enumerate(made if isinstance(made, (tuple, list)) else [made]):
+                # A run with an extra of its own gives a batch of one.
+                row = kind.outs[number].shape
+                out = out if tuple(out.shape) == row else tensor_ops.reshape(out, shape=row)
+                if stale:
+                    out = _as_it_was(out, group.arrays[number][0 if group.single else i], (*leaves, *kind.leaves))
+                self._rows[group.number, number, i] = out
+
+    def _column(self, group: Group, leaf: Tensor, source: Any, several: bool) -> Callable[[int], Tensor]:
+        """One input of each call."""
+        if not several:
+            whole = leaf if source is None else self._shared(source.what)
+            return lambda i: whole
+        values = leaf.detach()
+        if source is None:
+            return lambda i: tensor_ops.select(values, dim=0, index=i)
+        if source.__class__ is Slice:
+            return lambda i: self._part(
+                self._rows[source.group.number, source.number, source.first + i], source.row.shape, source.offset
+            )
+        found = self._scattered(source, leaf, group.time)
+        return lambda i: found[i]() if i in found else tensor_ops.select(values, dim=0, index=i)
+
+    def _shared(self, what: Any) -> Tensor:
+        return self.tensor_of(what) if what.__class__ is Value else self._outside(what)
+
+    def _scattered(self, source: Any, leaf: Tensor, time: int) -> dict[int, Callable[[], Tensor]]:
+        """Those rows of an input that have a history."""
+        found: dict[int, Callable[[], Tensor]] = {}
+        for i, t in source.outside:
+            found[i] = partial(self._outside_then, t, leaf._array[i], time)
+        at = range(len(source.places)) if source.at is None else source.at.tolist()
+        offsets = [0] * len(source.places) if source.offsets is None else source.offsets.tolist()
+        by_place = {group.start + number + i * len(group.kind.outs): (group, number, i)
+                    for group, number in source.groups for i in range(1 if group.single else group.calls)}  # fmt: skip
+        for i, place, offset in zip(at, source.places.tolist(), offsets, strict=True):
+            found[i] = partial(self._part_at, by_place[place], leaf._array.shape[1:], offset)
+        return found
+
+    def _part_at(self, place: tuple[Group, int, int], shape: tuple[int, ...], offset: int) -> Tensor:
+        return self._part(self._rows[place[0].number, place[1], place[2]], shape, offset)
+
+    def _outside_then(self, t: Tensor, row: Array, time: int) -> Tensor:
+        """A tensor from outside with the numbers it had at a time, which are those of a row."""
+        now = self._outside(t)
+        if not written_after(t._array, time):
+            return now
+        then = wrap(np.array(row))
+        record_one(_CLONE, (now,), [now._array], then, {})
+        return then
+
+    def _outside(self, t: Tensor) -> Tensor:
+        return self._instead.get(id(t), t)
+
+    def _part(self, row: Tensor, shape: tuple[int, ...], offset: int) -> Tensor:
+        if offset == 0 and tuple(row.shape) == shape:
+            return row
+        first, count = offset // row.itemsize, int(np.prod(shape, dtype=np.int64))
+        flat = tensor_ops.reshape(row, shape=(int(np.prod(row.shape, dtype=np.int64)),))
+        part = tensor_ops.slice(flat, dim=0, start=first, stop=first + count, step=1)
+        return tensor_ops.reshape(part, shape=shape)  # type: ignore[no-any-return]
+
+    def tensor_of(self, value: Value) -> Tensor:
+        """A value as a tensor with a history."""
+        group: Group = value.call.group
+        if group.number not in self._groups:
+            return wrap(np.array(group.array_of(value)))
+        row = self._rows[group.number, value.number, group.index_of(value.call)]
+        return self._part(row, value.row.shape, value.offset)
+
+
+def _as_it_was(out: Tensor, row: Array, inputs: Sequence[Tensor]) -> Tensor:
+    """A result with the numbers that it had when its group ran."""
+    if not out._array.flags.writeable or any([np.may_share_memory(out._array, t._array) for t in inputs]):
+        out = tensor_ops.clone(out)
+    out._array[...] = row
+    return out

@@ -1,0 +1,414 @@
+"""In which order and in which groups pending calls run: by their depth, or by an agenda of what can run at once.
+
+Calls of one group have one kind and do not read each other. Fewer groups are larger groups.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Any
+
+from wayfare.batch.record.call import Call, Value
+
+# As many histories may be worked out however few the calls are.
+_FREE_WORK = 1024
+# Fields of a history that cost little more than one.
+_FIELDS_AT_ONCE = 32
+# One call in so many is tried first.
+_SAMPLE = 8
+# Merging more bundles than this would take longer than it saves.
+_MOST_BUNDLES = 4096
+
+
+class Schedule(ABC):
+    """Puts pending calls into groups that run one after another."""
+
+    @abstractmethod
+    def order(self, calls: Sequence[Call]) -> list[list[Call]]:
+        """The groups, each of one kind, so that every call comes in a later group than all it reads.
+
+        `calls` come in the order in which they were recorded. What a call reads is among them or has run already.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class ByDepth(Schedule):
+    """Calls of one kind that are equally far from what is known already run together."""
+
+    def order(self, calls: Sequence[Call]) -> list[list[Call]]:
+        """The groups by ascending depth, within one depth in the order in which the kinds first appear."""
+        levels: list[dict[int, list[Call]]] = []
+        for call in calls:
+            depth = 0
+            for v in call.inputs:
+                if v.__class__ is Value:
+                    producer = v.call
+                    if producer.group is None and producer.depth > depth:
+                        depth = producer.depth
+            if depth == len(levels):
+                levels.append({})
+            call.depth = depth + 1
+            level = levels[depth]
+            kind = id(call.kind)
+            if kind in level:
+                level[kind].append(call)
+            else:
+                level[kind] = [call]
+        return [group for level in levels for group in level.values()]
+
+
+class Agenda(Schedule):
+    """Whatever can wait for more of its kind waits: at each step a kind runs of which all that can be had is ready.
+
+    A kind is complete when each of its pending calls is ready or comes after another pending call of that kind: to wait
+    longer would gain nothing. As long as some kind is complete, no order has fewer groups. Where none is, the kind runs
+    whose pending calls lie least deep on average.
+    """
+
+    def order(self, calls: Sequence[Call]) -> list[list[Call]]:
+        """The groups as the agenda finds them; never more of them than `ByDepth` makes."""
+        # What is stuck with the first calls alone is stuck with all of them, so most of the work can be spared.
+        first = calls[: len(calls) // _SAMPLE]
+        groups = _kind_by_kind(calls) if not first or _kind_by_kind(first) else []
+        if groups:
+            return groups
+        if sum(map(len, _Layers(first).run())) == len(first):
+            groups = _Layers(calls).run()
+            if sum(map(len, groups)) == len(calls):
+                return groups
+        # Kinds that wait for each other in different examples: go on with what is equally deep as one bundle.
+        by_depth = ByDepth().order(calls)
+        for group in groups:
+            for call in group:
+                call.depth = 0
+        rest = [left for group in by_depth if (left := [call for call in group if call.depth])]
+        return groups + (_run_agenda(rest) if len(rest) <= _MOST_BUNDLES else rest)
+
+
+class _Line:
+    """The calls of one kind: those with equally many of their kind before them together."""
+
+    __slots__ = ("levels", "reads")
+
+    def __init__(self) -> None:
+        self.levels: list[list[Call]] = []
+        self.reads: set[int] = set()  # other kinds, whose results they read
+
+
+def _kind_by_kind(calls: Sequence[Call]) -> list[list[Call]]:
+    """One kind after another, each in as many groups as its longest chain has calls; nothing could do with fewer.
+
+    Empty if that cannot be: where kinds read each other by turns.
+    """
+    lines: dict[int, _Line] = {}
+    for call in calls:
+        kind = call.kind
+        line = lines.get(id(kind))
+        if line is None:
+            line = lines[id(kind)] = _Line()
+        level = 0
+        last = last_kind = None
+        for v in call.inputs:
+            if v.__class__ is Value:
+                producer = v.call
+                # Several results of one call, and of calls of one kind, are often read together.
+                if producer is not last and producer.group is None:
+                    last = producer
+                    if producer.kind is kind:
+                        if producer.depth >= level:
+                            level = producer.depth + 1
+                    elif producer.kind is not last_kind:
+                        last_kind = producer.kind
+                        line.reads.add(id(last_kind))
+        call.depth = level
+        if level == len(line.levels):
+            line.levels.append([call])
+        else:
+            line.levels[level].append(call)
+    groups: list[list[Call]] = []
+    waiting = list(lines.items())
+    done: set[int] = set()
+    while waiting:
+        later = []
+        for kind_id, line in waiting:
+            if line.reads <= done:
+                groups += line.levels
+                done.add(kind_id)
+            else:
+                later.append((kind_id, line))
+        if len(later) == len(waiting):
+            return []
+        waiting = later
+    return groups
+
+
+class _Layer:
+    """The calls of one kind that have equally many of their kind before them, on the way that has most of them."""
+
+    __slots__ = ("calls", "needs")
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.needs = 0  # the history of them all: for each kind, how many of its layers must have run
+
+
+class _History:
+    """What comes before a call: for each kind, the most calls of it on any way that leads here.
+
+    `fields` is one integer, in which each kind has a field of bits, so that all are compared at once; the top bit of a
+    field is kept free for that. There is one object for each history: what comes of it is found by identity.
+    """
+
+    __slots__ = ("fields", "joined", "steps")
+
+    def __init__(self, fields: int) -> None:
+        self.fields = fields
+        # With another history; and with one more call of a kind: (the history then, where such calls are gathered).
+        self.joined: dict[_History, _History] = {}
+        self.steps: dict[int, tuple[_History, list[Call]]] = {}
+
+
+class _Layers:
+    """Calls by kind and layer. A layer that can run whole is all of its kind that can be had.
+
+    `Call.depth` holds the history of a call with the call itself.
+    """
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.width = len(calls).bit_length() + 1
+        self.tops = 0  # the free bit of every field
+        self.shifts: dict[int, int] = {}  # where the field of a kind begins
+        self.layers: list[list[_Layer]] = []
+        self.histories: dict[int, _History] = {}
+        # Where almost every call has a history of its own, working them out must not cost more than it saves.
+        self.work_left = len(calls) // 2 + _FREE_WORK
+        self._sort(calls)
+        for history in self.histories.values():
+            # Some lead back to themselves: what is left to the garbage collector is left for long.
+            history.joined.clear()
+            history.steps.clear()
+
+    def _sort(self, calls: Sequence[Call]) -> None:
+        nothing = self._history(0)
+        for call in calls:
+            before = nothing
+            for v in call.inputs:
+                if v.__class__ is Value:
+                    producer = v.call
+                    if producer.group is None:
+                        history: Any = producer.depth
+                        if history is not before:
+                            if before is nothing:
+                                before = history
+                            else:
+                                both = before.joined.get(history)
+                                if both is None:
+                                    both = self._history(self._join(before.fields, history.fields))
+                                    before.joined[history] = both
+                                before = both
+            kind = id(call.kind)
+            step = before.steps.get(kind)
+            if step is None:
+                step = before.steps[kind] = self._step(kind, before.fields)
+                if self.work_left < 0:
+                    self.layers.clear()
+                    return
+            call.depth, members = step
+            members.append(call)
+
+    def _history(self, fields: int) -> _History:
+        """The one history of these numbers."""
+        found = self.histories.get(fields)
+        if found is None:
+            found = self.histories[fields] = _History(fields)
+        return found
+
+    def _join(self, one: int, other: int) -> int:
+        """The history of what has both before it: the greater number in each field."""
+        self.work_left -= 1 + len(self.layers) // _FIELDS_AT_ONCE
+        # A top bit survives the subtraction where `one` is not less; from there it spreads over its field.
+        kept = ((one | self.tops) - other) & self.tops
+        kept -= kept >> (self.width - 1)
+        return (one & kept) | (other & ~kept)
+
+    def _step(self, kind: int, before: int) -> tuple[_History, list[Call]]:
+        """The history with one more call of a kind, and the members of the layer that call belongs to."""
+        shift = self.shifts.get(kind)
+        if shift is None:
+            shift = self.shifts[kind] = len(self.layers) * self.width
+            self.tops |= 1 << (shift + self.width - 1)
+            self.layers.append([])
+        layers = self.layers[shift // self.width]
+        number = (before >> shift) & ((1 << self.width) - 1)
+        if number == len(layers):
+            layers.append(_Layer())
+        layer = layers[number]
+        layer.needs = self._join(layer.needs, before)
+        return self._history(before + (1 << shift)), layer.calls
+
+    def run(self) -> list[list[Call]]:
+        """The layers that can run whole, in an order in which they can."""
+        groups: list[list[Call]] = []
+        done = 0
+        unrun = [iter(layers) for layers in self.layers]
+        following = [next(layers) for layers in unrun]
+        # For each kind the kinds whose next layer waits for more of it.
+        waiting: list[list[int]] = [[] for _ in unrun]
+        look_at = deque(range(len(unrun)))
+        while look_at:
+            kind = look_at.popleft()
+            layer = following[kind]
+            lacking = self.tops & ~((done | self.tops) - layer.needs)
+            if lacking:
+                waiting[(lacking.bit_length() - 1) // self.width].append(kind)
+                continue
+            groups.append(layer.calls)
+            done += 1 << (kind * self.width)
+            look_at.extend(waiting[kind])
+            waiting[kind].clear()
+            after = next(unrun[kind], None)
+            if after is not None:
+                following[kind] = after
+                look_at.append(kind)
+        return groups
+
+
+class _Bundle:
+    """Calls of one kind and one depth, which run together."""
+
+    __slots__ = ("above", "calls", "depth", "missing", "number", "readers", "state", "waiting")
+
+    def __init__(self, number: int, calls: list[Call], state: _KindState) -> None:
+        self.number = number
+        self.calls = calls
+        self.state = state
+        self.depth = calls[0].depth
+        self.readers: list[_Bundle] = []
+        self.missing = 0  # how many of the bundles it reads have not run
+        self.above = 0  # a bit for each bundle that must run before it, directly or not
+        self.waiting: list[_Bundle] = []  # of its kind, these are looked at again when it has run
+
+
+class _KindState:
+    """How far the bundles of one kind have come."""
+
+    __slots__ = ("depths", "first", "frontier", "pending", "ready", "size", "turn")
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # its place among the kinds, which decides where nothing else does
+        self.pending = 0  # a bit for each bundle that has not run
+        self.frontier = 0  # pending bundles with no pending one of the kind above them
+        self.ready: list[_Bundle] = []
+        self.size = 0  # pending calls, and the sum of their depths
+        self.depths = 0
+        self.turn = 0  # how often it has run; entries of an agenda from before are void
+
+
+def _run_agenda(groups: list[list[Call]]) -> list[list[Call]]:
+    """Merge groups by depth: always a complete kind if there is one, else the kind that lies least deep on average."""
+    bundles = _bundles(groups)
+    complete: list[tuple[float, int, int, _KindState]] = []
+    partial: list[tuple[float, int, int, _KindState]] = []
+
+    def note(states: Iterable[_KindState]) -> None:
+        for state in states:
+            if state.ready:
+                agenda = complete if len(state.ready) == state.frontier else partial
+                heappush(agenda, (state.depths / state.size, state.first, state.turn, state))
+
+    note(dict.fromkeys(bundle.state for bundle in bundles))
+    merged = []
+    while complete or partial:
+        _, _, turn, state = heappop(complete or partial)
+        if turn != state.turn:
+            continue
+        running, state.ready = state.ready, []
+        state.turn += 1
+        merged.append([call for bundle in running for call in bundle.calls])
+        for bundle in running:
+            state.pending ^= 1 << bundle.number
+            state.size -= len(bundle.calls)
+            state.depths -= len(bundle.calls) * bundle.depth
+        state.frontier -= len(running)
+        changed = {state: None}
+        for bundle in running:
+            for other in bundle.waiting:
+                _watch(other, bundles)
+            for reader in bundle.readers:
+                reader.missing -= 1
+                if not reader.missing:
+                    reader.state.ready.append(reader)
+                    changed[reader.state] = None
+        note(changed)
+    return merged
+
+
+def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
+    """A bundle for each group, which knows its readers and what comes before it; calls outside have depth 0."""
+    bundles: list[_Bundle] = []
+    states: dict[int, _KindState] = {}
+    for number, calls in enumerate(groups):
+        kind = id(calls[0].kind)
+        state = states.get(kind)
+        if state is None:
+            state = states[kind] = _KindState(len(states))
+        bundle = _Bundle(number, calls, state)
+        bundles.append(bundle)
+        producers = [v.call for call in calls for v in call.inputs if v.__class__ is Value]
+        for source in {producer.depth for producer in producers if producer.group is None} - {0}:
+            read = bundles[source - 1]
+            read.readers.append(bundle)
+            bundle.missing += 1
+            bundle.above |= read.above | 1 << read.number
+        for call in calls:
+            call.depth = number + 1
+        _watch(bundle, bundles)
+        state.pending |= 1 << number
+        state.size += len(calls)
+        state.depths += len(calls) * bundle.depth
+        if not bundle.missing:
+            state.ready.append(bundle)
+    return bundles
+
+
+def _watch(bundle: _Bundle, bundles: list[_Bundle]) -> None:
+    """Count a bundle to the frontier of its kind, or let it wait for the last of those that come before it."""
+    before = bundle.above & bundle.state.pending
+    if before:
+        bundles[before.bit_length() - 1].waiting.append(bundle)
+    else:
+        bundle.state.frontier += 1
+
+
+def placed(groups: list[list[Call]]) -> None:
+    """Reorder the calls inside each group so that rows which are read together lie together.
+
+    A group's rows lie in the order in which the nearest later group reads them, input by input; what only groups
+    further away read comes after that, and what no call reads comes last.
+    """
+    for group in groups:
+        for call in group:
+            call.depth = 0
+    # From the last reader to the first: each takes a place before all the others, and the last word counts.
+    rank = 0
+    by_rank = attrgetter("depth")
+    for group in reversed(groups):
+        if len(group) > 1:
+            group.sort(key=by_rank)
+        ends: Any = None
+        for column in reversed(list(zip(*[call.inputs for call in group], strict=False))):
+            if column[0].__class__ is Value and column[-1].__class__ is Value:
+                # Two results of the same calls, as far as one can see at a glance: they have their order already.
+                if ends == (column[0].call, column[-1].call):
+                    continue
+                ends = (column[0].call, column[-1].call)
+            for v in reversed(column):
+                if v.__class__ is Value:
+                    rank -= 1
+                    v.call.depth = rank

@@ -1,0 +1,116 @@
+"""A stretch of a session that becomes one node of the graph: its groups in the order they ran, and where rows lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.batch.record.call import Array, Row, Value, row_of
+from wayfare.batch.run.group import Group, Scattered, Shared, gathered, slice_of, stacked
+from wayfare.core.tensor import Tensor
+
+_FIRST = 1024
+_VALUES = {Value}
+
+
+class Segment:
+    """Groups that have run since the session began or last settled."""
+
+    def __init__(self, stats: Any) -> None:
+        self.stats = stats
+        # Those a gradient may go through.
+        self.groups: list[Group] = []
+        self.count = 0
+        self._addresses: Array = np.empty(_FIRST, np.int64)
+        # Which output of which group a place belongs to: a number (-1: none with a gradient), and what it stands for.
+        self._outputs: Array = np.empty(_FIRST, np.int32)
+        self._numbered: list[tuple[Group, int]] = []
+        self._steps: Array = np.arange(_FIRST, dtype=np.int64)
+
+    def places_for(self, group: Group, arrays: list[Array], size: int) -> int:
+        """Places for the rows of results, those of one call side by side; gives the first."""
+        start, step = self.count, len(arrays)
+        end = self.count = start + size * step
+        if end > len(self._addresses):
+            grown = np.empty(2 * end, np.int64)
+            grown[:start] = self._addresses[:start]
+            self._addresses = grown
+            numbers = np.empty(2 * end, np.int32)
+            numbers[:start] = self._outputs[:start]
+            self._outputs = numbers
+        if size > len(self._steps):
+            self._steps = np.arange(2 * size, dtype=np.int64)
+        for number, array in enumerate(arrays):
+            part = self._addresses[start + number : end : step]
+            np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
+            part += array.__array_interface__["data"][0]
+            # What no gradient goes through is not held: it may go when nobody reads its rows any more.
+            self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
+            if group.differentiable:
+                self._numbered.append((group, number))
+        return start
+
+    def bring_together(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+        """Rows of one input of all calls: (array, where they came from, are there several?).
+
+        Where they came from is None if no gradient goes there.
+        """
+        first = values[0]
+        # By identity: tensors compare element by element.
+        if values[-1] is first and all([v is first for v in values]):
+            return self._shared(first, grad)
+        if set(map(type, values)) != _VALUES:
+            return self._mixed(values, grad)
+        places = [v.call.place + v.number for v in values]
+        offsets = [v.offset for v in values]
+        needed = 0 if not grad else [v.needs for v in values].count(True)
+        found = slice_of(values, places, offsets)
+        source: Any = None
+        if found is not None:
+            self.stats.copies_avoided += 1
+            if needed:
+                source = found if needed == len(values) else self._scattered(values)
+            return found.rows(), source, True
+        where = np.array(places)
+        addresses = self._addresses[where]
+        moved = np.array(offsets) if any(offsets) else None
+        if moved is not None:
+            addresses += moved
+        self.stats.gathers += 1
+        if needed == len(values):
+            source = Scattered(None, where, moved, self._groups_at(where), [])
+        elif needed:
+            source = self._scattered(values)
+        return gathered(addresses, first.row), source, True
+
+    def _shared(self, what: Any, grad: bool) -> tuple[Array, Any, bool]:
+        if what.__class__ is Value:
+            array = what.call.group.array_of(what)
+            return array, Shared(what.bare()) if grad and what.needs else None, False
+        return what._array, Shared(what) if grad and what._requires_grad else None, False
+
+    def _mixed(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+        arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
+        self.stats.gathers += 1
+        row: Row = row_of(arrays[0].shape, arrays[0].dtype)
+        return stacked(arrays, row), self._scattered(values) if grad else None, True
+
+    def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
+        """Where to send the gradients of these rows; None if nobody wants them."""
+        inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs]
+        outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
+        if not inside and not outside:
+            return None
+        chosen = [values[i] for i in inside]
+        where = np.array([v.call.place + v.number for v in chosen], np.int64)
+        offsets = [v.offset for v in chosen]
+        return Scattered(np.array(inside, np.int64), where, np.array(offsets) if any(offsets) else None,
+                         self._groups_at(where), outside)  # fmt: skip
+
+    def _groups_at(self, places: Array) -> tuple[tuple[Group, int], ...]:
+        """The groups, and which of their outputs, that have rows at these places."""
+        if not len(places):
+            return ()
+        found = np.unique(self._outputs[places]).tolist()
+        return tuple([self._numbered[n] for n in found if n >= 0])
