@@ -14,11 +14,11 @@ class Recording:
 
     def __init__(self):
         self.calls = []
-        self.kinds = {}
+        self.signatures = {}
 
     def __call__(self, kind, *inputs, outputs=1):
         call = Call()
-        call.kind = self.kinds.setdefault(kind, kind)
+        call.signature = self.signatures.setdefault(kind, kind)
         call.inputs = inputs
         call.group = None
         call.example = call.code = None

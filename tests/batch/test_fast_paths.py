@@ -31,8 +31,8 @@ def check(function, *columns):
 def long_ways(monkeypatch):
     """How often a whole call had to go the long way."""
     count = []
-    general = sessions.Session._whole_call
-    monkeypatch.setattr(sessions.Session, "_whole_call", lambda self, *given: count.append(1) or general(self, *given))
+    general = sessions.Session._opaque_call
+    monkeypatch.setattr(sessions.Session, "_opaque_call", lambda self, *given: count.append(1) or general(self, *given))
     return count
 
 

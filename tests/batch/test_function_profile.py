@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import wayfare as wf
-from wayfare.batch.function_profile import Known, Record, known_of
+from wayfare.batch.function_profile import FunctionProfile, MapTiming, profile_of
 
 
 @pytest.fixture(autouse=True)
@@ -17,60 +17,60 @@ def as_it_pays(monkeypatch, always_batched):
     monkeypatch.setitem(wf.map.__kwdefaults__, "batch", None)
 
 
-def maps(known, count, by_map, by_loop, examples=16):
+def maps(profile, count, by_map, by_loop, examples=16):
     """Let so many maps happen, an example of which takes so many seconds; which of them ran as a loop?"""
     ways = []
     for _ in range(count):
-        loop, _first, timed = known.begins(examples, maps)
-        known.read(maps).tried = True
+        loop, _first, timed = profile.plan(examples, maps)
+        profile.analysis_of(maps).tried = True
         ways.append(loop)
         if loop:
-            known.timed([by_loop] * examples)
+            profile.timed([by_loop] * examples)
             continue
         if timed:
-            known.timed([by_loop] * timed)
-        record = Record(examples - timed)
-        record.seconds = by_map * record.examples
-        known.ended(record, {"here.py:7": 3})
+            profile.timed([by_loop] * timed)
+        timing = MapTiming(examples - timed)
+        timing.seconds = by_map * timing.examples
+        profile.add_map(timing, {"here.py:7": 3})
     return ways
 
 
 def test_a_map_that_pays_stays_batched():
-    assert not any(maps(Known("f"), 200, by_map=1.0, by_loop=2.0))
+    assert not any(maps(FunctionProfile("f"), 200, by_map=1.0, by_loop=2.0))
 
 
 def test_a_map_that_does_not_pay_runs_as_a_loop_and_says_why_once():
-    known = Known("f")
+    profile = FunctionProfile("f")
     with pytest.warns(UserWarning, match=r"f runs as a plain loop from now on.*here\.py:7 \(3 times a map\)") as said:
-        ways = maps(known, 100, by_map=3.0, by_loop=1.0)
+        ways = maps(profile, 100, by_map=3.0, by_loop=1.0)
     assert len(said) == 1
     assert not any(ways[:3]) and sum(ways) >= 90  # it is tried again now and then
-    assert "runs as a loop" in str(known)
+    assert "runs as a loop" in str(profile)
 
 
 @pytest.mark.filterwarnings("ignore:map")
 def test_a_wrong_judgement_is_put_right():
-    known = Known("f")
-    assert any(maps(known, 6, by_map=3.0, by_loop=1.0))
-    known.timed([5.0] * 16)  # all examples of a loop say otherwise
-    assert not any(maps(known, 20, by_map=3.0, by_loop=5.0)[3:])
+    profile = FunctionProfile("f")
+    assert any(maps(profile, 6, by_map=3.0, by_loop=1.0))
+    profile.timed([5.0] * 16)  # all examples of a loop say otherwise
+    assert not any(maps(profile, 20, by_map=3.0, by_loop=5.0)[3:])
 
 
 @pytest.mark.filterwarnings("ignore:map")
 def test_the_backward_pass_counts():
-    known = Known("f")
+    profile = FunctionProfile("f")
     for _ in range(6):
-        known.begins(16, maps)
-        known.read(maps).tried = True
-        known.timed([1.0, 1.0])
-        record = Record(14)
-        record.seconds, record.backward = 1.5 * 14, 0.1 * 14
-        known.ended(record, {})
-    assert not known.loops and known.costs() == (pytest.approx(1.6), pytest.approx(2.0))
+        profile.plan(16, maps)
+        profile.analysis_of(maps).tried = True
+        profile.timed([1.0, 1.0])
+        timing = MapTiming(14)
+        timing.seconds, timing.backward = 1.5 * 14, 0.1 * 14
+        profile.add_map(timing, {})
+    assert not profile.loop_reason and profile.costs() == (pytest.approx(1.6), pytest.approx(2.0))
 
 
 def test_a_few_examples_are_compared_in_turns():
-    ways = maps(Known("f"), 6, by_map=1.0, by_loop=2.0, examples=2)
+    ways = maps(FunctionProfile("f"), 6, by_map=1.0, by_loop=2.0, examples=2)
     assert True in ways and False in ways
 
 
@@ -91,9 +91,9 @@ def test_knowledge_is_of_the_code():
     def make(k):
         return lambda x: x * k
 
-    assert known_of(make(1)) is known_of(make(2))
+    assert profile_of(make(1)) is profile_of(make(2))
     layer = wf.nn.Linear(2, 2)
-    assert known_of(layer) is known_of(layer) is not known_of(wf.nn.Linear(2, 2))
+    assert profile_of(layer) is profile_of(layer) is not profile_of(wf.nn.Linear(2, 2))
 
 
 def test_a_function_that_changes_what_all_see_is_a_loop_until_it_stops():
@@ -119,7 +119,7 @@ def test_a_function_that_changes_what_all_see_is_a_loop_until_it_stops():
     with warnings.catch_warnings(record=True):  # of the account, maybe: so small a function hardly pays
         for _ in range(12):
             wf.map(f, xs)
-    assert not known_of(f).in_order and total.item() == 20
+    assert not profile_of(f).in_order and total.item() == 20
 
 
 def test_examples_that_saw_the_old_state_begin_again():
@@ -277,5 +277,5 @@ def test_functions_of_one_code_are_read_each():
         wf.map(through(harmless), xs, batch=True)
         kept["n"] = 0
         assert wf.map(through(counts), xs, batch=True) == [0, 1, 2, 3, 4]
-    reading = known_of(through(counts)).read(through(counts))
-    assert known_of(through(counts)).read(through(counts)) is reading  # and not at every map
+    reading = profile_of(through(counts)).analysis_of(through(counts))
+    assert profile_of(through(counts)).analysis_of(through(counts)) is reading  # and not at every map

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.batch.record.refcount import alone
+from wayfare.batch.record.refcount import is_unshared
 
 MAKERS = {
     "small": lambda: wf.ones(3),
@@ -35,9 +35,9 @@ HOLDERS = {
 @pytest.mark.parametrize("maker", MAKERS)
 def test_memory_of_one_tensor(maker):
     t = MAKERS[maker]()
-    assert alone(t)
+    assert is_unshared(t)
     same = t  # another name of the tensor is no other holder of its memory
-    assert alone(same)
+    assert is_unshared(same)
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -45,17 +45,17 @@ def test_memory_of_one_tensor(maker):
 def test_memory_that_somebody_else_sees(maker, holder):
     t = MAKERS[maker]()
     kept = HOLDERS[holder](t)
-    assert not alone(t), kept
+    assert not is_unshared(t), kept
     del kept
-    assert alone(t)
+    assert is_unshared(t)
 
 
 def test_memory_of_an_array_that_somebody_holds():
     array = np.zeros(3)
-    assert not alone(wf.from_numpy(array)) and not alone(wf.from_numpy(array[1:]))
+    assert not is_unshared(wf.from_numpy(array)) and not is_unshared(wf.from_numpy(array[1:]))
     t = wf.from_numpy(array)
     del array
-    assert alone(t)
+    assert is_unshared(t)
 
 
 def test_nothing_else_counts_references():
@@ -63,4 +63,4 @@ def test_nothing_else_counts_references():
         path.name for path in pathlib.Path(wf.__file__).parent.rglob("*.py")
         if "getrefcount(" in path.read_text() or "import getrefcount" in path.read_text()
     }  # fmt: skip
-    assert asking == {"alone.py"}
+    assert asking == {"refcount.py"}

@@ -8,11 +8,11 @@ from time import perf_counter
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from wayfare.batch.analysis.exception_scopes import in_try
-from wayfare.batch.analysis.hooks import frame_puts_hooks
-from wayfare.batch.fibers.errors import in_example
+from wayfare.batch.analysis.hooks import frame_registers_hooks
+from wayfare.batch.fibers.errors import name_example
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.fibers.recursion import explain_recursion, room_for_recursion
-from wayfare.batch.function_profile import Known, Record, known_of
+from wayfare.batch.function_profile import FunctionProfile, MapTiming, profile_of
 from wayfare.batch.record import op_fast_paths as _op_fast_paths  # noqa: F401 - installs methods of lazy tensors
 from wayfare.batch.run.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
@@ -32,13 +32,13 @@ __all__ = ["batching", "map"]
 _LARGE = 1 << 20
 
 
-class _Last(threading.local):
+class _ThreadState(threading.local):
     stats: Stats | None = None
     # The session in force.
     session: Session | None = None
 
 
-_LAST = _Last()
+_THREAD = _ThreadState()
 
 
 A = TypeVar("A")
@@ -94,30 +94,30 @@ def map(
                             fix="Give one item of each for every example.")  # fmt: skip
     key = key_for(None)
     site = current_site()
-    around = running_example()
-    examples = [Example(fn, args, number, key, site, around) for number, args in enumerate(zip(*columns, strict=True))]
+    outer = running_example()
+    examples = [Example(fn, args, number, key, site, outer) for number, args in enumerate(zip(*columns, strict=True))]
     executor = current().executor
     refuses = getattr(executor, "refuses", None)
     if refuses is not None:
         refuses("it calls wf.map")
-    watching = recorder_around()
-    if watching is not None and exporter() is None:  # in a model file the examples are a loop
-        watching.give_up("it calls wf.map, whose examples are batched anew each time")
+    recording = recorder_around()
+    if recording is not None and exporter() is None:  # in a model file the examples are a loop
+        recording.give_up("it calls wf.map, whose examples are batched anew each time")
     if not examples:
         return []
-    known = known_of(fn)
+    profile = profile_of(fn)
     try:
         if isinstance(executor, Session) and batch is not False:
-            _batched(executor, known, examples, known.first(fn))
+            _batched(executor, profile, examples, profile.first(fn))
             if in_try(user_frame(2)):
-                executor.make_calls_of(examples)  # what fails in them fails here
-        elif batch is False or (executor is not None and executor is not watching) or _line_by_line():
-            _one_by_one(examples)
+                executor.run_calls_of(examples)  # what fails in them fails here
+        elif batch is False or (executor is not None and executor is not recording) or _line_by_line():
+            _loop(examples)
         elif batch or schedule is not None or limit is not None:
-            with _OfMap(schedule, limit) as session:
-                _batched(session._session, known, examples, known.first(fn))
+            with _MapSession(schedule, limit) as session:
+                _batched(session._session, profile, examples, profile.first(fn))
         else:
-            _as_it_pays(known, examples, schedule, limit)
+            _batched_or_loop(profile, examples, schedule, limit)
     except MemoryError as error:
         raise memory_error("map", error) from None
     except RecursionError as error:
@@ -135,28 +135,30 @@ def map(
     return results
 
 
-def _as_it_pays(known: Known, examples: list[Example], schedule: Schedule | None, limit: int | None) -> None:
+def _batched_or_loop(
+    profile: FunctionProfile, examples: list[Example], schedule: Schedule | None, limit: int | None
+) -> None:
     """Run examples batched, or as the loop where that is faster or the only right way."""
-    loop, first, timed = known.begins(len(examples), examples[0].function)
+    loop, first, timed = profile.plan(len(examples), examples[0].function)
     if loop or _are_large(examples):
-        known.timed(_one_by_one(examples))
-        _LAST.stats = Stats(looped=len(examples), known=known)
+        profile.timed(_loop(examples))
+        _THREAD.stats = Stats(looped=len(examples), profile=profile)
         return
     # Some are timed as a loop: in turns the first ones and the last ones, for examples may be sorted by size.
-    at_the_end = bool(timed and known.maps % 2)
+    at_the_end = bool(timed and profile.maps % 2)
     batched = examples[:-timed] if at_the_end else examples[timed:]
     if timed and not at_the_end:
-        known.timed(_one_by_one(examples[:timed]))
-    with _OfMap(schedule, limit) as session:
-        record = session._session.took = Record(len(batched))
-        _batched(session._session, known, batched, first)
+        profile.timed(_loop(examples[:timed]))
+    with _MapSession(schedule, limit) as session:
+        timing = session._session.timing = MapTiming(len(batched))
+        _batched(session._session, profile, batched, first)
     stats = session.stats
-    record.seconds = stats.seconds
+    timing.seconds = stats.seconds
     if not session._session.hub.in_order:
-        known.ended(record, stats.waits)
+        profile.add_map(timing, stats.waits)
     if at_the_end:
-        known.timed(_one_by_one(examples[-timed:]))
-    stats.looped, stats.known = timed, known
+        profile.timed(_loop(examples[-timed:]))
+    stats.looped, stats.profile = timed, profile
 
 
 def _are_large(examples: list[Example]) -> bool:
@@ -165,20 +167,20 @@ def _are_large(examples: list[Example]) -> bool:
     return any([isinstance(part, Tensor) and part.nbytes >= _LARGE for part in own])
 
 
-def _batched(session: Session, known: Known, examples: list[Example], first: int) -> None:
+def _batched(session: Session, profile: FunctionProfile, examples: list[Example], first: int) -> None:
     """Run examples in a session; of a new function some go first, to see whether they change what all see."""
     if session.hub.current is None:
-        session.known = known
-    reading = known.read(examples[0].function)
+        session.profile = profile
+    analysis = profile.analysis_of(examples[0].function)
     for example in examples:
-        example.reading = reading
-        session.owned.give(example)
-    session.apart = session.apart or reading.puts_hooks
-    if known.late:
-        session.hub.in_order = session.hub.in_order or known.loops
+        example.analysis = analysis
+        session.ownership.add_arguments(example)
+    session.no_common_calls = session.no_common_calls or analysis.registers_hooks
+    if profile.never_batch:
+        session.hub.in_order = session.hub.in_order or profile.loop_reason
     if first:
         session.hub.run(examples[:first])
-        reading.tried = True
+        analysis.tried = True
     session.hub.run(examples[first:])
 
 
@@ -202,24 +204,24 @@ def _line_by_line() -> bool:
     """Does somebody look on who wants everything to happen on the user's own line?"""
     if is_debugged():
         return True
-    return any(not looking.allows_batches for looking in watchers())
+    return any(not watching.allows_batches for watching in watchers())
 
 
 def running_example() -> Example | None:
     """The example of a `wf.map` whose lines run now in this thread, batched or one by one; None outside of all."""
-    session = _LAST.session
+    session = _THREAD.session
     inside = None if session is None else session.hub.current
     plain: Example | None = STATE.example
     return inside or plain
 
 
-def _one_by_one(examples: list[Example]) -> list[float]:
+def _loop(examples: list[Example]) -> list[float]:
     """The plain loop, with each example's own random numbers. Gives the seconds that each took."""
     mode = STATE.mode
     if mode is not None and mode.generator is not None:
         # The generator of a mode would go before that of the example.
         with changed_mode(generator=None):
-            return _one_by_one(examples)
+            return _loop(examples)
     thread = threading.get_ident()
     outermost = thread not in LOOPING
     LOOPING.add(thread)  # who draws random numbers in this thread asks which example runs
@@ -234,7 +236,7 @@ def _one_by_one(examples: list[Example]) -> list[float]:
                 seconds.append(perf_counter() - began)
     except BaseException as error:
         if STATE.example is not outer:
-            in_example(error, STATE.example)
+            name_example(error, STATE.example)
         raise
     finally:
         STATE.example = outer
@@ -243,7 +245,7 @@ def _one_by_one(examples: list[Example]) -> list[float]:
     return seconds
 
 
-class _Plain:
+class _NoSession:
     """In the place of a session where somebody looks on who wants no batches: nothing is recorded, so nothing ran."""
 
     def __init__(self) -> None:
@@ -268,14 +270,14 @@ class batching:
         self._mode: Any = None
         self._room: Any = None
         self._session: Any = None
-        self._around: Session | None = None
-        self._looking: Any = None
+        self._outer_session: Session | None = None
+        self._watcher: Any = None
         self._inner = False
 
     @staticmethod
     def last() -> Stats | None:
         """What the last session of this thread did; None before the first."""
-        return _LAST.stats
+        return _THREAD.stats
 
     @property
     def stats(self) -> Stats:
@@ -295,26 +297,26 @@ class batching:
             return self
         if _line_by_line():
             # Everything happens at once, as if the block were inside another one that does nothing.
-            self._inner, self._session = True, _Plain()
+            self._inner, self._session = True, _NoSession()
             return self
-        watching = recorder_around()
-        if watching is not None:
-            watching.give_up("it uses wf.batching")
+        recording = recorder_around()
+        if recording is not None:
+            recording.give_up("it uses wf.batching")
         elif executor is not None:
             raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
                                  fix="Put wf.batching() outside of it.")  # fmt: skip
         outer = current().replace(executor=None)
         wake_all()  # compiled functions are one call each here
         self._session = Session(outer, self._schedule, self._limit)
-        self._session.apart = self._is_block and frame_puts_hooks(user_frame(2))
+        self._session.no_common_calls = self._is_block and frame_registers_hooks(user_frame(2))
         self._room = room_for_recursion()
         self._room.__enter__()
         self._mode = changed_mode(executor=self._session)
         self._mode.__enter__()
-        self._around, _LAST.session = _LAST.session, self._session
-        self._looking = watcher()
-        if self._looking is not None:
-            self._looking.starts(self._session)
+        self._outer_session, _THREAD.session = _THREAD.session, self._session
+        self._watcher = watcher()
+        if self._watcher is not None:
+            self._watcher.starts(self._session)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -329,14 +331,14 @@ class batching:
             self._session.release()
             raise
         finally:
-            _LAST.stats, _LAST.session = self._session.stats, self._around
+            _THREAD.stats, _THREAD.session = self._session.stats, self._outer_session
             self._mode.__exit__(*error)
             self._room.__exit__(*error)
-            if self._looking is not None:
-                self._looking.ended(self._session)
+            if self._watcher is not None:
+                self._watcher.ended(self._session)
 
 
-class _OfMap(batching):
+class _MapSession(batching):
     """What a map runs in."""
 
     _is_block = False

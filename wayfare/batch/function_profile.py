@@ -15,7 +15,7 @@ import warnings
 import weakref
 from typing import Any
 
-from wayfare.batch.analysis.function_analysis import Reading
+from wayfare.batch.analysis.function_analysis import FunctionAnalysis
 from wayfare.core.callsite import outside_frames
 
 # Maps after the first, in which a part of the examples is timed as a loop.
@@ -23,18 +23,18 @@ _TRIALS = 3
 # The share of examples that is timed, and how many at least and at the most.
 _SHARE, _LEAST, _MOST = 8, 3, 8
 # A map may take this much longer than the loop, as a ratio: less cannot be told from noise.
-_SLOWER, _CLEARLY = 1.1, 2.0
+_MAX_RATIO, _CLEAR_RATIO = 1.1, 2.0
 # A backward pass of the loop takes at least so many times as long as the forward pass: the loop's own is not seen here.
 _BACKWARD = 1.0
 # A map that runs as a loop is tried again after so many maps, then twice as many, and so on up to the second number.
-_AGAIN, _LONGEST = 8, 512
+_RETRY_AFTER, _MAX_RETRY_AFTER = 8, 512
 # Maps that pay are compared with the loop again after so many.
-_LOOK_AGAIN = 64
+_RECHECK_AFTER = 64
 # Maps that are remembered for the account.
 _REMEMBERED = 5
 
 
-class Record:
+class MapTiming:
     """What one batched map took, in seconds: itself, and the backward passes through it so far."""
 
     __slots__ = ("backward", "examples", "seconds")
@@ -44,39 +44,41 @@ class Record:
         self.seconds = self.backward = 0.0
 
 
-class Known:
+class FunctionProfile:
     """What is known of one function."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.maps = 0
-        self.loops = ""  # why its maps run as a plain loop; "" where they are batched
+        self.loop_reason = ""  # why its maps run as a plain loop; "" where they are batched
         self.in_order = False  # is that because examples change what all of them see?
-        self.late = False  # had others begun already when one did, which cannot begin again? Never batched again.
-        self._until = 0  # the map in which it is tried again
-        self._pause = 1
-        self.reading: Reading | None = None  # what its code was last read to do
+        self.never_batch = (
+            False  # had others begun already when one did, which cannot begin again? Never batched again.
+        )
+        self._retry_at = 0  # the map in which it is tried again
+        self._backoff = 1
+        self.analysis: FunctionAnalysis | None = None  # what its code was last read to do
         self._trials = 0
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         # Seconds an example took by the loop, and what the last maps took.
         self.by_loop: list[float] = []
-        self.by_map: list[Record] = []
+        self.by_map: list[MapTiming] = []
         self.waits: dict[str, int] = {}
 
     # -- how the next map runs
 
-    def begins(self, count: int, function: Any) -> tuple[bool, int, int]:
+    def plan(self, count: int, function: Any) -> tuple[bool, int, int]:
         """(does the whole map run as a loop?, examples that go first by themselves, examples that are timed)."""
         self.maps += 1
-        if count == 1 or self.late:
+        if count == 1 or self.never_batch:
             return True, 0, 0
-        if self.loops:
-            if self.maps < self._until:
+        if self.loop_reason:
+            if self.maps < self._retry_at:
                 return True, 0, 0
             return False, 1, 0
         first = self.first(function)
         timed = 0
-        tries = self.maps > 1 and not first and (self._trials < _TRIALS or self.maps >= self._until)
+        tries = self.maps > 1 and not first and (self._trials < _TRIALS or self.maps >= self._retry_at)
         if tries and count <= _LEAST:
             return self.maps % 2 == 0, 0, 0  # too few to be split: in turns all of them
         if tries:
@@ -85,37 +87,37 @@ class Known:
 
     def first(self, function: Any) -> int:
         """How many examples go first by themselves, to see whether they change what all see."""
-        return 0 if self.read(function).tried and not self.in_order else 1
+        return 0 if self.analysis_of(function).tried and not self.in_order else 1
 
-    def read(self, function: Any) -> Reading:
+    def analysis_of(self, function: Any) -> FunctionAnalysis:
         """What the code of this function does, which may name other things than the last one with this code."""
-        if self.reading is None or not self.reading.is_of(function):
-            self.reading = Reading(function)
-        return self.reading
+        if self.analysis is None or not self.analysis.is_of(function):
+            self.analysis = FunctionAnalysis(function)
+        return self.analysis
 
     # -- what was seen
 
-    def runs_in_order(self, why: str, began: list[int]) -> None:
+    def set_in_order(self, why: str, began: list[int]) -> None:
         """Examples run one after the other, because one of them changes what all see."""
-        self.loops, self.in_order = why, True
-        self._wait()
+        self.loop_reason, self.in_order = why, True
+        self._back_off()
         late = ""
         if began:
-            self.late = True
+            self.never_batch = True
             which = f"example {began[0]}" if len(began) == 1 else f"examples {began[0]} to {began[-1]}"
             late = (f" This time {which} had begun before, and saw what was there until then: for the results of the "
                     "loop, run this map again with batch=False.")  # fmt: skip
-        self.tell(f"map: the examples of {self.name} run one after the other, because {why}.{late}")
+        self.warn_once(f"map: the examples of {self.name} run one after the other, because {why}.{late}")
 
-    def ended(self, record: Record, waits: dict[str, int]) -> None:
+    def add_map(self, timing: MapTiming, waits: dict[str, int]) -> None:
         """A batched map has ended."""
-        if self.in_order and self.loops and self.maps >= self._until:
-            self.loops, self.in_order, self._pause = "", False, 1  # tried again, and nothing was changed
-        if self.loops and self.in_order:
+        if self.in_order and self.loop_reason and self.maps >= self._retry_at:
+            self.loop_reason, self.in_order, self._backoff = "", False, 1  # tried again, and nothing was changed
+        if self.loop_reason and self.in_order:
             return
         self.waits = waits
         if self.maps > 1:  # the first one learns how to run what it meets
-            self.by_map = [*self.by_map[1 - _REMEMBERED :], record]
+            self.by_map = [*self.by_map[1 - _REMEMBERED :], timing]
             self._judge()
 
     def timed(self, seconds: list[float]) -> None:
@@ -124,7 +126,7 @@ class Known:
         warm = seconds[1:] or seconds
         self.by_loop.append(sum(warm) / len(warm))
         del self.by_loop[:-_REMEMBERED]
-        if self.loops and not self.in_order:
+        if self.loop_reason and not self.in_order:
             self._judge()
 
     def _judge(self) -> None:
@@ -135,19 +137,19 @@ class Known:
         by_map, by_loop = self.costs()
         # What is clear, by the first and by the last examples, needs no further trial: as a loop all examples are
         # timed, and it is seen soon if that was wrong.
-        if self._trials < 2 or (self._trials < _TRIALS and by_map < _CLEARLY * by_loop):
+        if self._trials < 2 or (self._trials < _TRIALS and by_map < _CLEAR_RATIO * by_loop):
             return
         # To go back to batches takes more than to stay there: near the limit it would go to and fro.
-        if by_map > (1.0 if self.loops else _SLOWER) * by_loop:
-            if not self.loops:
-                self.loops = f"it takes {by_map / by_loop:.1f} times as long as the loop"
-                self._say_slower(by_map, by_loop)
-            if self.maps >= self._until:
-                self._wait()
-        elif self.loops:
-            self.loops, self._pause, self._until = "", 1, self.maps + _LOOK_AGAIN
+        if by_map > (1.0 if self.loop_reason else _MAX_RATIO) * by_loop:
+            if not self.loop_reason:
+                self.loop_reason = f"it takes {by_map / by_loop:.1f} times as long as the loop"
+                self._warn_slower(by_map, by_loop)
+            if self.maps >= self._retry_at:
+                self._back_off()
+        elif self.loop_reason:
+            self.loop_reason, self._backoff, self._retry_at = "", 1, self.maps + _RECHECK_AFTER
         else:
-            self._until = self.maps + _LOOK_AGAIN
+            self._retry_at = self.maps + _RECHECK_AFTER
 
     def costs(self) -> tuple[float, float]:
         """Seconds of an example by the map and by the loop, with their backward passes where there were any."""
@@ -155,47 +157,47 @@ class Known:
         by_map, by_loop = min([r.seconds / r.examples for r in self.by_map]), sum(self.by_loop) / len(self.by_loop)
         backward = [r.backward / r.examples for r in self.by_map if r.backward]
         if backward:
-            by_map, by_loop = by_map + _middle(backward), by_loop * (1 + _BACKWARD)
+            by_map, by_loop = by_map + _median(backward), by_loop * (1 + _BACKWARD)
         return by_map, by_loop
 
-    def _wait(self) -> None:
-        self._until = self.maps + self._pause * (1 if self.in_order else _AGAIN)
-        self._pause = min(2 * self._pause, _LONGEST)
+    def _back_off(self) -> None:
+        self._retry_at = self.maps + self._backoff * (1 if self.in_order else _RETRY_AFTER)
+        self._backoff = min(2 * self._backoff, _MAX_RETRY_AFTER)
 
     # -- what is said
 
-    def _say_slower(self, by_map: float, by_loop: float) -> None:
+    def _warn_slower(self, by_map: float, by_loop: float) -> None:
         lines = sorted(self.waits.items(), key=lambda item: -item[1])[:3]
         where = ""
         if lines:
             read = ", ".join([f"{line} ({count} times a map)" for line, count in lines])
             where = (f" Its examples wait for values at {read}: each wait ends a group, so read values late, all at "
                      "once, or after the map.")  # fmt: skip
-        self.tell(f"map: {self.name} runs as a plain loop from now on, because batched it takes {1e3 * by_map:.3g} ms "
-                  f"an example and as a loop {1e3 * by_loop:.3g} ms.{where}")  # fmt: skip
+        self.warn_once(f"map: {self.name} runs as a plain loop from now on, because batched it takes "
+                       f"{1e3 * by_map:.3g} ms an example and as a loop {1e3 * by_loop:.3g} ms.{where}")  # fmt: skip
 
-    def tell(self, sentence: str) -> None:
+    def warn_once(self, sentence: str) -> None:
         """Warn, once for each sentence."""
-        if sentence not in self._told and len(self._told) < 8:
-            self._told.add(sentence)
+        if sentence not in self._warned and len(self._warned) < 8:
+            self._warned.add(sentence)
             warnings.warn(sentence, stacklevel=outside_frames())
 
     def __str__(self) -> str:
         if not self.by_loop or not self.by_map:
-            return self.loops
+            return self.loop_reason
         by_map, by_loop = self.costs()
         return (f"account of {self.name}: {1e3 * by_map:.3g} ms an example batched, {1e3 * by_loop:.3g} ms as a loop"
-                + (f"; it runs as a loop: {self.loops}" if self.loops else ""))  # fmt: skip
+                + (f"; it runs as a loop: {self.loop_reason}" if self.loop_reason else ""))  # fmt: skip
 
 
-def _middle(times: list[float]) -> float:
+def _median(times: list[float]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-_KNOWN: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+_PROFILES: weakref.WeakKeyDictionary[Any, FunctionProfile] = weakref.WeakKeyDictionary()
 
 
-def known_of(function: Any) -> Known:
+def profile_of(function: Any) -> FunctionProfile:
     """What is known of a function: one record for each piece of code, or for each module or object that is called."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -204,10 +206,10 @@ def known_of(function: Any) -> Known:
         key = function.__func__
     key = getattr(key, "__code__", key)
     try:
-        found = _KNOWN.get(key)
+        found = _PROFILES.get(key)
         if found is None:
             name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
-            found = _KNOWN[key] = Known(name)
+            found = _PROFILES[key] = FunctionProfile(name)
     except TypeError:  # it cannot be hashed, or not be known weakly
-        return known_of(type(key))
+        return profile_of(type(key))
     return found

@@ -11,15 +11,23 @@ import numpy as np
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Array, Row, row_of_array
 from wayfare.batch.record.inplace import write
-from wayfare.batch.record.layout import stand_in
-from wayfare.batch.record.lazy_tensor import LazyTensor, lazy, seen_from
-from wayfare.batch.record.module_call import OF_MODULE, as_whole
-from wayfare.batch.record.opaque_call import NOT_WHOLE, About, find_whole, take_apart
-from wayfare.batch.record.opaque_fast_path import MISSED, lane_for, recorder_for
-from wayfare.batch.record.refcount import alone
-from wayfare.batch.record.signature import Kind, Unkeyable, as_of_now, attributes_key, carried, is_shared, outcome
-from wayfare.batch.record.views import Picked, part_seen
-from wayfare.batch.run.pending_calls import Work
+from wayfare.batch.record.layout import probe_array
+from wayfare.batch.record.lazy_tensor import LazyTensor, lazy, lazy_view
+from wayfare.batch.record.module_call import MODULE_INFO, opaque_form_of
+from wayfare.batch.record.opaque_call import NOT_OPAQUE, OpaqueInfo, find_opaque_call, flatten_arguments
+from wayfare.batch.record.opaque_fast_path import MISSED, fast_path_for, recorder_for
+from wayfare.batch.record.refcount import is_unshared
+from wayfare.batch.record.signature import (
+    Signature,
+    Unkeyable,
+    attributes_key,
+    differentiable_outs,
+    infer_rows,
+    is_shared,
+    snapshot,
+)
+from wayfare.batch.record.views import PickedView, contiguous_view
+from wayfare.batch.run.pending_calls import PendingCalls
 from wayfare.batch.run.runners import run_op, run_random, run_selected
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply
@@ -30,14 +38,14 @@ from wayfare.core.tensor import Tensor
 
 _SELECT = REGISTRY["select"]
 # Ways of looking at numbers that are for people.
-_SHOWN = frozenset({"repr()", "format()"})
+_FOR_DISPLAY = frozenset({"repr()", "format()"})
 # Ways that need an ordinary tensor.
-_ORDINARY = frozenset({"as_strided()", "storage_offset()", "pickle"})
+_NEED_MEMORY = frozenset({"as_strided()", "storage_offset()", "pickle"})
 # Short ways that are tried for one cell: more would cost those who miss them all.
-_MOST_LANES = 4
+_MAX_FAST_PATHS = 4
 
 
-class Session(Work):
+class Session(PendingCalls):
     """Records what examples do and runs it in groups. It is in force as an executor."""
 
     batches = True
@@ -47,7 +55,7 @@ class Session(Work):
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Record one op."""
         if self.hub.in_order:
-            return self._now(op, inputs, attrs)
+            return self._run_now(op, inputs, attrs)
         mode = STATE.mode
         assert mode is not None
         grad = mode.grad
@@ -65,10 +73,10 @@ class Session(Work):
                 key.append(t)
             else:
                 key.append(row_of_array(t._array))
-                rows.append(t if alone(t) else as_of_now(t))
+                rows.append(t if is_unshared(t) else snapshot(t))
         if concrete and (not inputs or op.view) and not (grad and any([t._requires_grad for t in inputs])):
-            return self._now(op, inputs, attrs)
-        if self.apart and concrete:
+            return self._run_now(op, inputs, attrs)
+        if self.no_common_calls and concrete:
             key.append(object())
         if attrs:
             if attrs.get("key") is not None:
@@ -80,95 +88,103 @@ class Session(Work):
             try:
                 attrs_key = attributes_key(attrs)
             except Unkeyable:
-                return self._now(op, inputs, attrs)
+                return self._run_now(op, inputs, attrs)
             key.append(attrs_key)
             if op.view and extra is None and not concrete:
-                seen = part_seen(op, attrs, attrs_key, rows[0].row)
+                seen = contiguous_view(op, attrs, attrs_key, rows[0].row)
                 if seen is not None:
                     row, offset = seen
                     value = rows[0]
-                    part = value.part(row, offset, grad and value.needs and row.is_float)
-                    return seen_from(inputs[0], part, op, attrs)
+                    part = value.part(row, offset, grad and value.needs_grad and row.is_float)
+                    return lazy_view(inputs[0], part, op, attrs)
         found = tuple(key)
-        kind = self.kinds.get(found)
-        if kind is None:
-            kind = self._new_kind(op, found, inputs, attrs, extra)
-            if kind is None:
-                return self._now(op, inputs, attrs if extra is None else attrs | {"key": extra})
-        made = self.record(kind, rows, extra, 3)
+        signature = self.signatures.get(found)
+        if signature is None:
+            signature = self._new_signature(op, found, inputs, attrs, extra)
+            if signature is None:
+                return self._run_now(op, inputs, attrs if extra is None else attrs | {"key": extra})
+        made = self.record(signature, rows, extra, 3)
         if op.view:
             if concrete:
-                self.looking_outside = True
+                self.has_outside_views = True
             else:
-                inputs[0]._lazy.viewed = True
+                inputs[0]._lazy.has_views = True
             if extra is not None:
                 attrs = attrs | {"index": extra}
-            made[0]._lazy.seen_from = (inputs[0], op, attrs)
+            made[0]._lazy.view_of = (inputs[0], op, attrs)
         return made[0] if op.outputs == 1 else made
 
-    def learn_short(self, key: Any, made: Any) -> None:
+    def learn_fast_path(self, key: Any, made: Any) -> None:
         """Remember how a call of an op without attributes was entered: the next like it is entered so at once."""
         if made.__class__ is LazyTensor:
-            kind = made._lazy.call.kind
-            if kind.record is not None and not kind.inference:
-                self.shorts[kind.grad][key] = kind.record
+            signature = made._lazy.call.signature
+            if signature.record is not None and not signature.inference:
+                self.op_fast_paths[signature.grad][key] = signature.record
 
-    def record(self, kind: Kind, rows: Any, extra: Any, depth: int) -> tuple[LazyTensor, ...]:
+    def record(self, signature: Signature, rows: Any, extra: Any, depth: int) -> tuple[LazyTensor, ...]:
         """Enter a call; gives tensors for its outputs. The user's line is at least `depth` frames up."""
         if not rows and extra is None:
-            known = self.once.get(kind)
-            if known is not None and not self.apart:
+            known = self.common_results.get(signature)
+            if known is not None and not self.no_common_calls:
                 again = tuple([lazy(v) for v in known])
                 self.live += map(ref, again)
                 return again
-        enter = kind.record
+        enter = signature.record
         if enter is None:
-            enter = kind.record = recorder_for(kind)
+            enter = signature.record = recorder_for(signature)
         made: tuple[LazyTensor, ...] = enter(self, rows, depth + 1)
         if extra is not None:
             self.pending[-1].extra = extra
         elif not rows:
-            self.once[kind] = tuple([t._lazy for t in made])
-        if kind.checks_values:
-            fits: Any = getattr(kind.what, "fits", None)
+            self.common_results[signature] = tuple([t._lazy for t in made])
+        if signature.checks_values:
+            fits: Any = getattr(signature.target, "fits", None)
             told = fits is not None and rows and rows[0].__class__ is Tensor
-            if not fits(kind.what.owner(), rows[0]) if told else in_try(user_frame(depth)):
+            if not fits(signature.target.owner(), rows[0]) if told else in_try(user_frame(depth)):
                 self.flush([made[0]._lazy], only=True)  # it fails here if it fails
         return made
 
     def whole_call(
-        self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], about: About
+        self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], info: OpaqueInfo
     ) -> Any:
         """A cell or a compiled function as one call; NotImplemented where it must be taken apart."""
         if self.hub.in_order:
             return NotImplemented
         mode = STATE.mode
         assert mode is not None
-        if not options and not mode.inference and not self.apart:
-            for lane in self.lanes[mode.grad].get((id(owner), function), ()):
-                made = lane(self, args)
+        if not options and not mode.inference and not self.no_common_calls:
+            for fast_path in self.opaque_fast_paths[mode.grad].get((id(owner), function), ()):
+                made = fast_path(self, args)
                 if made is not MISSED:
                     return made
-        return self._whole_call(owner, function, args, options, about, mode, (id(owner), function), 3)
+        return self._opaque_call(owner, function, args, options, info, mode, (id(owner), function), 3)
 
-    def _whole_call(
-        self, owner: Any, function: Any, args: Any, options: Any, about: About, mode: Mode, place: Any, depth: int
+    def _opaque_call(
+        self,
+        owner: Any,
+        function: Any,
+        args: Any,
+        options: Any,
+        info: OpaqueInfo,
+        mode: Mode,
+        fast_path_key: Any,
+        depth: int,
     ) -> Any:
         """A whole call for which there is no lane, or not yet."""
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
-        if self.apart and not any([t.__class__ is LazyTensor for t in args]):
+        if self.no_common_calls and not any([t.__class__ is LazyTensor for t in args]):
             key.append(object())
-        kind, rows = self._kind_of_call(key, owner, function, args, options, about)
-        if kind is None or kind is NOT_WHOLE:
+        signature, rows = self._signature_of_call(key, owner, function, args, options, info)
+        if signature is None or signature is NOT_OPAQUE:
             return NotImplemented
         if not options and not mode.inference:
-            lane = lane_for(kind, owner, args, rows, depth)
-            if lane is not None:
-                lanes = self.lanes[mode.grad]
-                lanes[place] = (lane, *lanes.get(place, ())[: _MOST_LANES - 1])
-        made = self.record(kind, rows, None, depth + 1)
-        whole = kind.what
-        return made[0] if whole.result is TENSOR else rebuild(whole.result, iter(made), iter(()))
+            fast_path = fast_path_for(signature, owner, args, rows, depth)
+            if fast_path is not None:
+                known = self.opaque_fast_paths[mode.grad]
+                known[fast_path_key] = (fast_path, *known.get(fast_path_key, ())[: _MAX_FAST_PATHS - 1])
+        made = self.record(signature, rows, None, depth + 1)
+        opaque = signature.target
+        return made[0] if opaque.result is TENSOR else rebuild(opaque.result, iter(made), iter(()))
 
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A call of a module: as one, where its `forward` only computes; else NotImplemented."""
@@ -176,51 +192,53 @@ class Session(Work):
             return NotImplemented
         mode = STATE.mode
         assert mode is not None
-        if not options and not mode.inference and not self.apart:
-            for lane in self.lanes[mode.grad].get(id(module), ()):
-                made = lane(self, args)
+        if not options and not mode.inference and not self.no_common_calls:
+            for fast_path in self.opaque_fast_paths[mode.grad].get(id(module), ()):
+                made = fast_path(self, args)
                 if made is not MISSED:
                     return made
-        kind = module.__class__
-        known = self.whole_classes.get(kind)
-        if known is None:
-            known = self.whole_classes[kind] = as_whole(module)
-        if not known:
+        cls = module.__class__
+        form = self.opaque_classes.get(cls)
+        if form is None:
+            form = self.opaque_classes[cls] = opaque_form_of(module)
+        if not form:
             return NotImplemented
-        function, about = known
-        if about is OF_MODULE and any([a.__class__ is list for a in args]):
+        function, info = form
+        if info is MODULE_INFO and any([a.__class__ is list for a in args]):
             # Lists are of any length: their examples have steps in common, not whole calls.
             return NotImplemented
-        if "forward" in module.__dict__ and about is not OF_MODULE:
+        if "forward" in module.__dict__ and info is not MODULE_INFO:
             return NotImplemented
-        return self._whole_call(module, function, args, options, about, mode, id(module), 4)
+        return self._opaque_call(module, function, args, options, info, mode, id(module), 4)
 
-    def _kind_of_call(
-        self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, about: About
-    ) -> tuple[Kind | None, list[Any]]:
+    def _signature_of_call(
+        self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, info: OpaqueInfo
+    ) -> tuple[Signature | None, list[Any]]:
         """The kind and the rows of a call with any arguments, met before or not; None if no key can be made of them."""
         tensors: list[Tensor] = []
         rows: list[Any] = []
         try:
-            take_apart(args, key, tensors, rows)
+            flatten_arguments(args, key, tensors, rows)
             for option, value in options.items():
                 key.append(option)
-                take_apart((value,), key, tensors, rows)
+                flatten_arguments((value,), key, tensors, rows)
         except TypeError:
             return None, rows
         if any([part.__class__ is Row and part.layout is not None for part in key]):
             return None, rows  # Its ops know how results of such rows lie.
         found = tuple(key)
-        kind = self.kinds.get(found)
-        if kind is None or not kind.what.holds():
-            if kind is not None:
-                self.retired.append(kind)
-            kind = self.kinds[found] = find_whole(self, found, owner, function, args, options, tensors, about)
-        return kind, rows
+        signature = self.signatures.get(found)
+        if signature is None or not signature.target.holds():
+            if signature is not None:
+                self.retired.append(signature)
+            signature = self.signatures[found] = find_opaque_call(
+                self, found, owner, function, args, options, tensors, info
+            )
+        return signature, rows
 
-    def _new_kind(
+    def _new_signature(
         self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any
-    ) -> Kind | None:
+    ) -> Signature | None:
         """A kind met for the first time; None for an op whose shape rule needs the numbers."""
         pattern = [t if t.__class__ is not LazyTensor and is_shared(t) else None for t in inputs]
         rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in inputs]
@@ -230,14 +248,14 @@ class Session(Work):
             run = run_selected if op is _SELECT else run_random
             given = attrs | ({"index": extra} if op is _SELECT else {"key": extra})
         try:
-            outs = outcome(op, given, attributes_key(attrs), rows)
+            outs = infer_rows(op, given, attributes_key(attrs), rows)
         except NotImplementedError:
             return None
-        kind = Kind(self, key, op.name, op, attrs, pattern, outs, carried(op, outs), run, key[1])
-        self.kinds[key] = kind
-        return kind
+        signature = Signature(self, key, op.name, op, attrs, pattern, outs, differentiable_outs(op, outs), run, key[1])
+        self.signatures[key] = signature
+        return signature
 
-    def _now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+    def _run_now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Run an op for real, on ordinary tensors."""
         if any([t.__class__ is LazyTensor for t in inputs]):
             self.settle()
@@ -255,18 +273,18 @@ class Session(Work):
         if tensor.__class__ is not LazyTensor:
             if takes_memory and self.hub.current is None:
                 self.leave()  # nothing more is recorded in this block: nobody can tell when that memory is written
-            elif takes_memory and self.owned.given_to(tensor) is not self.hub.current:
+            elif takes_memory and self.ownership.given_to(tensor) is not self.hub.current:
                 self.changes(tensor, f"{how} hands out memory that all examples see")
             return tensor._array
         if how == "stride()" or how == "is_contiguous()":
-            return stand_in(tensor._lazy.row)
-        if takes_memory or how in _ORDINARY:
+            return probe_array(tensor._lazy.row)
+        if takes_memory or how in _NEED_MEMORY:
             # Whoever holds the memory may write to it, or see it written to.
             memory: Array = tensor._array
             return memory
         value = tensor._lazy
         if value.call.group is None:
-            if how in _SHOWN:
+            if how in _FOR_DISPLAY:
                 # Who prints or debugs sees this example go on line by line.
                 self.flush([value], only=True)
             else:
@@ -283,7 +301,7 @@ class Session(Work):
         if t.__class__ is not LazyTensor or t._lazy.row.layout is None:
             return True
         try:
-            array = stand_in(t._lazy.row, memory=True)
+            array = probe_array(t._lazy.row, memory=True)
         except ValueError:
             return True
         return bool(np.may_share_memory(array.reshape(shape), array))
@@ -292,14 +310,14 @@ class Session(Work):
         """Would its rows lie one after the other?"""
         return t._lazy.row.layout is None if t.__class__ is LazyTensor else bool(t._array.flags.c_contiguous)
 
-    def picked(self, tensor: Tensor, places: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
+    def picked(self, tensor: Tensor, indices: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
         """One place of a tensor was read by an index that is itself a tensor: in plain Python that is a view."""
         if out.__class__ is LazyTensor:
             if tensor.__class__ is LazyTensor:
-                tensor._lazy.viewed = True
+                tensor._lazy.has_views = True
             else:
-                self.looking_outside = True
-            out._lazy.seen_from = (tensor, Picked(places), {})
+                self.has_outside_views = True
+            out._lazy.view_of = (tensor, PickedView(indices), {})
 
     def behind(self, tensor: Tensor) -> Tensor | None:
         """The tensor whose memory a write goes to; None where that is not there yet."""

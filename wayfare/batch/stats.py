@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wayfare.batch.record.signature import OWN_LEAF, Kind
+from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 
 
 @dataclass
-class KindStats:
+class SignatureStats:
     """Calls of one kind."""
 
     name: str
@@ -32,17 +32,17 @@ class Stats:
     seconds: float = 0.0
     seconds_scheduling: float = 0.0
     seconds_running: float = 0.0
-    kinds: list[KindStats] = field(default_factory=list)
+    kinds: list[SignatureStats] = field(default_factory=list)
     # Examples that ran as a plain loop.
     looped: int = 0
     # Lines of the user's where examples waited for a value, and how often.
     waits: dict[str, int] = field(default_factory=dict)
-    known: Any = field(default="", repr=False)
+    profile: Any = field(default="", repr=False)
 
     @property
     def account(self) -> str:
         """What the map and the loop cost, where that was measured, and why examples run as a loop if they do."""
-        return str(self.known)
+        return str(self.profile)
 
     @property
     def mean_group(self) -> float:
@@ -61,7 +61,7 @@ class Stats:
             if not isinstance(t, Tensor) or story is None or story is OWN_LEAF:
                 raise ArgumentError("why_apart: takes two tensors that were computed in a map or a batching block, and "
                                     f"one was not: {type(t).__name__}")  # fmt: skip
-        stories = [_story(story) for story in found]
+        stories = [_call_info(story) for story in found]
         return compare(*stories)
 
     def __str__(self) -> str:
@@ -95,30 +95,30 @@ class Stats:
 
 
 @dataclass
-class Story:
+class CallInfo:
     """What is remembered of the call that made a tensor."""
 
-    kind: Kind
+    signature: Signature
     group: int
     round: int
 
 
-def _story(what: Any) -> Story:
-    if isinstance(what, Story):
+def _call_info(what: Any) -> CallInfo:
+    if isinstance(what, CallInfo):
         return what
     call = what.call
     group = call.group
-    return Story(call.kind, -1 if group is None else group.number, -1 if group is None else group.round)
+    return CallInfo(call.signature, -1 if group is None else group.number, -1 if group is None else group.round)
 
 
-def compare(a: Story, b: Story) -> str:
+def compare(a: CallInfo, b: CallInfo) -> str:
     """Why two calls did not run as one; or that they did."""
     if a.group == b.group and a.group >= 0:
-        return f"they ran together, in one group of {a.kind.name}"
-    first, second = a.kind, b.kind
+        return f"they ran together, in one group of {a.signature.name}"
+    first, second = a.signature, b.signature
     if first.name != second.name:
         return f"they are different ops: {first.name} and {second.name}"
-    if first.what is not second.what and first.key[1] is not second.key[1]:
+    if first.target is not second.target and first.key[1] is not second.key[1]:
         return f"both are {first.name}, but of two objects, each with weights of its own"
     if first is not second:
         return _difference(first, second)
@@ -128,7 +128,7 @@ def compare(a: Story, b: Story) -> str:
     return f"both are {first.name}, but one had to wait for what the other leads to: they stand at different depths"
 
 
-def _difference(first: Kind, second: Kind) -> str:
+def _difference(first: Signature, second: Signature) -> str:
     name = first.name
     if first.grad != second.grad:
         return f"both are {name}, but one was recorded under no_grad"
@@ -141,5 +141,5 @@ def _difference(first: Kind, second: Kind) -> str:
         mine, other = first.attrs.get(attribute), second.attrs.get(attribute)
         if mine != other or type(mine) is not type(other):
             return f"both are {name}, but with {attribute}={mine} and {attribute}={other}"
-    ours, theirs = ([row for row in kind.key if row.__class__.__name__ == "Row"] for kind in (first, second))
+    ours, theirs = ([row for row in signature.key if row.__class__.__name__ == "Row"] for signature in (first, second))
     return f"both are {name}, but of different shapes or dtypes: {ours} and {theirs}"

@@ -14,11 +14,11 @@ from wayfare.core.spec import DType
 from wayfare.core.tensor import Tensor
 
 
-class Changes(Exception):
+class SideEffect(Exception):
     """Code may change Python objects that others see; the argument says where."""
 
 
-class Known:
+class ObjectRef:
     """An object that is there already, and that others may see."""
 
     __slots__ = ("value",)
@@ -27,37 +27,37 @@ class Known:
         self.value = value
 
 
-class Method:
+class MethodRef:
     """A function with the object that is its first argument: one that is known, or (None) a plain one."""
 
     __slots__ = ("function", "owner")
 
-    def __init__(self, function: Any, owner: Known | None) -> None:
+    def __init__(self, function: Any, owner: ObjectRef | None) -> None:
         self.function = function
         self.owner = owner
 
 
-class Native:
+class NativeMethod:
     """A method of an object whose type is not written in Python."""
 
     __slots__ = ("name", "owner")
 
-    def __init__(self, name: str, owner: Known) -> None:
+    def __init__(self, name: str, owner: ObjectRef) -> None:
         self.name = name
         self.owner = owner
 
 
-class Above:
+class SuperRef:
     """What `super()` gives in a method of a class."""
 
     __slots__ = ("owner", "type")
 
-    def __init__(self, type_: type, owner: Known | None) -> None:
+    def __init__(self, type_: type, owner: ObjectRef | None) -> None:
         self.type = type_
         self.owner = owner
 
 
-class Own:
+class LocalContainer:
     """A container that is made at one place of the code, and what it may hold."""
 
     __slots__ = ("items",)
@@ -66,17 +66,17 @@ class Own:
         self.items = NOTHING
 
 
-class OwnMethod:
+class LocalMethod:
     """A method of such a container."""
 
     __slots__ = ("name", "owner")
 
-    def __init__(self, name: str, owner: Own) -> None:
+    def __init__(self, name: str, owner: LocalContainer) -> None:
         self.name = name
         self.owner = owner
 
 
-class Inner:
+class LocalFunction:
     """A function that the code itself has made."""
 
     __slots__ = ("code", "defaults", "frame")
@@ -88,7 +88,7 @@ class Inner:
         self.defaults = NOTHING
 
 
-class Value:
+class AbstractValue:
     """What an expression may stand for: something plain, any of some references, or either."""
 
     __slots__ = ("constant", "names", "plain", "refs")
@@ -103,7 +103,7 @@ class Value:
         # A name, or names, that the code itself spells out.
         self.constant = constant
 
-    def __or__(self, other: Value) -> Value:
+    def __or__(self, other: AbstractValue) -> AbstractValue:
         if other is self or other is NOTHING:
             return self
         if self is NOTHING:
@@ -112,19 +112,19 @@ class Value:
             if self.constant is None or self.constant == other.constant:
                 return self
         constant = self.constant if self.constant == other.constant else None
-        return Value(self.plain or other.plain, self.refs | other.refs, self.names | other.names, constant)
+        return AbstractValue(self.plain or other.plain, self.refs | other.refs, self.names | other.names, constant)
 
-    def covers(self, other: Value) -> bool:
+    def covers(self, other: AbstractValue) -> bool:
         """Is all that the other may be among what this may be?"""
         return other.refs <= self.refs and other.names <= self.names and other.plain <= self.plain
 
 
-NOTHING = Value(False)
-PLAIN = Value(True)
+NOTHING = AbstractValue(False)
+PLAIN = AbstractValue(True)
 # In the place where a call expects an object to which a method belongs, if there is none.
-NULL = Value(True)
+NULL = AbstractValue(True)
 # Something that others see, of which nothing else is known.
-UNKNOWN = Known(None)
+UNKNOWN = ObjectRef(None)
 
 _NO_DEFAULT = type(dataclasses._HAS_DEFAULT_FACTORY)  # type: ignore[attr-defined]
 _DATA = (

@@ -12,16 +12,16 @@ import sys
 import types
 from typing import Any
 
-from wayfare.batch.analysis.abstract_values import NULL, PLAIN, Changes, Value
+from wayfare.batch.analysis.abstract_values import NULL, PLAIN, AbstractValue, SideEffect
 
-_NEW = sys.version_info >= (3, 12)
+_PY312 = sys.version_info >= (3, 12)
 
-_NOTHING_DONE = frozenset({
+_NO_EFFECT = frozenset({
     "NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "MAKE_CELL", "COPY_FREE_VARS", "SETUP_ANNOTATIONS",
     "DELETE_FAST", "DELETE_DEREF", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP", "NOT_TAKEN",
 })  # fmt: skip
 # (values taken, values put there): plain ones.
-_PLAIN = {
+_FIXED_EFFECT = {
     "POP_TOP": (1, 0), "POP_EXCEPT": (1, 0), "POP_ITER": (1, 0), "PUSH_EXC_INFO": (1, 2), "CHECK_EXC_MATCH": (1, 1),
     "CHECK_EG_MATCH": (2, 2), "PREP_RERAISE_STAR": (2, 1), "WITH_EXCEPT_START": (0, 1), "LOAD_ASSERTION_ERROR": (0, 1),
     "IS_OP": (2, 1), "UNARY_NOT": (1, 1), "FORMAT_SIMPLE": (1, 1), "CONVERT_VALUE": (1, 1), "FORMAT_WITH_SPEC": (2, 1),
@@ -34,16 +34,16 @@ _ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUP
 _INTO = frozenset({"LIST_APPEND", "SET_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE"})
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 
-Stack = tuple[Value, ...]
+Stack = tuple[AbstractValue, ...]
 
 
-class Walk:
+class BytecodeWalk:
     """One walk through some code; `reader` knows what things mean, `frame` what the code's names stand for."""
 
     def __init__(self, reader: Any, frame: Any) -> None:
         self._reader = reader
         self._frame = frame
-        self._stack: list[Value] = []
+        self._stack: list[AbstractValue] = []
         self._keywords: tuple[str, ...] = ()
 
     def run(self) -> None:
@@ -51,7 +51,7 @@ class Walk:
         code: types.CodeType = self._frame.code
         steps = list(dis.get_instructions(code))
         at = {step.offset: number for number, step in enumerate(steps)}
-        guarded = self._guarded(code, at)
+        guarded = self._handlers(code, at)
         entered: dict[int, Stack] = {}
         waiting: list[int] = []
 
@@ -62,7 +62,7 @@ class Walk:
                 waiting.append(number)
                 return
             if len(before) != len(stack):
-                raise Changes(f"code that cannot be read: {code.co_qualname}")
+                raise SideEffect(f"code that cannot be read: {code.co_qualname}")
             after = tuple(a if a is b or a is NULL else a | b for a, b in zip(before, stack, strict=True))
             if any([not a.covers(b) for a, b in zip(before, after, strict=True)]):
                 entered[number] = after
@@ -82,7 +82,7 @@ class Walk:
             if step.opname not in _LAST and step.opname not in _ALWAYS:
                 arrive(number + 1, tuple(self._stack))
 
-    def _guarded(self, code: types.CodeType, at: dict[int, int]) -> dict[int, list[tuple[int, tuple[int, int]]]]:
+    def _handlers(self, code: types.CodeType, at: dict[int, int]) -> dict[int, list[tuple[int, tuple[int, int]]]]:
         """For each instruction the handlers of its errors: (where, (how much of the stack is kept, what is added))."""
         found: dict[int, list[tuple[int, tuple[int, int]]]] = {}
         if code.co_exceptiontable:
@@ -93,38 +93,38 @@ class Walk:
                         found.setdefault(number, []).append((at[entry.target], (entry.depth, 1 + entry.lasti)))
         return found
 
-    def _pop(self, count: int = 1) -> list[Value]:
+    def _pop(self, count: int = 1) -> list[AbstractValue]:
         if count == 0:
             return []
         taken = self._stack[-count:]
         if len(taken) != count:
-            raise Changes("code that cannot be read")
+            raise SideEffect("code that cannot be read")
         del self._stack[-count:]
         return taken
 
-    def _step(self, step: dis.Instruction) -> list[Value]:
+    def _step(self, step: dis.Instruction) -> list[AbstractValue]:
         """What an instruction does to the stack; gives the stack as it is where it jumps to."""
         name, stack, reader = step.opname, self._stack, self._reader
-        if name in _NOTHING_DONE:
+        if name in _NO_EFFECT:
             return stack
-        if name in _PLAIN:
-            taken, put = _PLAIN[name]
+        if name in _FIXED_EFFECT:
+            taken, put = _FIXED_EFFECT[name]
             self._pop(taken)
             stack += [PLAIN] * put
             return stack
         if name.startswith("POP_JUMP"):
-            reader.looked_at(self._pop()[0])
+            reader.read_value(self._pop()[0])
             return stack
         if name.startswith("JUMP_IF_"):
             jumped = list(stack)
             self._pop()
             return jumped
         if name == "FOR_ITER":
-            jumped = [*stack, PLAIN] if _NEW else stack[:-1]
+            jumped = [*stack, PLAIN] if _PY312 else stack[:-1]
             stack.append(reader.item(stack[-1]))
             return jumped
         if name == "SEND":
-            jumped = list(stack) if _NEW else [*stack[:-2], stack[-1]]
+            jumped = list(stack) if _PY312 else [*stack[:-2], stack[-1]]
             return jumped
         method = getattr(self, "_" + name.lower(), None)
         if method is not None:
@@ -132,14 +132,14 @@ class Walk:
         elif name.startswith(("LOAD_FAST", "STORE_FAST")):
             self._fast(step)
         elif name.startswith(("UNARY_", "GET_YIELD_FROM_ITER")):
-            reader.looked_at(stack[-1])
+            reader.read_value(stack[-1])
         elif name.startswith("CALL_INTRINSIC_"):
             taken_values = self._pop(int(name[-1]))
             stack.append(taken_values[-1] if name[-1] == "1" else PLAIN)
         elif name in _INTO:
-            reader.put_into(stack[-1 - step.arg], self._pop()[0], name not in ("LIST_APPEND", "SET_ADD"))  # type: ignore[operator]
+            reader.store_item(stack[-1 - step.arg], self._pop()[0], name not in ("LIST_APPEND", "SET_ADD"))  # type: ignore[operator]
         else:
-            raise Changes(f"code that cannot be read: {name}")
+            raise SideEffect(f"code that cannot be read: {name}")
         return stack
 
     # -- names
@@ -161,7 +161,7 @@ class Walk:
         told = isinstance(value, (str, types.CodeType)) or (
             isinstance(value, tuple) and bool(value) and all(isinstance(v, str) for v in value)
         )
-        self._stack.append(Value(True, constant=value) if told else PLAIN)
+        self._stack.append(AbstractValue(True, constant=value) if told else PLAIN)
 
     def _load_global(self, step: dis.Instruction) -> None:
         if step.arg & 1:  # type: ignore[operator]
@@ -180,7 +180,7 @@ class Walk:
         self._frame.store_deref(step.argval, self._pop()[0])
 
     def _store_global(self, step: dis.Instruction) -> None:
-        raise Changes(f"the global name {step.argval}")
+        raise SideEffect(f"the global name {step.argval}")
 
     _store_name = _delete_global = _delete_name = _store_global
 
@@ -205,7 +205,7 @@ class Walk:
 
     def _load_attr(self, step: dis.Instruction) -> None:
         owner = self._pop()[0]
-        if _NEW and step.arg & 1:  # type: ignore[operator]
+        if _PY312 and step.arg & 1:  # type: ignore[operator]
             self._stack.append(NULL)
         self._stack.append(self._reader.attribute(owner, step.argval))
 
@@ -217,14 +217,14 @@ class Walk:
         _, type_, owner = self._pop(3)
         if step.arg & 1:  # type: ignore[operator]
             self._stack.append(NULL)
-        self._stack.append(self._reader.attribute(self._reader.above(type_, owner), step.argval))
+        self._stack.append(self._reader.attribute(self._reader.super_of(type_, owner), step.argval))
 
     def _store_attr(self, step: dis.Instruction) -> None:
         value, owner = self._pop(2)
-        self._reader.put_attribute(owner, step.argval, value)
+        self._reader.store_attribute(owner, step.argval, value)
 
     def _delete_attr(self, step: dis.Instruction) -> None:
-        self._reader.put_attribute(self._pop()[0], step.argval, PLAIN)
+        self._reader.store_attribute(self._pop()[0], step.argval, PLAIN)
 
     def _binary_subscr(self, step: dis.Instruction) -> None:
         owner, key = self._pop(2)
@@ -236,25 +236,25 @@ class Walk:
 
     def _store_subscr(self, step: dis.Instruction) -> None:
         value, owner, _ = self._pop(3)
-        self._reader.put_into(owner, value)
+        self._reader.store_item(owner, value)
 
     def _store_slice(self, step: dis.Instruction) -> None:
         value, owner = self._pop(4)[:2]
-        self._reader.put_into(owner, value, True)
+        self._reader.store_item(owner, value, True)
 
     def _delete_subscr(self, step: dis.Instruction) -> None:
-        self._reader.put_into(self._pop(2)[0], PLAIN)
+        self._reader.store_item(self._pop(2)[0], PLAIN)
 
     def _map_add(self, step: dis.Instruction) -> None:
         key, value = self._pop(2)
-        self._reader.put_into(self._stack[-step.arg], key | value)  # type: ignore[operator]
+        self._reader.store_item(self._stack[-step.arg], key | value)  # type: ignore[operator]
 
     def _build_tuple(self, step: dis.Instruction) -> None:
         self._container(step, self._pop(step.arg or 0))
 
     _build_list = _build_set = _build_tuple
 
-    def _container(self, step: dis.Instruction, values: list[Value]) -> None:
+    def _container(self, step: dis.Instruction, values: list[AbstractValue]) -> None:
         held = PLAIN
         for value in values:
             held = held | value
@@ -276,7 +276,7 @@ class Walk:
         pass
 
     def _format_value(self, step: dis.Instruction) -> None:
-        self._reader.looked_at(self._pop(2 if (step.arg or 0) & 4 else 1)[0])
+        self._reader.read_value(self._pop(2 if (step.arg or 0) & 4 else 1)[0])
         self._stack.append(PLAIN)
 
     def _get_iter(self, step: dis.Instruction) -> None:

@@ -16,13 +16,13 @@ import types
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from wayfare.batch.analysis.purity import in_package, is_ours
+from wayfare.batch.analysis.purity import is_library_code, is_library_module
 
 
 class Manager(NamedTuple):
     """The expression in front of a `with` block: how its first name is loaded, the names, and whether it is called."""
 
-    kind: str
+    load: str
     names: tuple[str, ...]
     called: bool
 
@@ -32,7 +32,7 @@ _OTHER = Manager("", (), False)
 _MISSING: Any = object()
 _FIRST = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF")
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Semaphore, threading.Condition)
-_QUIET = (contextlib.nullcontext, open, *_LOCKS)
+_CATCH_NOTHING = (contextlib.nullcontext, open, *_LOCKS)
 
 
 def manager_before(steps: list[dis.Instruction], begin: int) -> Manager:
@@ -70,49 +70,51 @@ def may_catch(manager: Manager, frame: types.FrameType) -> bool:
     if not manager.names:
         return True
     name, *attributes = manager.names
-    if manager.kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+    if manager.load in ("LOAD_GLOBAL", "LOAD_NAME"):
         found = frame.f_globals.get(name, frame.f_builtins.get(name, _MISSING))
     else:
         found = frame.f_locals.get(name, _MISSING)
     for attribute in attributes:
         if isinstance(found, types.ModuleType):
             # Only modules of the library have names that are not there until somebody asks for them.
-            found = getattr(found, attribute, _MISSING) if in_package(found.__name__) else vars(found).get(attribute)
+            found = (
+                getattr(found, attribute, _MISSING) if is_library_module(found.__name__) else vars(found).get(attribute)
+            )
         else:
             found = inspect.getattr_static(found, attribute, _MISSING)
     if found is _MISSING:
         return True
-    return not (_makes_quiet(found) if manager.called else _is_quiet(type(found)))
+    return not (_makes_one_that_catches_nothing(found) if manager.called else _catches_nothing(type(found)))
 
 
-def _makes_quiet(made_by: Any) -> bool:
+def _makes_one_that_catches_nothing(made_by: Any) -> bool:
     """Does a call of it make a manager that catches nothing?"""
-    if any([made_by is quiet for quiet in (*_QUIET, threading.Lock, threading.RLock)]):
+    if any([made_by is made for made in (*_CATCH_NOTHING, threading.Lock, threading.RLock)]):
         return True
     if isinstance(made_by, type):
-        return _is_quiet(made_by)
+        return _catches_nothing(made_by)
     if not isinstance(made_by, types.FunctionType):
         return False
-    if is_ours(made_by):
+    if is_library_code(made_by):
         return True
     wrapped = getattr(made_by, "__wrapped__", None)
     if made_by.__globals__ is not vars(contextlib) or not isinstance(wrapped, types.FunctionType):
         return False
-    return not _looks_at_errors(wrapped.__code__)
+    return not _handles_errors(wrapped.__code__)
 
 
-def _is_quiet(made: type) -> bool:
+def _catches_nothing(made: type) -> bool:
     """Do managers of this type catch nothing?"""
-    if is_ours(made) or issubclass(made, (*_LOCKS, io.IOBase, contextlib.nullcontext)):
+    if is_library_code(made) or issubclass(made, (*_LOCKS, io.IOBase, contextlib.nullcontext)):
         return True
     leave = inspect.getattr_static(made, "__exit__", None)
     if not isinstance(leave, types.FunctionType) or made.__module__ == "contextlib":
         return False
-    return _gives_nothing(leave.__code__) and not _looks_at_errors(leave.__code__)
+    return _returns_none(leave.__code__) and not _handles_errors(leave.__code__)
 
 
 @lru_cache(1024)
-def _looks_at_errors(code: types.CodeType) -> bool:
+def _handles_errors(code: types.CodeType) -> bool:
     """Is there an `except` in some code, a `return` in a `finally`, a `raise`, or a block that may catch?"""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for number, step in enumerate(steps):
@@ -124,7 +126,7 @@ def _looks_at_errors(code: types.CodeType) -> bool:
 
 
 @lru_cache(1024)
-def _gives_nothing(code: types.CodeType) -> bool:
+def _returns_none(code: types.CodeType) -> bool:
     """Does it return None wherever it returns?"""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for number, step in enumerate(steps):

@@ -19,29 +19,29 @@ from wayfare.batch.analysis.context_managers import Manager, manager_before, may
 from wayfare.core.callsite import INSIDE
 
 # The code below every frame of an example.
-BODIES: set[CodeType] = set()
+EXAMPLE_CODES: set[CodeType] = set()
 
 # (first instruction, end, managers) in bytes, in some code; managers are those of `with` blocks it hangs on, if any.
 Ranges = tuple[tuple[int, int, tuple[Manager, ...]], ...]
-_TRIED: dict[CodeType, Ranges] = {}
-_UPDATED: dict[CodeType, Ranges] = {}
+_TRY_RANGES: dict[CodeType, Ranges] = {}
+_UPDATE_RANGES: dict[CodeType, Ranges] = {}
 _MOST = 4096
 
 
 def in_try(frame: FrameType | None) -> bool:
     """May an error in this frame, or in those above it in the same example, be caught?"""
-    return _within(frame, _TRIED, _tried)
+    return _is_within(frame, _TRY_RANGES, _try_ranges)
 
 
 def in_update(frame: FrameType | None) -> bool:
     """Is this frame, or one above it in the same example, between reading something and writing it back?"""
-    return _within(frame, _UPDATED, _updated)
+    return _is_within(frame, _UPDATE_RANGES, _update_ranges)
 
 
-def _within(frame: FrameType | None, known: dict[CodeType, Ranges], find: Callable[[CodeType], Ranges]) -> bool:
+def _is_within(frame: FrameType | None, known: dict[CodeType, Ranges], find: Callable[[CodeType], Ranges]) -> bool:
     while frame is not None:
         code = frame.f_code
-        if code in BODIES:
+        if code in EXAMPLE_CODES:
             return False
         ranges = known.get(code)
         if ranges is None:
@@ -57,7 +57,7 @@ def _within(frame: FrameType | None, known: dict[CodeType, Ranges], find: Callab
     return False
 
 
-def _tried(code: CodeType) -> Ranges:
+def _try_ranges(code: CodeType) -> Ranges:
     """Where in this code an error may be caught."""
     if not code.co_exceptiontable:
         return ()
@@ -93,23 +93,23 @@ _READS = {
     "STORE_ATTR": ("LOAD_ATTR",), "STORE_SUBSCR": ("BINARY_SUBSCR",), "STORE_SLICE": ("BINARY_SLICE",),
 }  # fmt: skip
 # Methods that read an item.
-_ASKED = frozenset({"get", "setdefault", "pop"})
+_READ_METHODS = frozenset({"get", "setdefault", "pop"})
 # What ends a statement.
-_ENDS = frozenset({"STORE_FAST", "POP_TOP", "RETURN_VALUE", "RETURN_CONST", "RESUME", *_READS})
+_END_STATEMENT = frozenset({"STORE_FAST", "POP_TOP", "RETURN_VALUE", "RETURN_CONST", "RESUME", *_READS})
 
 
-def _updated(code: CodeType) -> Ranges:
+def _update_ranges(code: CodeType) -> Ranges:
     """Where in this code something that others may see was read, and is written at the end of the statement."""
     found = []
     steps = list(dis.get_instructions(code))
     begin = 0
     for number, step in enumerate(steps):
-        if step.opname not in _ENDS:
+        if step.opname not in _END_STATEMENT:
             continue
         for read in _READS.get(step.opname, ()):
             for before in steps[begin:number]:
                 item = step.opname in ("STORE_SUBSCR", "STORE_SLICE")
-                asked = item and before.opname in ("LOAD_METHOD", "LOAD_ATTR") and before.argval in _ASKED
+                asked = item and before.opname in ("LOAD_METHOD", "LOAD_ATTR") and before.argval in _READ_METHODS
                 if asked or (before.opname == read and (item or before.argval == step.argval)):
                     found.append((before.offset, step.offset, ()))
                     break

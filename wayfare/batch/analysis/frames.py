@@ -7,36 +7,36 @@ import inspect
 import types
 from typing import Any
 
-from wayfare.batch.analysis.abstract_values import NOTHING, PLAIN, Changes, Inner, Value
+from wayfare.batch.analysis.abstract_values import NOTHING, PLAIN, AbstractValue, LocalFunction, SideEffect
 from wayfare.compiler.names import content_of
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class Frame:
+class AbstractFrame:
     """One function: what its arguments and names have stood for so far, and what it may give back."""
 
-    def __init__(self, reader: Any, function: types.FunctionType | Inner) -> None:
+    def __init__(self, reader: Any, function: types.FunctionType | LocalFunction) -> None:
         self._reader = reader
-        self.inner = function if isinstance(function, Inner) else None
+        self.inner = function if isinstance(function, LocalFunction) else None
         self.function = function
-        self.code: types.CodeType = function.code if isinstance(function, Inner) else function.__code__
-        self._names: dict[str, Value] = {}
+        self.code: types.CodeType = function.code if isinstance(function, LocalFunction) else function.__code__
+        self._names: dict[str, AbstractValue] = {}
         self.result = PLAIN if self.code.co_flags & _SUSPENDS else NOTHING
         self.read_in = -1  # the round in which its code was read last
-        if isinstance(function, Inner):
+        if isinstance(function, LocalFunction):
             self.globals: dict[str, Any] = function.frame.globals
             self._cells: dict[str, Any] = {}
         else:
             self.globals = function.__globals__
             self._cells = dict(zip(self.code.co_freevars, function.__closure__ or (), strict=True))
 
-    def load(self, name: str) -> Value:
+    def load(self, name: str) -> AbstractValue:
         """A name of its own."""
         found = self._names.get(name, NOTHING)
         return PLAIN if found is NOTHING else found
 
-    def store(self, name: str, value: Value) -> None:
+    def store(self, name: str, value: AbstractValue) -> None:
         """A name of its own may stand for this too."""
         before = self._names.get(name, NOTHING)
         after = before | value
@@ -44,7 +44,7 @@ class Frame:
             self._reader.changed = True
         self._names[name] = after
 
-    def load_global(self, name: str) -> Value:
+    def load_global(self, name: str) -> AbstractValue:
         """A global name, or one of Python's own."""
         if name in self.globals:
             return self._reader.of(self.globals[name])  # type: ignore[no-any-return]
@@ -52,7 +52,7 @@ class Frame:
             return self._reader.of(getattr(builtins, name))  # type: ignore[no-any-return]
         return PLAIN
 
-    def load_deref(self, name: str) -> Value:
+    def load_deref(self, name: str) -> AbstractValue:
         """A name that functions have in common."""
         if name not in self.code.co_freevars:
             return self.load(name)
@@ -60,27 +60,27 @@ class Frame:
             return self.inner.frame.load_deref(name)  # type: ignore[no-any-return]
         return self._reader.of(content_of(self._cells[name]))  # type: ignore[no-any-return]
 
-    def store_deref(self, name: str, value: Value) -> None:
+    def store_deref(self, name: str, value: AbstractValue) -> None:
         """Such a name is written."""
         if name not in self.code.co_freevars:
             self.store(name, value)
         elif self.inner is not None:
             self.inner.frame.store_deref(name, value)
         else:
-            raise Changes(f"the name {name} of the function around {self.code.co_qualname}")
+            raise SideEffect(f"the name {name} of the function around {self.code.co_qualname}")
 
-    def returns(self, value: Value) -> None:
+    def returns(self, value: AbstractValue) -> None:
         """It may give this back."""
         after = self.result | value
         if not self.result.covers(after):
             self._reader.changed = True
         self.result = after
 
-    def yields(self, value: Value) -> None:
+    def yields(self, value: AbstractValue) -> None:
         """It may hand this to whoever goes through it."""
         self.returns(self._reader.container(("generator", id(self)), value))
 
-    def bind(self, args: list[Value], named: dict[str, Value], star: Value | None) -> None:
+    def bind(self, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None) -> None:
         """The arguments of one more call; `star` may stand for any that are not told."""
         code = self.code
         count = code.co_argcount
@@ -100,12 +100,12 @@ class Frame:
         defaults = self._defaults()
         for name in (*names[min(len(args), count) : count], *names[count:]):
             if name not in named:
-                given = defaults if isinstance(defaults, Value) else defaults.get(name, NOTHING)
+                given = defaults if isinstance(defaults, AbstractValue) else defaults.get(name, NOTHING)
                 self.store(name, given | (NOTHING if star is None else star))
 
-    def _defaults(self) -> Value | dict[str, Value]:
+    def _defaults(self) -> AbstractValue | dict[str, AbstractValue]:
         function = self.function
-        if isinstance(function, Inner):
+        if isinstance(function, LocalFunction):
             return function.defaults
         count = self.code.co_argcount
         values = function.__defaults__ or ()

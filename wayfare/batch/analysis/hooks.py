@@ -11,31 +11,31 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from wayfare.batch.analysis.purity import is_ours
+from wayfare.batch.analysis.purity import is_library_code
 from wayfare.compiler.names import content_of
 from wayfare.nn.module import Module
 
 _HOOKS = frozenset({"register_hook", "retain_grad", "register_prehook"})
-_LOOKED_INTO = (functools.partial, types.MethodType, types.FunctionType, Module)
+_READ = (functools.partial, types.MethodType, types.FunctionType, Module)
 # Functions that are looked into, at the most.
 _MOST = 200
 
 
-def frame_puts_hooks(frame: types.FrameType | None) -> bool:
+def frame_registers_hooks(frame: types.FrameType | None) -> bool:
     """The same of the code of a frame, and of what it names."""
     if frame is None:
         return False
     named = [*frame.f_locals.values(), *[frame.f_globals.get(name) for name in frame.f_code.co_names]]
-    return any([not _HOOKS.isdisjoint(code.co_names) for code in codes_in(frame.f_code)]) or puts_hooks(*named)
+    return any([not _HOOKS.isdisjoint(code.co_names) for code in codes_in(frame.f_code)]) or registers_hooks(*named)
 
 
-def puts_hooks(*functions: Any) -> bool:
+def registers_hooks(*functions: Any) -> bool:
     """Does a function, or one that it names, put hooks on tensors or keep their gradients?"""
     seen: set[int] = set()
     waiting = list(functions)
     while waiting and len(seen) < _MOST:
         found = waiting.pop()
-        if id(found) in seen or not isinstance(found, _LOOKED_INTO):
+        if id(found) in seen or not isinstance(found, _READ):
             continue
         seen.add(id(found))
         if isinstance(found, functools.partial):
@@ -44,7 +44,7 @@ def puts_hooks(*functions: Any) -> bool:
             waiting += [found.__func__, found.__self__]
         elif isinstance(found, Module):
             waiting += [type(m).forward for m in found.modules()]
-        elif not is_ours(found):
+        elif not is_library_code(found):
             for code in codes_in(found.__code__):
                 if not _HOOKS.isdisjoint(code.co_names):
                     return True

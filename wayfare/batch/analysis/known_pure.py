@@ -31,13 +31,13 @@ import numpy as np
 from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
 
-_BUILTINS = frozenset({
+_PURE_BUILTINS = frozenset({
     "abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr", "complex", "dict", "divmod",
     "enumerate", "filter", "float", "format", "frozenset", "hasattr", "hash", "hex", "id", "int", "isinstance",
     "issubclass", "iter", "len", "list", "map", "max", "memoryview", "min", "next", "object", "oct", "ord", "pow",
     "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip", "property",
 })  # fmt: skip
-_MODULES = frozenset({
+_PURE_MODULES = frozenset({
     "math", "cmath", "operator", "_operator", "itertools", "functools", "_functools", "collections", "_collections",
     "collections.abc", "_collections_abc", "copy", "re", "_sre", "string", "statistics", "fractions", "decimal",
     "_decimal", "numbers", "textwrap", "bisect", "_bisect", "heapq", "_heapq", "dataclasses", "typing", "enum", "types",
@@ -45,31 +45,31 @@ _MODULES = frozenset({
     "_contextvars", "time", "array", "copyreg", "json", "json.decoder", "json.encoder", "_json",
 })  # fmt: skip
 # Functions of those modules that write to what they are given, or call any method of it.
-_NOT_OF_MODULES = (struct.pack_into, operator.methodcaller)
-_KNOWN = (
+_IMPURE_IN_MODULES = (struct.pack_into, operator.methodcaller)
+_PURE_OBJECTS = (
     contextlib.suppress, contextlib.nullcontext, contextlib.ExitStack, np.random.default_rng, np.random.Generator,
     np.random.RandomState, np.random.SeedSequence, random.Random, threading.Lock, threading.RLock,
 )  # fmt: skip
-_NOT_OF_NUMPY = frozenset({
+_IMPURE_IN_NUMPY = frozenset({
     "copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "save", "savez", "savez_compressed",
     "savetxt", "load", "loadtxt", "fromfile", "memmap", "seterr", "setbufsize", "set_printoptions", "errstate",
     "printoptions", "seterrcall", "nditer", "shuffle",
 })  # fmt: skip
 # Functions that change their first argument and nothing else.
-_FIRST = (
+_MUTATE_FIRST = (
     heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace, bisect.insort,
     bisect.insort_left, bisect.insort_right, setattr, delattr, operator.setitem, operator.delitem, operator.iadd,
     operator.iand, operator.iconcat, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imod,
     operator.imul, operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor, next,
 )  # fmt: skip
 # Types not written in Python whose objects change only by methods that are not among the pure ones.
-_TYPES = (
+_NATIVE_TYPES = (
     list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float, complex, collections.deque, np.ndarray,
     np.generic, np.dtype, np.ufunc, re.Pattern, re.Match, types.MappingProxyType, array.array, memoryview, range,
     decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta, contextvars.ContextVar, type,
     types.GenericAlias, contextvars.Token,
 )  # fmt: skip
-_METHODS = frozenset({
+_PURE_METHODS = frozenset({
     "get", "keys", "values", "items", "index", "count", "copy", "union", "intersection", "difference",
     "symmetric_difference", "issubset", "issuperset", "isdisjoint", "most_common", "elements", "total", "match",
     "search", "fullmatch", "findall", "finditer", "split", "sub", "subn", "reduce", "accumulate", "outer", "mro",
@@ -78,35 +78,51 @@ _METHODS = frozenset({
     "ravel", "flatten", "tolist", "item", "dot", "take", "cumsum", "cumprod", "nonzero", "round", "clip", "prod",
     "squeeze", "swapaxes", "repeat", "searchsorted", "argsort", "tobytes", "diagonal", "trace", "conj", "view",
 })  # fmt: skip
-_LOOKING = frozenset({
+_PURE_SPECIAL_METHODS = frozenset({
     "__contains__", "__getitem__", "__len__", "__iter__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
     "__hash__", "__repr__", "__str__", "__bool__", "__add__", "__mul__", "__sub__", "__or__", "__and__", "__reversed__",
     "__init_subclass__", "__sizeof__", "__format__", "__dir__", "__new__", "__init__", "__call__", "__reduce_ex__",
 })  # fmt: skip
-_OF_CONTEXT = frozenset({"get", "set", "reset"})
+_CONTEXTVAR_METHODS = frozenset({"get", "set", "reset"})
 # What may be called on something that one example alone has, whatever it is.
-_WITH_OWN = (
+_TYPES_OF_ONE_EXAMPLE = (
     Tensor, Module, list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float, complex, collections.deque,
     collections.Counter, collections.OrderedDict, collections.defaultdict, np.ndarray, np.generic, np.random.Generator,
     range, slice, re.Match, re.Pattern, types.GeneratorType, fractions.Fraction, decimal.Decimal, datetime.datetime,
     datetime.timedelta, Exception, contextlib.ExitStack, contextvars.Token,
 )  # fmt: skip
-_OWN: frozenset[str] = frozenset().union(*map(dir, _WITH_OWN)) | {
-    "sample", "rsample", "log_prob", "entropy", "cdf", "icdf", "perplexity", "enumerate_support", "_replace", "_asdict",
-    "_make", "manual_seed", "random", "choice", "shuffle", "randint", "uniform", "gauss",
+_METHODS_OF_ONE_EXAMPLE: frozenset[str] = frozenset().union(*map(dir, _TYPES_OF_ONE_EXAMPLE)) | {
+    "sample",
+    "rsample",
+    "log_prob",
+    "entropy",
+    "cdf",
+    "icdf",
+    "perplexity",
+    "enumerate_support",
+    "_replace",
+    "_asdict",
+    "_make",
+    "manual_seed",
+    "random",
+    "choice",
+    "shuffle",
+    "randint",
+    "uniform",
+    "gauss",
 }
-_GIVING = frozenset({
+_RETURN_ITEMS = frozenset({
     "pop", "popleft", "popitem", "get", "setdefault", "values", "items", "keys", "copy", "send", "__next__",
     "__getitem__", "elements", "most_common", "union", "difference", "intersection", "symmetric_difference",
     "__iter__", "result",
 })  # fmt: skip
-_STANDARD = tuple({os.path.abspath(sysconfig.get_paths()[key]) + os.sep for key in ("stdlib", "platstdlib")})
+_STDLIB_FOLDERS = tuple({os.path.abspath(sysconfig.get_paths()[key]) + os.sep for key in ("stdlib", "platstdlib")})
 
 
-def is_standard(code: types.CodeType) -> bool:
+def is_stdlib_code(code: types.CodeType) -> bool:
     """Is it code of Python's own libraries?"""
     name = code.co_filename
-    return name.startswith("<frozen") or (name.startswith(_STANDARD) and "site-packages" not in name)
+    return name.startswith("<frozen") or (name.startswith(_STDLIB_FOLDERS) and "site-packages" not in name)
 
 
 def is_pure(function: Any) -> bool:
@@ -115,58 +131,57 @@ def is_pure(function: Any) -> bool:
     name = getattr(function, "__name__", "")
     if module == "builtins":
         exception = isinstance(function, type) and issubclass(function, BaseException)
-        return exception or (name in _BUILTINS and getattr(builtins, name) is function)
+        return exception or (name in _PURE_BUILTINS and getattr(builtins, name) is function)
     if isinstance(function, np.ufunc):
         return True
     if module.partition(".")[0] in ("numpy", "scipy") and not module.startswith("numpy.random"):
-        return name not in _NOT_OF_NUMPY
-    if any([function is other or type(function) is other for other in _NOT_OF_MODULES]):
+        return name not in _IMPURE_IN_NUMPY
+    if any([function is other or type(function) is other for other in _IMPURE_IN_MODULES]):
         return False
-    return module in _MODULES or any([function is known for known in _KNOWN])
+    return module in _PURE_MODULES or any([function is known for known in _PURE_OBJECTS])
 
 
-def changes_first(function: Any) -> bool:
+def mutates_first(function: Any) -> bool:
     """Does it change its first argument, and nothing else?"""
-    return any([function is other for other in _FIRST])
+    return any([function is other for other in _MUTATE_FIRST])
 
 
 def is_pure_method(owner: Any, name: str) -> bool:
     """Is a method of an object whose type is not written in Python known to change nothing?"""
     if isinstance(owner, contextvars.ContextVar):
-        return name in _OF_CONTEXT  # each example has a context of its own
+        return name in _CONTEXTVAR_METHODS  # each example has a context of its own
     if isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)):
         return True
     if isinstance(owner, collections.defaultdict) and name == "__getitem__":
         return False
-    return isinstance(owner, _TYPES) and (name in _METHODS or name in _LOOKING)
+    return isinstance(owner, _NATIVE_TYPES) and (name in _PURE_METHODS or name in _PURE_SPECIAL_METHODS)
 
 
-def has_own_method(name: str) -> bool:
+def is_known_method(name: str) -> bool:
     """Is it the name of a method of tensors, modules or Python's containers?"""
-    return name in _OWN
+    return name in _METHODS_OF_ONE_EXAMPLE
 
 
-def gives_items(name: str) -> bool:
+def returns_items(name: str) -> bool:
     """Does a method of that name give back what was put into its object?"""
-    return name in _GIVING
+    return name in _RETURN_ITEMS
 
 
-def is_data_class(function: Any) -> bool:
+def is_generated_code(function: Any) -> bool:
     """Is it a function that `dataclass` or `namedtuple` has written for a class of the user's?"""
     return str(function.__code__.co_filename).startswith("<")
 
 
-def is_standard_type(made: type) -> bool:
+def is_stdlib_type(made: type) -> bool:
     """Is it a type of Python's own libraries?"""
     return made.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
-def has_plain_base(made: type) -> bool:
+def extends_builtin(made: type) -> bool:
     """Is it a class derived from one of Python's containers or numbers?"""
     return issubclass(made, (tuple, list, dict, set, str, int, float, BaseException))
 
 
-def only_computes_in(made: type) -> bool:
+def has_pure_methods(made: type) -> bool:
     """Do methods of objects of this class of Wayfare's change nothing?"""
     return made.__module__.startswith(("wayfare.distributions", "wayfare.ragged", "wayfare.compiler", "wayfare.ir"))
-

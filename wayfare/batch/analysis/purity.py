@@ -31,20 +31,20 @@ _MUTATORS = frozenset({
     "train", "eval", "to", "cuda", "cpu", "requires_grad", "grad", "data", "step", "zero_grad", "load_state_dict",
 })  # fmt: skip
 # Those of them that change tensors, and modes that a `with` block puts back.
-_OF_TENSORS = frozenset({"backward", "requires_grad", "grad", "data", "step", "zero_grad", "retain_grad"})
+_TENSOR_MUTATORS = frozenset({"backward", "requires_grad", "grad", "data", "step", "zero_grad", "retain_grad"})
 _MODES = frozenset({"no_grad", "enable_grad", "set_grad_enabled", "inference_mode"})
-_HARMLESS = tuple(getattr(builtins, name) for name in (
+_PURE_BUILTINS = tuple(getattr(builtins, name) for name in (
     "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "getattr", "hasattr",
     "int", "isinstance", "issubclass", "len", "list", "map", "max", "min", "pow", "range", "repr", "reversed", "round",
     "set", "slice", "sorted", "str", "sum", "super", "tuple", "type", "zip", "ValueError", "TypeError", "RuntimeError",
     "AssertionError",
 ))  # fmt: skip
-_MODULES = (math, operator, itertools, functools)
+_PURE_MODULES = (math, operator, itertools, functools)
 _DATA = (int, float, complex, str, bytes, bool, type(None), tuple, list, dict, set, frozenset, Tensor, DType)
 # Items of a container that are looked at: one that holds more, holds data.
 _MOST_ITEMS = 64
 # Functions of Wayfare that change something else than what they are given.
-_STATE = frozenset({
+_CHANGES_STATE = frozenset({
     "manual_seed", "seed", "set_rng_state", "set_default_dtype", "set_num_threads", "save", "no_grad", "enable_grad",
     "set_grad_enabled", "inference_mode", "set_printoptions", "map", "batching",
 })  # fmt: skip
@@ -53,27 +53,27 @@ _STATE = frozenset({
 def only_computes(module: Module) -> bool:
     """Is calling this module nothing but a computation on its arguments, its attributes and what its code names?"""
     # What fails inside a `try` must fail there.
-    return _is_harmless(module, _Reader(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
+    return _is_pure(module, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
 
 
-def changes_nothing(function: Any) -> bool:
+def only_computes_here(function: Any) -> bool:
     """Does a function do nothing but compute, as far as its code can be read?"""
-    return _is_harmless(function, _Reader())
+    return _is_pure(function, _PurityCheck())
 
 
-def changes_only_tensors(function: Any) -> bool:
+def mutates_only_tensors(function: Any) -> bool:
     """Does a function change nothing but tensors, their flags and gradients? Then it can begin again."""
-    return _is_harmless(function, _Reader(tensors_change=True))
+    return _is_pure(function, _PurityCheck(tensors_change=True))
 
 
-def _is_harmless(function: Any, reader: _Reader) -> bool:
+def _is_pure(function: Any, check: _PurityCheck) -> bool:
     try:
-        return not reader.of_value(function)
+        return not check.of_value(function)
     except Exception:  # an object that cannot even be looked at
         return False
 
 
-class _Reader:
+class _PurityCheck:
     """Goes through code and what it names; each method says whether anything in it may do harm."""
 
     def __init__(self, tensors_change: bool = False, forbidden: frozenset[str] = _FORBIDDEN) -> None:
@@ -85,9 +85,9 @@ class _Reader:
     def of_method(self, function: Any, owner: Any) -> bool:
         """A function of the user's, with the object it is a method of."""
         if not isinstance(function, types.FunctionType):
-            return not is_ours(function)
-        if is_ours(function):
-            return self._state(function.__name__) or (not self._tensors_change and _writes(function.__name__))
+            return not is_library_code(function)
+        if is_library_code(function):
+            return self._changes_state(function.__name__) or (not self._tensors_change and _writes(function.__name__))
         # The same code may call other things for another owner.
         if (id(function), id(owner)) in self._seen:
             return False
@@ -117,9 +117,9 @@ class _Reader:
 
     def _of_name(self, name: str, owner: Any) -> bool:
         """An attribute: of the owner, as far as can be told, or of a tensor."""
-        if self._tensors_change and (name in _OF_TENSORS or _writes(name)):
+        if self._tensors_change and (name in _TENSOR_MUTATORS or _writes(name)):
             return False
-        if name in _MUTATORS or self._state(name) or _writes(name):
+        if name in _MUTATORS or self._changes_state(name) or _writes(name):
             return True
         if owner is None:
             return False
@@ -130,8 +130,8 @@ class _Reader:
             return self.of_method(found.__func__, owner)
         return self.of_method(found, owner) if isinstance(found, types.FunctionType) else self.of_value(found)
 
-    def _state(self, name: str) -> bool:
-        return name in _STATE and not (self._tensors_change and name in _MODES)
+    def _changes_state(self, name: str) -> bool:
+        return name in _CHANGES_STATE and not (self._tensors_change and name in _MODES)
 
     def of_value(self, value: Any) -> bool:
         """Anything that code names."""
@@ -143,17 +143,16 @@ class _Reader:
         if isinstance(value, types.MethodType):
             return self.of_method(value.__func__, value.__self__)
         if isinstance(value, types.ModuleType):
-            return value not in _MODULES and not in_package(value.__name__)
+            return value not in _PURE_MODULES and not is_library_module(value.__name__)
         if isinstance(value, (tuple, list, set, frozenset, dict)):
             if (id(value), None) in self._seen:
                 return False
             self._seen.add((id(value), None))
             return self._of_items(value.values() if isinstance(value, dict) else value)
-        if isinstance(value, _DATA) or any(value is harmless for harmless in _HARMLESS):
+        if isinstance(value, _DATA) or any(value is builtin for builtin in _PURE_BUILTINS):
             return False
         # Fused and compiled functions, and records of the library; nothing is known of anybody else's objects.
-        return not is_ours(value if isinstance(value, type) else type(value))
-
+        return not is_library_code(value if isinstance(value, type) else type(value))
 
     def _of_items(self, items: Any) -> bool:
         """What a container holds may be called: functions and modules are looked into."""
@@ -168,11 +167,11 @@ def _writes(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def is_ours(value: Any) -> bool:
+def is_library_code(value: Any) -> bool:
     """Is a function or a class Wayfare's own?"""
-    return in_package(getattr(value, "__module__", None) or "")
+    return is_library_module(getattr(value, "__module__", None) or "")
 
 
-def in_package(name: str) -> bool:
+def is_library_module(name: str) -> bool:
     """Is it the name of a Python module of Wayfare's? The demos count as the user's code."""
     return (name == "wayfare" or name.startswith("wayfare.")) and not name.startswith("wayfare.cli.demo")

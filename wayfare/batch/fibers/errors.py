@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from wayfare.batch.fibers.example import Example
     from wayfare.batch.run.segment import Segment
 
-_NAMED = "_wayfare_example"
+_IS_NAMED = "_wayfare_example"
 
 
-def in_example(error: BaseException, example: Example) -> None:
+def name_example(error: BaseException, example: Example) -> None:
     """Note in an error in which example it happened; the innermost map has the first word."""
-    if getattr(error, _NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
+    if getattr(error, _IS_NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
         return
     nowhere = isinstance(error, WayfareError) and (not error.site or NO_LINE in error.site)
-    _note(error, example, example.site if nowhere else None)
+    _add_note(error, example, example.site if nowhere else None)
 
 
-def _note(error: BaseException, example: Example, site: Any) -> None:
+def _add_note(error: BaseException, example: Example, site: Any) -> None:
     numbers = example.path
     where = " of ".join(f"example {n}" for n in reversed(numbers)) + " of wf.map"
     if isinstance(error, WayfareError):
@@ -38,12 +38,12 @@ def _note(error: BaseException, example: Example, site: Any) -> None:
     else:
         error.add_note(f"in {where}" + ("" if site is None else f" ({site})"))
     try:
-        setattr(error, _NAMED, True)
+        setattr(error, _IS_NAMED, True)
     except AttributeError:
         pass  # an exception of a class with slots: it may be noted twice
 
 
-class _Lost:
+class _Failed:
     """In the place of a group: the call could not be made."""
 
     number = round = -1
@@ -58,10 +58,10 @@ class _Lost:
         raise self.error()
 
 
-LOST = _Lost()
+FAILED = _Failed()
 
 
-class Blamed(Exception):
+class FailedCall(Exception):
     """An error found when a group ran, the call that is to blame for it and the example it belongs to."""
 
     def __init__(self, error: Exception, call: Call) -> None:
@@ -70,7 +70,7 @@ class Blamed(Exception):
         self.example = call.example
 
 
-def fail(example: Example | None, error: Exception) -> NoReturn:
+def raise_past_try(example: Example | None, error: Exception) -> NoReturn:
     """A call of the example that runs has failed, which was made before: no `try` of this line is to know."""
     if example is not None and getcurrent() is example.fiber and in_try(sys._getframe(2)):
         example.error = error
@@ -78,22 +78,21 @@ def fail(example: Example | None, error: Exception) -> NoReturn:
     raise error from None
 
 
-def blame(error: Exception, calls: list[Call], segment: Segment) -> Exception:
+def find_failed_call(error: Exception, calls: list[Call], segment: Segment) -> Exception:
     """The error of the one call that fails by itself, with its example and line; else the group's own."""
-    kind = calls[0].kind
+    signature = calls[0].signature
     for call in calls:
-        rows = [segment.bring_together((v,), False)[0] for v in call.inputs]
+        rows = [segment.gather((v,), False)[0] for v in call.inputs]
         extras = [] if call.extra is None else [call.extra]
         try:
-            kind.run(kind, 1, [wrap(r) for r in rows], [False] * len(rows), extras)
+            signature.run(signature, 1, [wrap(r) for r in rows], [False] * len(rows), extras)
         except Exception as own:
-            owner = getattr(kind.what, "owner", None)
+            owner = getattr(signature.target, "owner", None)
             if isinstance(own, WayfareError) and owner is not None and isinstance(owner(), Module):
                 name_the_way(owner(), own)
             if call.example is not None:
-                _note(own, call.example, call.site)
+                _add_note(own, call.example, call.site)
             elif isinstance(own, WayfareError):
                 own.happened_in("", call.site)
-            return Blamed(own, call)
+            return FailedCall(own, call)
     return error
-

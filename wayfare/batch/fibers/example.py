@@ -7,7 +7,7 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from wayfare.batch.analysis.exception_scopes import BODIES
+from wayfare.batch.analysis.exception_scopes import EXAMPLE_CODES
 from wayfare.batch.record.call import Value
 from wayfare.core.callsite import NO_LINE, Site
 from wayfare.core.generator import example_generator
@@ -18,13 +18,13 @@ class Example:
     """One call of the user's function, in a fiber of its own."""
 
     __slots__ = (
-        "_generator", "around", "args", "children", "done", "error", "failed", "fiber", "function", "inside", "key",
-        "mode", "number", "order", "parent", "reading", "result", "site", "waits_for",
+        "_generator", "analysis", "args", "children", "done", "error", "failed", "fiber", "function", "inner", "key",
+        "mode", "number", "order", "outer", "parent", "result", "site", "waits_for",
     )  # fmt: skip
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], number: int, key: tuple[int, int],
-        site: Site | None, around: Example | None = None,
+        site: Site | None, outer: Example | None = None,
     ) -> None:  # fmt: skip
         self.function = function
         self.args = args
@@ -36,15 +36,15 @@ class Example:
         self._generator: Any = None
         self.parent: Example | None = None
         # The example of a plain loop that this one is inside of.
-        self.around = around
+        self.outer = outer
         # What the code of its function was read to do.
-        self.reading: Any = None
+        self.analysis: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
 
     # What the hub sets when it is to run in a fiber.
     order: list[int]  # its place among all examples
-    inside: list[Example]  # the examples of a map inside this one
+    inner: list[Example]  # the examples of a map inside this one
     children: int  # how many of those are not done yet
     failed: Example | None  # of those: the first that has failed while some before it are not done
     fiber: Any
@@ -52,12 +52,12 @@ class Example:
     waits_for: Value | None
     done: bool
 
-    def get_ready(self, mode: Mode, parent: Example | None) -> None:
+    def prepare(self, mode: Mode, parent: Example | None) -> None:
         """It is to run in a fiber, in this mode but with random numbers of its own."""
         self.parent = parent
         self.order = self.path
         self.mode = mode.replace(generator=self.generator)
-        self.inside, self.children = [], 0
+        self.inner, self.children = [], 0
         self.failed = self.fiber = self.waits_for = None
         self.done = False
 
@@ -71,7 +71,7 @@ class Example:
     @property
     def path(self) -> list[int]:
         """Its number, after those of the examples it is inside of."""
-        above = self.parent or self.around
+        above = self.parent or self.outer
         return [*(above.path if above is not None else []), self.number]
 
     def body(self) -> None:
@@ -85,18 +85,18 @@ class Example:
         self.done = True
         self.waits_for = None
 
-    def begin_again(self, mode: Mode) -> None:
+    def restart(self, mode: Mode) -> None:
         """As if it had never run."""
         self._generator = self.result = self.error = None
-        self.get_ready(mode, self.parent)
+        self.prepare(mode, self.parent)
 
     def release(self) -> None:
         """It may live as long as what is known of its calls; what it worked with need not."""
         self.function = self.args = self.mode = self._generator = self.result = None  # type: ignore[assignment]
-        self.inside = []
+        self.inner = []
 
 
-BODIES.add(Example.body.__code__)
+EXAMPLE_CODES.add(Example.body.__code__)
 
 
 # A frame that counts as the user's: where the function itself is one of the library's, there is no other.

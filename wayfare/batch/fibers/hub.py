@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from wayfare.batch.analysis.exception_scopes import in_try, in_update
-from wayfare.batch.fibers.errors import Blamed, in_example
+from wayfare.batch.fibers.errors import FailedCall, name_example
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.record.call import Value
 from wayfare.core.callsite import is_debugged
 from wayfare.core.mode import STATE, Mode, set_mode
 
 if TYPE_CHECKING:
-    from wayfare.batch.run.pending_calls import Work
+    from wayfare.batch.run.pending_calls import PendingCalls
 
 
 _ORDER = attrgetter("order")
@@ -35,7 +35,7 @@ _ORDER = attrgetter("order")
 class Hub:
     """Resumes the examples of a session, and has their work run when none can go on."""
 
-    def __init__(self, session: Work) -> None:
+    def __init__(self, session: PendingCalls) -> None:
         self._session = session
         self._greenlet: Any = None
         self._ready: deque[Example] = deque()
@@ -46,10 +46,10 @@ class Hub:
         # The outermost examples, the mode they begin in, and the one after which they are to begin again.
         self._all: list[Example] = []
         self._mode: Mode | None = None
-        self._after: Example | None = None
+        self._restart_from: Example | None = None
         # Examples that were done when an error was found in a call of theirs.
-        self._broken: list[Example] = []
-        self._runs = False
+        self._late_failures: list[Example] = []
+        self._running = False
         self.current: Example | None = None
         # Why the examples run one after the other; "" as long as they need not.
         self.in_order = ""
@@ -62,7 +62,7 @@ class Hub:
         assert mode is not None
         parent = self.current
         for example in examples:
-            example.get_ready(mode, parent)
+            example.prepare(mode, parent)
         if parent is None:
             self._ready.extend(examples)
             self._greenlet = getcurrent()
@@ -70,13 +70,13 @@ class Hub:
             self._run_all(mode)
             self._all = []
             return
-        parent.children, parent.inside = len(examples), examples
+        parent.children, parent.inner = len(examples), examples
         if self._changes_python(examples[0]):
             # They wait for nobody, and the one around them is next: nobody else is to go on meanwhile.
             self._ready.extendleft(reversed(examples))
         else:
             self._ready.extend(examples)
-        self._suspend(parent, inside=True)
+        self._suspend(parent, for_inner=True)
 
     def release(self) -> None:
         """Let go of the session."""
@@ -109,15 +109,15 @@ class Hub:
     def _changes_python(self, example: Example | None) -> bool:
         while example is not None:
             parent = example.parent
-            beside = self._all if parent is None else parent.inside
-            other = beside[-1] if beside and beside[-1] is not example else beside[0] if beside else example
+            siblings = self._all if parent is None else parent.inner
+            other = siblings[-1] if siblings and siblings[-1] is not example else siblings[0] if siblings else example
             others = other.args if other is not example else (None,) * len(example.args)
-            if example.reading.changes_python(example.function, example.args, others):
+            if example.analysis.has_side_effects(example.function, example.args, others):
                 return True
             example = parent
         return False
 
-    def take_turn(self, why: str, begin_again: bool) -> bool:
+    def take_turn(self, why: str, restart: bool) -> bool:
         """The example that runs is about to change what all examples see: come back when those before it are done.
 
         From now on they run one after the other; those after it that have begun already may have to begin again. Says
@@ -128,21 +128,21 @@ class Hub:
             return False
         new = not self.in_order
         self.in_order = self.in_order or why
-        if begin_again:
-            self._after = example
-        if begin_again or not self._is_first(example):
+        if restart:
+            self._restart_from = example
+        if restart or not self._is_first(example):
             example.waits_for = None
             self._waiting.append(example)
             self._suspend(example)
         return new
 
-    def give_way(self) -> None:
+    def stop_after_failure(self) -> None:
         """If an error was found in a call of an example before the one that runs, this one goes no further: in the loop
         it would not have begun."""
         example = self.current
         if example is None or getcurrent() is not example.fiber:
             return
-        if any([broken.order < example.order for broken in self._broken]):
+        if any([failed.order < example.order for failed in self._late_failures]):
             example.waits_for = None
             self._waiting.append(example)
             self._suspend(example)
@@ -152,29 +152,29 @@ class Hub:
         found: list[Example] = []
         now: Example | None = self.current
         while now is not None:
-            beside = self._all if now.parent is None else now.parent.inside
-            found += [e for e in beside if e.order > now.order and (e.done or e.fiber is not None)]
+            siblings = self._all if now.parent is None else now.parent.inner
+            found += [e for e in siblings if e.order > now.order and (e.done or e.fiber is not None)]
             now = now.parent
         return found
 
-    def _begin_again(self, after: Example) -> None:
+    def _restart_after(self, after: Example) -> None:
         """The examples after one begin once more: what they have seen so far has changed."""
         self._stop(after=after.order)
-        self._broken = [e for e in self._broken if e.order < after.order]
+        self._late_failures = [e for e in self._late_failures if e.order < after.order]
         if self._failed is not None and self._failed.order > after.order:
             self._failed = None
         now: Example | None = after
         while now is not None:
             parent = now.parent
-            later = [e for e in (self._all if parent is None else parent.inside) if e.order > now.order]
-            self._session.forget(later)
+            later = [e for e in (self._all if parent is None else parent.inner) if e.order > now.order]
+            self._session.discard_calls_of(later)
             mode = self._mode if parent is None else now.mode
             assert mode is not None
             for example in later:
-                example.begin_again(mode)
+                example.restart(mode)
             self._ready.extend(later)
             if parent is not None:
-                parent.children = sum([not e.done for e in parent.inside])
+                parent.children = sum([not e.done for e in parent.inner])
             now = parent
 
     def _is_first(self, example: Example) -> bool:
@@ -182,7 +182,7 @@ class Hub:
         order = example.order
         return not any([e.order < order for e in self._ready]) and not any([e.order < order for e in self._waiting])
 
-    def _suspend(self, example: Example, inside: bool = False) -> None:
+    def _suspend(self, example: Example, for_inner: bool = False) -> None:
         # What belongs to the thread belongs to each example while it runs.
         mode, plain = STATE.mode, STATE.example
         self._greenlet.switch()
@@ -190,101 +190,101 @@ class Hub:
         STATE.example = plain
         set_mode(mode)
         if example.error is not None:
-            if not inside and in_try(sys._getframe(1)):
+            if not for_inner and in_try(sys._getframe(1)):
                 raise GreenletExit  # a call before the `try` has failed: its handlers have no part in that
-            _throw(example)
+            _raise_error(example)
 
     def _run_all(self, mode: Mode | None) -> None:
-        self._runs = True
+        self._running = True
         try:
-            while self._ready or self._waiting or self._broken:
-                if self._after is not None:
-                    after, self._after = self._after, None
-                    self._begin_again(after)
-                elif self._broken:
-                    self._fail(self._broken.pop())
+            while self._ready or self._waiting or self._late_failures:
+                if self._restart_from is not None:
+                    after, self._restart_from = self._restart_from, None
+                    self._restart_after(after)
+                elif self._late_failures:
+                    self._fail(self._late_failures.pop())
                 elif self.in_order:
-                    self._first_goes_on()
+                    self._run_first()
                 elif self._ready:
                     self._resume(self._ready.popleft())
                 else:
                     set_mode(mode)
-                    self._all_go_on()
+                    self._run_waiting()
                 if self._failed is not None and not self._ready and not self._waiting:
                     # In the loop the calls of the examples before it would have been made by now.
-                    self._session.forget_after(self._failed.order)
-                    self._computed(None)
+                    self._session.discard_calls_after(self._failed.order)
+                    self._compute(None)
             failed, self._failed = self._failed, None
             if failed is not None:
-                _throw(failed)
+                _raise_error(failed)
         except BaseException:
-            self._failed, self._broken, self._all, self._after = None, [], [], None
+            self._failed, self._late_failures, self._all, self._restart_from = None, [], [], None
             self._stop()
             raise
         finally:
-            self._runs = False
+            self._running = False
             self.current = None
             set_mode(mode)
 
-    def _all_go_on(self) -> None:
+    def _run_waiting(self) -> None:
         """All wait: run what they wait for."""
         # In the order of the examples, whatever they waited for.
         waiting = sorted(self._waiting, key=_ORDER)
         values = [example.waits_for for example in waiting]
-        if self._computed(None if None in values else values):  # type: ignore[arg-type]
+        if self._compute(None if None in values else values):  # type: ignore[arg-type]
             self._waiting = []
             self._ready.extend(waiting)
 
-    def _first_goes_on(self) -> None:
+    def _run_first(self) -> None:
         """One after the other: the first example that is not done."""
         example = min([*self._ready, *self._waiting], key=_ORDER)
         if example in self._waiting:
-            if not self._computed(None if example.waits_for is None else [example.waits_for]):
+            if not self._compute(None if example.waits_for is None else [example.waits_for]):
                 return
             self._waiting.remove(example)
         else:
             if example.fiber is None:
                 # It has recorded nothing yet, and need not.
                 self._session.settle()
-                if self._broken:
+                if self._late_failures:
                     return  # in the loop it may not begin at all
                 assert example.mode is not None
                 example.mode = example.mode.replace(executor=None)
             self._ready.remove(example)
         self._resume(example)
 
-    def _computed(self, values: list[Value] | None) -> bool:
+    def _compute(self, values: list[Value] | None) -> bool:
         """Run what values need (None: all that is pending); False if an example failed by it."""
         try:
             self._session.run(values)
-        except Blamed as blamed:
-            if not self.hands_over(blamed):
-                raise blamed.error from None
+        except FailedCall as failed_call:
+            if not self.deliver_error(failed_call):
+                raise failed_call.error from None
             return False
         return True
 
-    def hands_over(self, blamed: Blamed) -> bool:
+    def deliver_error(self, failed_call: FailedCall) -> bool:
         """An error was found when a group ran: its example gets it. False if that is nobody, or who runs now."""
-        self._session.drop(blamed.call)
-        example = blamed.example
+        self._session.drop(failed_call.call)
+        example = failed_call.example
         if example is None or example is self.current:
             return False
-        in_example(blamed.error, example)
-        example.error = blamed.error
+        name_example(failed_call.error, example)
+        example.error = failed_call.error
         if example.done:
-            self._broken.append(example)
+            self._late_failures.append(example)
         elif example in self._waiting:
             # It happened in the example's own lines, which may know what to do about it.
             self._waiting.remove(example)
             self._ready.append(example)
         return True
 
-    def raise_broken(self) -> None:
+    def raise_late_errors(self) -> None:
         """After the examples are done: the error that the loop would have met first, if any was found."""
-        broken, self._broken = self._broken, []
-        if broken and not self._runs:
-            _throw(min(broken, key=_ORDER))
-        self._broken = broken
+        failures, self._late_failures = self._late_failures, []
+        if failures and not self._running:
+            _raise_error(min(failures, key=_ORDER))
+        self._late_failures = failures
 
     def _resume(self, example: Example) -> None:
         if example.fiber is None:
@@ -309,20 +309,20 @@ class Hub:
         if parent is not None:
             parent.children -= 1
             if parent.children == 0:
-                self._go_on_after(parent)
+                self._resume_parent(parent)
 
-    def _go_on_after(self, parent: Example) -> None:
+    def _resume_parent(self, parent: Example) -> None:
         """The examples inside one are done."""
         failed = parent.failed
         if failed is not None:
             # In the loop the calls of the examples before it would have been made by now.
             # (A map may run its examples in two parts: the one that failed need not be among those of the last.)
-            self._session.forget([failed, *(e for e in parent.inside if e.order > failed.order)])
-            while not self._computed(self._session.values_of([parent])):
+            self._session.discard_calls_of([failed, *(e for e in parent.inner if e.order > failed.order)])
+            while not self._compute(self._session.values_of([parent])):
                 pass
-            broken = [e for e in self._broken if e.parent is parent]
-            self._broken = [e for e in self._broken if e.parent is not parent]
-            failed = min([failed, *broken], key=_ORDER)
+            late = [e for e in self._late_failures if e.parent is parent]
+            self._late_failures = [e for e in self._late_failures if e.parent is not parent]
+            failed = min([failed, *late], key=_ORDER)
         parent.failed = None
         if failed is not None:
             parent.error, failed.error = failed.error, None
@@ -334,9 +334,9 @@ class Hub:
     def _fail(self, example: Example) -> None:
         """An example has ended with an error: those after it are stopped, those before it go on."""
         assert example.error is not None
-        in_example(example.error, example)
+        name_example(example.error, example)
         if not isinstance(example.error, Exception):
-            _throw(example)  # Ctrl-C, or an exit: everything stops
+            _raise_error(example)  # Ctrl-C, or an exit: everything stops
         parent = example.parent
         if parent is not None and parent.children == 0:
             # All inside it were done, and it has gone on already.
@@ -349,9 +349,9 @@ class Hub:
             return
         self._stop(parent, after=example.order)
         before = [e for e in [*self._ready, *self._waiting] if parent is None or _is_inside(e, parent)]
-        known = self._failed if parent is None else parent.failed
-        if known is not None and known.order < example.order:
-            example = known
+        earlier = self._failed if parent is None else parent.failed
+        if earlier is not None and earlier.order < example.order:
+            example = earlier
         if parent is None:
             self._failed = example
             return
@@ -359,7 +359,7 @@ class Hub:
         depth = len(example.order)
         parent.children = len({tuple(e.order[:depth]) for e in before})
         if parent.children == 0:
-            self._go_on_after(parent)
+            self._resume_parent(parent)
 
     def _stop(self, inside: Example | None = None, after: list[int] | None = None) -> None:
         """Stop the examples that are not done (or those inside of one, or after a place), the youngest first."""
@@ -393,7 +393,7 @@ class Hub:
             self.current = None
 
 
-def _throw(example: Example) -> NoReturn:
+def _raise_error(example: Example) -> NoReturn:
     """Raise an example's error, and hold it no longer: it holds the frames that would hold it."""
     error, example.error = example.error, None
     assert error is not None

@@ -243,10 +243,10 @@ def explain_recursion(error: RecursionError) -> str | None:
             why += (". Python allows few calls that go through C: call a plain function or .forward() rather than a "
                     "module, map() or an operator")  # fmt: skip
         return why
-    kind, steps = found
+    type_name, steps = found
     after = "1 step" if steps == 1 else f"{steps:,} steps"
-    return (f"{name} was called again with the very same {kind} while still working on it: the structure is cyclic "
-            f"(it comes back to itself after {after})")  # fmt: skip
+    return (f"{name} was called again with the very same {type_name} while still working on it: the structure is "
+            f"cyclic (it comes back to itself after {after})")  # fmt: skip
 
 
 def _has_a_name(code: types.CodeType) -> bool:
@@ -262,16 +262,16 @@ def _argument_that_returns(code: types.CodeType, calls: list[types.FrameType]) -
     returning: tuple[str, int] | None = None
     for name in names:
         values = [own.get(name) for own in held]
-        kind = type(values[-1])
-        if issubclass(kind, _ATOMS):
+        cls = type(values[-1])
+        if issubclass(cls, _ATOMS):
             continue
         steps = _steps_back([id(value) for value in values])
         if steps == 1:
             # One that all calls share (the model, a table) says nothing, unless there is nothing else.
-            constant = kind.__name__
+            constant = cls.__name__
         elif steps:
-            returning = returning or (kind.__name__, steps)
-        elif not issubclass(kind, _CARRIED):
+            returning = returning or (cls.__name__, steps)
+        elif not issubclass(cls, _CARRIED):
             return None  # always another one
     if returning is None and constant is not None and not _changes(names, held):
         return constant, 1

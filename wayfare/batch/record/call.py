@@ -14,7 +14,7 @@ import numpy as np
 from wayfare.core.callsite import NO_LINE, Site, locate
 
 if TYPE_CHECKING:
-    from wayfare.batch.record.signature import Kind
+    from wayfare.batch.record.signature import Signature
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,12 +68,12 @@ class Call:
     """One call to be made for one example."""
 
     __slots__ = (
-        "code", "depth", "example", "extra", "group", "handles", "inputs", "kind", "offset", "place",
+        "code", "depth", "example", "extra", "group", "handles", "inputs", "offset", "row_id", "signature",
     )  # fmt: skip
 
-    kind: Kind
+    signature: Signature
     inputs: tuple[Any, ...]  # a Value or a Tensor from outside for each row that is read
-    place: int  # of its first output among all rows of a segment; the others follow
+    row_id: int  # of its first output among all rows of a segment; the others follow
     extra: Any  # what differs between calls of one kind beside their rows: a random key, an index
     group: Any  # the group it has run in; None as long as it is pending
     handles: Any  # weakly, the tensors Python was given for the outputs, as long as the call is pending
@@ -94,38 +94,38 @@ class Call:
 class Value:
     """One result of a call, or a part of one (a row of it, a slice, another shape) that lies in it without gaps."""
 
-    __slots__ = ("call", "is_part", "needs", "number", "offset", "row", "seen_from", "viewed")
+    __slots__ = ("call", "has_views", "is_part", "needs_grad", "number", "offset", "row", "view_of")
 
-    def __init__(self, call: Call, number: int, row: Row, needs: bool) -> None:
+    def __init__(self, call: Call, number: int, row: Row, needs_grad: bool) -> None:
         self.call = call
         self.number = number  # which output of the call it is (part of)
         self.row = row
         # Does a gradient flow through it?
-        self.needs = needs
+        self.needs_grad = needs_grad
         # Is it a part of a result, and where in it does it begin, in bytes?
         self.is_part = False
         self.offset = 0
 
     # Two that few have: does some tensor look into this one's memory (there if so)? What does this one look into?
-    viewed: bool
-    seen_from: Any
+    has_views: bool
+    view_of: Any
 
     @property
     def origin(self) -> Any:
         """What it looks into: (tensor, view op, attributes), or None."""
-        return getattr(self, "seen_from", None)
+        return getattr(self, "view_of", None)
 
-    def bare(self) -> Value:
+    def without_base(self) -> Value:
         """The same value, without the tensor it was seen from: what is kept must not keep that alive."""
         if self.origin is None:
             return self
-        made = self.part(self.row, 0, self.needs)
+        made = self.part(self.row, 0, self.needs_grad)
         made.is_part = self.is_part
         return made
 
-    def part(self, row: Row, offset: int, needs: bool) -> Value:
+    def part(self, row: Row, offset: int, needs_grad: bool) -> Value:
         """A part of this value that begins so many bytes into it."""
-        made = Value(self.call, self.number, row, needs)
+        made = Value(self.call, self.number, row, needs_grad)
         made.is_part = True
         made.offset = self.offset + offset
         return made

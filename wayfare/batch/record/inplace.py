@@ -12,8 +12,8 @@ from weakref import ref
 
 from wayfare.batch.record.call import row_of, row_of_array
 from wayfare.batch.record.lazy_tensor import LazyTensor
-from wayfare.batch.record.refcount import alone
-from wayfare.batch.record.signature import as_of_now
+from wayfare.batch.record.refcount import is_unshared
+from wayfare.batch.record.signature import snapshot
 from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor
@@ -30,9 +30,9 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
     silent = tensor._requires_grad and not current().grad
     if not silent and _may_become(session, tensor) and _become(session, tensor, result):
         return
-    if tensor.__class__ is not LazyTensor and result.__class__ is not LazyTensor and not session.looking_outside:
+    if tensor.__class__ is not LazyTensor and result.__class__ is not LazyTensor and not session.has_outside_views:
         example = session.hub.current
-        if example is not None and session.owned.maker(tensor) is example and not session.is_read(tensor):
+        if example is not None and session.ownership.maker(tensor) is example and not session.is_read(tensor):
             # Only this example knows it, and nothing that is pending reads it.
             with session.outside():
                 move(tensor, result)
@@ -43,16 +43,16 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
         before: Any = None
         for call in session.pending:
             if any([v is memory for v in call.inputs]):
-                before = as_of_now(memory) if before is None else before
+                before = snapshot(memory) if before is None else before
                 call.inputs = tuple([before if v is memory else v for v in call.inputs])
     lazy_ones = tensor.__class__ is LazyTensor or result.__class__ is LazyTensor
-    if lazy_ones or session.looking_outside or tensor.requires_grad or result.requires_grad:
+    if lazy_ones or session.has_outside_views or tensor.requires_grad or result.requires_grad:
         # Also what has run already must not see another history than the one it was computed from.
         session.settle()
     else:
         # What is pending must still see the old values.
         session.hub.wait(None)
-        session.once.clear()
+        session.common_results.clear()
     with session.outside():
         move(tensor, result)
 
@@ -70,11 +70,11 @@ def _memory_of(tensor: Tensor) -> Tensor | None:
 def _may_become(session: Session, tensor: Tensor) -> bool:
     if tensor.__class__ is LazyTensor:
         value = tensor._lazy
-        return value.origin is None and not hasattr(value, "viewed")
+        return value.origin is None and not hasattr(value, "has_views")
     return (
         tensor._view is None and tensor._edge is None and not tensor._requires_grad and tensor._extras is None
-        and not hasattr(tensor, "_role") and tensor._array.base is None and alone(tensor)
-        and session.hub.current is not None and session.owned.maker(tensor) is session.hub.current
+        and not hasattr(tensor, "_role") and tensor._array.base is None and is_unshared(tensor)
+        and session.hub.current is not None and session.ownership.maker(tensor) is session.hub.current
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
         made = session.apply(_EXPAND, (made,), {"shape": row.shape})
     old = made._lazy
     # A value of its own: what is written next must not show in the result, nor the other way round.
-    value = old.part(row_of(row.shape, row.dtype, row.layout), 0, old.needs)
+    value = old.part(row_of(row.shape, row.dtype, row.layout), 0, old.needs_grad)
     if tensor.__class__ is not LazyTensor:
         if any([tensor is v for call in session.pending for v in call.inputs]):
             # They must still see the old values, and nobody waits for a tensor that is itself to come.
@@ -101,7 +101,7 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
         session.overwritten.append((tensor, tensor._array))
         tensor.__class__ = LazyTensor
     tensor._lazy = value
-    tensor._requires_grad = value.needs
+    tensor._requires_grad = value.needs_grad
     session.live.append(ref(tensor))
     return True
 

@@ -16,7 +16,7 @@ from wayfare.batch.record.call import Array, Row, Strides
 from wayfare.core.op import Op
 
 # Bytes of an input that is made to find out; larger ones are taken to lie without gaps.
-_MOST = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> list[Strides | None]:
@@ -28,7 +28,7 @@ def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> l
     for memory in (False, True) if op.view else (True,):
         try:
             with np.errstate(all="ignore"):
-                made = op.forward(*[stand_in(row, memory) for row in rows], **attrs)
+                made = op.forward(*[probe_array(row, memory) for row in rows], **attrs)
             break
         except Exception:  # it looks at numbers, is too large, or looks for the memory behind it
             continue
@@ -41,22 +41,22 @@ def layout_of(array: Array) -> Strides | None:
     return None if array.flags.c_contiguous else array.strides
 
 
-def stand_in(row: Row, memory: bool = False) -> Array:
+def probe_array(row: Row, memory: bool = False) -> Array:
     """An array that lies as a row would in the loop: of zeros, or with no memory behind it, for views only."""
     strides = row.layout or row.strides
     extent = sum([(n - 1) * s for n, s in zip(row.shape, strides, strict=True)]) // row.dtype.itemsize + 1
-    if memory and (min(strides, default=0) < 0 or extent * row.dtype.itemsize > _MOST):
+    if memory and (min(strides, default=0) < 0 or extent * row.dtype.itemsize > _MAX_BYTES):
         raise ValueError("too large")
     zeros = np.zeros(extent if memory else 1, row.dtype)
     return np.lib.stride_tricks.as_strided(zeros, row.shape, strides)
 
 
-def laid_out(array: Array, layout: Strides | None) -> Array:
+def copy_with_layout(array: Array, layout: Strides | None) -> Array:
     """A copy of an array that lies so."""
     if layout is not None:
         order = sorted(range(array.ndim), key=lambda dim: -layout[dim])
-        turned = np.empty([array.shape[dim] for dim in order], array.dtype)
-        made = turned.transpose([order.index(dim) for dim in range(array.ndim)])
+        transposed = np.empty([array.shape[dim] for dim in order], array.dtype)
+        made = transposed.transpose([order.index(dim) for dim in range(array.ndim)])
         # The step along a dimension of size one says nothing.
         if all([n == 1 or a == b for n, a, b in zip(array.shape, made.strides, layout, strict=True)]):
             made[...] = array

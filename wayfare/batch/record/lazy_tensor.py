@@ -28,21 +28,21 @@ class LazyTensor(Tensor):
 
     @property
     def _extras(self) -> Any:  # type: ignore[override]
-        return {"inference": True} if self._lazy.call.kind.inference else None
+        return {"inference": True} if self._lazy.call.signature.inference else None
 
     @property
     def _array(self) -> Any:  # type: ignore[override]
-        _settle(self)
+        _materialise(self)
         return self._array
 
     @property
     def _edge(self) -> Any:
-        _settle(self)
+        _materialise(self)
         return self._edge
 
     @_edge.setter
     def _edge(self, edge: Any) -> None:
-        _settle(self)
+        _materialise(self)
         self._edge = edge
 
     @property
@@ -81,21 +81,21 @@ class LazyTensor(Tensor):
 
     def _history_name(self) -> str:
         """What made it: to show that, nobody else need go on."""
-        made_by = self._lazy.call.kind.what
+        made_by = self._lazy.call.signature.target
         return getattr(made_by, "grad_name", "MapBackward") if self._requires_grad else ""
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Ask for a gradient (or no longer ask). Leaves only."""
         if self._requires_grad and requires_grad:
             return self
-        _settle(self)
+        _materialise(self)
         return self.requires_grad_(requires_grad)
 
     def detach(self) -> Tensor:
         """The same values, cut from the history."""
         if self.__class__ is not LazyTensor:
             return Tensor.detach(self)
-        return seen_from(self, self._lazy.part(self._lazy.row, 0, False), None, {})
+        return lazy_view(self, self._lazy.part(self._lazy.row, 0, False), None, {})
 
     @property
     def data(self) -> Tensor:
@@ -104,19 +104,19 @@ class LazyTensor(Tensor):
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        _settle(self)
+        _materialise(self)
         self.data = value
 
     def _more(self) -> dict[str, Any]:
-        _settle(self)
+        _materialise(self)
         return self._more()
 
 
-def _settle(t: LazyTensor) -> None:
+def _materialise(t: LazyTensor) -> None:
     """Make it (and all others) an ordinary tensor."""
     if t.__class__ is not LazyTensor:
         return  # It was made one between the look for its method and the call.
-    session = t._lazy.call.kind.session
+    session = t._lazy.call.signature.session
     if session is None:
         raise GraphError("this tensor was still to be computed when its map or batching block ended with an error",
                          fix="Compute it again.")  # fmt: skip
@@ -127,16 +127,16 @@ def lazy(value: Value) -> LazyTensor:
     """A tensor that stands for a value."""
     t = _new(LazyTensor)
     t._lazy = value
-    t._requires_grad = value.needs
+    t._requires_grad = value.needs_grad
     return t
 
 
-def seen_from(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> LazyTensor:
+def lazy_view(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> LazyTensor:
     """A tensor that looks into another's memory by a view op (None: the whole of it, without its history)."""
-    base._lazy.viewed = True
-    value.seen_from = (base, op, attrs)
+    base._lazy.has_views = True
+    value.view_of = (base, op, attrs)
     t = lazy(value)
-    session = value.call.kind.session
+    session = value.call.signature.session
     assert session is not None
     session.live.append(ref(t))
     return t

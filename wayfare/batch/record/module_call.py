@@ -12,28 +12,28 @@ from wayfare.core.callsite import is_debugged
 from wayfare.nn.containers import Sequential
 
 
-def forward_of(module: Any, *args: Any, **options: Any) -> Any:
+def call_forward(module: Any, *args: Any, **options: Any) -> Any:
     """What a call of the module comes to."""
     return module.forward(*args, **options)
 
 
-def as_whole(module: Any) -> Any:
+def opaque_form_of(module: Any) -> Any:
     """What a call of such a module is as one call: (function, what is to know of it); False where there is none.
 
     The library's own layers say themselves whether they are one call.
     """
     forward = type(module).forward
-    told = getattr(forward, "as_one", None)
+    declared = getattr(forward, "as_one", None)
     # `functools.wraps` hands on what is told of the function it wraps: that is not what the wrapper does.
-    if told is not None and forward.__wrapped__ is told[0]:
-        return told
+    if declared is not None and forward.__wrapped__ is declared[0]:
+        return declared
     if is_debugged():
         return False  # Somebody steps through the code and wants to see it run.
     users = type(module) is Sequential or not type(module).__module__.startswith("wayfare.nn.")
-    return (forward_of, OF_MODULE) if users else False
+    return (call_forward, MODULE_INFO) if users else False
 
 
-class OfModule:
+class ModuleInfo:
     """What automatic batching needs to know of a user's module."""
 
     in_front = -1
@@ -50,4 +50,4 @@ class OfModule:
         return None if seen.unguardable is not None else Guards(seen).still
 
 
-OF_MODULE = OfModule()
+MODULE_INFO = ModuleInfo()

@@ -35,24 +35,24 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
         value = self._lazy
         row = value.row
         dtype = row.dtype
-        kind = other.__class__
+        cls = other.__class__
         if dtype is not _F32 and dtype is not _F64:
             return general(self, other)
-        if kind is LazyTensor:
+        if cls is LazyTensor:
             second = other._lazy
             key = (op, second.row, row) if reverse else (op, row, second.row)
-        elif kind is float or kind is int:
+        elif cls is float or cls is int:
             second = other = constant(other, dtype)
             key = (op, row, reverse)
         else:
             return general(self, other)
-        record = executor.shorts[mode.grad].get(key)
+        record = executor.op_fast_paths[mode.grad].get(key)
         if record is not None and not mode.inference:
             return record(executor, (second, value) if reverse else (value, second), 2)[0]
-        if kind is LazyTensor and second.row.dtype is not dtype:
+        if cls is LazyTensor and second.row.dtype is not dtype:
             return general(self, other)
         made = executor.apply(op, (other, self) if reverse else (self, other), {})
-        executor.learn_short(key, made)
+        executor.learn_fast_path(key, made)
         return made
 
     return call
@@ -68,14 +68,14 @@ def _unary(op: Op, general: Any) -> Any:
             return general(self)
         value = self._lazy
         key = (op, value.row)
-        record = executor.shorts[mode.grad].get(key)
+        record = executor.op_fast_paths[mode.grad].get(key)
         if record is not None and not mode.inference:
             return record(executor, (value,), 2)[0]
         dtype = value.row.dtype
         if dtype is not _F32 and dtype is not _F64:
             return general(self)
         made = executor.apply(op, (self,), {})
-        executor.learn_short(key, made)
+        executor.learn_fast_path(key, made)
         return made
 
     return call
@@ -95,7 +95,7 @@ def _method(name: str, general: Any) -> Any:
         # The types too: True is not 1.
         key = (name, value.row, args, tuple(map(type, args)))
         try:
-            record = executor.shorts[mode.grad].get(key)
+            record = executor.op_fast_paths[mode.grad].get(key)
         except TypeError:
             return general(self, *args)
         if record is not None:
@@ -107,7 +107,7 @@ def _method(name: str, general: Any) -> Any:
             call_made = executor.pending[-1]
             only = len(call_made.inputs) == 1 and call_made.inputs[0] is value and call_made.extra is None
             if only and made._lazy.call is call_made and made._lazy.origin is None:
-                executor.learn_short(key, made)
+                executor.learn_fast_path(key, made)
         return made
 
     return call
@@ -115,7 +115,7 @@ def _method(name: str, general: Any) -> Any:
 
 # What a way of taking a row apart gives: for each part its row, the bytes before it, the view op and its attributes.
 _PARTS: dict[Any, tuple[tuple[Row, int, Op, dict[str, Any]], ...]] = {}
-_MOST = 4096
+_CACHE_SIZE = 4096
 
 
 def _parts(name: str, general: Any) -> Any:
@@ -135,24 +135,24 @@ def _parts(name: str, general: Any) -> Any:
         # As indices True and False are not the numbers they are equal to.
         if found is None or bool in map(type, args):
             whole = general(self, *args)
-            _learn(key, self, whole)
+            _learn_parts(key, self, whole)
             return whole
-        value.viewed = True
+        value.has_views = True
         live = session.live
-        grad = mode.grad and value.needs  # type: ignore[union-attr]
+        grad = mode.grad and value.needs_grad  # type: ignore[union-attr]
         call, number, before = value.call, value.number, value.offset
         made: list[Any] = []
         for row, offset, op, attrs in found:
             # Written out, as in recording: parts are taken as often as calls are made.
             part = _new_value(Value)
             part.call, part.number, part.row = call, number, row
-            part.needs = needs = grad and row.is_float
+            part.needs_grad = needs_grad = grad and row.is_float
             part.is_part = True
             part.offset = before + offset
-            part.seen_from = (self, op, attrs)
+            part.view_of = (self, op, attrs)
             t = _new_tensor(LazyTensor)
             t._lazy = part
-            t._requires_grad = needs
+            t._requires_grad = needs_grad
             made.append(t)
         live += map(ref, made)
         return tuple(made) if name != "__getitem__" else made[0]
@@ -160,18 +160,18 @@ def _parts(name: str, general: Any) -> Any:
     return call
 
 
-def _learn(key: Any, whole: Tensor, made: Any) -> None:
+def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
     """Remember what came out, if all of it are dense parts of the tensor."""
     parts = made if isinstance(made, tuple) else (made,)
     found = []
     for t in parts:
         if t.__class__ is not LazyTensor or not t._lazy.is_part:
             return
-        base, op, attrs = t._lazy.seen_from
+        base, op, attrs = t._lazy.view_of
         if base is not whole or op is None:
             return
         found.append((t._lazy.row, t._lazy.offset - whole._lazy.offset, op, attrs))
-    if len(_PARTS) >= _MOST:
+    if len(_PARTS) >= _CACHE_SIZE:
         _PARTS.clear()
     _PARTS[key] = tuple(found)
 

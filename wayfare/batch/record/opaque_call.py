@@ -15,9 +15,9 @@ from wayfare.api.fused import Fused, NotFusable, TracedTensor, TraceExecutor
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.record.call import Row, row_of, row_of_array
 from wayfare.batch.record.lazy_tensor import LazyTensor
-from wayfare.batch.record.module_call import OF_MODULE
-from wayfare.batch.record.refcount import alone
-from wayfare.batch.record.signature import Kind, as_of_now, exact, is_shared
+from wayfare.batch.record.module_call import MODULE_INFO
+from wayfare.batch.record.refcount import is_unshared
+from wayfare.batch.record.signature import Signature, exact_key, is_shared, snapshot
 from wayfare.batch.run.runners import all_inputs
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import WayfareError
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from wayfare.batch.session import Session
 
 # Structures remembered for one function.
-_MOST = 64
+_MAX_STRUCTURES = 64
 # Ops of a function that is taken as one call. A model that goes over a whole sequence has more, and is better taken
 # apart: examples of other lengths share its steps, not the whole.
-_MOST_STEPS = 120
+_MAX_STEPS = 120
 # How often a function may turn out to be too long before it is no longer tried.
-_LONG = 3
+_MAX_TOO_LONG = 3
 # How many Python values (numbers, trees of numbers) a module may be called with before they are taken for data.
-_STRUCTURES = 8
+_MAX_PYTHON_VALUES = 8
 # How often what a function depends on may change before it is taken apart into its ops.
-_STRIKES = 8
+_MAX_CHANGES = 8
 
 
-class About(Protocol):
+class OpaqueInfo(Protocol):
     """What a kind of function says of itself, to be taken as one call."""
 
     # It takes a batch in front of arguments of so many dimensions at most.
@@ -58,12 +58,12 @@ class About(Protocol):
         """A function that says whether all that a call depends on is as it is now; None where nobody can tell."""
 
 
-class Whole:
+class OpaqueCall:
     """What is known of a function for one structure of its arguments."""
 
     __slots__ = (
-        "_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name", "outs",
-        "owner", "plain", "plain_tuple", "result", "steps", "structure",
+        "_batched_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name",
+        "outs", "owner", "plain", "plain_tuple", "result", "steps", "structure",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -83,7 +83,7 @@ class Whole:
         # fits(owner, first argument) says that a call cannot fail, where that can be told at once.
         self.fits: Any = None
         self.holds: Callable[[], bool] = _always
-        self._forms: dict[Any, Any] = {}
+        self._batched_forms: dict[Any, Any] = {}
         # The trace itself: inputs, tensors from outside and what they are in it, results.
         self._traced: tuple[list[Traced], list[Tensor], list[Traced], list[Traced]] = ([], [], [], [])
 
@@ -92,18 +92,18 @@ class Whole:
         args, options = rebuild(self.structure, iter(tensors), iter(()))
         return self.plain(self.owner(), *args, **options)
 
-    def listed(self, *tensors: Tensor) -> Any:
+    def call_flat(self, *tensors: Tensor) -> Any:
         """The same; its results as a tuple."""
         made: list[Tensor] = []
         flatten(self.call(tensors), made, [])
         return tuple(made)
 
-    def form(self, flags: tuple[bool, ...]) -> Any:
+    def batched_form(self, flags: tuple[bool, ...]) -> Any:
         """The function for a whole batch, where `flags` says which tensors have one."""
-        found = self._forms.get(flags)
+        found = self._batched_forms.get(flags)
         if found is None:
             dims = tuple(0 if flag else None for flag in flags)
-            found = self._forms[flags] = _Quiet(_named(map_batch(self.listed, dims, 0), self.name))
+            found = self._batched_forms[flags] = _QuietFused(_named(map_batch(self.call_flat, dims, 0), self.name))
         return found
 
     def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
@@ -121,7 +121,7 @@ class Whole:
         """See what comes out for such rows; raises NotFusable where it cannot be told."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
         stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
-        executor = _Watch(len(leaves), STATE.mode)
+        executor = _ShortTrace(len(leaves), STATE.mode)
         # What a trace draws must not count: it ends there, and the real call draws for itself.
         with changed_mode(executor=executor, grad=grad, generator=Generator()):
             try:
@@ -145,7 +145,7 @@ class Whole:
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
 
-class _Everything(TraceExecutor):
+class _TraceAll(TraceExecutor):
     """Enters all ops: what is computed from weights alone is computed anew at each run, because weights change."""
 
     def __init__(self, count: int, outer: Any) -> None:
@@ -163,10 +163,10 @@ class _Everything(TraceExecutor):
         return self.enter(op, inputs, attrs)
 
 
-class _Quiet(Fused):
+class _QuietFused(Fused):
     """A fused function that nobody asked for: where it cannot be fused, its ops run one by one without a word."""
 
-    tracer = _Everything
+    tracer = _TraceAll
 
     def _warn(self, reason: str) -> None:
         pass
@@ -176,7 +176,7 @@ class TooLong(NotFusable):
     """A function of more steps than a cell has."""
 
 
-class _Watch(_Everything):
+class _ShortTrace(_TraceAll):
     """Refuses what belongs to one example but is not among the arguments, and more steps than a cell has."""
 
     def __init__(self, count: int, outer: Any) -> None:
@@ -188,7 +188,7 @@ class _Watch(_Everything):
         """Enter one op."""
         self.steps += 1
         self.checks_values |= op.checks_values
-        if self.steps > _MOST_STEPS:
+        if self.steps > _MAX_STEPS:
             raise TooLong("it has too many steps")
         return super().apply(op, inputs, attrs)
 
@@ -212,14 +212,14 @@ def _named(function: Any, name: str) -> Any:
     return function
 
 
-class _Known:
+class _FunctionHistory:
     """What is known of one function of one owner."""
 
-    __slots__ = ("changed", "follows", "forms", "too_long", "wholes")
+    __slots__ = ("changed", "follows_data", "forms", "opaque_calls", "too_long")
 
     def __init__(self) -> None:
         # (structure, rows …) → Whole, or None where the function must be taken apart.
-        self.wholes: dict[Any, Whole | None] = {}
+        self.opaque_calls: dict[Any, OpaqueCall | None] = {}
         # How often what it depends on has changed, and how often it was too long.
         self.changed = 0
         self.too_long = 0
@@ -227,9 +227,9 @@ class _Known:
         # that came.
         self.forms: dict[Any, tuple[int, Callable[[], bool], set[Any]]] = {}
         # Whether it follows its data, and is taken apart.
-        self.follows = False
+        self.follows_data = False
 
-    def notice(self, form: Any, structure: Any, steps: int, holds: Callable[[], bool]) -> None:
+    def check_data_dependence(self, form: Any, structure: Any, steps: int, holds: Callable[[], bool]) -> None:
         """See whether a module of the user's follows its data: a sequence, a tree, numbers of words.
 
         It does if it has more steps for other data of one form, or is called with ever new Python values. Nobody asked
@@ -238,16 +238,16 @@ class _Known:
         before, as_before, structures = self.forms.get(form, (steps, holds, set()))
         structures.add(structure)
         self.forms[form] = steps, holds, structures
-        if (steps != before and as_before()) or len(structures) > _STRUCTURES:
-            self.follows = True
-            self.wholes.update(dict.fromkeys(self.wholes))
+        if (steps != before and as_before()) or len(structures) > _MAX_PYTHON_VALUES:
+            self.follows_data = True
+            self.opaque_calls.update(dict.fromkeys(self.opaque_calls))
 
 
 # Where an owner keeps what is known of its calls.
-_KEPT = "_wayfare_calls"
+_ATTRIBUTE = "_wayfare_calls"
 
 
-class _Calls(dict[Any, _Known]):
+class _Calls(dict[Any, _FunctionHistory]):
     """function → what is known of it. The owner itself keeps it, because guards hold the owner: so both are freed.
 
     It is nothing that a copy of the owner, or a file, would take along.
@@ -257,7 +257,7 @@ class _Calls(dict[Any, _Known]):
         super().__init__()
         self._owner = None if owner is None else weakref.ref(owner)
 
-    def are_of(self, owner: Any) -> bool:
+    def belong_to(self, owner: Any) -> bool:
         """Whose are they? A shallow copy of a module has them in its dictionary, too."""
         return self._owner is not None and self._owner() is owner
 
@@ -271,17 +271,17 @@ class _Calls(dict[Any, _Known]):
         return _Calls, ()
 
 
-def _known_of(owner: Any, function: Any) -> _Known:
-    calls = owner.__dict__.get(_KEPT)
-    if calls is None or not calls.are_of(owner):
-        calls = owner.__dict__[_KEPT] = _Calls(owner)
-    known: _Known | None = calls.get(function)
-    if known is None:
-        known = calls[function] = _Known()
-    return known
+def _history_of(owner: Any, function: Any) -> _FunctionHistory:
+    calls = owner.__dict__.get(_ATTRIBUTE)
+    if calls is None or not calls.belong_to(owner):
+        calls = owner.__dict__[_ATTRIBUTE] = _Calls(owner)
+    history: _FunctionHistory | None = calls.get(function)
+    if history is None:
+        history = calls[function] = _FunctionHistory()
+    return history
 
 
-def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
+def flatten_arguments(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
     """The key of arguments, the tensors among them, and what each example has of its own."""
     for part in parts:
         if part.__class__ is LazyTensor:
@@ -293,80 +293,93 @@ def take_apart(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any
                 key.append(part)
             else:
                 key.append(row_of_array(part._array))
-                rows.append(part if alone(part) else as_of_now(part))
+                rows.append(part if is_unshared(part) else snapshot(part))
             tensors.append(part)
         elif part.__class__ is tuple or part.__class__ is list:
             key.append(part.__class__)
-            take_apart(part, key, tensors, rows)
+            flatten_arguments(part, key, tensors, rows)
             key.append(")")
         elif part is None or part.__class__ in (int, bool, str, float):
-            key.append(exact(part))
+            key.append(exact_key(part))
         else:
             raise TypeError
 
 
-def find_whole(
+def find_opaque_call(
     session: Session, key: tuple[Any, ...], owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor],
-    about: About,
-) -> Kind:  # fmt: skip
+    info: OpaqueInfo,
+) -> Signature:  # fmt: skip
     """The kind of a call: known from an earlier session, or traced now; NOT_WHOLE if it must be taken apart."""
     rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in tensors]
-    known = _known_of(owner, function)
+    history = _history_of(owner, function)
     # Shared tensors are handed over anew at each call: only what they look like matters.
     short = (*[part for part in key[2:] if not isinstance(part, Tensor)], *rows)
-    whole = known.wholes.get(short)
-    if whole is not None and not whole.holds():
-        known.changed += 1
-        whole = None
-    elif whole is None and short in known.wholes:
-        return NOT_WHOLE  # type: ignore[no-any-return]
-    if whole is None:
-        if len(known.wholes) >= _MOST:
-            known.wholes.clear()
-        whole = known.wholes[short] = _traced(known, owner, function, args, options, rows, key[2] is True, about)
-    if whole is None:
-        return NOT_WHOLE  # type: ignore[no-any-return]
+    opaque = history.opaque_calls.get(short)
+    if opaque is not None and not opaque.holds():
+        history.changed += 1
+        opaque = None
+    elif opaque is None and short in history.opaque_calls:
+        return NOT_OPAQUE  # type: ignore[no-any-return]
+    if opaque is None:
+        if len(history.opaque_calls) >= _MAX_STRUCTURES:
+            history.opaque_calls.clear()
+        opaque = history.opaque_calls[short] = _traced(
+            history, owner, function, args, options, rows, key[2] is True, info
+        )
+    if opaque is None:
+        return NOT_OPAQUE  # type: ignore[no-any-return]
     pattern = [t if t.__class__ is Tensor and is_shared(t) else None for t in tensors]
-    kind = Kind(session, key, whole.name, whole, {}, pattern, whole.outs, whole.carries, run_whole, key[2])
-    kind.leaf_needs = kind.differentiable and any([t._requires_grad for t in (*whole.captured, *kind.leaves)])
-    kind.leaves = (*kind.leaves, *whole.captured)
-    return kind
+    signature = Signature(
+        session, key, opaque.name, opaque, {}, pattern, opaque.outs, opaque.carries, run_opaque, key[2]
+    )
+    signature.shared_need_grad = signature.differentiable and any(
+        [t._requires_grad for t in (*opaque.captured, *signature.shared)]
+    )
+    signature.shared = (*signature.shared, *opaque.captured)
+    return signature
 
 
 def _traced(
-    known: _Known, owner: Any, function: Any, args: Any, options: Any, rows: list[Row], grad: bool, about: About
-) -> Whole | None:
+    history: _FunctionHistory,
+    owner: Any,
+    function: Any,
+    args: Any,
+    options: Any,
+    rows: list[Row],
+    grad: bool,
+    info: OpaqueInfo,
+) -> OpaqueCall | None:
     """What such a call comes to; None where it must be taken apart."""
     numbers: list[float] = []
     structure = flatten((args, options), [], numbers)
-    if numbers or known.follows or known.too_long >= _LONG or known.changed > _STRIKES:
+    if numbers or history.follows_data or history.too_long >= _MAX_TOO_LONG or history.changed > _MAX_CHANGES:
         return None
-    holds = about.guard(owner)
+    holds = info.guard(owner)
     if holds is None:
         return None
-    natural = all(len(row.shape) <= about.in_front for row in rows)
-    whole = Whole(owner, function, structure, natural, about.name_in(owner))
+    natural = all(len(row.shape) <= info.in_front for row in rows)
+    opaque = OpaqueCall(owner, function, structure, natural, info.name_in(owner))
     try:
-        whole.trace(rows, grad)
-        whole.holds = holds
-        whole.fits = getattr(about, "fits", None)
+        opaque.trace(rows, grad)
+        opaque.holds = holds
+        opaque.fits = getattr(info, "fits", None)
     except TooLong:
-        known.too_long += 1
+        history.too_long += 1
     except (NotFusable, WayfareError):
         # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
         return None
-    if about is OF_MODULE:
-        known.notice(_form(args, options), structure, whole.steps, holds)
-    return whole if whole.steps <= _MOST_STEPS and not known.follows and holds() else None
+    if info is MODULE_INFO:
+        history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
+    return opaque if opaque.steps <= _MAX_STEPS and not history.follows_data and holds() else None
 
 
 def _form(args: Any, options: Any) -> tuple[Any, ...]:
     """The kinds of the arguments, without sizes and values."""
-    kinds = [len(part.shape) if isinstance(part, Tensor) else part.__class__ for part in (*args, *options.values())]
-    return (*kinds, *options)
+    forms = [len(part.shape) if isinstance(part, Tensor) else part.__class__ for part in (*args, *options.values())]
+    return (*forms, *options)
 
 
-class _NotWhole:
+class _NotOpaque:
     """In the place of a kind: the function is taken apart into its ops."""
 
     nodes = 0
@@ -375,7 +388,7 @@ class _NotWhole:
     record: Any = None
 
     @property
-    def what(self) -> _NotWhole:
+    def target(self) -> _NotOpaque:
         """Itself: it holds for good."""
         return self
 
@@ -384,19 +397,18 @@ class _NotWhole:
         return True
 
 
-NOT_WHOLE: Any = _NotWhole()
+NOT_OPAQUE: Any = _NotOpaque()
 
 
-def run_whole(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
+def run_opaque(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """The function once for all rows."""
-    whole: Whole = kind.what
-    tensors, several = all_inputs(kind, rows, batched)
-    if not whole.holds():
-        return whole.as_traced(tensors, several, size)
+    opaque: OpaqueCall = signature.target
+    tensors, several = all_inputs(signature, rows, batched)
+    if not opaque.holds():
+        return opaque.as_traced(tensors, several, size)
     if True not in several:
-        return whole.listed(*tensors)
-    if whole.in_front:
-        return whole.listed(*[t if b else tensor_ops.expand(t, shape=(size, *t.shape))
+        return opaque.call_flat(*tensors)
+    if opaque.in_front:
+        return opaque.call_flat(*[t if b else tensor_ops.expand(t, shape=(size, *t.shape))
                               for t, b in zip(tensors, several, strict=True)])  # fmt: skip
-    return whole.form(several)(*tensors)
-
+    return opaque.batched_form(several)(*tensors)

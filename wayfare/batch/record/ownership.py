@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wayfare.batch.fibers.example import Example
 
 
-class Owned:
+class Ownership:
     """Which example has made what."""
 
     __slots__ = ("_given", "_makers")
@@ -37,14 +37,14 @@ class Owned:
         self._makers.clear()
         self._given.clear()
 
-    def note(self, thing: Any, example: Example | None, when: int = 0) -> None:
+    def add(self, thing: Any, example: Example | None, when: int = 0) -> None:
         """An example has made an array or a module. (An array on the memory of another is not its own.)"""
         base = getattr(thing, "base", None)
         if example is None or not (base is None or isinstance(base, Lease)):
             return
         self._makers[id(thing)] = (ref(thing), example, when)
 
-    def give(self, example: Example) -> None:
+    def add_arguments(self, example: Example) -> None:
         """Note the tensors among an example's arguments."""
         for part in example.args:
             if isinstance(part, Tensor) and part.__class__ is not LazyTensor:

@@ -23,7 +23,7 @@ def _counts(tensor: Tensor) -> tuple[int, int]:
 _ONE_HOLDER, _ONE_VIEW = _counts(wrap(np.zeros(2)[:1]))
 
 
-def alone(tensor: Tensor) -> bool:
+def is_unshared(tensor: Tensor) -> bool:
     """Does nobody but this tensor see its memory? Others could write to it before it is read.
 
     The caller must hold the tensor only, not its array: an array with another name is taken for shared.

@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from wayfare.batch.session import Session
 
 # run(kind, size, tensors, batched, extras): the rows of all calls (or one tensor for all where `batched` says no).
-Runner = Callable[["Kind", int, list[Tensor], list[bool], list[Any]], Any]
+Runner = Callable[["Signature", int, list[Tensor], list[bool], list[Any]], Any]
 
 
 # Larger tensors from outside are never stacked: a table that all examples read would be copied for each.
-STACKED = 64 * 1024
+MAX_ROW_BYTES = 64 * 1024
 
 
-class Kind:
+class Signature:
     """Calls that can run together. Made once for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest",
-        "leaf_needs", "leaves", "name", "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "what",
+        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest", "name",
+        "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "shared", "shared_need_grad", "target",
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, key: Any, name: str, what: Any, attrs: dict[str, Any], pattern: Sequence[Tensor | None],
-        outs: Sequence[Row], carries: Sequence[bool], run: Runner, state: Any,
+        self, session: Session, key: Any, name: str, target: Any, attrs: dict[str, Any],
+        pattern: Sequence[Tensor | None], outs: Sequence[Row], carries: Sequence[bool], run: Runner, grad_mode: Any,
     ) -> None:  # fmt: skip
         self.session: Session | None = session
         self.key = key
         self.name = name
-        self.what = what
+        self.target = target
         self.attrs = attrs
         # For each input of the op: the tensor that all calls share, or None for a row of its own.
         self.pattern = tuple(pattern)
-        self.leaves = tuple(t for t in self.pattern if t is not None)
+        self.shared = tuple(t for t in self.pattern if t is not None)
         self.outs = tuple(outs)
         # Which outputs carry a gradient, if any input has one.
         self.carries = tuple(carries)
         # What part of the key says of the mode: are gradients recorded, or are these calls for inference only?
-        self.grad = state is True
-        self.inference = state == "inference"
+        self.grad = grad_mode is True
+        self.inference = grad_mode == "inference"
         self.differentiable = self.grad and any(carries)
-        self.leaf_needs = self.differentiable and any(t._requires_grad for t in self.leaves)
+        self.shared_need_grad = self.differentiable and any(t._requires_grad for t in self.shared)
         # Does it look at numbers, and may it refuse them?
-        self.checks_values: bool = what.checks_values
+        self.checks_values: bool = target.checks_values
         self.run = run
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
         self.nodes = self.groups = self.largest = 0
@@ -66,7 +66,7 @@ class Kind:
 
     def inputs(self, rows: Sequence[Any]) -> tuple[Any, ...]:
         """All inputs in their order: the shared ones, and between them the given rows."""
-        if not self.leaves:
+        if not self.shared:
             return tuple(rows)
         following = iter(rows)
         return tuple([next(following) if t is None else t for t in self.pattern])
@@ -91,10 +91,10 @@ def is_shared(t: Tensor) -> bool:
     if t._requires_grad:
         return getattr(t, "_lazy", None) is not OWN_LEAF
     size = t._array.nbytes
-    return size > STACKED or (size > 8 and hasattr(t, "_role"))
+    return size > MAX_ROW_BYTES or (size > 8 and hasattr(t, "_role"))
 
 
-def as_of_now(t: Tensor) -> Tensor:
+def snapshot(t: Tensor) -> Tensor:
     """The tensor with the values it has now, whoever writes to its memory later."""
     now = wrap(t._array.copy())
     if t._edge is None and t._requires_grad:
@@ -108,25 +108,25 @@ class Unkeyable(Exception):
     """Something among the attributes cannot be part of a key."""
 
 
-def exact(value: Any) -> Any:
+def exact_key(value: Any) -> Any:
     """A key that is equal for equal attributes only: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
-    kind = value.__class__
-    if kind is int or kind is str or value is None:
+    cls = value.__class__
+    if cls is int or cls is str or value is None:
         return value
-    if kind is float:
+    if cls is float:
         return (float, value, copysign(1.0, value)) if value == 0 else (float, value)
-    if kind is tuple or kind is list:
-        return (kind, *[exact(part) for part in value])
-    if kind is dict:
-        return (dict, *[(name, exact(part)) for name, part in value.items()])
-    return (kind, value)
+    if cls is tuple or cls is list:
+        return (cls, *[exact_key(part) for part in value])
+    if cls is dict:
+        return (dict, *[(name, exact_key(part)) for name, part in value.items()])
+    return (cls, value)
 
 
 def attributes_key(attrs: dict[str, Any]) -> Any:
     """The exact key of an op's attributes."""
     if not attrs:
         return None
-    key = tuple([(name, exact(value)) for name, value in attrs.items()])
+    key = tuple([(name, exact_key(value)) for name, value in attrs.items()])
     try:
         hash(key)
     except TypeError:
@@ -135,26 +135,26 @@ def attributes_key(attrs: dict[str, Any]) -> Any:
 
 
 # What comes out of an op for given inputs, as its record says: the same in every session.
-_OUTCOMES: dict[Any, tuple[Row, ...]] = {}
-_MOST = 4096
+_INFERRED: dict[Any, tuple[Row, ...]] = {}
+_CACHE_SIZE = 4096
 
 
-def outcome(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row]) -> tuple[Row, ...]:
+def infer_rows(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows that come out of an op, by its shape rule."""
     key = (op, attrs_key, *rows)
-    found = _OUTCOMES.get(key)
+    found = _INFERRED.get(key)
     if found is None:
         made = op.infer(*[Spec(row.shape, OF_NUMPY[row.dtype]) for row in rows], **attrs)
         specs = made if isinstance(made, (tuple, list)) else (made,)
         lie = layouts(op, attrs, rows, len(specs))
         found = tuple([row_of(tuple(s.shape), s.dtype.numpy, how) for s, how in zip(specs, lie, strict=True)])
-        if len(_OUTCOMES) >= _MOST:
-            _OUTCOMES.clear()
-        _OUTCOMES[key] = found
+        if len(_INFERRED) >= _CACHE_SIZE:
+            _INFERRED.clear()
+        _INFERRED[key] = found
     return found
 
 
-def carried(op: Op, outs: Sequence[Row]) -> list[bool]:
+def differentiable_outs(op: Op, outs: Sequence[Row]) -> list[bool]:
     """Which outputs of an op carry a gradient."""
     wanted = op.differentiable_outputs
     return [op.vjp is not None and row.is_float and (wanted is None or i in wanted) for i, row in enumerate(outs)]

@@ -10,60 +10,60 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Row, row_of
-from wayfare.batch.record.layout import layout_of, stand_in
+from wayfare.batch.record.layout import layout_of, probe_array
 from wayfare.batch.record.lazy_tensor import LazyTensor
 from wayfare.core.op import Op
 from wayfare.core.tensor import Tensor
 
 
-class Picked:
+class PickedView:
     """In the place of a view op: places of dimensions, known when their numbers are."""
 
-    __slots__ = ("places",)
+    __slots__ = ("indices",)
 
-    def __init__(self, places: tuple[tuple[int, Tensor], ...]) -> None:
-        self.places = places
+    def __init__(self, indices: tuple[tuple[int, Tensor], ...]) -> None:
+        self.indices = indices
 
     @property
     def is_waiting(self) -> bool:
         """Are some of the places still to be known?"""
-        return any(index.__class__ is LazyTensor for _, index in self.places)
+        return any(index.__class__ is LazyTensor for _, index in self.indices)
 
-    def look(self, base: Tensor) -> Tensor:
+    def select(self, base: Tensor) -> Tensor:
         """The part of a tensor at these places."""
         # From the last dimension on: each one that is picked is gone for those behind it.
-        for dim, index in sorted(self.places, key=lambda place: -place[0]):
+        for dim, index in sorted(self.indices, key=lambda pair: -pair[0]):
             base = base.select(dim, int(index))
         return base
 
 
-_SEEN: dict[Any, tuple[Row, int] | None] = {}
-_MOST = 4096
+_KNOWN_VIEWS: dict[Any, tuple[Row, int] | None] = {}
+_CACHE_SIZE = 4096
 _UNKNOWN: Any = object()
 
 
-def part_seen(op: Op, attrs: dict[str, Any], attrs_key: Any, row: Row) -> tuple[Row, int] | None:
+def contiguous_view(op: Op, attrs: dict[str, Any], attrs_key: Any, row: Row) -> tuple[Row, int] | None:
     """(the part's row, bytes before it) of a view of a row; None where it has gaps."""
     key = (op, attrs_key, row)
-    found: tuple[Row, int] | None = _SEEN.get(key, _UNKNOWN)
+    found: tuple[Row, int] | None = _KNOWN_VIEWS.get(key, _UNKNOWN)
     if found is _UNKNOWN:
-        if len(_SEEN) >= _MOST:
-            _SEEN.clear()
-        found = _SEEN[key] = _ask(op, attrs, row)
+        if len(_KNOWN_VIEWS) >= _CACHE_SIZE:
+            _KNOWN_VIEWS.clear()
+        found = _KNOWN_VIEWS[key] = _find_view(op, attrs, row)
     return found
 
 
-def _ask(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | None:
+def _find_view(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | None:
     if row.bytes == 0 or op.name == "as_strided":
         return None
-    whole = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
+    base = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
     try:
-        part = op.forward(whole, **attrs)
+        part = op.forward(base, **attrs)
         # The same of the tensor as it would lie in the loop.
-        layout = None if row.layout is None else layout_of(op.forward(stand_in(row), **attrs))
+        layout = None if row.layout is None else layout_of(op.forward(probe_array(row), **attrs))
     except ValueError:
         return None  # It looks at more than shape and strides.
-    start = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    start = part.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     inside = start >= 0 and start + part.nbytes <= row.bytes
     if not inside or not part.flags.c_contiguous or part.size == 0 or part.dtype.itemsize != row.dtype.itemsize:
         return None

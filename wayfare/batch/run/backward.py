@@ -17,11 +17,11 @@ import numpy as np
 from wayfare.autograd.backward import grad as gradients_of
 from wayfare.autograd.engine import add_up, by_rule, fit, prepare
 from wayfare.autograd.kept import FREED, unpack
-from wayfare.batch.function_profile import Record
+from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of, patterns
-from wayfare.batch.run.reachability import reached_from
-from wayfare.batch.run.rematerialise import Again
+from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of, split_by_gradient
+from wayfare.batch.run.reachability import reachable_from
+from wayfare.batch.run.rematerialise import Rematerialised
 from wayfare.batch.run.segment import Segment
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.codegen.routines.rows import Rows
@@ -37,16 +37,16 @@ from wayfare.core.write_clock import tick
 
 _LINEAR, _LINEAR_PLAIN, _CLONE = REGISTRY["linear"], REGISTRY["linear_plain"], REGISTRY["clone"]
 # Numbers held back for one weight before its product is done after all.
-_HELD_BACK = 16 * 1024 * 1024
+_MAX_DEFERRED = 16 * 1024 * 1024
 
 
 class Tape:
     """What the node of a segment keeps."""
 
-    __slots__ = ("count", "groups", "last", "outside", "record", "seeds", "used")
+    __slots__ = ("count", "groups", "last", "outside", "seeds", "timing", "used")
 
-    def __init__(self, segment: Segment, seeds: list[Value], outside: list[Tensor], record: Record | None) -> None:
-        self.record = record
+    def __init__(self, segment: Segment, seeds: list[Value], outside: list[Tensor], timing: MapTiming | None) -> None:
+        self.timing = timing
         self.groups = segment.groups
         self.count = segment.count
         # The values that left the segment, and the tensors from outside that a gradient is wanted for.
@@ -75,25 +75,25 @@ class Tape:
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients of the tensors from outside, from those of the values that left."""
         began = perf_counter()
-        way_back = _WayBack(self)
+        backward_pass = _BackwardPass(self)
         for value, g in zip(self.seeds, given, strict=True):
             if g is not None:
-                way_back.add_to_value(value, g)
+                backward_pass.add_to_value(value, g)
         for group in reversed(self.groups):
-            way_back.through(group)
-        way_back.finish_products()
-        if self.record is not None:
-            self.record.backward += perf_counter() - began
-        return [way_back.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
+            backward_pass.through_group(group)
+        backward_pass.run_deferred_gemms()
+        if self.timing is not None:
+            self.timing.backward += perf_counter() - began
+        return [backward_pass.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
 
     def pull_recorded(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The same on tensors, so that it can be differentiated again: all groups run once more, in the open."""
         # Tensors with a history take part as if they had none: how they came about is not this segment's business.
         # They get it back afterwards, for whoever differentiates the gradient. Nor have the hooks of leaves a say here.
         cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
-        with _in_the_open(), _without_hooks([t for t in self.outside if t._edge is None]):
-            reached, rows = reached_from(self, [v for v, g in zip(self.seeds, given, strict=True) if g is not None])
-            made = Again(self.groups, cut, rows)
+        with _eagerly(), _without_hooks([t for t in self.outside if t._edge is None]):
+            reached, rows = reachable_from(self, [v for v, g in zip(self.seeds, given, strict=True) if g is not None])
+            made = Rematerialised(self.groups, cut, rows)
             pairs = [(made.tensor_of(v), g) for v, g in zip(self.seeds, given, strict=True) if g is not None]
             pairs = [(t, g) for t, g in pairs if t.requires_grad]
             wanted = tuple([want and id(t) in reached for t, want in zip(self.outside, wanted, strict=True)])
@@ -108,7 +108,7 @@ class Tape:
         return [next(found) if want else None for want in wanted]
 
 
-def _in_the_open() -> Any:
+def _eagerly() -> Any:
     """Ops run and are recorded as usual: a session must not take them for those of an example."""
     return changed_mode(grad=True) if batcher() is None else changed_mode(grad=True, executor=None)
 
@@ -131,7 +131,7 @@ def _without_history(t: Tensor) -> Tensor:
     return copy
 
 
-def _as_old_as(number: int, edges: list[Any], began: int) -> None:
+def _backdate(number: int, edges: list[Any], began: int) -> None:
     """Date nodes that were made since `began` back to just before a number: nothing that uses them is older."""
     found = [n for n in reachable([e for e in edges if e is not None])[0] if n.number > began]
     for i, node in enumerate(sorted(found, key=_age)):
@@ -151,14 +151,14 @@ class MapNode(Node):
     def unroll(self) -> None:
         """Become an ordinary graph of single rows, in which there are gradients of intermediate values too."""
         tape = self._tape
-        if tape is None or self.op is _PASSED_ON:
+        if tape is None or self.op is _UNROLLED:
             return
-        with _in_the_open():
+        with _eagerly():
             began = tick()
-            made = Again(tape.groups, {})
+            made = Rematerialised(tape.groups, {})
             tensors = [made.tensor_of(v) for v in tape.seeds]
-            _as_old_as(self.number, [t._edge for t in tensors], began)
-        self.op, self.edges = _PASSED_ON, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
+            _backdate(self.number, [t._edge for t in tensors], began)
+        self.op, self.edges = _UNROLLED, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
         self._tape = None
         for reference, t in zip(self.results, tensors, strict=True):
             result = reference()
@@ -168,7 +168,7 @@ class MapNode(Node):
     @property
     def kept(self) -> Any:
         """The tape; None once all outputs are used up."""
-        if self.op is _PASSED_ON:
+        if self.op is _UNROLLED:
             return (None,)
         return None if self._tape is None else (self._tape,)
 
@@ -182,20 +182,20 @@ class MapNode(Node):
                 self._tape = None
 
 
-def _rule(m: Any, needs: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]:
+def _rule(m: Any, needs_grad: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]:
     tape.last = [i for i, gi in enumerate(g) if gi is not None]
     if not tape.used.isdisjoint(tape.last):
         raise GraphError("backward: the results of this map were already used and what they kept is freed",
                          fix=FREED)  # fmt: skip
-    return tape.pull_recorded(list(g), needs) if m.differentiable else tape.pull(list(g), needs)
+    return tape.pull_recorded(list(g), needs_grad) if m.differentiable else tape.pull(list(g), needs_grad)
 
 
 _RECORD = gradient_only("map", _rule, "MapBackward")
 # Of a segment that was taken apart: what arrives goes on to the rows it became.
-_PASSED_ON = gradient_only("map", lambda m, needs, g, tape: list(g), "MapBackward")
+_UNROLLED = gradient_only("map", lambda m, needs_grad, g, tape: list(g), "MapBackward")
 
 
-class _WayBack:
+class _BackwardPass:
     """One backward pass through a segment."""
 
     def __init__(self, tape: Tape) -> None:
@@ -206,15 +206,15 @@ class _WayBack:
         self._reached: Array = np.zeros(tape.count, np.bool_)
         # id of a tensor from outside → its gradient
         self.leaves: dict[int, Any] = {}
-        self._products: dict[int, _Products] = {}
+        self._gemms: dict[int, _DeferredGemm] = {}
 
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
         if found is None:
-            row = group.kind.outs[number]
+            row = group.signature.outs[number]
             size = 1 if group.single else group.calls
             found = self._grads[group.number, number] = np.zeros((size, *row.shape), row.dtype)
-            step = len(group.kind.outs)
+            step = len(group.signature.outs)
             first = group.start + number
             self._addresses[first : first + size * step : step] = (
                 np.arange(size) * row.bytes + found.__array_interface__["data"][0]
@@ -226,16 +226,16 @@ class _WayBack:
         group: Group = value.call.group
         if not group.differentiable:
             return
-        self._reached[value.call.place + value.number] = True
+        self._reached[value.call.row_id + value.number] = True
         target = self._grad_of(group, value.number)[group.index_of(value.call), ...]
         if value.is_part:
             target = part_of(target, value.row, value.offset)
         np.add(target, g.dense() if g.__class__ is Rows else g, out=target)
 
-    def through(self, group: Group) -> None:
+    def through_group(self, group: Group) -> None:
         """Send what has arrived for a group on to where its inputs came from."""
-        given = [self._grads.pop((group.number, k), None) for k in range(len(group.kind.outs))]
-        step = len(group.kind.outs)
+        given = [self._grads.pop((group.number, k), None) for k in range(len(group.signature.outs))]
+        step = len(group.signature.outs)
         rows = self._reached[group.start : group.start + step * (1 if group.single else group.calls)]
         if not rows.any():
             return
@@ -243,9 +243,9 @@ class _WayBack:
         if not rows.all():
             by_call = rows.reshape((-1, step))
             reached = by_call.any(axis=1)
-            apart = patterns(group, by_call, reached)
-            if apart:
-                self._through_parts(group, given, by_call, apart)
+            parts = split_by_gradient(group, by_call, reached)
+            if parts:
+                self._through_split(group, given, by_call, parts)
                 return
         pairs = [(out, g[0] if group.single else g) for out, g in zip(group.outputs, given, strict=False)
                  if g is not None and out._requires_grad]  # fmt: skip
@@ -253,14 +253,14 @@ class _WayBack:
         for i, g in self._pull(pairs, own).items():
             self._deliver(group.sources[i], g, reached)
 
-    def _through_parts(self, group: Group, given: list[Any], by_call: Array, apart: list[Array]) -> None:
+    def _through_split(self, group: Group, given: list[Any], by_call: Array, parts: list[Array]) -> None:
         """The same for calls apart from each other: each part runs once more by itself, and is differentiated so.
 
         A call without a gradient takes no part: zero times an infinite number would spoil the gradients of the others.
         """
-        group.check_kept()
-        for chosen in apart:
-            leaves, outputs = group.only(chosen)
+        group.check_saved()
+        for chosen in parts:
+            leaves, outputs = group.recompute(chosen)
             wanted = by_call[chosen[0]]
             pairs = [(out, g[chosen]) for out, g, want in zip(outputs, given, wanted, strict=False)
                      if want and g is not None and out._requires_grad]  # fmt: skip
@@ -278,10 +278,10 @@ class _WayBack:
         if g.__class__ is Rows:
             g = g.dense()
         if source.__class__ is Shared:
-            if source.what.__class__ is Value:
-                self.add_to_value(source.what, g)
+            if source.value.__class__ is Value:
+                self.add_to_value(source.value, g)
             else:
-                self._to_outside(source.what, g)
+                self._to_outside(source.value, g)
         elif source.__class__ is Slice:
             self._to_slice(source, g, reached)
         else:
@@ -289,10 +289,10 @@ class _WayBack:
 
     def _to_slice(self, source: Slice, g: Array, reached: Array | None) -> None:
         group, number = source.group, source.number
-        row = group.kind.outs[number]
+        row = group.signature.outs[number]
         if not group.differentiable:
             return
-        step = len(group.kind.outs)
+        step = len(group.signature.outs)
         first = group.start + number + source.first * step
         now = self._reached[first : first + source.size * step : step]
         if reached is None:
@@ -312,13 +312,13 @@ class _WayBack:
         for i, tensor in source.outside:
             if reached is None or reached[i]:
                 self._to_outside(tensor, g[i])
-        if not len(source.places):
+        if not len(source.row_ids):
             return
-        self._reached[source.places if reached is None else
-                      source.places[reached if source.at is None else reached[source.at]]] = True  # fmt: skip
+        self._reached[source.row_ids if reached is None else
+                      source.row_ids[reached if source.at is None else reached[source.at]]] = True  # fmt: skip
         for group, number in source.groups:
             self._grad_of(group, number)
-        addresses = self._addresses[source.places]
+        addresses = self._addresses[source.row_ids]
         if source.offsets is not None:
             addresses += source.offsets
         if source.at is not None:
@@ -367,21 +367,21 @@ class _WayBack:
             kept = unpack(node, False)
             edges = node.edges
             if (node.op is _LINEAR or node.op is _LINEAR_PLAIN) and g.ndim == 2:
-                edges = self._hold_back(edges, g, kept, own)
+                edges = self._defer_gemm(edges, g, kept, own)
             grads = by_rule(node, raw_ops, g, kept, edges)
             for edge, gi in zip(edges, grads, strict=True):
                 if edge is not None and gi is not None:
                     send(edge, fit(node.op, edge, gi, False))
         return found
 
-    def _hold_back(self, edges: Any, g: Array, kept: Any, own: dict[int, int]) -> tuple[Any, ...]:
+    def _defer_gemm(self, edges: Any, g: Array, kept: Any, own: dict[int, int]) -> tuple[Any, ...]:
         """The product for the gradient of a shared weight waits for those of the other groups."""
         weight = edges[1]
         if not isinstance(weight, Tensor) or id(weight) in own:
             return edges  # type: ignore[no-any-return]
-        held = self._products.get(id(weight))
+        held = self._gemms.get(id(weight))
         if held is None:
-            held = self._products[id(weight)] = _Products(weight)
+            held = self._gemms[id(weight)] = _DeferredGemm(weight)
         bias = edges[2] if len(edges) > 2 else None
         if bias is not None and (not isinstance(bias, Tensor) or id(bias) in own):
             return edges  # type: ignore[no-any-return]
@@ -393,17 +393,17 @@ class _WayBack:
             return edges  # type: ignore[no-any-return]
         held.pairs.append((g, kept[1]))
         held.size += g.size + kept[1].size
-        if held.size > _HELD_BACK:
-            self._do(held, {})
+        if held.size > _MAX_DEFERRED:
+            self._run_gemm(held, {})
         return (edges[0], *[None] * (len(edges) - 1))
 
-    def finish_products(self) -> None:
+    def run_deferred_gemms(self) -> None:
         """Do what was held back."""
         known: dict[tuple[int, ...], list[Any]] = {}
-        for held in self._products.values():
-            self._do(held, known)
+        for held in self._gemms.values():
+            self._run_gemm(held, known)
 
-    def _do(self, held: _Products, known: dict[tuple[int, ...], list[Any]]) -> None:
+    def _run_gemm(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
         if not held.pairs:
             return
         # The two products of a recurrent cell have the same gradients behind them: put together and summed up once.
@@ -426,7 +426,7 @@ def _age(node: Node) -> int:
     return node.number
 
 
-class _Products:
+class _DeferredGemm:
     """Products for the gradient of one weight (and its bias) that are still to be done."""
 
     __slots__ = ("bias", "pairs", "size", "weight")

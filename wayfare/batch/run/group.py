@@ -13,7 +13,7 @@ import numpy as np
 
 from wayfare.autograd.kept import unpack
 from wayfare.batch.record.call import Array, Call, Row, Value
-from wayfare.batch.record.signature import Kind
+from wayfare.batch.record.signature import Signature
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
 from wayfare.core.errors import InPlaceError
@@ -44,7 +44,7 @@ class Slice:
         """The rows themselves, where they lie."""
         array = self.group.arrays[self.number][self.first : self.first + self.size]
         row = self.row
-        if self.offset == 0 and row is self.group.kind.outs[self.number]:
+        if self.offset == 0 and row is self.group.signature.outs[self.number]:
             return array
         if array.size == 0 or row.bytes == 0:
             return np.empty((self.size, *row.shape), row.dtype)
@@ -56,14 +56,14 @@ class Slice:
 class Scattered:
     """Rows of several results and of tensors from outside."""
 
-    __slots__ = ("at", "groups", "offsets", "outside", "places")
+    __slots__ = ("at", "groups", "offsets", "outside", "row_ids")
 
     def __init__(
-        self, at: Array | None, places: Array, offsets: Array | None, groups: tuple[Any, ...],
+        self, at: Array | None, row_ids: Array, offsets: Array | None, groups: tuple[Any, ...],
         outside: list[tuple[int, Tensor]],
     ) -> None:  # fmt: skip
         # Which of the rows these are (None: all of them), and the places they came from.
-        self.at, self.places, self.offsets = at, places, offsets
+        self.at, self.row_ids, self.offsets = at, row_ids, offsets
         # The (group, output) pairs among them.
         self.groups = groups
         self.outside = outside
@@ -72,24 +72,24 @@ class Scattered:
 class Shared:
     """One tensor or value for all calls."""
 
-    __slots__ = ("what",)
+    __slots__ = ("value",)
 
-    def __init__(self, what: Any) -> None:
-        self.what = what
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class Group:
     """Calls of one kind that run as one."""
 
     __slots__ = (
-        "arrays", "batched", "calls", "differentiable", "extras", "kind", "leaves", "number", "outputs", "round",
+        "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "outputs", "round", "signature",
         "single", "sources", "start", "time",
     )  # fmt: skip
 
-    def __init__(self, number: int, round_number: int, kind: Kind, calls: list[Call]) -> None:
+    def __init__(self, number: int, round_number: int, signature: Signature, calls: list[Call]) -> None:
         self.number = number
         self.round = round_number
-        self.kind = kind
+        self.signature = signature
         self.calls = len(calls)
         # Of each row input: the tensor that was made of it, and where its rows came from (None: no gradient there).
         self.leaves: list[Tensor] = []
@@ -108,9 +108,9 @@ class Group:
 
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Run it."""
-        kind = self.kind
+        signature = self.signature
         for column in zip(*[c.inputs for c in calls], strict=True):
-            array, source, several = segment.bring_together(column, kind.grad)
+            array, source, several = segment.gather(column, signature.grad)
             leaf = wrap(array)
             leaf._requires_grad = source is not None
             self.leaves.append(leaf)
@@ -119,17 +119,17 @@ class Group:
         if calls[0].extra is not None:
             self.extras = [c.extra for c in calls]
         self.single = not (True in self.batched or self.extras)
-        self.outputs = self.again(self.leaves)
-        self.differentiable = kind.grad and any([out._requires_grad for out in self.outputs])
+        self.outputs = self.compute(self.leaves)
+        self.differentiable = signature.grad and any([out._requires_grad for out in self.outputs])
         self._register(segment)
         if not self.differentiable:
             # Only the results are wanted from now on.
             self.leaves, self.sources, self.outputs = [], [], []
 
-    def again(self, leaves: list[Tensor]) -> list[Tensor]:
+    def compute(self, leaves: list[Tensor]) -> list[Tensor]:
         """The outputs for given rows."""
-        kind = self.kind
-        made = kind.run(kind, self.calls, leaves, self.batched, self.extras)
+        signature = self.signature
+        made = signature.run(signature, self.calls, leaves, self.batched, self.extras)
         return list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
     def is_stale(self) -> bool:
@@ -137,19 +137,19 @@ class Group:
         if latest_write[0] <= self.time:
             return False
         shared = [leaf for leaf, several in zip(self.leaves, self.batched, strict=True) if not several]
-        return any([written_after(t._array, self.time) for t in (*self.kind.leaves, *shared)])
+        return any([written_after(t._array, self.time) for t in (*self.signature.shared, *shared)])
 
-    def check_kept(self) -> None:
+    def check_saved(self) -> None:
         """What it has kept for its gradient must be as it was: what runs once more would not notice."""
         for node in reachable([out._edge for out in self.outputs if out._edge is not None])[0]:
             unpack(node, False)
 
-    def refuse(self) -> NoReturn:
+    def refuse_rerun(self) -> NoReturn:
         """It would have to run once more, on what is there no longer."""
-        raise InPlaceError(f"{self.kind.name} must run once more for this gradient, and a tensor that it read was "
+        raise InPlaceError(f"{self.signature.name} must run once more for this gradient, and a tensor that it read was "
                            "written in place since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
 
-    def only(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
+    def recompute(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
         """The inputs and outputs of some of its calls, run once more by themselves."""
         leaves = []
         for leaf, several in zip(self.leaves, self.batched, strict=True):
@@ -158,13 +158,13 @@ class Group:
             leaves.append(part)
         extras = [self.extras[i] for i in chosen.tolist()] if self.extras else []
         with changed_mode(grad=True, executor=None):
-            made = self.kind.run(self.kind, len(chosen), leaves, self.batched, extras)
+            made = self.signature.run(self.signature, len(chosen), leaves, self.batched, extras)
         return leaves, list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
     def _register(self, segment: Segment) -> None:
         """Give the rows of all outputs their places."""
         size = 1 if self.single else self.calls
-        for number, row in enumerate(self.kind.outs):
+        for number, row in enumerate(self.signature.outs):
             array = self.outputs[number]._array
             if self.single:
                 array = array.reshape((1, *array.shape))
@@ -173,22 +173,22 @@ class Group:
             if array.strides[1:] != row.strides and not _dense_rows(array, row):
                 array = np.ascontiguousarray(array)
             self.arrays.append(array)
-        self.start = segment.places_for(self, self.arrays, size)
+        self.start = segment.allocate_rows(self, self.arrays, size)
 
     def index_of(self, call: Call) -> int:
         """Which row of the results is a call's."""
-        return (call.place - self.start) // len(self.kind.outs)
+        return (call.row_id - self.start) // len(self.signature.outs)
 
     def array_of(self, value: Value) -> Array:
         """The numbers of a value; not to be written to."""
         number = value.number
         array = self.arrays[number][self.index_of(value.call), ...]
-        if value.is_part and (value.offset or value.row is not self.kind.outs[number]):
+        if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
             array = part_of(array, value.row, value.offset)
         return array
 
 
-def patterns(group: Group, by_call: Array, reached: Array) -> list[Array]:
+def split_by_gradient(group: Group, by_call: Array, reached: Array) -> list[Array]:
     """Which calls of a group must be differentiated apart from each other, where a gradient came to some outputs only;
     none if all can go together.
 
@@ -200,11 +200,11 @@ def patterns(group: Group, by_call: Array, reached: Array) -> list[Array]:
     numbers = [a for a in (*group.arrays, *[t._array for t in group.leaves]) if a.dtype.kind == "f"]
     if group.is_stale():
         if not all([np.isfinite(a).all() for a in numbers]):
-            group.refuse()
+            group.refuse_rerun()
         return []
     if by_call.shape[1] > 1 and not all([np.isfinite(a).all() for a in numbers]):
-        kinds = np.unique(by_call, axis=0)
-        found = [np.flatnonzero((by_call == kind).all(axis=1)) for kind in kinds if kind.any()]
+        split_by_gradient = np.unique(by_call, axis=0)
+        found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in split_by_gradient if pattern.any()]
         return found if len(found) > 1 or len(found[0]) < len(by_call) else []
     return [] if reached.all() else [np.flatnonzero(reached)]
 
@@ -224,13 +224,13 @@ def _dense_rows(array: Array, row: Row) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(row.shape, array.strides[1:], row.strides, strict=True))
 
 
-def slice_of(values: Sequence[Value], places: list[int], offsets: list[int]) -> Slice | None:
+def as_slice(values: Sequence[Value], row_ids: list[int], offsets: list[int]) -> Slice | None:
     """The part of one earlier result that these rows are, if they lie in it one behind the other."""
     first, last = values[0], values[-1]
     size = len(values)
     group: Group = first.call.group
-    step = len(group.kind.outs)
-    if places[-1] - places[0] != (size - 1) * step or places != list(range(places[0], places[-1] + 1, step)):
+    step = len(group.signature.outs)
+    if row_ids[-1] - row_ids[0] != (size - 1) * step or row_ids != list(range(row_ids[0], row_ids[-1] + 1, step)):
         return None
     offset = first.offset
     if group is not last.call.group or first.number != last.number or offsets.count(offset) != size:
@@ -238,7 +238,7 @@ def slice_of(values: Sequence[Value], places: list[int], offsets: list[int]) -> 
     return Slice(group, first.number, group.index_of(first.call), size, offset, first.row)
 
 
-def gathered(addresses: Array, row: Row) -> Array:
+def gather_rows(addresses: Array, row: Row) -> Array:
     """A copy of rows that lie anywhere."""
     out = buffer_pool.empty((len(addresses), *row.shape), row.dtype)
     if row.bytes:
@@ -246,7 +246,7 @@ def gathered(addresses: Array, row: Row) -> Array:
     return out
 
 
-def stacked(arrays: list[Array], row: Row) -> Array:
+def stack_rows(arrays: list[Array], row: Row) -> Array:
     """A copy of arrays, one behind the other."""
     if 0 < row.bytes <= _SMALL and False not in [a.flags.c_contiguous for a in arrays]:
         # Their bytes one behind the other: for numbers and short rows that is many times faster than by NumPy.

@@ -5,22 +5,22 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from wayfare.batch.function_profile import Record
+from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Value
-from wayfare.batch.record.layout import laid_out
+from wayfare.batch.record.layout import copy_with_layout
 from wayfare.batch.record.lazy_tensor import LazyTensor, become
-from wayfare.batch.record.ownership import Owned
-from wayfare.batch.record.views import Picked
+from wayfare.batch.record.ownership import Ownership
+from wayfare.batch.record.views import PickedView
 from wayfare.batch.run.backward import Tape
 from wayfare.batch.run.group import Scattered, Shared
 from wayfare.batch.run.segment import Segment
-from wayfare.batch.stats import Story
+from wayfare.batch.stats import CallInfo
 from wayfare.core.dispatch import apply
 from wayfare.core.tensor import Tensor, wrap
 
 
-def settle_tensors(
-    live: list[weakref.ref[Tensor]], segment: Segment, owned: Owned, record: Record | None
+def materialise_tensors(
+    live: list[weakref.ref[Tensor]], segment: Segment, ownership: Ownership, timing: MapTiming | None
 ) -> None:
     """Make those that are still held ordinary tensors. `record` is told what their backward passes take."""
     held = []
@@ -31,7 +31,7 @@ def settle_tensors(
             seen.add(id(t))
             held.append(t)
     views: list[Tensor] = []
-    whole: list[Tensor] = []
+    bases: list[Tensor] = []
     waiting = held
     while waiting:
         # What a view looks into becomes ordinary first, held by anybody else or not.
@@ -39,26 +39,26 @@ def settle_tensors(
         for t in waiting:
             origin = t._lazy.origin
             if origin is None:
-                whole.append(t)
+                bases.append(t)
             else:
                 views.append(t)
                 if origin[0].__class__ is LazyTensor and id(origin[0]) not in seen:
                     seen.add(id(origin[0]))
                     following.append(origin[0])
         waiting = following
-    examples = [t._lazy.call.example for t in whole]
-    _settle_whole(whole, segment, record)
-    for t, example in zip(whole, examples, strict=True):
-        owned.note(t._array, example)
-    _settle_views(views)
+    examples = [t._lazy.call.example for t in bases]
+    _materialise_bases(bases, segment, timing)
+    for t, example in zip(bases, examples, strict=True):
+        ownership.add(t._array, example)
+    _materialise_views(views)
 
 
-def _settle_whole(tensors: list[Tensor], segment: Segment, record: Record | None) -> None:
+def _materialise_bases(tensors: list[Tensor], segment: Segment, timing: MapTiming | None) -> None:
     seeds: list[Value] = []
     with_history = []
     for t in tensors:
         value = t._lazy
-        real = wrap(laid_out(value.call.group.array_of(value), value.row.layout))
+        real = wrap(copy_with_layout(value.call.group.array_of(value), value.row.layout))
         if t._requires_grad:
             with_history.append((t, real))
             seeds.append(value)
@@ -66,7 +66,7 @@ def _settle_whole(tensors: list[Tensor], segment: Segment, record: Record | None
             _become(t, real)
     if not seeds:
         return
-    node = Tape(segment, seeds, _outside_of(segment), record).node()
+    node = Tape(segment, seeds, _outside_tensors(segment), timing).node()
     node.results = [weakref.ref(t) for t, _ in with_history]
     for number, (t, real) in enumerate(with_history):
         real._edge = (node, number)
@@ -74,18 +74,18 @@ def _settle_whole(tensors: list[Tensor], segment: Segment, record: Record | None
         _become(t, real)
 
 
-def _settle_views(views: list[Tensor]) -> None:
+def _materialise_views(views: list[Tensor]) -> None:
     """Bases before what looks into them."""
     while views:
         later = []
         for t in views:
-            base, op, attrs = t._lazy.seen_from
-            if base.__class__ is LazyTensor or (op.__class__ is Picked and op.is_waiting):
+            base, op, attrs = t._lazy.view_of
+            if base.__class__ is LazyTensor or (op.__class__ is PickedView and op.is_waiting):
                 later.append(t)
             elif op is None:
                 _become(t, base.detach())
             else:
-                real = op.look(base) if op.__class__ is Picked else apply(op, (base,), attrs)
+                real = op.select(base) if op.__class__ is PickedView else apply(op, (base,), attrs)
                 if real._requires_grad and not t._requires_grad:
                     real = real.detach()  # The view was made under no_grad.
                 _become(t, real)
@@ -94,14 +94,14 @@ def _settle_views(views: list[Tensor]) -> None:
 
 def _become(t: Tensor, real: Tensor) -> None:
     call = t._lazy.call
-    story = Story(call.kind, call.group.number, call.group.round)
+    info = CallInfo(call.signature, call.group.number, call.group.round)
     become(t, real)
-    t._lazy = story
-    if call.kind.inference:
+    t._lazy = info
+    if call.signature.inference:
         t._more()["inference"] = True
 
 
-def _outside_of(segment: Segment) -> list[Tensor]:
+def _outside_tensors(segment: Segment) -> list[Tensor]:
     """All tensors from outside that a gradient of this segment goes to."""
     found: dict[int, Tensor] = {}
 
@@ -110,11 +110,11 @@ def _outside_of(segment: Segment) -> list[Tensor]:
             found[id(t)] = t
 
     for group in segment.groups:
-        for t in group.kind.leaves:
+        for t in group.signature.shared:
             note(t)
         for source in group.sources:
             if source.__class__ is Shared:
-                note(source.what)
+                note(source.value)
             elif source.__class__ is Scattered:
                 for _, t in source.outside:
                     note(t)

@@ -9,22 +9,22 @@ from time import perf_counter
 from typing import Any
 from weakref import ref
 
-from wayfare.batch.analysis.purity import changes_only_tensors
-from wayfare.batch.fibers.errors import LOST, Blamed, blame, fail
+from wayfare.batch.analysis.purity import mutates_only_tensors
+from wayfare.batch.fibers.errors import FAILED, FailedCall, find_failed_call, raise_past_try
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.fibers.hub import Hub
-from wayfare.batch.function_profile import Known, Record
+from wayfare.batch.function_profile import FunctionProfile, MapTiming
 from wayfare.batch.garbage_collection import COLLECTOR
 from wayfare.batch.record.call import Array, Call, Value
 from wayfare.batch.record.lazy_tensor import LazyTensor, become
-from wayfare.batch.record.opaque_fast_path import Lane
-from wayfare.batch.record.ownership import Owned
-from wayfare.batch.record.signature import OWN_LEAF, Kind
+from wayfare.batch.record.opaque_fast_path import FastPath
+from wayfare.batch.record.ownership import Ownership
+from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.batch.run.group import Group
-from wayfare.batch.run.materialise import settle_tensors
-from wayfare.batch.run.schedule import Agenda, Schedule, placed
+from wayfare.batch.run.materialise import materialise_tensors
+from wayfare.batch.run.schedule import Agenda, Schedule, order_rows
 from wayfare.batch.run.segment import Segment
-from wayfare.batch.stats import KindStats, Stats
+from wayfare.batch.stats import SignatureStats, Stats
 from wayfare.codegen.routines.transposed_weights import turning
 from wayfare.core.callsite import user_frame
 from wayfare.core.mode import STATE, Mode, changed_mode, outer_mode, set_mode, watcher
@@ -34,7 +34,7 @@ from wayfare.core.tensor import Tensor, wrap
 LIMIT = 256 * 1024 * 1024
 
 
-class Work:
+class PendingCalls:
     """Pending calls, and how they are run."""
 
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
@@ -43,45 +43,45 @@ class Work:
         self.limit = LIMIT if limit is None else limit
         self.stats = Stats()
         self.hub = Hub(self)
-        self.kinds: dict[Any, Kind] = {}
+        self.signatures: dict[Any, Signature] = {}
         # Those that calls are no longer of.
-        self.retired: list[Kind] = []
+        self.retired: list[Signature] = []
         # Of kinds without rows of their own: the one value that all their calls have.
-        self.once: dict[Kind, tuple[Value, ...]] = {}
+        self.common_results: dict[Signature, tuple[Value, ...]] = {}
         # Classes of modules whose calls may be taken as one: the function that is called, and what is to know of it.
-        self.whole_classes: dict[type, Any] = {}
-        self.forget_short_ways()
+        self.opaque_classes: dict[type, Any] = {}
+        self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
         # Calls that are pending no more.
-        self.ran = 0
+        self.calls_run = 0
         # Weakly, tensors that are to become ordinary ones if somebody still holds them at the end.
         self.live: list[ref[Tensor]] = []
         # Ordinary tensors that a write in place made lazy, and what was in them.
         self.overwritten: list[tuple[Tensor, Array]] = []
         # What examples have made themselves.
-        self.owned = Owned()
+        self.ownership = Ownership()
         # What is known of the function that is mapped.
-        self.known: Known | None = None
-        self.took: Record | None = None
+        self.profile: FunctionProfile | None = None
+        self.timing: MapTiming | None = None
         # Have examples no call in common, because they put hooks on what they compute?
-        self.apart = False
+        self.no_common_calls = False
         # Do lazy tensors look into the memory of ordinary ones?
-        self.looking_outside = False
+        self.has_outside_views = False
         self._segment = Segment(self.stats)
         self._groups = 0
         # Has a call failed, and its example gone on?
-        self._lost = False
+        self._has_failed_calls = False
         self._modes: dict[bool, Mode | None] = {}
         COLLECTOR.enter()
         self._began = perf_counter()
 
-    def forget_short_ways(self) -> None:
+    def clear_fast_paths(self) -> None:
         """Every call goes the long way once more."""
         # Into calls like the last ones of each cell, by whether gradients are recorded.
-        self.lanes: dict[bool, dict[Any, tuple[Lane, ...]]] = {True: {}, False: {}}
+        self.opaque_fast_paths: dict[bool, dict[Any, tuple[FastPath, ...]]] = {True: {}, False: {}}
         # Into calls of ops without attributes: (op, rows) → what enters such a call.
-        self.shorts: dict[bool, dict[Any, Callable[..., Any]]] = {True: {}, False: {}}
+        self.op_fast_paths: dict[bool, dict[Any, Callable[..., Any]]] = {True: {}, False: {}}
 
     def outside(self) -> outer_mode:
         """The mode outside the session, but recording gradients as inside."""
@@ -89,7 +89,7 @@ class Work:
 
     def born(self, thing: Any) -> None:
         """An array of its own memory, or a module, was made by the example that runs."""
-        self.owned.note(thing, self.hub.current, self.ran + len(self.pending))
+        self.ownership.add(thing, self.hub.current, self.calls_run + len(self.pending))
 
     def changes(self, thing: Any, how: str) -> None:
         """A tensor or a module is about to change (None: something of the whole process).
@@ -97,15 +97,15 @@ class Work:
         Where others may see it, this example waits for its turn, and from then on they run one after the other.
         """
         example = self.hub.current
-        if example is None or (thing is not None and self.owned.maker(thing) is example):
+        if example is None or (thing is not None and self.ownership.maker(thing) is example):
             return
         began = self.hub.others_began()
-        again = bool(began) and all([changes_only_tensors(f) for f in {e.function for e in began}])
-        late = [] if again else began
-        if self.hub.take_turn(how, again) or late:  # one after it may have waited for its turn already
-            self._say_in_order(how, late)
+        restart = bool(began) and all([mutates_only_tensors(f) for f in {e.function for e in began}])
+        late = [] if restart else began
+        if self.hub.take_turn(how, restart) or late:  # one after it may have waited for its turn already
+            self._warn_in_order(how, late)
         self.leave()
-        self.hub.give_way()
+        self.hub.stop_after_failure()
 
     def leave(self) -> None:
         """What runs now records no more: from here on it is plain Python."""
@@ -116,14 +116,14 @@ class Work:
 
     def is_read(self, tensor: Tensor) -> bool:
         """Is a tensor that an example has made read by a call that is pending?"""
-        since = max(self.owned.born_at(tensor) - self.ran, 0)
-        return any([v is tensor for call in self.pending[since:] for v in (*call.inputs, *call.kind.leaves)])
+        since = max(self.ownership.born_at(tensor) - self.calls_run, 0)
+        return any([v is tensor for call in self.pending[since:] for v in (*call.inputs, *call.signature.shared)])
 
     def flag_set(self, tensor: Tensor, what: str) -> None:
         """Whether a tensor requires a gradient is about to change: what was recorded before counts on what it was."""
         if what != "requires_grad":
             return
-        if self.owned.given_to(tensor) is not self.hub.current:
+        if self.ownership.given_to(tensor) is not self.hub.current:
             self.changes(tensor, "it sets requires_grad of a tensor that all examples see")
         if tensor._requires_grad:
             self.settle()  # what has run already still has a gradient for it
@@ -131,13 +131,13 @@ class Work:
             self.hub.wait(None)
             if self.pending:
                 self.flush()
-        if self.owned.given_to(tensor) is self.hub.current is not None and not hasattr(tensor, "_role"):
+        if self.ownership.given_to(tensor) is self.hub.current is not None and not hasattr(tensor, "_role"):
             tensor._lazy = OWN_LEAF
         else:
-            self.retired += self.kinds.values()
-            self.kinds = {}
-            self.forget_short_ways()
-            self.once.clear()
+            self.retired += self.signatures.values()
+            self.signatures = {}
+            self.clear_fast_paths()
+            self.common_results.clear()
 
     def note_wait(self) -> None:
         """An example waits for a value: remember its line."""
@@ -146,43 +146,45 @@ class Work:
             line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
             self.stats.waits[line] = self.stats.waits.get(line, 0) + 1
 
-    def forget(self, examples: Sequence[Example]) -> None:
+    def discard_calls_of(self, examples: Sequence[Example]) -> None:
         """What these examples have recorded is not to be computed: they begin again."""
         gone = set(examples)
-        self._keep([c for c in self.pending if c.example not in gone and not _is_inside(c.example, gone)])
+        self._keep_only([c for c in self.pending if c.example not in gone and not _is_inside(c.example, gone)])
 
-    def forget_after(self, order: list[int]) -> None:
+    def discard_calls_after(self, order: list[int]) -> None:
         """What the examples after one have recorded is not to be computed: they were stopped."""
         depth = len(order)  # what runs inside an example counts as that example's own
-        self._keep([c for c in self.pending if c.example is None or c.example.order[:depth] <= order])
+        self._keep_only([c for c in self.pending if c.example is None or c.example.order[:depth] <= order])
 
-    def _keep(self, calls: list[Call]) -> None:
+    def _keep_only(self, calls: list[Call]) -> None:
         """Only these calls are to be made, and what they need: of what all have in common, some other may have been the
         first to ask for it."""
         if len(calls) < len(self.pending):
-            self.pending = _due(self.pending, [Value(c, 0, c.kind.outs[0], False) for c in calls], True)[0]
-            self.once.clear()
+            self.pending = _split_needed(self.pending, [Value(c, 0, c.signature.outs[0], False) for c in calls], True)[
+                0
+            ]
+            self.common_results.clear()
 
-    def make_calls_of(self, examples: Sequence[Example]) -> None:
+    def run_calls_of(self, examples: Sequence[Example]) -> None:
         """Make the calls of examples that are done, by themselves; an error is raised here."""
         try:
             self.run(self.values_of(examples), only=True)
-        except Blamed as blamed:
-            self.drop(blamed.call)
-            raise blamed.error from None
+        except FailedCall as failed_call:
+            self.drop(failed_call.call)
+            raise failed_call.error from None
 
     def values_of(self, examples: Sequence[Example]) -> list[Value]:
         """A value of every pending call of these examples."""
         own = set(examples)
         calls = [c for c in self.pending if c.example in own or _is_inside(c.example, own)]
-        return [Value(c, 0, c.kind.outs[0], False) for c in calls]
+        return [Value(c, 0, c.signature.outs[0], False) for c in calls]
 
-    def _say_in_order(self, how: str, began: list[Example]) -> None:
+    def _warn_in_order(self, how: str, began: list[Example]) -> None:
         """Examples run one after the other from here: say why, once for a function."""
         frame = user_frame(2)
         line = "" if frame is None else f" ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
-        if self.known is not None:
-            self.known.runs_in_order(how + line, [e.number for e in began])
+        if self.profile is not None:
+            self.profile.set_in_order(how + line, [e.number for e in began])
 
     def for_real(self, function: Callable[[], Any]) -> Any:
         """Run what cannot be recorded, on ordinary tensors."""
@@ -195,29 +197,29 @@ class Work:
         while True:
             try:
                 self.run(targets, only)
-            except Blamed as blamed:
-                if not self.hub.hands_over(blamed):
-                    if targets is not None and any([v.call is blamed.call for v in targets]):
-                        raise blamed.error from None
-                    fail(self.hub.current, blamed.error)
+            except FailedCall as failed_call:
+                if not self.hub.deliver_error(failed_call):
+                    if targets is not None and any([v.call is failed_call.call for v in targets]):
+                        raise failed_call.error from None
+                    raise_past_try(self.hub.current, failed_call.error)
             else:
                 break
-        self.hub.raise_broken()
+        self.hub.raise_late_errors()
 
     def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
         """The same; an error comes with the call that is to blame for it."""
         calls = self.pending
         if targets is not None:
-            calls, self.pending = _due(calls, targets, only)
+            calls, self.pending = _split_needed(calls, targets, only)
         else:
             self.pending = []
             self.pending_bytes = 0
-        self.ran += len(calls)
+        self.calls_run += len(calls)
         if not calls:
             return
         began = perf_counter()
         groups = self.schedule.order(calls)
-        placed(groups)
+        order_rows(groups)
         scheduled = perf_counter()
         with changed_mode(executor=None), turning():
             for number, members in enumerate(groups):
@@ -232,69 +234,69 @@ class Work:
         stats.seconds_scheduling += scheduled - began
         stats.seconds_running += perf_counter() - scheduled
         if targets is not None:
-            self.pending_bytes = sum([call.kind.pending_bytes for call in self.pending])
+            self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
 
     def _run(self, calls: list[Call]) -> None:
-        kind = calls[0].kind
-        for call in calls if self._lost else ():
-            if any([v.__class__ is Value and v.call.group is LOST for v in call.inputs]):
-                raise Blamed(LOST.error(), call)
+        signature = calls[0].signature
+        for call in calls if self._has_failed_calls else ():
+            if any([v.__class__ is Value and v.call.group is FAILED for v in call.inputs]):
+                raise FailedCall(FAILED.error(), call)
         self._groups += 1
-        group = Group(self._groups, self.stats.rounds, kind, calls)
-        grad = kind.grad
+        group = Group(self._groups, self.stats.rounds, signature, calls)
+        grad = signature.grad
         if grad not in self._modes:
             self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
         set_mode(self._modes[grad])
-        looking = watcher()
-        if looking is not None:
-            looking.starts(calls)
+        observer = watcher()
+        if observer is not None:
+            observer.starts(calls)
         try:
             group.run(self._segment, calls)
         except Exception as error:
-            raise blame(error, calls, self._segment) from None
+            raise find_failed_call(error, calls, self._segment) from None
         finally:
-            if looking is not None:
-                looking.ended(calls)
-        kind.groups += 1
-        kind.nodes += len(calls)
-        kind.largest = max(kind.largest, len(calls))
+            if observer is not None:
+                observer.ended(calls)
+        signature.groups += 1
+        signature.nodes += len(calls)
+        signature.largest = max(signature.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
         self.live += [held for call in calls for held in call.handles if held() is not None]
-        step = len(kind.outs)
-        places = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
-        for call, place in zip(calls, places, strict=False):
+        step = len(signature.outs)
+        row_ids = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
+        for call, row_id in zip(calls, row_ids, strict=False):
             call.group = group
-            call.place = place
+            call.row_id = row_id
             call.inputs = ()
             call.handles = None
 
     def drop(self, call: Call) -> None:
         """A call cannot be made: neither can those that read it."""
-        lost = {call}
+        failed = {call}
         for c in self.pending:
-            if any([v.__class__ is Value and v.call in lost for v in c.inputs]):
-                lost.add(c)
-        for c in lost:
+            if any([v.__class__ is Value and v.call in failed for v in c.inputs]):
+                failed.add(c)
+        for c in failed:
             c.handles = c.example = None
             c.inputs = ()
-            c.group = LOST
-        self._lost = True
-        self.pending = [c for c in self.pending if c not in lost]
+            c.group = FAILED
+        self._has_failed_calls = True
+        self.pending = [c for c in self.pending if c not in failed]
 
     def settle(self) -> None:
         """Run all that is pending, and make every tensor still held an ordinary one."""
         self.hub.wait(None)
         if self.pending:  # Others went on before this example did.
             self.flush()
-        self.looking_outside = False
+        self.has_outside_views = False
         self.overwritten = []
         segment, self._segment = self._segment, Segment(self.stats)
         live, self.live = self.live, []
-        self.once.clear()
+        self.common_results.clear()
         with changed_mode(executor=None):
             set_mode(self.outer)
-            settle_tensors(live, segment, self.owned, self.took)
+            materialise_tensors(live, segment, self.ownership, self.timing)
 
     def close(self) -> Stats:
         """The end: settle, and let go of everything."""
@@ -307,12 +309,12 @@ class Work:
     def release(self) -> None:
         """Let go of everything, finished or not."""
         stats = self.stats
-        kinds = [*self.retired, *self.kinds.values()]
-        stats.kinds = [KindStats(k.name, k.nodes, k.groups, k.largest) for k in kinds if k.nodes]
-        stats.nodes = sum([k.nodes for k in kinds])
-        stats.groups = sum([k.groups for k in kinds])
-        for kind in kinds:
-            kind.session = kind.record = None
+        signatures = [*self.retired, *self.signatures.values()]
+        stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in signatures if k.nodes]
+        stats.nodes = sum([k.nodes for k in signatures])
+        stats.groups = sum([k.groups for k in signatures])
+        for signature in signatures:
+            signature.session = signature.record = None
         for call in self.pending:
             call.handles = call.example = None
             call.inputs = ()
@@ -320,12 +322,12 @@ class Work:
             # Only after a failure: what was written in place is as it was.
             if tensor.__class__ is LazyTensor:
                 become(tensor, wrap(array))
-        self.kinds, self.retired, self.once, self.pending, self.live = {}, [], {}, [], []
-        self.forget_short_ways()
+        self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
+        self.clear_fast_paths()
         self.overwritten = []
         self._segment = Segment(stats)
         self.hub.release()
-        self.owned.clear()
+        self.ownership.clear()
         COLLECTOR.leave()
 
 
@@ -337,7 +339,7 @@ def _is_inside(example: Example | None, outer: set[Example]) -> bool:
     return False
 
 
-def _due(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[Call], list[Call]]:
+def _split_needed(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[Call], list[Call]]:
     """The calls of examples that still run (not if `only` the values), the values they wait for, and all those need;
     and the other calls, which can wait for company."""
     due = [] if only else [c for c in calls if c.example is None or not c.example.done]
@@ -353,4 +355,3 @@ def _due(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[
                     needed.add(call)
                     waiting.append(call)
     return [c for c in calls if c in needed], [c for c in calls if c not in needed]
-

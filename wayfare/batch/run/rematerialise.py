@@ -18,19 +18,19 @@ from wayfare.core.write_clock import written_after
 _CLONE = REGISTRY["clone"]
 
 
-class Again:
+class Rematerialised:
     """All groups of a segment, run once more by ops that are recorded one by one, on rows that are tensors each.
 
     Each call is made by itself, so that examples have no node in common, as in the loop; of those that are wanted, if
     `rows` says which places are.
     """
 
-    def __init__(self, groups: Sequence[Group], instead: dict[int, Tensor], rows: Array | None = None) -> None:
-        self._instead = instead
+    def __init__(self, groups: Sequence[Group], replacements: dict[int, Tensor], rows: Array | None = None) -> None:
+        self._replacements = replacements
         self._groups = {group.number for group in groups}
         self._rows: dict[tuple[int, int, int], Tensor] = {}
         for group in groups:
-            count, step = 1 if group.single else group.calls, len(group.kind.outs)
+            count, step = 1 if group.single else group.calls, len(group.signature.outs)
             wanted = np.arange(count)
             if rows is not None:
                 own = rows[group.start : group.start + step * count].reshape((-1, step))
@@ -40,29 +40,29 @@ class Again:
 
     def _make(self, group: Group, wanted: list[int]) -> None:
         """Make calls of a group one by one."""
-        kind = group.kind
+        signature = group.signature
         stale = group.is_stale()
         if stale:
-            group.check_kept()
-            if getattr(kind.what, "steps", 1) > 1:
-                group.refuse()
+            group.check_saved()
+            if getattr(signature.target, "steps", 1) > 1:
+                group.refuse_rerun()
         columns = [self._column(group, *part) for part in zip(group.leaves, group.sources, group.batched, strict=True)]
         for i in wanted:
             leaves = [column(i) for column in columns]
             extras = group.extras[i : i + 1]
-            made = kind.run(kind, 1, leaves, [False] * len(leaves), extras)
+            made = signature.run(signature, 1, leaves, [False] * len(leaves), extras)
             for number, out in enumerate(made if isinstance(made, (tuple, list)) else [made]):
                 # A run with an extra of its own gives a batch of one.
-                row = kind.outs[number].shape
+                row = signature.outs[number].shape
                 out = out if tuple(out.shape) == row else tensor_ops.reshape(out, shape=row)
                 if stale:
-                    out = _as_it_was(out, group.arrays[number][0 if group.single else i], (*leaves, *kind.leaves))
+                    out = _as_it_was(out, group.arrays[number][0 if group.single else i], (*leaves, *signature.shared))
                 self._rows[group.number, number, i] = out
 
     def _column(self, group: Group, leaf: Tensor, source: Any, several: bool) -> Callable[[int], Tensor]:
         """One input of each call."""
         if not several:
-            whole = leaf if source is None else self._shared(source.what)
+            whole = leaf if source is None else self._shared(source.value)
             return lambda i: whole
         values = leaf.detach()
         if source is None:
@@ -82,16 +82,16 @@ class Again:
         found: dict[int, Callable[[], Tensor]] = {}
         for i, t in source.outside:
             found[i] = partial(self._outside_then, t, leaf._array[i], time)
-        at = range(len(source.places)) if source.at is None else source.at.tolist()
-        offsets = [0] * len(source.places) if source.offsets is None else source.offsets.tolist()
-        by_place = {group.start + number + i * len(group.kind.outs): (group, number, i)
+        at = range(len(source.row_ids)) if source.at is None else source.at.tolist()
+        offsets = [0] * len(source.row_ids) if source.offsets is None else source.offsets.tolist()
+        by_row_id = {group.start + number + i * len(group.signature.outs): (group, number, i)
                     for group, number in source.groups for i in range(1 if group.single else group.calls)}  # fmt: skip
-        for i, place, offset in zip(at, source.places.tolist(), offsets, strict=True):
-            found[i] = partial(self._part_at, by_place[place], leaf._array.shape[1:], offset)
+        for i, row_id, offset in zip(at, source.row_ids.tolist(), offsets, strict=True):
+            found[i] = partial(self._part_at, by_row_id[row_id], leaf._array.shape[1:], offset)
         return found
 
-    def _part_at(self, place: tuple[Group, int, int], shape: tuple[int, ...], offset: int) -> Tensor:
-        return self._part(self._rows[place[0].number, place[1], place[2]], shape, offset)
+    def _part_at(self, output: tuple[Group, int, int], shape: tuple[int, ...], offset: int) -> Tensor:
+        return self._part(self._rows[output[0].number, output[1], output[2]], shape, offset)
 
     def _outside_then(self, t: Tensor, row: Array, time: int) -> Tensor:
         """A tensor from outside with the numbers it had at a time, which are those of a row."""
@@ -103,7 +103,7 @@ class Again:
         return then
 
     def _outside(self, t: Tensor) -> Tensor:
-        return self._instead.get(id(t), t)
+        return self._replacements.get(id(t), t)
 
     def _part(self, row: Tensor, shape: tuple[int, ...], offset: int) -> Tensor:
         if offset == 0 and tuple(row.shape) == shape:

@@ -6,38 +6,40 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.batch.record.signature import Kind
+from wayfare.batch.record.signature import Signature
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.tensor import Tensor, wrap
 
 
-def all_inputs(kind: Kind, rows: list[Tensor], batched: list[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+def all_inputs(
+    signature: Signature, rows: list[Tensor], batched: list[bool]
+) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
     """All inputs in their order, and which of them have a batch in front."""
     flags = iter(batched)
-    return kind.inputs(rows), tuple([t is None and next(flags) for t in kind.pattern])
+    return signature.inputs(rows), tuple([t is None and next(flags) for t in signature.pattern])
 
 
-def run_op(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
+def run_op(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """One op on all rows at once."""
-    inputs, flags = all_inputs(kind, rows, batched)
+    inputs, flags = all_inputs(signature, rows, batched)
     if True not in flags:
-        return apply(kind.what, inputs, kind.attrs)
-    return kind.what.batch(tensor_ops, size, inputs, flags, kind.attrs)
+        return apply(signature.target, inputs, signature.attrs)
+    return signature.target.batch(tensor_ops, size, inputs, flags, signature.attrs)
 
 
-def run_selected(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
+def run_selected(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """Rows of one shared tensor, each call its own."""
-    inputs, _ = all_inputs(kind, rows, batched)
+    inputs, _ = all_inputs(signature, rows, batched)
     return tensor_ops.index(inputs[0], wrap(np.array(extras, np.int64)), dims=(0,))
 
 
-def run_random(kind: Kind, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
+def run_random(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """Each call draws by its own key, so it draws the same alone and in company."""
-    inputs, flags = all_inputs(kind, rows, batched)
+    inputs, flags = all_inputs(signature, rows, batched)
     made = []
     for i, key in enumerate(extras):
         own = tuple(tensor_ops.select(t, dim=0, index=i) if b else t for t, b in zip(inputs, flags, strict=True))
-        made.append(apply(kind.what, own, kind.attrs | {"key": key}))
+        made.append(apply(signature.target, own, signature.attrs | {"key": key}))
     if isinstance(made[0], tuple):
         return tuple(tensor_ops.stack(*outputs, dim=0) for outputs in zip(*made, strict=True))
     return tensor_ops.stack(*made, dim=0)

@@ -55,11 +55,11 @@ class ByDepth(Schedule):
                 levels.append({})
             call.depth = depth + 1
             level = levels[depth]
-            kind = id(call.kind)
-            if kind in level:
-                level[kind].append(call)
+            signature = id(call.signature)
+            if signature in level:
+                level[signature].append(call)
             else:
-                level[kind] = [call]
+                level[signature] = [call]
         return [group for level in levels for group in level.values()]
 
 
@@ -75,7 +75,7 @@ class Agenda(Schedule):
         """The groups as the agenda finds them; never more of them than `ByDepth` makes."""
         # What is stuck with the first calls alone is stuck with all of them, so most of the work can be spared.
         first = calls[: len(calls) // _SAMPLE]
-        groups = _kind_by_kind(calls) if not first or _kind_by_kind(first) else []
+        groups = _one_after_another(calls) if not first or _one_after_another(first) else []
         if groups:
             return groups
         if sum(map(len, _Layers(first).run())) == len(first):
@@ -91,7 +91,7 @@ class Agenda(Schedule):
         return groups + (_run_agenda(rest) if len(rest) <= _MOST_BUNDLES else rest)
 
 
-class _Line:
+class _SignatureCalls:
     """The calls of one kind: those with equally many of their kind before them together."""
 
     __slots__ = ("levels", "reads")
@@ -101,47 +101,47 @@ class _Line:
         self.reads: set[int] = set()  # other kinds, whose results they read
 
 
-def _kind_by_kind(calls: Sequence[Call]) -> list[list[Call]]:
+def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
     """One kind after another, each in as many groups as its longest chain has calls; nothing could do with fewer.
 
     Empty if that cannot be: where kinds read each other by turns.
     """
-    lines: dict[int, _Line] = {}
+    by_signature: dict[int, _SignatureCalls] = {}
     for call in calls:
-        kind = call.kind
-        line = lines.get(id(kind))
-        if line is None:
-            line = lines[id(kind)] = _Line()
+        signature = call.signature
+        own = by_signature.get(id(signature))
+        if own is None:
+            own = by_signature[id(signature)] = _SignatureCalls()
         level = 0
-        last = last_kind = None
+        last = last_signature = None
         for v in call.inputs:
             if v.__class__ is Value:
                 producer = v.call
                 # Several results of one call, and of calls of one kind, are often read together.
                 if producer is not last and producer.group is None:
                     last = producer
-                    if producer.kind is kind:
+                    if producer.signature is signature:
                         if producer.depth >= level:
                             level = producer.depth + 1
-                    elif producer.kind is not last_kind:
-                        last_kind = producer.kind
-                        line.reads.add(id(last_kind))
+                    elif producer.signature is not last_signature:
+                        last_signature = producer.signature
+                        own.reads.add(id(last_signature))
         call.depth = level
-        if level == len(line.levels):
-            line.levels.append([call])
+        if level == len(own.levels):
+            own.levels.append([call])
         else:
-            line.levels[level].append(call)
+            own.levels[level].append(call)
     groups: list[list[Call]] = []
-    waiting = list(lines.items())
+    waiting = list(by_signature.items())
     done: set[int] = set()
     while waiting:
         later = []
-        for kind_id, line in waiting:
-            if line.reads <= done:
-                groups += line.levels
-                done.add(kind_id)
+        for signature_id, own in waiting:
+            if own.reads <= done:
+                groups += own.levels
+                done.add(signature_id)
             else:
-                later.append((kind_id, line))
+                later.append((signature_id, own))
         if len(later) == len(waiting):
             return []
         waiting = later
@@ -212,10 +212,10 @@ class _Layers:
                                     both = self._history(self._join(before.fields, history.fields))
                                     before.joined[history] = both
                                 before = both
-            kind = id(call.kind)
-            step = before.steps.get(kind)
+            signature = id(call.signature)
+            step = before.steps.get(signature)
             if step is None:
-                step = before.steps[kind] = self._step(kind, before.fields)
+                step = before.steps[signature] = self._step(signature, before.fields)
                 if self.work_left < 0:
                     self.layers.clear()
                     return
@@ -237,11 +237,11 @@ class _Layers:
         kept -= kept >> (self.width - 1)
         return (one & kept) | (other & ~kept)
 
-    def _step(self, kind: int, before: int) -> tuple[_History, list[Call]]:
+    def _step(self, signature: int, before: int) -> tuple[_History, list[Call]]:
         """The history with one more call of a kind, and the members of the layer that call belongs to."""
-        shift = self.shifts.get(kind)
+        shift = self.shifts.get(signature)
         if shift is None:
-            shift = self.shifts[kind] = len(self.layers) * self.width
+            shift = self.shifts[signature] = len(self.layers) * self.width
             self.tops |= 1 << (shift + self.width - 1)
             self.layers.append([])
         layers = self.layers[shift // self.width]
@@ -260,22 +260,22 @@ class _Layers:
         following = [next(layers) for layers in unrun]
         # For each kind the kinds whose next layer waits for more of it.
         waiting: list[list[int]] = [[] for _ in unrun]
-        look_at = deque(range(len(unrun)))
-        while look_at:
-            kind = look_at.popleft()
-            layer = following[kind]
+        to_check = deque(range(len(unrun)))
+        while to_check:
+            number = to_check.popleft()
+            layer = following[number]
             lacking = self.tops & ~((done | self.tops) - layer.needs)
             if lacking:
-                waiting[(lacking.bit_length() - 1) // self.width].append(kind)
+                waiting[(lacking.bit_length() - 1) // self.width].append(number)
                 continue
             groups.append(layer.calls)
-            done += 1 << (kind * self.width)
-            look_at.extend(waiting[kind])
-            waiting[kind].clear()
-            after = next(unrun[kind], None)
+            done += 1 << (number * self.width)
+            to_check.extend(waiting[number])
+            waiting[number].clear()
+            after = next(unrun[number], None)
             if after is not None:
-                following[kind] = after
-                look_at.append(kind)
+                following[number] = after
+                to_check.append(number)
         return groups
 
 
@@ -284,7 +284,7 @@ class _Bundle:
 
     __slots__ = ("above", "calls", "depth", "missing", "number", "readers", "state", "waiting")
 
-    def __init__(self, number: int, calls: list[Call], state: _KindState) -> None:
+    def __init__(self, number: int, calls: list[Call], state: _SignatureState) -> None:
         self.number = number
         self.calls = calls
         self.state = state
@@ -295,7 +295,7 @@ class _Bundle:
         self.waiting: list[_Bundle] = []  # of its kind, these are looked at again when it has run
 
 
-class _KindState:
+class _SignatureState:
     """How far the bundles of one kind have come."""
 
     __slots__ = ("depths", "first", "frontier", "pending", "ready", "size", "turn")
@@ -313,10 +313,10 @@ class _KindState:
 def _run_agenda(groups: list[list[Call]]) -> list[list[Call]]:
     """Merge groups by depth: always a complete kind if there is one, else the kind that lies least deep on average."""
     bundles = _bundles(groups)
-    complete: list[tuple[float, int, int, _KindState]] = []
-    partial: list[tuple[float, int, int, _KindState]] = []
+    complete: list[tuple[float, int, int, _SignatureState]] = []
+    partial: list[tuple[float, int, int, _SignatureState]] = []
 
-    def note(states: Iterable[_KindState]) -> None:
+    def note(states: Iterable[_SignatureState]) -> None:
         for state in states:
             if state.ready:
                 agenda = complete if len(state.ready) == state.frontier else partial
@@ -339,7 +339,7 @@ def _run_agenda(groups: list[list[Call]]) -> list[list[Call]]:
         changed = {state: None}
         for bundle in running:
             for other in bundle.waiting:
-                _watch(other, bundles)
+                _add_to_frontier(other, bundles)
             for reader in bundle.readers:
                 reader.missing -= 1
                 if not reader.missing:
@@ -352,12 +352,12 @@ def _run_agenda(groups: list[list[Call]]) -> list[list[Call]]:
 def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
     """A bundle for each group, which knows its readers and what comes before it; calls outside have depth 0."""
     bundles: list[_Bundle] = []
-    states: dict[int, _KindState] = {}
+    states: dict[int, _SignatureState] = {}
     for number, calls in enumerate(groups):
-        kind = id(calls[0].kind)
-        state = states.get(kind)
+        signature = id(calls[0].signature)
+        state = states.get(signature)
         if state is None:
-            state = states[kind] = _KindState(len(states))
+            state = states[signature] = _SignatureState(len(states))
         bundle = _Bundle(number, calls, state)
         bundles.append(bundle)
         producers = [v.call for call in calls for v in call.inputs if v.__class__ is Value]
@@ -368,7 +368,7 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
             bundle.above |= read.above | 1 << read.number
         for call in calls:
             call.depth = number + 1
-        _watch(bundle, bundles)
+        _add_to_frontier(bundle, bundles)
         state.pending |= 1 << number
         state.size += len(calls)
         state.depths += len(calls) * bundle.depth
@@ -377,7 +377,7 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
     return bundles
 
 
-def _watch(bundle: _Bundle, bundles: list[_Bundle]) -> None:
+def _add_to_frontier(bundle: _Bundle, bundles: list[_Bundle]) -> None:
     """Count a bundle to the frontier of its kind, or let it wait for the last of those that come before it."""
     before = bundle.above & bundle.state.pending
     if before:
@@ -386,7 +386,7 @@ def _watch(bundle: _Bundle, bundles: list[_Bundle]) -> None:
         bundle.state.frontier += 1
 
 
-def placed(groups: list[list[Call]]) -> None:
+def order_rows(groups: list[list[Call]]) -> None:
     """Reorder the calls inside each group so that rows which are read together lie together.
 
     A group's rows lie in the order in which the nearest later group reads them, input by input; what only groups

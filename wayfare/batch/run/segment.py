@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Row, Value, row_of
-from wayfare.batch.run.group import Group, Scattered, Shared, gathered, slice_of, stacked
+from wayfare.batch.run.group import Group, Scattered, Shared, as_slice, gather_rows, stack_rows
 from wayfare.core.tensor import Tensor
 
 _FIRST = 1024
@@ -28,7 +28,7 @@ class Segment:
         self._numbered: list[tuple[Group, int]] = []
         self._steps: Array = np.arange(_FIRST, dtype=np.int64)
 
-    def places_for(self, group: Group, arrays: list[Array], size: int) -> int:
+    def allocate_rows(self, group: Group, arrays: list[Array], size: int) -> int:
         """Places for the rows of results, those of one call side by side; gives the first."""
         start, step = self.count, len(arrays)
         end = self.count = start + size * step
@@ -51,7 +51,7 @@ class Segment:
                 self._numbered.append((group, number))
         return start
 
-    def bring_together(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+    def gather(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
         """Rows of one input of all calls: (array, where they came from, are there several?).
 
         Where they came from is None if no gradient goes there.
@@ -62,55 +62,55 @@ class Segment:
             return self._shared(first, grad)
         if set(map(type, values)) != _VALUES:
             return self._mixed(values, grad)
-        places = [v.call.place + v.number for v in values]
+        row_ids = [v.call.row_id + v.number for v in values]
         offsets = [v.offset for v in values]
-        needed = 0 if not grad else [v.needs for v in values].count(True)
-        found = slice_of(values, places, offsets)
+        needed = 0 if not grad else [v.needs_grad for v in values].count(True)
+        found = as_slice(values, row_ids, offsets)
         source: Any = None
         if found is not None:
             self.stats.copies_avoided += 1
             if needed:
                 source = found if needed == len(values) else self._scattered(values)
             return found.rows(), source, True
-        where = np.array(places)
-        addresses = self._addresses[where]
+        ids = np.array(row_ids)
+        addresses = self._addresses[ids]
         moved = np.array(offsets) if any(offsets) else None
         if moved is not None:
             addresses += moved
         self.stats.gathers += 1
         if needed == len(values):
-            source = Scattered(None, where, moved, self._groups_at(where), [])
+            source = Scattered(None, ids, moved, self._groups_at(ids), [])
         elif needed:
             source = self._scattered(values)
-        return gathered(addresses, first.row), source, True
+        return gather_rows(addresses, first.row), source, True
 
-    def _shared(self, what: Any, grad: bool) -> tuple[Array, Any, bool]:
-        if what.__class__ is Value:
-            array = what.call.group.array_of(what)
-            return array, Shared(what.bare()) if grad and what.needs else None, False
-        return what._array, Shared(what) if grad and what._requires_grad else None, False
+    def _shared(self, value: Any, grad: bool) -> tuple[Array, Any, bool]:
+        if value.__class__ is Value:
+            array = value.call.group.array_of(value)
+            return array, Shared(value.without_base()) if grad and value.needs_grad else None, False
+        return value._array, Shared(value) if grad and value._requires_grad else None, False
 
     def _mixed(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
         arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
         self.stats.gathers += 1
         row: Row = row_of(arrays[0].shape, arrays[0].dtype)
-        return stacked(arrays, row), self._scattered(values) if grad else None, True
+        return stack_rows(arrays, row), self._scattered(values) if grad else None, True
 
     def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
         """Where to send the gradients of these rows; None if nobody wants them."""
-        inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs]
+        inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs_grad]
         outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
         if not inside and not outside:
             return None
         chosen = [values[i] for i in inside]
-        where = np.array([v.call.place + v.number for v in chosen], np.int64)
+        ids = np.array([v.call.row_id + v.number for v in chosen], np.int64)
         offsets = [v.offset for v in chosen]
-        return Scattered(np.array(inside, np.int64), where, np.array(offsets) if any(offsets) else None,
-                         self._groups_at(where), outside)  # fmt: skip
+        return Scattered(np.array(inside, np.int64), ids, np.array(offsets) if any(offsets) else None,
+                         self._groups_at(ids), outside)  # fmt: skip
 
-    def _groups_at(self, places: Array) -> tuple[tuple[Group, int], ...]:
+    def _groups_at(self, row_ids: Array) -> tuple[tuple[Group, int], ...]:
         """The groups, and which of their outputs, that have rows at these places."""
-        if not len(places):
+        if not len(row_ids):
             return ()
-        found = np.unique(self._outputs[places]).tolist()
+        found = np.unique(self._outputs[row_ids]).tolist()
         return tuple([self._numbered[n] for n in found if n >= 0])
