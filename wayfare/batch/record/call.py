@@ -1,8 +1,8 @@
-"""What is recorded while examples run: calls that are still to be made, and the values they will give.
+"""What is recorded while examples run: pending calls, and the values they will produce.
 
-A call is one op (or one whole cell) on one example. The rows it reads are values of earlier calls or tensors from
-outside; weights that many examples share are not among them but part of its kind. When a group of calls of one kind has
-run, each of its values knows the place of its row.
+A call is one op (or one opaque call, such as an LSTM cell) on one example. Its inputs are *rows*: values of earlier
+calls, or tensors from outside. Weights that all examples share are not inputs but part of the call's signature. A group
+of calls with one signature runs as one batched op; after that each value is a row of the group's result.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Strides = tuple[int, ...]
 
 
 class Row:
-    """Shape, dtype and strides of what one example sees. There is one object for each, so it is compared by identity.
+    """Shape, dtype and layout of the tensor that one example sees. Interned, so rows are compared by identity.
 
-    In a group's result rows always lie without gaps, the last dimension fastest (`strides`). `layout` is how the same
-    tensor would lie in the loop, if not so: what was computed from a transposed tensor is transposed too.
+    In a group's result every row is C-contiguous (`strides`). `layout` holds the strides that the tensor would have in
+    the plain loop, if they differ: what is computed from a transposed tensor is transposed too.
     """
 
     __slots__ = ("bytes", "dtype", "is_float", "layout", "shape", "strides")
@@ -52,7 +52,7 @@ _ROWS: dict[tuple[tuple[int, ...], np.dtype[Any], Strides | None], Row] = {}
 
 
 def row_of(shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None = None) -> Row:
-    """The one Row of a shape, a dtype and a layout."""
+    """The interned Row of a shape, a dtype and a layout."""
     found = _ROWS.get((shape, dtype, layout))
     if found is None:
         found = _ROWS[shape, dtype, layout] = Row(shape, dtype, layout)
@@ -60,31 +60,31 @@ def row_of(shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None 
 
 
 def row_of_array(array: Array) -> Row:
-    """The Row of what an array is."""
+    """The Row of an array."""
     return row_of(array.shape, array.dtype, None if array.flags.c_contiguous else array.strides)
 
 
 class Call:
-    """One call to be made for one example."""
+    """One recorded call of one example."""
 
     __slots__ = (
         "code", "depth", "example", "extra", "group", "handles", "inputs", "offset", "row_id", "signature",
     )  # fmt: skip
 
     signature: Signature
-    inputs: tuple[Any, ...]  # a Value or a Tensor from outside for each row that is read
-    row_id: int  # of its first output among all rows of a segment; the others follow
-    extra: Any  # what differs between calls of one kind beside their rows: a random key, an index
-    group: Any  # the group it has run in; None as long as it is pending
-    handles: Any  # weakly, the tensors Python was given for the outputs, as long as the call is pending
-    depth: Any  # for the schedule to use
+    inputs: tuple[Any, ...]  # one for each row that is read: a Value, or a Tensor from outside
+    row_id: int  # number of its first output among all rows of the segment; its other outputs follow
+    extra: Any  # what differs between calls of one signature besides their rows: a random key, an index
+    group: Any  # the group it ran in; None while it is pending
+    handles: Any  # weak references to the lazy tensors of its outputs, while it is pending
+    depth: Any  # scratch space of the schedule
     example: Any  # the Example it belongs to; None in a block without examples
-    code: Any  # the user's line
+    code: Any  # code object and instruction offset of the user's line
     offset: int
 
     @property
     def site(self) -> Site | None:
-        """The user's line that recorded it."""
+        """The user's line that recorded the call."""
         if self.example is not None and (self.code is None or self.code.co_filename == NO_LINE):
             called: Site | None = self.example.site
             return called
@@ -92,31 +92,30 @@ class Call:
 
 
 class Value:
-    """One result of a call, or a part of one (a row of it, a slice, another shape) that lies in it without gaps."""
+    """One output of a call, or a contiguous part of one (an item, a slice, another shape)."""
 
     __slots__ = ("call", "has_views", "is_part", "needs_grad", "number", "offset", "row", "view_of")
 
     def __init__(self, call: Call, number: int, row: Row, needs_grad: bool) -> None:
         self.call = call
-        self.number = number  # which output of the call it is (part of)
+        self.number = number  # index of the output
         self.row = row
-        # Does a gradient flow through it?
         self.needs_grad = needs_grad
-        # Is it a part of a result, and where in it does it begin, in bytes?
+        # For a part of an output: where it begins, in bytes.
         self.is_part = False
         self.offset = 0
 
-    # Two that few have: does some tensor look into this one's memory (there if so)? What does this one look into?
-    has_views: bool
-    view_of: Any
+    # Two that are set on few values only.
+    has_views: bool  # set if some tensor is a view of this one
+    view_of: Any  # if this one is a view: (base tensor, view op, attributes)
 
     @property
     def origin(self) -> Any:
-        """What it looks into: (tensor, view op, attributes), or None."""
+        """What it is a view of: (base tensor, view op, attributes); None if it is no view."""
         return getattr(self, "view_of", None)
 
     def without_base(self) -> Value:
-        """The same value, without the tensor it was seen from: what is kept must not keep that alive."""
+        """The same value without its base tensor: whoever stores the value must not keep the base alive."""
         if self.origin is None:
             return self
         made = self.part(self.row, 0, self.needs_grad)
@@ -124,7 +123,7 @@ class Value:
         return made
 
     def part(self, row: Row, offset: int, needs_grad: bool) -> Value:
-        """A part of this value that begins so many bytes into it."""
+        """The part of this value that begins `offset` bytes into it."""
         made = Value(self.call, self.number, row, needs_grad)
         made.is_part = True
         made.offset = self.offset + offset

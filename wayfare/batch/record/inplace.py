@@ -1,7 +1,7 @@
-"""Writing in place while calls are recorded.
+"""In-place writes while calls are recorded.
 
-A tensor that nobody looks into simply becomes the result. Where memory is shared (by views, by tensors from outside
-with a history) everything is run and made ordinary first, and the write is done for real.
+A lazy tensor without views is simply bound to the new value. Where memory is shared (with views, or with tensors from
+outside that have a history) everything is materialised first, and then the write is done for real.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _EXPAND, _CAST, _CLONE = REGISTRY["expand"], REGISTRY["cast"], REGISTRY["clone"]
 
 
 def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
-    """Write in place. A tensor that nobody looks into just becomes the result."""
-    # Under no_grad a tensor keeps the history it has, whatever is written into it.
+    """Write `result` into `tensor`; `move` does it for ordinary tensors."""
+    # Under no_grad a tensor keeps its history, whatever is written into it.
     silent = tensor._requires_grad and not current().grad
     if not silent and _may_become(session, tensor) and _become(session, tensor, result):
         return
     if tensor.__class__ is not LazyTensor and result.__class__ is not LazyTensor and not session.has_outside_views:
         example = session.hub.current
         if example is not None and session.ownership.maker(tensor) is example and not session.is_read(tensor):
-            # Only this example knows it, and nothing that is pending reads it.
+            # No other example can see it, and no pending call reads it.
             with session.outside():
                 move(tensor, result)
             return
     memory = _memory_of(tensor)
     if memory is not None:
-        # What is pending keeps the values it was to be computed from.
+        # Pending calls must read the old values.
         before: Any = None
         for call in session.pending:
             if any([v is memory for v in call.inputs]):
@@ -47,10 +47,10 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
                 call.inputs = tuple([before if v is memory else v for v in call.inputs])
     lazy_ones = tensor.__class__ is LazyTensor or result.__class__ is LazyTensor
     if lazy_ones or session.has_outside_views or tensor.requires_grad or result.requires_grad:
-        # Also what has run already must not see another history than the one it was computed from.
+        # Calls that have run already must keep the history they were computed from.
         session.settle()
     else:
-        # What is pending must still see the old values.
+        # Pending calls must run before the values change.
         session.hub.wait(None)
         session.common_results.clear()
     with session.outside():
@@ -58,7 +58,7 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
 
 
 def _memory_of(tensor: Tensor) -> Tensor | None:
-    """The ordinary tensor that this one is or looks into; None where it is still to be computed."""
+    """The ordinary tensor that this one is, or is a view of; None if that is lazy too."""
     while tensor.__class__ is LazyTensor:
         origin = tensor._lazy.origin
         if origin is None:
@@ -92,11 +92,11 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
     if made._lazy.row.shape != row.shape:
         made = session.apply(_EXPAND, (made,), {"shape": row.shape})
     old = made._lazy
-    # A value of its own: what is written next must not show in the result, nor the other way round.
+    # A value of its own, so that later writes to one tensor do not show in the other.
     value = old.part(row_of(row.shape, row.dtype, row.layout), 0, old.needs_grad)
     if tensor.__class__ is not LazyTensor:
         if any([tensor is v for call in session.pending for v in call.inputs]):
-            # They must still see the old values, and nobody waits for a tensor that is itself to come.
+            # Pending calls must read the old values before the tensor becomes lazy.
             session.flush()
         session.overwritten.append((tensor, tensor._array))
         tensor.__class__ = LazyTensor
@@ -107,5 +107,5 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
 
 
 def _as_lazy(session: Session, tensor: Tensor) -> Tensor:
-    """An ordinary tensor as a call that gives it back."""
+    """An ordinary tensor as the output of a recorded `clone`."""
     return session.apply(_CLONE, (tensor,), {})  # type: ignore[no-any-return]

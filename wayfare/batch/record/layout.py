@@ -1,8 +1,8 @@
-"""How the results of ops lie in memory in the loop, found without running them on the examples.
+"""The strides that results would have in the plain loop, found without running ops on the examples.
 
-A group keeps its rows without gaps, whatever they were computed from. In the loop the result of an op on a transposed
-tensor is transposed too, and `stride()`, `view()` and NumPy see that. Where an input lies otherwise, the op is asked:
-it runs once on zeros that lie as its inputs would.
+In a group's result all rows are C-contiguous. In the loop the result of an op on a transposed tensor is transposed too,
+and `stride()`, `view()` and NumPy show that. Where an input is not C-contiguous, the op runs once on an array of zeros
+with the strides of the input, and the strides of its result are noted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from wayfare.batch.record.call import Array, Row, Strides
 from wayfare.core.op import Op
 
-# Bytes of an input that is made to find out; larger ones are taken to lie without gaps.
+# The largest array of zeros that is made for this; the results of larger inputs count as C-contiguous.
 _MAX_BYTES = 1 << 20
 
 
 def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> list[Strides | None]:
-    """The layouts of an op's outputs: None for each that lies without gaps, the last dimension fastest."""
+    """The strides of an op's outputs; None for each that is C-contiguous."""
     none: list[Strides | None] = [None] * count
     if not op.view and not any([row.layout is not None for row in rows]):
         return none
@@ -30,19 +30,19 @@ def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> l
             with np.errstate(all="ignore"):
                 made = op.forward(*[probe_array(row, memory) for row in rows], **attrs)
             break
-        except Exception:  # it looks at numbers, is too large, or looks for the memory behind it
+        except Exception:  # the op reads values, the array is too large, or the op needs real memory
             continue
     found = made if isinstance(made, tuple) else (made,)
     return [layout_of(array) if isinstance(array, np.ndarray) else None for array in found]
 
 
 def layout_of(array: Array) -> Strides | None:
-    """How an array lies, if not without gaps and the last dimension fastest."""
+    """The strides of an array; None if it is C-contiguous."""
     return None if array.flags.c_contiguous else array.strides
 
 
 def probe_array(row: Row, memory: bool = False) -> Array:
-    """An array that lies as a row would in the loop: of zeros, or with no memory behind it, for views only."""
+    """An array with the strides a row would have in the loop: of zeros, or (not `memory`) of one element, for views."""
     strides = row.layout or row.strides
     extent = sum([(n - 1) * s for n, s in zip(row.shape, strides, strict=True)]) // row.dtype.itemsize + 1
     if memory and (min(strides, default=0) < 0 or extent * row.dtype.itemsize > _MAX_BYTES):
@@ -52,12 +52,12 @@ def probe_array(row: Row, memory: bool = False) -> Array:
 
 
 def copy_with_layout(array: Array, layout: Strides | None) -> Array:
-    """A copy of an array that lies so."""
+    """A copy of an array with the given strides, if a dense array can have them."""
     if layout is not None:
         order = sorted(range(array.ndim), key=lambda dim: -layout[dim])
         transposed = np.empty([array.shape[dim] for dim in order], array.dtype)
         made = transposed.transpose([order.index(dim) for dim in range(array.ndim)])
-        # The step along a dimension of size one says nothing.
+        # The stride of a dimension of size one has no meaning.
         if all([n == 1 or a == b for n, a, b in zip(array.shape, made.strides, layout, strict=True)]):
             made[...] = array
             return made

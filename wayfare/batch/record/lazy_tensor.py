@@ -1,8 +1,8 @@
-"""A tensor whose numbers are still to be computed: what Python holds for one example in `wf.map`.
+"""Lazy tensors: what the user's code gets for a recorded call in `wf.map`.
 
-It knows its shape, its dtype and whether it requires a gradient. Looking at its numbers waits for them. Whoever needs
-more than that (its memory, its node in the graph) makes the session settle: all that is pending is run, and every
-tensor still held becomes an ordinary one.
+A lazy tensor knows its shape, its dtype and whether it requires a gradient. Reading its values waits for them. Whatever
+needs more than that (its memory, its autograd node) materialises: all pending calls are run, and every lazy tensor that
+is still held becomes an ordinary tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _new = Tensor.__new__
 
 
 class LazyTensor(Tensor):
-    """A tensor that is not there yet; `_lazy` is the value it stands for."""
+    """A tensor that is not computed yet; `_lazy` is the recorded Value it stands for."""
 
-    # No slots of its own: it must be able to become a Tensor.
+    # No slots of its own, so that its class can be set to Tensor.
     __slots__ = ()
 
     _grad = _view = None
@@ -72,15 +72,15 @@ class LazyTensor(Tensor):
 
     @property
     def is_leaf(self) -> bool:
-        """Was it made by the user, not computed from tensors that require a gradient?"""
+        """Whether it was made by the user, not computed from tensors that require a gradient."""
         return not self._requires_grad
 
     def _is_view(self) -> bool:
-        """Does it look into another tensor's memory?"""
+        """Whether it is a view of another tensor."""
         return Tensor._is_view(self) if self.__class__ is not LazyTensor else self._lazy.origin is not None
 
     def _history_name(self) -> str:
-        """What made it: to show that, nobody else need go on."""
+        """The name of its `grad_fn`, for printing; nothing is computed for that."""
         made_by = self._lazy.call.signature.target
         return getattr(made_by, "grad_name", "MapBackward") if self._requires_grad else ""
 
@@ -113,9 +113,9 @@ class LazyTensor(Tensor):
 
 
 def _materialise(t: LazyTensor) -> None:
-    """Make it (and all others) an ordinary tensor."""
+    """Make it (and all other lazy tensors of the session) an ordinary tensor."""
     if t.__class__ is not LazyTensor:
-        return  # It was made one between the look for its method and the call.
+        return  # it was materialised after the property was looked up
     session = t._lazy.call.signature.session
     if session is None:
         raise GraphError("this tensor was still to be computed when its map or batching block ended with an error",
@@ -124,7 +124,7 @@ def _materialise(t: LazyTensor) -> None:
 
 
 def lazy(value: Value) -> LazyTensor:
-    """A tensor that stands for a value."""
+    """A lazy tensor for a value."""
     t = _new(LazyTensor)
     t._lazy = value
     t._requires_grad = value.needs_grad
@@ -132,7 +132,7 @@ def lazy(value: Value) -> LazyTensor:
 
 
 def lazy_view(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> LazyTensor:
-    """A tensor that looks into another's memory by a view op (None: the whole of it, without its history)."""
+    """A lazy tensor that is a view of `base` by a view op (None: `base.detach()`)."""
     base._lazy.has_views = True
     value.view_of = (base, op, attrs)
     t = lazy(value)
@@ -143,7 +143,7 @@ def lazy_view(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> Laz
 
 
 def become(t: Tensor, real: Tensor) -> None:
-    """Make a lazy tensor the ordinary one it stands for."""
+    """Turn a lazy tensor into the ordinary tensor `real`."""
     t.__class__ = Tensor
     t._array, t._edge, t._requires_grad = real._array, real._edge, real._requires_grad
     t._grad, t._view, t._extras = real._grad, real._view, real._extras

@@ -1,4 +1,4 @@
-"""Modules of the user's as one call: where `forward` only computes, its Python need not run for every example."""
+"""Calls of modules as opaque calls: if `forward` only computes, its Python need not run for every example."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from wayfare.nn.containers import Sequential
 
 
 def call_forward(module: Any, *args: Any, **options: Any) -> Any:
-    """What a call of the module comes to."""
+    """The function that an opaque call of a module runs."""
     return module.forward(*args, **options)
 
 
 def opaque_form_of(module: Any) -> Any:
-    """What a call of such a module is as one call: (function, what is to know of it); False where there is none.
+    """(function, OpaqueInfo) for opaque calls of this module; False if its calls cannot be opaque.
 
-    The library's own layers say themselves whether they are one call.
+    The library's own layers declare it themselves (`nn/one_call.py`).
     """
     forward = type(module).forward
     declared = getattr(forward, "as_one", None)
-    # `functools.wraps` hands on what is told of the function it wraps: that is not what the wrapper does.
+    # `functools.wraps` copies the declaration to a wrapper, which may do something else.
     if declared is not None and forward.__wrapped__ is declared[0]:
         return declared
     if is_debugged():
-        return False  # Somebody steps through the code and wants to see it run.
+        return False  # under a debugger every line must run
     users = type(module) is Sequential or not type(module).__module__.startswith("wayfare.nn.")
     return (call_forward, MODULE_INFO) if users else False
 
 
 class ModuleInfo:
-    """What automatic batching needs to know of a user's module."""
+    """The OpaqueInfo of the user's modules."""
 
     in_front = -1
 
@@ -43,7 +43,7 @@ class ModuleInfo:
         return type(module).__name__
 
     def guard(self, module: Any) -> Callable[[], bool] | None:
-        """A function that says whether all is as it is now; None where the module does more than compute."""
+        """A function that tells whether everything `forward` reads is unchanged; None if it does more than compute."""
         if not only_computes(module):
             return None
         seen = reach(module)

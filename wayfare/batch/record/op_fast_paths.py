@@ -1,6 +1,7 @@
-"""Short ways for the commonest ops on lazy tensors: operators and functions of one or two tensors of one dtype.
+"""Fast paths for the most common ops on lazy tensors: operators and functions of one or two tensors of one dtype.
 
-The general way asks what dtype the result has and who runs ops now; for these the answers are known.
+The general path computes the dtype of the result and dispatches to the executor. Here the function that records such a
+call is looked up in a dictionary instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _METHODS = ("sigmoid", "tanh", "relu", "exp", "log", "neg", "sqrt", "square", "a
 
 def _binary(op: Op, general: Any, reverse: bool) -> Any:
     def call(self: Tensor, other: Any) -> Any:
-        # Lazy tensors are there only while an executor is in force: in this thread, or in another one.
+        # The session may be active in another thread: then the general path applies.
         mode: Any = STATE.mode
         executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session:
@@ -61,7 +62,7 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
 def _unary(op: Op, general: Any) -> Any:
     def call(self: Tensor) -> Any:
         if self.__class__ is not LazyTensor:
-            return general(self)  # it has become an ordinary one since the method was looked up
+            return general(self)  # it was materialised after the method was looked up
         mode: Any = STATE.mode
         executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session:
@@ -82,17 +83,17 @@ def _unary(op: Op, general: Any) -> Any:
 
 
 def _method(name: str, general: Any) -> Any:
-    """A method that depends on the tensor and its arguments, whole numbers or nothing: learnt from what it did."""
+    """A method of one tensor and plain arguments; its fast path is learnt from what the general path records."""
 
     def call(self: Tensor, *args: Any, **options: Any) -> Any:
         if self.__class__ is not LazyTensor:
-            return general(self, *args, **options)  # since the method was looked up its arguments were waited for
+            return general(self, *args, **options)  # it was materialised after the method was looked up
         mode: Any = STATE.mode
         executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session or options or mode.inference:
             return general(self, *args, **options)
         value = self._lazy
-        # The types too: True is not 1.
+        # With the types: True equals 1.
         key = (name, value.row, args, tuple(map(type, args)))
         try:
             record = executor.op_fast_paths[mode.grad].get(key)
@@ -102,7 +103,7 @@ def _method(name: str, general: Any) -> Any:
             return record(executor, (value,), 2)[0]
         before = len(executor.pending)
         made = general(self, *args)
-        # One call of this tensor and nothing else, and what it gave is what comes out.
+        # Learn it only if the method recorded exactly one call, on this tensor alone, and returned its output.
         if len(executor.pending) == before + 1 and made.__class__ is LazyTensor and not made._lazy.is_part:
             call_made = executor.pending[-1]
             only = len(call_made.inputs) == 1 and call_made.inputs[0] is value and call_made.extra is None
@@ -113,13 +114,13 @@ def _method(name: str, general: Any) -> Any:
     return call
 
 
-# What a way of taking a row apart gives: for each part its row, the bytes before it, the view op and its attributes.
+# (method, row, arguments) → for each part: its row, its offset in bytes, the view op and its attributes.
 _PARTS: dict[Any, tuple[tuple[Row, int, Op, dict[str, Any]], ...]] = {}
 _CACHE_SIZE = 4096
 
 
 def _parts(name: str, general: Any) -> Any:
-    """A method that gives parts of a tensor (one, or a tuple of them)."""
+    """A method that returns one view of a tensor, or a tuple of views."""
 
     def call(self: Tensor, *args: Any) -> Any:
         mode = STATE.mode
@@ -132,7 +133,7 @@ def _parts(name: str, general: Any) -> Any:
             found = _PARTS.get(key)
         except TypeError:
             return general(self, *args)
-        # As indices True and False are not the numbers they are equal to.
+        # As an index True is not 1.
         if found is None or bool in map(type, args):
             whole = general(self, *args)
             _learn_parts(key, self, whole)
@@ -143,7 +144,7 @@ def _parts(name: str, general: Any) -> Any:
         call, number, before = value.call, value.number, value.offset
         made: list[Any] = []
         for row, offset, op, attrs in found:
-            # Written out, as in recording: parts are taken as often as calls are made.
+            # `Value(...)` and `lazy()` written out, for speed: views are as frequent as calls.
             part = _new_value(Value)
             part.call, part.number, part.row = call, number, row
             part.needs_grad = needs_grad = grad and row.is_float
@@ -161,7 +162,7 @@ def _parts(name: str, general: Any) -> Any:
 
 
 def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
-    """Remember what came out, if all of it are dense parts of the tensor."""
+    """Remember the result of the general path, if it consists of contiguous parts of the tensor."""
     parts = made if isinstance(made, tuple) else (made,)
     found = []
     for t in parts:
@@ -177,7 +178,7 @@ def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
 
 
 def install() -> None:
-    """Give lazy tensors methods of their own for these ops."""
+    """Set the fast paths as methods of LazyTensor."""
     for name, op in _OPERATORS.items():
         for reverse in (False, True):
             method = f"__{'r' * reverse}{name}__"

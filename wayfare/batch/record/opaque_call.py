@@ -1,8 +1,8 @@
-"""Whole calls: a cell, a fused or a compiled function as one call of an example, in place of the many ops inside.
+"""Opaque calls: a cell, a fused or a compiled function recorded as one call instead of the many ops inside.
 
-At the first call for a structure of arguments the function is traced on stand-ins to see what comes out. Later calls
-only check that what the function depends on is as it was. A group of such calls runs the function once for all rows:
-as it stands where it takes a batch in front, else as a fused function of the whole batch.
+At the first call for each structure of arguments the function is traced, to learn what it returns. Later calls only
+check a guard: whatever the function depends on must be unchanged. A group of opaque calls runs the function once for
+all rows: directly if it accepts a batch dimension, else as the fused `vmap` of the function.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from wayfare.ir.graph import leaf
 if TYPE_CHECKING:
     from wayfare.batch.session import Session
 
-# Structures remembered for one function.
+# Argument structures remembered for one function.
 _MAX_STRUCTURES = 64
-# Ops of a function that is taken as one call. A model that goes over a whole sequence has more, and is better taken
-# apart: examples of other lengths share its steps, not the whole.
+# A function with more ops than this is not opaque. A model that loops over a sequence has more, and should be recorded
+# op by op: examples of other lengths can share its steps, not the whole call.
 _MAX_STEPS = 120
-# How often a function may turn out to be too long before it is no longer tried.
+# After this many traces that were too long a function is not traced again.
 _MAX_TOO_LONG = 3
-# How many Python values (numbers, trees of numbers) a module may be called with before they are taken for data.
+# A module that was called with more different Python values (numbers, trees of numbers) follows its data.
 _MAX_PYTHON_VALUES = 8
-# How often what a function depends on may change before it is taken apart into its ops.
+# A function whose guard failed more often is recorded op by op.
 _MAX_CHANGES = 8
 
 
 class OpaqueInfo(Protocol):
-    """What a kind of function says of itself, to be taken as one call."""
+    """What an opaque function declares about itself."""
 
-    # It takes a batch in front of arguments of so many dimensions at most.
+    # It accepts a leading batch dimension on arguments of at most this many dimensions; -1: on none.
     in_front: int
 
     def name_in(self, owner: Any) -> str:
-        """What such calls are called."""
+        """The name of such calls in statistics."""
 
     def guard(self, owner: Any) -> Callable[[], bool] | None:
-        """A function that says whether all that a call depends on is as it is now; None where nobody can tell."""
+        """A function that tells whether everything a call depends on is unchanged; None if that cannot be known."""
 
 
 class OpaqueCall:
-    """What is known of a function for one structure of its arguments."""
+    """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
         "_batched_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name",
@@ -67,11 +67,11 @@ class OpaqueCall:
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
-        # Weak: what is known of a function must not keep it alive.
+        # Weak, so that this does not keep the owner alive.
         self.owner = weakref.ref(owner)
         self.plain = function
         self.structure = structure
-        # Does the function itself take a batch in front of each argument?
+        # True if the function itself accepts a batch dimension in front of each argument.
         self.in_front = in_front
         self.name = name
         self.outs: tuple[Row, ...] = ()
@@ -80,26 +80,26 @@ class OpaqueCall:
         self.result: Any = None
         self.steps = 0
         self.checks_values = False
-        # fits(owner, first argument) says that a call cannot fail, where that can be told at once.
+        # fits(owner, first argument): a quick check that a call cannot fail.
         self.fits: Any = None
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
-        # The trace itself: inputs, tensors from outside and what they are in it, results.
+        # The trace: its inputs, the captured tensors, their values in the trace, and the results.
         self._traced: tuple[list[Traced], list[Tensor], list[Traced], list[Traced]] = ([], [], [], [])
 
     def call(self, tensors: Any) -> Any:
-        """The function on tensors in the places of its arguments."""
+        """Call the function with these tensors as its tensor arguments."""
         args, options = rebuild(self.structure, iter(tensors), iter(()))
         return self.plain(self.owner(), *args, **options)
 
     def call_flat(self, *tensors: Tensor) -> Any:
-        """The same; its results as a tuple."""
+        """The same; the results as a flat tuple."""
         made: list[Tensor] = []
         flatten(self.call(tensors), made, [])
         return tuple(made)
 
     def batched_form(self, flags: tuple[bool, ...]) -> Any:
-        """The function for a whole batch, where `flags` says which tensors have one."""
+        """The function for a batch; `flags` tells which tensors have a batch dimension."""
         found = self._batched_forms.get(flags)
         if found is None:
             dims = tuple(0 if flag else None for flag in flags)
@@ -107,7 +107,7 @@ class OpaqueCall:
         return found
 
     def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
-        """The ops that were seen, one by one: what the function did, whatever it would do now."""
+        """Replay the traced ops one by one: what the function did when it was traced, not what it would do now."""
         leaves, outside, stand_for, values = self._traced
         known: dict[Any, Any] = dict(zip([*leaves, *stand_for], [*tensors, *outside], strict=True))
         batched = dict(zip(leaves, flags, strict=True))
@@ -118,11 +118,11 @@ class OpaqueCall:
                       for v, x in zip(values, made, strict=True)])  # fmt: skip
 
     def trace(self, rows: list[Row], grad: bool) -> None:
-        """See what comes out for such rows; raises NotFusable where it cannot be told."""
+        """Trace the function on such rows; raises NotFusable if that is not possible."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
         stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
         executor = _ShortTrace(len(leaves), STATE.mode)
-        # What a trace draws must not count: it ends there, and the real call draws for itself.
+        # A trace must not advance the random state: the real call draws its own numbers.
         with changed_mode(executor=executor, grad=grad, generator=Generator()):
             try:
                 result = self.call(stand_ins)
@@ -146,14 +146,14 @@ class OpaqueCall:
 
 
 class _TraceAll(TraceExecutor):
-    """Enters all ops: what is computed from weights alone is computed anew at each run, because weights change."""
+    """Traces all ops, also those on weights alone: weights change, so these must be computed at each run."""
 
     def __init__(self, count: int, outer: Any) -> None:
         super().__init__(count, outer)
         self._constants: dict[int, Tensor] = {}
 
     def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Enter one op, or compute what depends on nothing."""
+        """Trace one op; compute it now if it depends on constants only."""
         if all([id(t) in self._constants for t in inputs]) and not op.random and "key" not in attrs:
             with changed_mode(executor=None):
                 made = apply(op, inputs, attrs)
@@ -164,7 +164,7 @@ class _TraceAll(TraceExecutor):
 
 
 class _QuietFused(Fused):
-    """A fused function that nobody asked for: where it cannot be fused, its ops run one by one without a word."""
+    """A fused function that the user did not ask for: if it cannot be fused, its ops run one by one, silently."""
 
     tracer = _TraceAll
 
@@ -173,11 +173,11 @@ class _QuietFused(Fused):
 
 
 class TooLong(NotFusable):
-    """A function of more steps than a cell has."""
+    """The trace has more than `_MAX_STEPS` ops."""
 
 
 class _ShortTrace(_TraceAll):
-    """Refuses what belongs to one example but is not among the arguments, and more steps than a cell has."""
+    """Refuses tensors of one example that are not among the arguments, and long traces."""
 
     def __init__(self, count: int, outer: Any) -> None:
         super().__init__(count, outer)
@@ -185,7 +185,7 @@ class _ShortTrace(_TraceAll):
         self.checks_values = False
 
     def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Enter one op."""
+        """Trace one op."""
         self.steps += 1
         self.checks_values |= op.checks_values
         if self.steps > _MAX_STEPS:
@@ -193,11 +193,11 @@ class _ShortTrace(_TraceAll):
         return super().apply(op, inputs, attrs)
 
     def refuses(self, why: str) -> None:
-        """Something that must not be traced: hooks are for what the examples compute, and may count."""
+        """Refuse what must not be traced: a hook must run once for each example."""
         raise NotFusable(why)
 
     def value(self, t: Tensor) -> Traced:
-        """What a tensor is in the trace."""
+        """The value of a tensor in the trace."""
         if t.__class__ is LazyTensor:
             raise NotFusable("it uses a tensor of one example that it was not given")
         return super().value(t)
@@ -213,27 +213,27 @@ def _named(function: Any, name: str) -> Any:
 
 
 class _FunctionHistory:
-    """What is known of one function of one owner."""
+    """What was learnt about one function of one owner."""
 
     __slots__ = ("changed", "follows_data", "forms", "opaque_calls", "too_long")
 
     def __init__(self) -> None:
-        # (structure, rows …) → Whole, or None where the function must be taken apart.
+        # (structure, rows …) → OpaqueCall, or None if the function must be recorded op by op.
         self.opaque_calls: dict[Any, OpaqueCall | None] = {}
-        # How often what it depends on has changed, and how often it was too long.
+        # How often its guard failed, and how often its trace was too long.
         self.changed = 0
         self.too_long = 0
-        # For arguments of one form: how many steps it last had (as long as all is as it was then), and the structures
-        # that came.
+        # For each form of arguments: the number of ops of the last trace, the guard of that trace, and the structures
+        # that were seen.
         self.forms: dict[Any, tuple[int, Callable[[], bool], set[Any]]] = {}
-        # Whether it follows its data, and is taken apart.
+        # True if it follows its data: then it is recorded op by op.
         self.follows_data = False
 
     def check_data_dependence(self, form: Any, structure: Any, steps: int, holds: Callable[[], bool]) -> None:
-        """See whether a module of the user's follows its data: a sequence, a tree, numbers of words.
+        """Find out whether a module of the user follows its data: a sequence, a tree, word ids.
 
-        It does if it has more steps for other data of one form, or is called with ever new Python values. Nobody asked
-        for it to be one call, and what examples share are its steps, not the whole.
+        It does if the number of ops differs for arguments of one form, or if it is called with ever new Python values.
+        Examples of such a module share steps, not whole calls, so it is recorded op by op.
         """
         before, as_before, structures = self.forms.get(form, (steps, holds, set()))
         structures.add(structure)
@@ -243,14 +243,14 @@ class _FunctionHistory:
             self.opaque_calls.update(dict.fromkeys(self.opaque_calls))
 
 
-# Where an owner keeps what is known of its calls.
+# The attribute in which an owner keeps its `_Calls`.
 _ATTRIBUTE = "_wayfare_calls"
 
 
 class _Calls(dict[Any, _FunctionHistory]):
-    """function → what is known of it. The owner itself keeps it, because guards hold the owner: so both are freed.
+    """function → its history. Stored on the owner, because guards hold the owner: so both are freed together.
 
-    It is nothing that a copy of the owner, or a file, would take along.
+    Copies and pickles of the owner get an empty one.
     """
 
     def __init__(self, owner: Any = None) -> None:
@@ -258,7 +258,7 @@ class _Calls(dict[Any, _FunctionHistory]):
         self._owner = None if owner is None else weakref.ref(owner)
 
     def belong_to(self, owner: Any) -> bool:
-        """Whose are they? A shallow copy of a module has them in its dictionary, too."""
+        """Whether this is the owner's own table: a shallow copy of a module has the same one in its `__dict__`."""
         return self._owner is not None and self._owner() is owner
 
     def __deepcopy__(self, _memo: Any) -> _Calls:
@@ -282,7 +282,7 @@ def _history_of(owner: Any, function: Any) -> _FunctionHistory:
 
 
 def flatten_arguments(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
-    """The key of arguments, the tensors among them, and what each example has of its own."""
+    """Append the key of arguments, the tensors among them, and the rows among those."""
     for part in parts:
         if part.__class__ is LazyTensor:
             key.append(part._lazy.row)
@@ -309,10 +309,10 @@ def find_opaque_call(
     session: Session, key: tuple[Any, ...], owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor],
     info: OpaqueInfo,
 ) -> Signature:  # fmt: skip
-    """The kind of a call: known from an earlier session, or traced now; NOT_WHOLE if it must be taken apart."""
+    """The signature of a call: known from an earlier session, or traced now; NOT_OPAQUE if its ops must be recorded."""
     rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in tensors]
     history = _history_of(owner, function)
-    # Shared tensors are handed over anew at each call: only what they look like matters.
+    # Shared tensors are passed anew at each call, so only their rows are part of this key.
     short = (*[part for part in key[2:] if not isinstance(part, Tensor)], *rows)
     opaque = history.opaque_calls.get(short)
     if opaque is not None and not opaque.holds():
@@ -349,7 +349,7 @@ def _traced(
     grad: bool,
     info: OpaqueInfo,
 ) -> OpaqueCall | None:
-    """What such a call comes to; None where it must be taken apart."""
+    """Trace such a call; None if it must be recorded op by op."""
     numbers: list[float] = []
     structure = flatten((args, options), [], numbers)
     if numbers or history.follows_data or history.too_long >= _MAX_TOO_LONG or history.changed > _MAX_CHANGES:
@@ -366,7 +366,7 @@ def _traced(
     except TooLong:
         history.too_long += 1
     except (NotFusable, WayfareError):
-        # It reads values or draws numbers; or the arguments do not fit, which its ops will say better.
+        # It reads values or draws random numbers; or the arguments are wrong, and its ops give a better error.
         return None
     if info is MODULE_INFO:
         history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
@@ -374,13 +374,13 @@ def _traced(
 
 
 def _form(args: Any, options: Any) -> tuple[Any, ...]:
-    """The kinds of the arguments, without sizes and values."""
+    """Ranks of the tensors and types of the other arguments, without sizes and values."""
     forms = [len(part.shape) if isinstance(part, Tensor) else part.__class__ for part in (*args, *options.values())]
     return (*forms, *options)
 
 
 class _NotOpaque:
-    """In the place of a kind: the function is taken apart into its ops."""
+    """Stands for a signature: the function must be recorded op by op."""
 
     nodes = 0
     groups = 0
@@ -389,11 +389,11 @@ class _NotOpaque:
 
     @property
     def target(self) -> _NotOpaque:
-        """Itself: it holds for good."""
+        """Itself, so that `signature.target.holds()` works."""
         return self
 
     def holds(self) -> bool:
-        """Nothing needs to be looked at again."""
+        """There is nothing to check."""
         return True
 
 
@@ -401,7 +401,7 @@ NOT_OPAQUE: Any = _NotOpaque()
 
 
 def run_opaque(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
-    """The function once for all rows."""
+    """Run the function once for all rows."""
     opaque: OpaqueCall = signature.target
     tensors, several = all_inputs(signature, rows, batched)
     if not opaque.holds():

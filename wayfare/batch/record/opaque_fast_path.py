@@ -1,8 +1,8 @@
-"""Entering a whole call that was met before: a function written for one shape of arguments and results.
+"""Fast paths for opaque calls: generated functions that record a call which looks like an earlier one.
 
-Nearly all calls of a cell look like the last one: the same cell, tensors in the same places, the same rows. For those
-there is a lane: Python code without loops that looks whether this is such a call and enters it. Its text depends on the
-shape of arguments and results only, so it is compiled once for each of these; a lane is a closure of it.
+Nearly all calls of a cell look like the last one: the same cell, the same structure of arguments, the same rows. A fast
+path is Python code without loops that checks this and records the call. Its source depends only on the structure of the
+arguments and results, so it is compiled once for each structure, to a factory; a fast path is a closure it returns.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from wayfare.core.callsite import INSIDE
 from wayfare.core.pytree import TENSOR
 from wayfare.core.tensor import Tensor
 
-# What a lane gives where a call is not of its kind.
+# What a fast path returns if the call is not the one it was made for.
 MISSED: Any = object()
 
-# lane(session, args) → what the call gives, or MISSED.
+# fast_path(session, args) → the results of the call, or MISSED.
 FastPath = Callable[[Any, tuple[Any, ...]], Any]
 
-# (shape of the arguments, number of results, …) → a function that makes lanes.
+# (structure of the arguments, number of results, …) → a function that makes fast paths.
 _FACTORIES: dict[Any, Callable[..., Any]] = {}
 
 
 def shape_of(args: tuple[Any, ...]) -> tuple[str | int, ...] | None:
-    """Where the tensors are: "value" and "outside" for one, a number for a tuple of values, "none" for None; None where
-    there is anything else."""
+    """The structure of arguments: for each one "value" (a lazy tensor), "outside" (an ordinary one), "none" (None), or
+    the length of a tuple of lazy tensors. None if there is anything else."""
     shape: list[str | int] = []
     for part in args:
         if part.__class__ is LazyTensor:
@@ -50,15 +50,15 @@ def shape_of(args: tuple[Any, ...]) -> tuple[str | int, ...] | None:
 
 
 def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows: Any, depth: int) -> FastPath | None:
-    """A lane for calls like this one; None where there is none. The user's line is at least `depth` frames up."""
+    """A fast path for calls like this one, or None. The user's line is at least `depth` frames up."""
     opaque = signature.target
     shape = shape_of(args)
     if shape is None or not rows or (opaque.result is not TENSOR and not opaque.plain_tuple):
         return None
     if len(rows) != len(_flat(shape)):
-        return None  # A tensor that all calls share is not among the rows.
+        return None  # an argument is a shared tensor, which is not among the rows
     needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
-    # Of tensors from outside: what could be a parameter or a buffer is asked whether it is one.
+    # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
     may_have_role = tuple([v.__class__ is not Value and v._array.nbytes > 8 for v in rows])
     if any([v.__class__ is not Value and v._array.nbytes > MAX_ROW_BYTES for v in rows]):
         return None
@@ -71,7 +71,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
     return fast_path
 
 
-# What all lanes use, by the names they use.
+# The global names that generated code uses.
 _GLOBALS: dict[str, Any] = {
     "LazyTensor": LazyTensor, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
     "new_value": Value.__new__, "new_tensor": Tensor.__new__, "getframe": sys._getframe, "INSIDE": INSIDE,
@@ -80,7 +80,7 @@ _GLOBALS: dict[str, Any] = {
 
 
 def _compiled(source: Callable[..., str], key: tuple[Any, ...]) -> Callable[..., Any]:
-    """The maker whose text is that of a key."""
+    """The factory that is compiled from `source(*key)`."""
     factory = _FACTORIES.get(key)
     if factory is None:
         scope: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def _compiled(source: Callable[..., str], key: tuple[Any, ...]) -> Callable[...,
 
 
 def recorder_for(signature: Signature) -> Callable[[Any, Any, int], Any]:
-    """record(session, rows, depth) → the tensors of a call of this kind, whose rows were found already."""
+    """record(session, rows, depth) → the lazy tensors of a call with this signature, whose rows are known already."""
     needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
     key = (signature.carries, needs_grad)
     record: Callable[[Any, Any, int], Any] = _compiled(_recorder_source, key)(
@@ -123,7 +123,7 @@ def _recorder_source(carries: tuple[bool, ...], needs_grad: str) -> str:
 
 
 def _factory_source(given: str, before: list[str], head: str, body: list[str], name: str) -> str:
-    """The text of a function that makes functions: those know what the maker was given."""
+    """The source of a factory: a function that returns closures over its arguments."""
     lines = [f"{', '.join(_GLOBALS)}, = values", *before, head, *[f"    {line}" for line in body], f"return {name}"]
     return "\n".join([f"def factory(values, {given}):", *[f"    {line}" for line in lines]])
 
@@ -132,7 +132,7 @@ def _fast_path_source(
     shape: tuple[str | int, ...], may_have_role: tuple[bool, ...], carries: tuple[bool, ...], needs_grad: str,
     single: bool, checks: bool,
 ) -> str:  # fmt: skip
-    """The Python text of a maker of lanes."""
+    """The source of a factory of fast paths."""
     body: list[str] = []
     emit = body.append
     names = [f"given{i}" for i in range(len(shape))]
@@ -166,7 +166,7 @@ def _fast_path_source(
     emit("return made0" if single else f"return ({_results(carries)})")
     expected = ", ".join([f"expected_row{k}" for k in range(len(rows))])
     outs = ", ".join([f"out{k}" for k in range(len(carries))])
-    # The owner is known by its address: as long as the lane is there, nobody else gets that.
+    # Fast paths are found by the id of their owner. They hold the owner, so that the id is not reused.
     head = "def fast_path(session, args, owner=owner):"
     before = [f"{expected}, = expected", f"{outs}, = outs", "fits = signature.target.fits"]
     return _factory_source(
@@ -175,7 +175,7 @@ def _fast_path_source(
 
 
 def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ...], checks: bool) -> None:
-    """Make the call, its values and their tensors; `needs` says whether a gradient flows through it."""
+    """Emit code that makes the call, its values and lazy tensors; `needs_grad` is a variable of that code."""
     for line in (
         "call = new_call(Call)",
         "call.signature = signature",
@@ -188,7 +188,7 @@ def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ..
         emit(f"value = new_value(Value); value.call = call; value.number = {k}; value.row = out{k}")
         emit(f"value.needs_grad = {'needs_grad' if carried else 'False'}; value.is_part = False; value.offset = 0")
         emit(f"made{k} = new_tensor(LazyTensor); made{k}._lazy = value; made{k}._requires_grad = value.needs_grad")
-    # Weakly: it is seen by them which tensors somebody still holds.
+    # Weak references: they tell later which tensors are still held.
     emit(f"call.handles = ({''.join([f'ref(made{k}),' for k in range(len(carries))])})")
     for line in (
         "frame = getframe(depth)",
@@ -206,7 +206,7 @@ def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ..
     ):
         emit(line)
     if checks:
-        # What will fail fails here, before the example does anything else; so does what may fail, inside a `try`.
+        # A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail.
         emit("if not fits(owner, row0) if fits is not None and row0.__class__ is Tensor else in_try(frame):")
         emit("    session.flush([value], only=True)")
 
@@ -216,7 +216,7 @@ def _results(carries: tuple[bool, ...]) -> str:
 
 
 def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_role: bool) -> None:
-    """A tensor from outside that belongs to the example: no weight, no history, of the usual shape and dtype."""
+    """Emit code for an outside tensor of the example: no weight, no history, with the expected shape and dtype."""
     emit(f"if {one}.__class__ is not Tensor or {one}._requires_grad or {one}._view is not None: return MISSED")
     if may_have_role:
         emit(f"if hasattr({one}, '_role'): return MISSED")
@@ -228,6 +228,6 @@ def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_
 
 
 def _flat(shape: tuple[str | int, ...]) -> list[str]:
-    """What each row is."""
+    """The structure flattened: "value" or "outside" for each row."""
     return [sort for part in shape if part != "none"
             for sort in (["value"] * part if isinstance(part, int) else [part])]  # fmt: skip

@@ -1,8 +1,8 @@
-"""What belongs to one example, and what all examples see.
+"""Which memory and which modules belong to one example, and which all examples can see.
 
-Memory and modules that an example makes are its own, and it may change them at any time. Everything else may be seen by
-the other examples too: parameters, buffers, gradients, the tensors it was given. Before such a thing changes, the
-example waits for its turn, so that the changes happen in the order of the loop and nobody sees them too early.
+What an example makes is its own, and it may change it at any time. Everything else may be visible to the other examples
+too: parameters, buffers, gradients, the tensors it was given. Before an example changes such an object it waits for its
+turn, so that changes happen in the order of the loop and nobody sees them too early.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 class Ownership:
-    """Which example has made what."""
+    """Which example made which memory and modules."""
 
     __slots__ = ("_given", "_makers")
 
     def __init__(self) -> None:
-        # id of an array that owns its memory, or of a module → that, weakly, the example that made it, and when: how
-        # many calls were recorded before it
+        # id of an array that owns its memory, or of a module → (weak reference to it, the example that made it, the
+        # number of calls that were recorded before)
         self._makers: dict[int, tuple[Any, Example, int]] = {}
-        # id of the memory of a tensor that is an argument → the one example it was given to, or None if to several
+        # id of the memory of an argument → the only example it was given to; None if there are several
         self._given: dict[int, Example | None] = {}
 
     def clear(self) -> None:
-        """Nobody asks any more."""
+        """Forget everything: the session has ended."""
         self._makers.clear()
         self._given.clear()
 
     def add(self, thing: Any, example: Example | None, when: int = 0) -> None:
-        """An example has made an array or a module. (An array on the memory of another is not its own.)"""
+        """An example made an array or a module. (An array that is a view of another is not its own.)"""
         base = getattr(thing, "base", None)
         if example is None or not (base is None or isinstance(base, Lease)):
             return
         self._makers[id(thing)] = (ref(thing), example, when)
 
     def add_arguments(self, example: Example) -> None:
-        """Note the tensors among an example's arguments."""
+        """Note the tensors among the arguments of an example."""
         for part in example.args:
             if isinstance(part, Tensor) and part.__class__ is not LazyTensor:
                 key = id(owner_of(part._array))
@@ -54,12 +54,12 @@ class Ownership:
                     part._lazy = OWN_LEAF
 
     def born_at(self, tensor: Tensor) -> int:
-        """How many calls were recorded before a tensor was made; 0 where nobody knows."""
+        """How many calls were recorded before a tensor was made; 0 if unknown."""
         found = self._makers.get(id(owner_of(tensor._array)))
         return 0 if found is None else found[2]
 
     def given_to(self, tensor: Tensor) -> Example | None:
-        """The one example that a tensor was given to, or that has made it."""
+        """The only example that a tensor was given to, or that made it; None if there is none."""
         if tensor.__class__ is not LazyTensor:
             found = self._given.get(id(owner_of(tensor._array)))
             if found is not None:
@@ -67,7 +67,7 @@ class Ownership:
         return self.maker(tensor)
 
     def maker(self, thing: Any) -> Example | None:
-        """The example that has made a tensor's memory, or a module; None where it came from outside."""
+        """The example that made a module or the memory of a tensor; None if it came from outside."""
         while thing.__class__ is LazyTensor:
             origin = thing._lazy.origin
             if origin is None:
@@ -77,5 +77,5 @@ class Ownership:
         if isinstance(thing, Tensor):
             thing = owner_of(thing._array)
         found = self._makers.get(id(thing))
-        # Another one may have come to the address of one that is gone.
+        # The id may have been reused for another object.
         return found[1] if found is not None and found[0]() is thing else None

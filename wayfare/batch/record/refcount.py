@@ -1,8 +1,8 @@
-"""Does one tensor alone see its memory?
+"""Whether a tensor is the only one that can see its memory, by reference counts.
 
-It is the only question the library asks about reference counts. No local name is part of a count, because versions of
-Python differ in how they count those: what a slot gives out is counted where it is given out, and compared with the
-count of memory that nobody else holds, taken in the same way when the library is imported.
+This is the only module that reads reference counts. Versions of Python differ in whether a local variable counts as a
+reference. So the counts are taken on attribute reads, with no local variable, and compared with the counts of a tensor
+that certainly shares its memory with nobody, taken in the same way at import.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _ONE_HOLDER, _ONE_VIEW = _counts(wrap(np.zeros(2)[:1]))
 
 
 def is_unshared(tensor: Tensor) -> bool:
-    """Does nobody but this tensor see its memory? Others could write to it before it is read.
+    """Whether nobody but this tensor can see its memory. If others can, they may write to it before it is read.
 
-    The caller must hold the tensor only, not its array: an array with another name is taken for shared.
+    The caller must hold the tensor only, not its array: another reference to the array counts as sharing.
     """
     if getrefcount(tensor._array) > _ONE_HOLDER:
         return False
     if owns_memory(tensor._array):
         return True
-    # What came from NumPy looks into an array that nobody else may hold.
+    # An array that came from NumPy may be a view: then nobody else may hold its base.
     if getrefcount(tensor._array.base) > _ONE_VIEW:
         return False
     base: Any = tensor._array.base

@@ -1,7 +1,7 @@
-"""Kinds of calls: what two calls must have in common to run as one.
+"""Signatures: what two calls must have in common to run as one batched call.
 
-A kind is known by an exact key that is derived from the call itself: the op, its attributes, the rows it reads, the
-tensors it shares with others by identity, and whether gradients are recorded. Nothing is declared for this by any op.
+A signature has an exact key that is derived from the call: the op, its attributes, the rows it reads (shape, dtype,
+layout), the tensors that all calls share (by identity), and the grad mode. No op declares anything for this.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from wayfare.core.tensor import Tensor, wrap
 if TYPE_CHECKING:
     from wayfare.batch.session import Session
 
-# run(kind, size, tensors, batched, extras): the rows of all calls (or one tensor for all where `batched` says no).
+# run(signature, size, tensors, batched, extras): each tensor holds the rows of all calls, or is one tensor for all of
+# them where `batched` is False.
 Runner = Callable[["Signature", int, list[Tensor], list[bool], list[Any]], Any]
 
 
-# Larger tensors from outside are never stacked: a table that all examples read would be copied for each.
+# A larger tensor from outside counts as shared: stacking it would copy it once for each example.
 MAX_ROW_BYTES = 64 * 1024
 
 
 class Signature:
-    """Calls that can run together. Made once for each key of a session."""
+    """Calls that can run together. There is one object for each key of a session."""
 
     __slots__ = (
         "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest", "name",
@@ -45,27 +46,27 @@ class Signature:
         self.name = name
         self.target = target
         self.attrs = attrs
-        # For each input of the op: the tensor that all calls share, or None for a row of its own.
+        # For each input of the op: the tensor that all calls share, or None where each call has a row of its own.
         self.pattern = tuple(pattern)
         self.shared = tuple(t for t in self.pattern if t is not None)
         self.outs = tuple(outs)
-        # Which outputs carry a gradient, if any input has one.
+        # Which outputs require a gradient if any input does.
         self.carries = tuple(carries)
-        # What part of the key says of the mode: are gradients recorded, or are these calls for inference only?
+        # `grad_mode` is part of the key: True, False or "inference".
         self.grad = grad_mode is True
         self.inference = grad_mode == "inference"
         self.differentiable = self.grad and any(carries)
         self.shared_need_grad = self.differentiable and any(t._requires_grad for t in self.shared)
-        # Does it look at numbers, and may it refuse them?
+        # True if the op looks at values and may raise an error because of them.
         self.checks_values: bool = target.checks_values
         self.run = run
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
         self.nodes = self.groups = self.largest = 0
-        # Enters a call; made when the first one is.
+        # Records a call; generated when the first call is recorded.
         self.record: Any = None
 
     def inputs(self, rows: Sequence[Any]) -> tuple[Any, ...]:
-        """All inputs in their order: the shared ones, and between them the given rows."""
+        """All inputs in order: the shared tensors, and the given rows in between."""
         if not self.shared:
             return tuple(rows)
         following = iter(rows)
@@ -76,14 +77,14 @@ class Signature:
 
 
 class _OwnLeaf:
-    """The mark of a leaf that one example has made or was given: a row of its own, not a weight."""
+    """Marks a leaf that one example made or was given: it is a row of that example, not a shared weight."""
 
 
 OWN_LEAF = _OwnLeaf()
 
 
 def is_shared(t: Tensor) -> bool:
-    """Is this tensor from outside the same one for all examples? Weights are; a large table is taken for one."""
+    """Whether a tensor from outside counts as the same for all examples: parameters, buffers and large tensors do."""
     if t._view is not None:
         t._renew()
     if t._edge is not None:
@@ -95,21 +96,21 @@ def is_shared(t: Tensor) -> bool:
 
 
 def snapshot(t: Tensor) -> Tensor:
-    """The tensor with the values it has now, whoever writes to its memory later."""
+    """A copy of a tensor's present values, with the same history: later in-place writes do not show in it."""
     now = wrap(t._array.copy())
     if t._edge is None and t._requires_grad:
-        record_one(REGISTRY["clone"], (t,), [t._array], now, {})  # its gradient goes to the leaf
+        record_one(REGISTRY["clone"], (t,), [t._array], now, {})  # so that the gradient reaches the leaf
     else:
         now._edge, now._requires_grad = t._edge, t._requires_grad
     return now
 
 
 class Unkeyable(Exception):
-    """Something among the attributes cannot be part of a key."""
+    """An attribute is not hashable, so it cannot be part of a key."""
 
 
 def exact_key(value: Any) -> Any:
-    """A key that is equal for equal attributes only: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    """A key that tells apart what `==` does not: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     cls = value.__class__
     if cls is int or cls is str or value is None:
         return value
@@ -134,13 +135,13 @@ def attributes_key(attrs: dict[str, Any]) -> Any:
     return key
 
 
-# What comes out of an op for given inputs, as its record says: the same in every session.
+# (op, attributes, input rows) → output rows; valid in every session.
 _INFERRED: dict[Any, tuple[Row, ...]] = {}
 _CACHE_SIZE = 4096
 
 
 def infer_rows(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows that come out of an op, by its shape rule."""
+    """The output rows of an op, by its shape rule."""
     key = (op, attrs_key, *rows)
     found = _INFERRED.get(key)
     if found is None:
@@ -155,6 +156,6 @@ def infer_rows(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row
 
 
 def differentiable_outs(op: Op, outs: Sequence[Row]) -> list[bool]:
-    """Which outputs of an op carry a gradient."""
+    """For each output of an op, whether it is differentiable."""
     wanted = op.differentiable_outputs
     return [op.vjp is not None and row.is_float and (wanted is None or i in wanted) for i, row in enumerate(outs)]

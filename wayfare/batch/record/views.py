@@ -1,6 +1,6 @@
-"""Which view ops give a part of a row that lies in it without gaps: such a view is only another address.
+"""View ops whose result is a contiguous part of a row: such a view is an offset, and nothing has to run.
 
-The op itself is asked, on an array that has the row's shape and strides but no memory behind it.
+To find the offset, the op runs once on an array that has the row's shape and strides but no real memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wayfare.core.tensor import Tensor
 
 
 class PickedView:
-    """In the place of a view op: places of dimensions, known when their numbers are."""
+    """Stands for a view op: integer indices of some dimensions, given as tensors that may still be lazy."""
 
     __slots__ = ("indices",)
 
@@ -26,12 +26,12 @@ class PickedView:
 
     @property
     def is_waiting(self) -> bool:
-        """Are some of the places still to be known?"""
+        """Whether some of the indices are not computed yet."""
         return any(index.__class__ is LazyTensor for _, index in self.indices)
 
     def select(self, base: Tensor) -> Tensor:
-        """The part of a tensor at these places."""
-        # From the last dimension on: each one that is picked is gone for those behind it.
+        """The part of a tensor at these indices."""
+        # The last dimension first: each `select` removes its dimension.
         for dim, index in sorted(self.indices, key=lambda pair: -pair[0]):
             base = base.select(dim, int(index))
         return base
@@ -43,7 +43,7 @@ _UNKNOWN: Any = object()
 
 
 def contiguous_view(op: Op, attrs: dict[str, Any], attrs_key: Any, row: Row) -> tuple[Row, int] | None:
-    """(the part's row, bytes before it) of a view of a row; None where it has gaps."""
+    """(row, offset in bytes) of a view of a row; None if the view is not contiguous."""
     key = (op, attrs_key, row)
     found: tuple[Row, int] | None = _KNOWN_VIEWS.get(key, _UNKNOWN)
     if found is _UNKNOWN:
@@ -59,10 +59,10 @@ def _find_view(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | Non
     base = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
     try:
         part = op.forward(base, **attrs)
-        # The same of the tensor as it would lie in the loop.
+        # The strides that the view would have in the loop.
         layout = None if row.layout is None else layout_of(op.forward(probe_array(row), **attrs))
     except ValueError:
-        return None  # It looks at more than shape and strides.
+        return None  # the op needs more than shape and strides
     start = part.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     inside = start >= 0 and start + part.nbytes <= row.bytes
     if not inside or not part.flags.c_contiguous or part.size == 0 or part.dtype.itemsize != row.dtype.itemsize:
