@@ -1,4 +1,4 @@
-"""`wf.map` and `wf.batching`: automatic batching, as users call it."""
+"""`wf.map` and `wf.batching`: the public functions of automatic batching."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from wayfare.core.tensor import Tensor
 __all__ = ["batching", "map"]
 
 
-# Bytes of a tensor above which examples run as they come.
+# Examples with tensors of at least this many bytes run as a plain loop.
 _LARGE = 1 << 20
 
 
 class _ThreadState(threading.local):
     stats: Stats | None = None
-    # The session in force.
+    # The active session.
     session: Session | None = None
 
 
@@ -69,18 +69,18 @@ def map(
 ) -> list[Any]:  # fmt: skip
     """`[fn(example) for example in examples]`, with the work of all examples run in few large groups.
 
-    `fn` is written for one example, in plain Python with loops, branches and recursion. Its ops are recorded; when it
-    looks at a value it waits, and when all examples wait or are done, what they have recorded is grouped and run.
-    Values, gradients and errors are those of the loop. Several iterables of one length are passed side by side.
+    `fn` is written for one example, in plain Python with loops, branches and recursion. Its ops are recorded. When an
+    example reads a value it waits; when all examples wait or are done, the recorded calls are grouped and run. Values,
+    gradients and errors are those of the loop. Several iterables of one length are passed side by side, as in `map`.
 
-    Each example has random numbers of its own, which depend on its place and not on its company. An example that
-    changes what all see (parameters, buffers, gradients) waits until those before it are done, and from then on they
-    run one after the other, with a warning.
+    Each example has its own random numbers, which depend only on its index. An example that changes what all examples
+    see (parameters, buffers, gradients) waits until those before it are done; from then on examples run one after
+    another, with a warning.
 
-    A function that takes longer batched than as a loop runs as a loop; `wf.batching.last()` has the account.
-    `batch=True` always batches; `batch=False` never does, and runs one example after the other, line by line, with the
-    same random numbers. `schedule` says in which order groups run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`),
-    `limit` how many bytes may be pending before they are run; with either the map is always batched.
+    A function that takes longer batched than as a loop runs as a loop; `wf.batching.last()` shows the measured times.
+    `batch=True` always batches; `batch=False` never does, and runs one example after another, line by line, with the
+    same random numbers. `schedule` decides in which order groups run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`),
+    `limit` is how many bytes of results may be pending before they are computed; with either the map is always batched.
     """
     if not callable(fn):
         raise ArgumentTypeError(f"map: the first argument must be a function of one example, not {type(fn).__name__}")
@@ -101,7 +101,7 @@ def map(
     if refuses is not None:
         refuses("it calls wf.map")
     recording = recorder_around()
-    if recording is not None and exporter() is None:  # in a model file the examples are a loop
+    if recording is not None and exporter() is None:  # in an exported model the examples are a loop
         recording.give_up("it calls wf.map, whose examples are batched anew each time")
     if not examples:
         return []
@@ -110,7 +110,7 @@ def map(
         if isinstance(executor, Session) and batch is not False:
             _batched(executor, profile, examples, profile.first(fn))
             if in_try(user_frame(2)):
-                executor.run_calls_of(examples)  # what fails in them fails here
+                executor.run_calls_of(examples)  # errors must be raised inside this `try`
         elif batch is False or (executor is not None and executor is not recording) or _line_by_line():
             _loop(examples)
         elif batch or schedule is not None or limit is not None:
@@ -138,13 +138,13 @@ def map(
 def _batched_or_loop(
     profile: FunctionProfile, examples: list[Example], schedule: Schedule | None, limit: int | None
 ) -> None:
-    """Run examples batched, or as the loop where that is faster or the only right way."""
+    """Run examples batched, or as a loop if that is faster or necessary."""
     loop, first, timed = profile.plan(len(examples), examples[0].function)
     if loop or _are_large(examples):
         profile.timed(_loop(examples))
         _THREAD.stats = Stats(looped=len(examples), profile=profile)
         return
-    # Some are timed as a loop: in turns the first ones and the last ones, for examples may be sorted by size.
+    # Some are timed as a loop: alternately the first and the last ones, because examples may be sorted by size.
     at_the_end = bool(timed and profile.maps % 2)
     batched = examples[:-timed] if at_the_end else examples[timed:]
     if timed and not at_the_end:
@@ -162,13 +162,13 @@ def _batched_or_loop(
 
 
 def _are_large(examples: list[Example]) -> bool:
-    """Is each example's own data so large that an op on it takes far longer than recording it?"""
+    """Whether each example's own data is so large that an op on it takes far longer than recording it."""
     own = [part for part, other in zip(examples[0].args, examples[-1].args, strict=True) if part is not other]
     return any([isinstance(part, Tensor) and part.nbytes >= _LARGE for part in own])
 
 
 def _batched(session: Session, profile: FunctionProfile, examples: list[Example], first: int) -> None:
-    """Run examples in a session; of a new function some go first, to see whether they change what all see."""
+    """Run examples in a session; the `first` ones alone, to find out whether they change what all examples see."""
     if session.hub.current is None:
         session.profile = profile
     analysis = profile.analysis_of(examples[0].function)
@@ -201,14 +201,14 @@ def _check(schedule: Any, limit: Any) -> None:
 
 
 def _line_by_line() -> bool:
-    """Does somebody look on who wants everything to happen on the user's own line?"""
+    """Whether ops must run on the user's own line: under a debugger, or a watcher that allows no batches."""
     if is_debugged():
         return True
     return any(not watching.allows_batches for watching in watchers())
 
 
 def running_example() -> Example | None:
-    """The example of a `wf.map` whose lines run now in this thread, batched or one by one; None outside of all."""
+    """The example of a `wf.map` that is running in this thread, batched or as a loop; None outside a map."""
     session = _THREAD.session
     inside = None if session is None else session.hub.current
     plain: Example | None = STATE.example
@@ -216,15 +216,15 @@ def running_example() -> Example | None:
 
 
 def _loop(examples: list[Example]) -> list[float]:
-    """The plain loop, with each example's own random numbers. Gives the seconds that each took."""
+    """The plain loop, with each example's own random numbers. Returns the seconds of each example."""
     mode = STATE.mode
     if mode is not None and mode.generator is not None:
-        # The generator of a mode would go before that of the example.
+        # The generator of the mode would take precedence over that of the example.
         with changed_mode(generator=None):
             return _loop(examples)
     thread = threading.get_ident()
     outermost = thread not in LOOPING
-    LOOPING.add(thread)  # who draws random numbers in this thread asks which example runs
+    LOOPING.add(thread)  # so that random numbers come from the running example
     outer = STATE.example
     seconds: list[float] = []
     try:
@@ -246,17 +246,17 @@ def _loop(examples: list[Example]) -> list[float]:
 
 
 class _NoSession:
-    """In the place of a session where somebody looks on who wants no batches: nothing is recorded, so nothing ran."""
+    """Stands for a session under a watcher that allows no batches: nothing is recorded."""
 
     def __init__(self) -> None:
         self.stats = Stats()
 
 
 class batching:
-    """`with wf.batching() as b:` — what is computed in the block is recorded, and run in groups when it is needed.
+    """`with wf.batching() as b:` — ops in the block are recorded, and run in groups when their values are needed.
 
-    Looking at a value runs what it needs; the end of the block runs the rest. Tensors made in the block are ordinary
-    ones afterwards. `b.stats` says what happened. A block (or a `wf.map`) inside another belongs to the outer one.
+    Reading a value runs what it needs; the end of the block runs the rest. Tensors made in the block are ordinary ones
+    afterwards. `b.stats` has the statistics. A block (or a `wf.map`) inside another one belongs to the outer one.
     """
 
     Agenda = Agenda
@@ -276,12 +276,12 @@ class batching:
 
     @staticmethod
     def last() -> Stats | None:
-        """What the last session of this thread did; None before the first."""
+        """The statistics of the last session of this thread; None before the first."""
         return _THREAD.stats
 
     @property
     def stats(self) -> Stats:
-        """What was recorded and run; complete when the block has ended."""
+        """The statistics of this block; complete when it has ended."""
         if self._session is None:
             raise OperationError("batching: there are no statistics before the block was entered")
         stats: Stats = self._session.stats
@@ -296,7 +296,7 @@ class batching:
             self._session = executor
             return self
         if _line_by_line():
-            # Everything happens at once, as if the block were inside another one that does nothing.
+            # Ops run at once, as if this block were inside another one that does nothing.
             self._inner, self._session = True, _NoSession()
             return self
         recording = recorder_around()
@@ -306,7 +306,7 @@ class batching:
             raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
                                  fix="Put wf.batching() outside of it.")  # fmt: skip
         outer = current().replace(executor=None)
-        wake_all()  # compiled functions are one call each here
+        wake_all()  # compiled functions are opaque calls here
         self._session = Session(outer, self._schedule, self._limit)
         self._session.no_common_calls = self._is_block and frame_registers_hooks(user_frame(2))
         self._room = room_for_recursion()
@@ -339,6 +339,6 @@ class batching:
 
 
 class _MapSession(batching):
-    """What a map runs in."""
+    """The session of a map."""
 
     _is_block = False

@@ -1,10 +1,9 @@
-"""What is known of a mapped function from one map to the next: how its examples must run, and what pays.
+"""The profile of a mapped function, kept from one map to the next: must examples run in order, and does batching pay?
 
-The first example of a new function runs to its end before the others begin (not if its code is read to do nothing but
-compute): if it changes what all examples see, the others follow one by one, as in the loop. Then an account is kept. A
-few examples of some maps run as a plain loop and are timed; where the map takes longer than the loop, the function runs
-as a loop from then on, and that is said once. Both are looked at again, ever more seldom, because functions and data
-change.
+The first example of a new function runs to its end before the others begin (unless analysis shows that the function
+only computes). If it changes what all examples see, the others follow one by one, as in the loop. After that, a few
+examples of some maps run as a plain loop and are timed. If the map takes longer than the loop, the function runs as a
+loop from then on, with one warning. Both decisions are tried again, ever less often, because functions and data change.
 """
 
 from __future__ import annotations
@@ -18,24 +17,25 @@ from typing import Any
 from wayfare.batch.analysis.function_analysis import FunctionAnalysis
 from wayfare.core.callsite import outside_frames
 
-# Maps after the first, in which a part of the examples is timed as a loop.
+# After the first map, in this many maps some of the examples are timed as a loop.
 _TRIALS = 3
-# The share of examples that is timed, and how many at least and at the most.
+# One example in `_SHARE` is timed, but at least `_LEAST` and at most `_MOST`.
 _SHARE, _LEAST, _MOST = 8, 3, 8
-# A map may take this much longer than the loop, as a ratio: less cannot be told from noise.
+# A map may take this much longer than the loop, as a ratio (a smaller difference may be noise); and the ratio that is
+# clear after fewer trials.
 _MAX_RATIO, _CLEAR_RATIO = 1.1, 2.0
-# A backward pass of the loop takes at least so many times as long as the forward pass: the loop's own is not seen here.
+# The assumed time of the loop's backward pass, relative to its forward pass: it cannot be measured here.
 _BACKWARD = 1.0
-# A map that runs as a loop is tried again after so many maps, then twice as many, and so on up to the second number.
+# A map that runs as a loop is batched again after this many maps, then after twice as many, and so on up to a maximum.
 _RETRY_AFTER, _MAX_RETRY_AFTER = 8, 512
-# Maps that pay are compared with the loop again after so many.
+# Maps that pay are compared with the loop again after this many maps.
 _RECHECK_AFTER = 64
-# Maps that are remembered for the account.
+# The number of maps whose times are remembered.
 _REMEMBERED = 5
 
 
 class MapTiming:
-    """What one batched map took, in seconds: itself, and the backward passes through it so far."""
+    """The time of one batched map in seconds, and of the backward passes through it so far."""
 
     __slots__ = ("backward", "examples", "seconds")
 
@@ -45,22 +45,21 @@ class MapTiming:
 
 
 class FunctionProfile:
-    """What is known of one function."""
+    """What is known about one function."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.maps = 0
         self.loop_reason = ""  # why its maps run as a plain loop; "" where they are batched
-        self.in_order = False  # is that because examples change what all of them see?
-        self.never_batch = (
-            False  # had others begun already when one did, which cannot begin again? Never batched again.
-        )
-        self._retry_at = 0  # the map in which it is tried again
+        self.in_order = False  # True if that is because examples change what all of them see
+        # True if that was found too late, after other examples had begun that cannot restart.
+        self.never_batch = False
+        self._retry_at = 0  # the map in which batching is tried again
         self._backoff = 1
-        self.analysis: FunctionAnalysis | None = None  # what its code was last read to do
+        self.analysis: FunctionAnalysis | None = None  # of the function that was mapped last
         self._trials = 0
         self._warned: set[str] = set()
-        # Seconds an example took by the loop, and what the last maps took.
+        # Seconds for an example in the loop, and the timings of the last maps.
         self.by_loop: list[float] = []
         self.by_map: list[MapTiming] = []
         self.waits: dict[str, int] = {}
@@ -68,7 +67,7 @@ class FunctionProfile:
     # -- how the next map runs
 
     def plan(self, count: int, function: Any) -> tuple[bool, int, int]:
-        """(does the whole map run as a loop?, examples that go first by themselves, examples that are timed)."""
+        """(whether the whole map runs as a loop, how many examples run first alone, how many are timed as a loop)."""
         self.maps += 1
         if count == 1 or self.never_batch:
             return True, 0, 0
@@ -80,25 +79,25 @@ class FunctionProfile:
         timed = 0
         tries = self.maps > 1 and not first and (self._trials < _TRIALS or self.maps >= self._retry_at)
         if tries and count <= _LEAST:
-            return self.maps % 2 == 0, 0, 0  # too few to be split: in turns all of them
+            return self.maps % 2 == 0, 0, 0  # too few to be split: every other map runs as a loop
         if tries:
             timed = min(max(count // _SHARE, _LEAST), _MOST)
         return False, first, timed
 
     def first(self, function: Any) -> int:
-        """How many examples go first by themselves, to see whether they change what all see."""
+        """How many examples run first, alone, to find out whether they change what all examples see."""
         return 0 if self.analysis_of(function).tried and not self.in_order else 1
 
     def analysis_of(self, function: Any) -> FunctionAnalysis:
-        """What the code of this function does, which may name other things than the last one with this code."""
+        """The analysis of this function. The last function with this code may have referred to other objects."""
         if self.analysis is None or not self.analysis.is_of(function):
             self.analysis = FunctionAnalysis(function)
         return self.analysis
 
-    # -- what was seen
+    # -- what was observed
 
     def set_in_order(self, why: str, began: list[int]) -> None:
-        """Examples run one after the other, because one of them changes what all see."""
+        """Examples run one after another, because one of them changes what all examples see."""
         self.loop_reason, self.in_order = why, True
         self._back_off()
         late = ""
@@ -110,19 +109,20 @@ class FunctionProfile:
         self.warn_once(f"map: the examples of {self.name} run one after the other, because {why}.{late}")
 
     def add_map(self, timing: MapTiming, waits: dict[str, int]) -> None:
-        """A batched map has ended."""
+        """Add the timing of a batched map."""
         if self.in_order and self.loop_reason and self.maps >= self._retry_at:
-            self.loop_reason, self.in_order, self._backoff = "", False, 1  # tried again, and nothing was changed
+            # Batching was tried again, and nothing that examples share was changed.
+            self.loop_reason, self.in_order, self._backoff = "", False, 1
         if self.loop_reason and self.in_order:
             return
         self.waits = waits
-        if self.maps > 1:  # the first one learns how to run what it meets
+        if self.maps > 1:  # the first one also compiles kernels and fast paths
             self.by_map = [*self.by_map[1 - _REMEMBERED :], timing]
             self._judge()
 
     def timed(self, seconds: list[float]) -> None:
-        """These examples of a loop took so long each."""
-        # The first one finds nothing in the caches, after something else has run.
+        """Add the times of examples that ran as a loop."""
+        # Not the first one: the caches are cold.
         warm = seconds[1:] or seconds
         self.by_loop.append(sum(warm) / len(warm))
         del self.by_loop[:-_REMEMBERED]
@@ -130,16 +130,16 @@ class FunctionProfile:
             self._judge()
 
     def _judge(self) -> None:
-        """Does the map pay?"""
+        """Decide whether batching pays."""
         self._trials += 1
         if not self.by_loop or not self.by_map:
             return
         by_map, by_loop = self.costs()
-        # What is clear, by the first and by the last examples, needs no further trial: as a loop all examples are
-        # timed, and it is seen soon if that was wrong.
+        # A clear difference, both for the first and for the last examples, needs no further trial: as a loop all
+        # examples are timed, so a wrong decision is corrected soon.
         if self._trials < 2 or (self._trials < _TRIALS and by_map < _CLEAR_RATIO * by_loop):
             return
-        # To go back to batches takes more than to stay there: near the limit it would go to and fro.
+        # Hysteresis: going back to batching needs a better ratio than staying there.
         if by_map > (1.0 if self.loop_reason else _MAX_RATIO) * by_loop:
             if not self.loop_reason:
                 self.loop_reason = f"it takes {by_map / by_loop:.1f} times as long as the loop"
@@ -152,8 +152,8 @@ class FunctionProfile:
             self._retry_at = self.maps + _RECHECK_AFTER
 
     def costs(self) -> tuple[float, float]:
-        """Seconds of an example by the map and by the loop, with their backward passes where there were any."""
-        # The best map: the first ones also make kernels and plans.
+        """Seconds for an example batched and as a loop, with backward passes if there were any."""
+        # The best map: the first ones also compile kernels.
         by_map, by_loop = min([r.seconds / r.examples for r in self.by_map]), sum(self.by_loop) / len(self.by_loop)
         backward = [r.backward / r.examples for r in self.by_map if r.backward]
         if backward:
@@ -164,7 +164,7 @@ class FunctionProfile:
         self._retry_at = self.maps + self._backoff * (1 if self.in_order else _RETRY_AFTER)
         self._backoff = min(2 * self._backoff, _MAX_RETRY_AFTER)
 
-    # -- what is said
+    # -- warnings
 
     def _warn_slower(self, by_map: float, by_loop: float) -> None:
         lines = sorted(self.waits.items(), key=lambda item: -item[1])[:3]
@@ -177,7 +177,7 @@ class FunctionProfile:
                        f"{1e3 * by_map:.3g} ms an example and as a loop {1e3 * by_loop:.3g} ms.{where}")  # fmt: skip
 
     def warn_once(self, sentence: str) -> None:
-        """Warn, once for each sentence."""
+        """Warn, once for each message."""
         if sentence not in self._warned and len(self._warned) < 8:
             self._warned.add(sentence)
             warnings.warn(sentence, stacklevel=outside_frames())
@@ -198,7 +198,7 @@ _PROFILES: weakref.WeakKeyDictionary[Any, FunctionProfile] = weakref.WeakKeyDict
 
 
 def profile_of(function: Any) -> FunctionProfile:
-    """What is known of a function: one record for each piece of code, or for each module or object that is called."""
+    """The profile of a function: one for each code object, or for each module or object that is called."""
     while isinstance(function, functools.partial):
         function = function.func
     key: Any = function
@@ -210,6 +210,6 @@ def profile_of(function: Any) -> FunctionProfile:
         if found is None:
             name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
             found = _PROFILES[key] = FunctionProfile(name)
-    except TypeError:  # it cannot be hashed, or not be known weakly
+    except TypeError:  # not hashable, or no weak references
         return profile_of(type(key))
     return found

@@ -1,8 +1,8 @@
-"""How often Python looks for garbage while examples are recorded.
+"""A higher threshold of Python's garbage collector while examples are recorded.
 
-Recording makes many small objects that live until their groups run, and next to no garbage. Python looks for it after
-every 700 new objects, which took up to two fifths of the time; here it does so after every 100,000. The collector stays
-on: what other threads leave behind is found a little later, not never.
+Recording makes many small objects that live until their groups run, and almost no garbage. By default Python collects
+after every 700 new objects, which took up to 40 % of the time; here it does so after every 100,000. The collector stays
+on, so that garbage of other threads is still found, only later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OBJECTS = 100_000
 
 
 class Collector:
-    """The threshold of the first generation, while any thread records."""
+    """Sets the threshold of the youngest generation while any session is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class Collector:
                 gc.set_threshold(_OBJECTS, *older)
 
     def leave(self) -> None:
-        """It has ended: the threshold is what it was, unless somebody else has set it meanwhile."""
+        """A session ends: restore the threshold after the last one, unless somebody else has changed it."""
         with self._lock:
             self._sessions -= 1
             young, *older = gc.get_threshold()

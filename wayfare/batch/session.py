@@ -1,4 +1,4 @@
-"""A session of automatic batching: the executor that records what examples do as calls to be made."""
+"""A session of automatic batching: the executor that records the ops of examples as pending calls."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from wayfare.core.pytree import TENSOR, rebuild
 from wayfare.core.tensor import Tensor
 
 _SELECT = REGISTRY["select"]
-# Ways of looking at numbers that are for people.
+# Reads of values that only display them.
 _FOR_DISPLAY = frozenset({"repr()", "format()"})
-# Ways that need an ordinary tensor.
+# Reads that need an ordinary tensor.
 _NEED_MEMORY = frozenset({"as_strided()", "storage_offset()", "pickle"})
-# Short ways that are tried for one cell: more would cost those who miss them all.
+# At most this many fast paths are tried for one owner: each one that misses costs time.
 _MAX_FAST_PATHS = 4
 
 
 class Session(PendingCalls):
-    """Records what examples do and runs it in groups. It is in force as an executor."""
+    """The executor that records calls and runs them in groups."""
 
     batches = True
 
@@ -115,20 +115,20 @@ class Session(PendingCalls):
         return made[0] if op.outputs == 1 else made
 
     def learn_fast_path(self, key: Any, made: Any) -> None:
-        """Remember how a call of an op without attributes was entered: the next like it is entered so at once."""
+        """Remember how a call without attributes was recorded, for the fast path of the next one like it."""
         if made.__class__ is LazyTensor:
             signature = made._lazy.call.signature
             if signature.record is not None and not signature.inference:
                 self.op_fast_paths[signature.grad][key] = signature.record
 
     def record(self, signature: Signature, rows: Any, extra: Any, depth: int) -> tuple[LazyTensor, ...]:
-        """Enter a call; gives tensors for its outputs. The user's line is at least `depth` frames up."""
+        """Record a call; returns lazy tensors for its outputs. The user's line is at least `depth` frames up."""
         if not rows and extra is None:
             known = self.common_results.get(signature)
             if known is not None and not self.no_common_calls:
-                again = tuple([lazy(v) for v in known])
-                self.live += map(ref, again)
-                return again
+                common = tuple([lazy(v) for v in known])
+                self.live += map(ref, common)
+                return common
         enter = signature.record
         if enter is None:
             enter = signature.record = recorder_for(signature)
@@ -139,15 +139,15 @@ class Session(PendingCalls):
             self.common_results[signature] = tuple([t._lazy for t in made])
         if signature.checks_values:
             fits: Any = getattr(signature.target, "fits", None)
-            told = fits is not None and rows and rows[0].__class__ is Tensor
-            if not fits(signature.target.owner(), rows[0]) if told else in_try(user_frame(depth)):
-                self.flush([made[0]._lazy], only=True)  # it fails here if it fails
+            checkable = fits is not None and rows and rows[0].__class__ is Tensor
+            if not fits(signature.target.owner(), rows[0]) if checkable else in_try(user_frame(depth)):
+                self.flush([made[0]._lazy], only=True)  # if it fails, it must fail here
         return made
 
     def whole_call(
         self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], info: OpaqueInfo
     ) -> Any:
-        """A cell or a compiled function as one call; NotImplemented where it must be taken apart."""
+        """Record a cell or a compiled function as one opaque call; NotImplemented if its ops must be recorded."""
         if self.hub.in_order:
             return NotImplemented
         mode = STATE.mode
@@ -170,7 +170,7 @@ class Session(PendingCalls):
         fast_path_key: Any,
         depth: int,
     ) -> Any:
-        """A whole call for which there is no lane, or not yet."""
+        """An opaque call for which there is no fast path yet."""
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
         if self.no_common_calls and not any([t.__class__ is LazyTensor for t in args]):
             key.append(object())
@@ -187,7 +187,7 @@ class Session(PendingCalls):
         return made[0] if opaque.result is TENSOR else rebuild(opaque.result, iter(made), iter(()))
 
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """A call of a module: as one, where its `forward` only computes; else NotImplemented."""
+        """Record a call of a module as one opaque call if its `forward` only computes; else NotImplemented."""
         if self.hub.in_order:
             return NotImplemented
         mode = STATE.mode
@@ -205,7 +205,7 @@ class Session(PendingCalls):
             return NotImplemented
         function, info = form
         if info is MODULE_INFO and any([a.__class__ is list for a in args]):
-            # Lists are of any length: their examples have steps in common, not whole calls.
+            # Lists have any length: examples share the steps inside, not the opaque call.
             return NotImplemented
         if "forward" in module.__dict__ and info is not MODULE_INFO:
             return NotImplemented
@@ -214,7 +214,7 @@ class Session(PendingCalls):
     def _signature_of_call(
         self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, info: OpaqueInfo
     ) -> tuple[Signature | None, list[Any]]:
-        """The kind and the rows of a call with any arguments, met before or not; None if no key can be made of them."""
+        """The signature and the rows of an opaque call; None if its arguments cannot be part of a key."""
         tensors: list[Tensor] = []
         rows: list[Any] = []
         try:
@@ -225,7 +225,7 @@ class Session(PendingCalls):
         except TypeError:
             return None, rows
         if any([part.__class__ is Row and part.layout is not None for part in key]):
-            return None, rows  # Its ops know how results of such rows lie.
+            return None, rows  # a trace does not know the strides of its results; the ops inside do
         found = tuple(key)
         signature = self.signatures.get(found)
         if signature is None or not signature.target.holds():
@@ -239,7 +239,7 @@ class Session(PendingCalls):
     def _new_signature(
         self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any
     ) -> Signature | None:
-        """A kind met for the first time; None for an op whose shape rule needs the numbers."""
+        """A new signature; None for an op whose shape rule needs values."""
         pattern = [t if t.__class__ is not LazyTensor and is_shared(t) else None for t in inputs]
         rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in inputs]
         run = run_op
@@ -256,7 +256,7 @@ class Session(PendingCalls):
         return signature
 
     def _run_now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Run an op for real, on ordinary tensors."""
+        """Run an op eagerly, on ordinary tensors."""
         if any([t.__class__ is LazyTensor for t in inputs]):
             self.settle()
         with self.outside():
@@ -265,27 +265,27 @@ class Session(PendingCalls):
             self.born(t._array)
         return made
 
-    # -- looking and writing
+    # -- reading and writing
 
     def read(self, tensor: Tensor, how: str) -> Array:
-        """Python looks at a value: wait until it is there."""
+        """Python reads a value: wait until it is computed."""
         takes_memory = how == "numpy()" or how == "data_ptr()"
         if tensor.__class__ is not LazyTensor:
             if takes_memory and self.hub.current is None:
-                self.leave()  # nothing more is recorded in this block: nobody can tell when that memory is written
+                self.leave()  # stop recording in this block: writes to that memory cannot be seen
             elif takes_memory and self.ownership.given_to(tensor) is not self.hub.current:
                 self.changes(tensor, f"{how} hands out memory that all examples see")
             return tensor._array
         if how == "stride()" or how == "is_contiguous()":
             return probe_array(tensor._lazy.row)
         if takes_memory or how in _NEED_MEMORY:
-            # Whoever holds the memory may write to it, or see it written to.
+            # The caller may write to the memory, or expect to see writes: materialise.
             memory: Array = tensor._array
             return memory
         value = tensor._lazy
         if value.call.group is None:
             if how in _FOR_DISPLAY:
-                # Who prints or debugs sees this example go on line by line.
+                # Printing must not switch to other examples.
                 self.flush([value], only=True)
             else:
                 self.hub.wait(value)
@@ -293,11 +293,11 @@ class Session(PendingCalls):
         return array
 
     def shows(self, tensors: tuple[Tensor, ...]) -> bool:
-        """May a check look at these numbers? They must be there, or it must matter where an error is raised."""
+        """Whether a check may read these values: if they are computed, or if an error must be raised right here."""
         return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(3))
 
     def is_view(self, t: Tensor, shape: tuple[int, ...]) -> bool:
-        """Could the tensor have that shape without a copy, as it would lie in the loop?"""
+        """Whether `view` to that shape would need no copy, with the strides the tensor would have in the loop."""
         if t.__class__ is not LazyTensor or t._lazy.row.layout is None:
             return True
         try:
@@ -307,11 +307,11 @@ class Session(PendingCalls):
         return bool(np.may_share_memory(array.reshape(shape), array))
 
     def is_contiguous(self, t: Tensor) -> bool:
-        """Would its rows lie one after the other?"""
+        """Whether the tensor would be contiguous in the loop."""
         return t._lazy.row.layout is None if t.__class__ is LazyTensor else bool(t._array.flags.c_contiguous)
 
     def picked(self, tensor: Tensor, indices: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
-        """One place of a tensor was read by an index that is itself a tensor: in plain Python that is a view."""
+        """`out` was read from a tensor by integer indices that are tensors: in the plain loop that is a view."""
         if out.__class__ is LazyTensor:
             if tensor.__class__ is LazyTensor:
                 tensor._lazy.has_views = True
@@ -320,7 +320,7 @@ class Session(PendingCalls):
             out._lazy.view_of = (tensor, PickedView(indices), {})
 
     def behind(self, tensor: Tensor) -> Tensor | None:
-        """The tensor whose memory a write goes to; None where that is not there yet."""
+        """The tensor whose memory a write goes to; None if it is lazy."""
         return None if tensor.__class__ is LazyTensor else tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:

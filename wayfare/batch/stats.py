@@ -1,4 +1,4 @@
-"""What a session of automatic batching did: counts, times, and why two calls did not run together."""
+"""Statistics of a batching session: counts, times, and why two calls did not run together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wayfare.core.tensor import Tensor
 
 @dataclass
 class SignatureStats:
-    """Calls of one kind."""
+    """The calls of one signature: how many there were, in how many groups, and the size of the largest group."""
 
     name: str
     nodes: int
@@ -22,7 +22,7 @@ class SignatureStats:
 
 @dataclass
 class Stats:
-    """What was recorded and run."""
+    """What was recorded and run. `nodes` counts calls, `kinds` has one entry for each signature."""
 
     nodes: int = 0
     groups: int = 0
@@ -35,27 +35,27 @@ class Stats:
     kinds: list[SignatureStats] = field(default_factory=list)
     # Examples that ran as a plain loop.
     looped: int = 0
-    # Lines of the user's where examples waited for a value, and how often.
+    # Lines of the user's code where examples waited for a value, and how often.
     waits: dict[str, int] = field(default_factory=dict)
     profile: Any = field(default="", repr=False)
 
     @property
     def account(self) -> str:
-        """What the map and the loop cost, where that was measured, and why examples run as a loop if they do."""
+        """What an example costs batched and as a loop, if that was measured; and why examples run as a loop, if so."""
         return str(self.profile)
 
     @property
     def mean_group(self) -> float:
-        """Calls per group."""
+        """The mean number of calls in a group."""
         return self.nodes / self.groups if self.groups else 0.0
 
     @property
     def seconds_recording(self) -> float:
-        """The time in which Python ran the examples."""
+        """The time in which the Python code of the examples ran."""
         return max(self.seconds - self.seconds_scheduling - self.seconds_running, 0.0)
 
     def why_apart(self, first: Tensor, second: Tensor) -> str:
-        """Why the calls that made two tensors did not run as one; or that they did."""
+        """Why the calls that made two tensors did not run in one group; or that they did."""
         found = [getattr(t, "_lazy", None) for t in (first, second)]
         for t, story in zip((first, second), found, strict=True):
             if not isinstance(t, Tensor) or story is None or story is OWN_LEAF:
@@ -68,7 +68,7 @@ class Stats:
         lines = [
             f"{self.nodes} calls in {self.groups} groups, {self.mean_group:.1f} a group, {self.rounds} "
             f"round{'s' * (self.rounds != 1)}",
-            f"inputs: {self.gathers} gathered, {self.copies_avoided} lay together",
+            f"inputs: {self.gathers} gathered, {self.copies_avoided} already contiguous",
             f"time: recording {1e3 * self.seconds_recording:.1f} ms, scheduling {1e3 * self.seconds_scheduling:.1f} "
             f"ms, running {1e3 * self.seconds_running:.1f} ms",
         ]
@@ -88,7 +88,7 @@ class Stats:
             if len(shown) > 12:
                 rest = shown[12:]
                 nodes, groups = sum(k.nodes for k in rest), sum(k.groups for k in rest)
-                name = f"{len(rest)} more kinds"
+                name = f"{len(rest)} more"
                 lines.append(f"{name:<32}{nodes:>10}{groups:>10}{nodes / max(groups, 1):>10.1f}"
                              f"{max(k.largest for k in rest):>10}")  # fmt: skip
         return "\n".join(lines)
@@ -96,7 +96,7 @@ class Stats:
 
 @dataclass
 class CallInfo:
-    """What is remembered of the call that made a tensor."""
+    """What is remembered about the call that made a tensor."""
 
     signature: Signature
     group: int
@@ -112,7 +112,7 @@ def _call_info(what: Any) -> CallInfo:
 
 
 def compare(a: CallInfo, b: CallInfo) -> str:
-    """Why two calls did not run as one; or that they did."""
+    """Why two calls did not run in one group; or that they did."""
     if a.group == b.group and a.group >= 0:
         return f"they ran together, in one group of {a.signature.name}"
     first, second = a.signature, b.signature
@@ -125,7 +125,7 @@ def compare(a: CallInfo, b: CallInfo) -> str:
     if a.round != b.round:
         return (f"both are {first.name}, but they ran in rounds {a.round + 1} and {b.round + 1}: a value was read (or "
                 "the limit reached) in between")  # fmt: skip
-    return f"both are {first.name}, but one had to wait for what the other leads to: they stand at different depths"
+    return f"both are {first.name}, but at different depths: one needs results that are computed after the other"
 
 
 def _difference(first: Signature, second: Signature) -> str:

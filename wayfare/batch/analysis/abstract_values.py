@@ -1,7 +1,7 @@
-"""What a name in code may stand for, as far as that can be told without running it.
+"""Abstract values: what an expression in analysed code may evaluate to.
 
-Things that only one example has (what it has made, numbers, tensors) need not be told apart: they are *plain*. What
-others may see too is kept as references to the objects themselves, so that their code can be read as well.
+Everything that only one example can see (objects it made, numbers, tensors) is *plain*: such things are not told apart.
+What others can see too is represented by references to the objects themselves, so that their code can be analysed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from wayfare.core.tensor import Tensor
 
 
 class SideEffect(Exception):
-    """Code may change Python objects that others see; the argument says where."""
+    """Raised by the analysis: code may change Python objects that others see. The message says which."""
 
 
 class ObjectRef:
-    """An object that is there already, and that others may see."""
+    """A reference to an existing object that others may see."""
 
     __slots__ = ("value",)
 
@@ -28,7 +28,7 @@ class ObjectRef:
 
 
 class MethodRef:
-    """A function with the object that is its first argument: one that is known, or (None) a plain one."""
+    """A method bound to a referenced object, or (None) to a plain one."""
 
     __slots__ = ("function", "owner")
 
@@ -38,7 +38,7 @@ class MethodRef:
 
 
 class NativeMethod:
-    """A method of an object whose type is not written in Python."""
+    """A method of an object whose type is implemented in C."""
 
     __slots__ = ("name", "owner")
 
@@ -48,7 +48,7 @@ class NativeMethod:
 
 
 class SuperRef:
-    """What `super()` gives in a method of a class."""
+    """What `super()` returns in a method of a class."""
 
     __slots__ = ("owner", "type")
 
@@ -58,7 +58,7 @@ class SuperRef:
 
 
 class LocalContainer:
-    """A container that is made at one place of the code, and what it may hold."""
+    """A container made at one instruction of the code, and what it may hold."""
 
     __slots__ = ("items",)
 
@@ -67,7 +67,7 @@ class LocalContainer:
 
 
 class LocalMethod:
-    """A method of such a container."""
+    """A method of a LocalContainer."""
 
     __slots__ = ("name", "owner")
 
@@ -77,19 +77,19 @@ class LocalMethod:
 
 
 class LocalFunction:
-    """A function that the code itself has made."""
+    """A function that is defined inside the analysed code."""
 
     __slots__ = ("code", "defaults", "frame")
 
     def __init__(self, code: types.CodeType, frame: Any) -> None:
         self.code = code
         self.frame = frame
-        # The values of its defaults; names are not told apart.
+        # The values of all its defaults together.
         self.defaults = NOTHING
 
 
 class AbstractValue:
-    """What an expression may stand for: something plain, any of some references, or either."""
+    """What an expression may evaluate to: something plain, one of some references, or either."""
 
     __slots__ = ("constant", "names", "plain", "refs")
 
@@ -98,9 +98,9 @@ class AbstractValue:
     ) -> None:
         self.plain = plain
         self.refs = refs
-        # If it is an attribute of something plain: what that is called.
+        # The possible names of an attribute, if it is an attribute of something plain.
         self.names = names
-        # A name, or names, that the code itself spells out.
+        # A constant of the code: a string, a tuple of strings, or a code object.
         self.constant = constant
 
     def __or__(self, other: AbstractValue) -> AbstractValue:
@@ -115,15 +115,15 @@ class AbstractValue:
         return AbstractValue(self.plain or other.plain, self.refs | other.refs, self.names | other.names, constant)
 
     def covers(self, other: AbstractValue) -> bool:
-        """Is all that the other may be among what this may be?"""
+        """Whether this includes all that the other may be."""
         return other.refs <= self.refs and other.names <= self.names and other.plain <= self.plain
 
 
 NOTHING = AbstractValue(False)
 PLAIN = AbstractValue(True)
-# In the place where a call expects an object to which a method belongs, if there is none.
+# Python's NULL on the stack: a call without a `self`.
 NULL = AbstractValue(True)
-# Something that others see, of which nothing else is known.
+# An object that others see, about which nothing else is known.
 UNKNOWN = ObjectRef(None)
 
 _NO_DEFAULT = type(dataclasses._HAS_DEFAULT_FACTORY)  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ _DATA = (
 
 
 def is_data(value: Any) -> bool:
-    """Is it something that never changes, or that looks after itself as tensors do?"""
+    """Whether it is immutable, or a tensor (writes to tensors are tracked elsewhere)."""
     if isinstance(value, (tuple, frozenset)):
         return type(value) in (tuple, frozenset) and all(map(is_data, value))
     if isinstance(value, _NO_DEFAULT):
@@ -143,5 +143,5 @@ def is_data(value: Any) -> bool:
 
 
 def _adds_to(value: Any) -> bool:
-    """Is its type derived from a plain one, with code or attributes of its own?"""
+    """Whether its type is a subclass with attributes of its own."""
     return hasattr(value, "__dict__") and not isinstance(value, Tensor)

@@ -1,8 +1,7 @@
-"""Goes through the instructions of some code without running it: what is where on the stack, and what is done with it.
+"""The abstract interpreter: executes bytecode on a stack of abstract values.
 
-Each instruction takes values from the stack and puts others there. Jumps are followed both ways; where two ways meet,
-a place holds what either may have put there. What a call, an attribute or an item means is asked of the reader. An
-instruction that is not known here cannot be read, and then nothing is known of the code.
+Both branches of a jump are followed; where two paths meet, their stacks are joined. The analysis (`reader`) decides
+what a call, an attribute or an item means. An unknown instruction ends the analysis with SideEffect: nothing is known.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NO_EFFECT = frozenset({
     "NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "MAKE_CELL", "COPY_FREE_VARS", "SETUP_ANNOTATIONS",
     "DELETE_FAST", "DELETE_DEREF", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP", "NOT_TAKEN",
 })  # fmt: skip
-# (values taken, values put there): plain ones.
+# (values popped, plain values pushed)
 _FIXED_EFFECT = {
     "POP_TOP": (1, 0), "POP_EXCEPT": (1, 0), "POP_ITER": (1, 0), "PUSH_EXC_INFO": (1, 2), "CHECK_EXC_MATCH": (1, 1),
     "CHECK_EG_MATCH": (2, 2), "PREP_RERAISE_STAR": (2, 1), "WITH_EXCEPT_START": (0, 1), "LOAD_ASSERTION_ERROR": (0, 1),
@@ -38,7 +37,7 @@ Stack = tuple[AbstractValue, ...]
 
 
 class BytecodeWalk:
-    """One walk through some code; `reader` knows what things mean, `frame` what the code's names stand for."""
+    """One walk through the code of a frame; `reader` is the EffectAnalysis."""
 
     def __init__(self, reader: Any, frame: Any) -> None:
         self._reader = reader
@@ -47,7 +46,7 @@ class BytecodeWalk:
         self._keywords: tuple[str, ...] = ()
 
     def run(self) -> None:
-        """Go all ways."""
+        """Follow all paths, until no stack changes any more."""
         code: types.CodeType = self._frame.code
         steps = list(dis.get_instructions(code))
         at = {step.offset: number for number, step in enumerate(steps)}
@@ -83,7 +82,7 @@ class BytecodeWalk:
                 arrive(number + 1, tuple(self._stack))
 
     def _handlers(self, code: types.CodeType, at: dict[int, int]) -> dict[int, list[tuple[int, tuple[int, int]]]]:
-        """For each instruction the handlers of its errors: (where, (how much of the stack is kept, what is added))."""
+        """For each instruction its exception handlers: (target, (stack depth that is kept, values that are pushed))."""
         found: dict[int, list[tuple[int, tuple[int, int]]]] = {}
         if code.co_exceptiontable:
             entries: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]
@@ -103,7 +102,7 @@ class BytecodeWalk:
         return taken
 
     def _step(self, step: dis.Instruction) -> list[AbstractValue]:
-        """What an instruction does to the stack; gives the stack as it is where it jumps to."""
+        """Execute one instruction; returns the stack at the jump target."""
         name, stack, reader = step.opname, self._stack, self._reader
         if name in _NO_EFFECT:
             return stack
@@ -158,10 +157,10 @@ class BytecodeWalk:
 
     def _load_const(self, step: dis.Instruction) -> None:
         value = step.argval
-        told = isinstance(value, (str, types.CodeType)) or (
+        is_name = isinstance(value, (str, types.CodeType)) or (
             isinstance(value, tuple) and bool(value) and all(isinstance(v, str) for v in value)
         )
-        self._stack.append(AbstractValue(True, constant=value) if told else PLAIN)
+        self._stack.append(AbstractValue(True, constant=value) if is_name else PLAIN)
 
     def _load_global(self, step: dis.Instruction) -> None:
         if step.arg & 1:  # type: ignore[operator]

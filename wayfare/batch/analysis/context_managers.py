@@ -1,8 +1,7 @@
-"""May the manager of a `with` block catch an error, or make another one of it?
+"""May the context manager of a `with` block catch an error, or replace it?
 
-The expression in front of the block is found in the code, and looked up when it matters. Managers of the library, files
-and locks catch nothing; of the user's own, those whose code neither looks at errors nor returns anything. Of all others
-nothing is known: they may.
+The expression of the `with` is found in the bytecode, and evaluated when it is needed. Managers of the library, files
+and locks catch nothing; nor do managers of the user whose code has no error handling and returns None. All others may.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from wayfare.batch.analysis.purity import is_library_code, is_library_module
 
 
 class Manager(NamedTuple):
-    """The expression in front of a `with` block: how its first name is loaded, the names, and whether it is called."""
+    """The expression of a `with`: the instruction that loads its first name, the names, and whether it is called."""
 
     load: str
     names: tuple[str, ...]
     called: bool
 
 
-# An expression that is not a name, attributes, and perhaps a call.
+# Any expression other than `name.attribute…` with or without a call.
 _OTHER = Manager("", (), False)
 _MISSING: Any = object()
 _FIRST = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF")
@@ -36,7 +35,7 @@ _CATCH_NOTHING = (contextlib.nullcontext, open, *_LOCKS)
 
 
 def manager_before(steps: list[dis.Instruction], begin: int) -> Manager:
-    """What a `with` block is given, whose lines begin at a place in some code."""
+    """The manager of the `with` block whose body begins at an instruction."""
     at = begin
     while at >= 0 and steps[at].opname != "BEFORE_WITH":
         at -= 1
@@ -66,7 +65,7 @@ def _is_call(step: dis.Instruction) -> bool:
 
 
 def may_catch(manager: Manager, frame: types.FrameType) -> bool:
-    """May the manager of a block in this frame catch an error?"""
+    """Whether the manager of a block in this frame may catch an error."""
     if not manager.names:
         return True
     name, *attributes = manager.names
@@ -76,7 +75,7 @@ def may_catch(manager: Manager, frame: types.FrameType) -> bool:
         found = frame.f_locals.get(name, _MISSING)
     for attribute in attributes:
         if isinstance(found, types.ModuleType):
-            # Only modules of the library have names that are not there until somebody asks for them.
+            # Only modules of the library have lazy names (`__getattr__`), which are safe to load.
             found = (
                 getattr(found, attribute, _MISSING) if is_library_module(found.__name__) else vars(found).get(attribute)
             )
@@ -88,7 +87,7 @@ def may_catch(manager: Manager, frame: types.FrameType) -> bool:
 
 
 def _makes_one_that_catches_nothing(made_by: Any) -> bool:
-    """Does a call of it make a manager that catches nothing?"""
+    """Whether calling it makes a manager that catches nothing."""
     if any([made_by is made for made in (*_CATCH_NOTHING, threading.Lock, threading.RLock)]):
         return True
     if isinstance(made_by, type):
@@ -104,7 +103,7 @@ def _makes_one_that_catches_nothing(made_by: Any) -> bool:
 
 
 def _catches_nothing(made: type) -> bool:
-    """Do managers of this type catch nothing?"""
+    """Whether managers of this type catch nothing."""
     if is_library_code(made) or issubclass(made, (*_LOCKS, io.IOBase, contextlib.nullcontext)):
         return True
     leave = inspect.getattr_static(made, "__exit__", None)
@@ -115,7 +114,7 @@ def _catches_nothing(made: type) -> bool:
 
 @lru_cache(1024)
 def _handles_errors(code: types.CodeType) -> bool:
-    """Is there an `except` in some code, a `return` in a `finally`, a `raise`, or a block that may catch?"""
+    """Whether code has an `except`, a `return` in a `finally`, a `raise`, or a `with` block."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for number, step in enumerate(steps):
         if step.opname in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "RAISE_VARARGS", "WITH_EXCEPT_START", "YIELD_FROM"):
@@ -127,7 +126,7 @@ def _handles_errors(code: types.CodeType) -> bool:
 
 @lru_cache(1024)
 def _returns_none(code: types.CodeType) -> bool:
-    """Does it return None wherever it returns?"""
+    """Whether code returns None everywhere."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for number, step in enumerate(steps):
         if step.opname == "RETURN_CONST" and step.argval is not None:

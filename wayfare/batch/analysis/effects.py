@@ -1,11 +1,10 @@
-"""May a function change Python objects that other examples see: a list, a dictionary, an attribute, a global name?
+"""Side effects: may a function change Python objects that other examples see (a list, an attribute, a global name)?
 
-Such a function must not be left in the middle for another example, where it waits for a value: what it has written
-would be read by the other one. This is an abstract interpretation of its bytecode, and of all that it calls, with the
-objects that its names stand for now: values are not computed, only told apart by who sees them (escape analysis). What
-is made inside the call is its own and may be written. Everything else counts as a change unless it is known to be none:
-writes to objects from outside by whatever name, methods and functions that are not known to be pure (`harmless`),
-iterators from outside, random numbers of others, code that cannot be read.
+While such a function waits for a value, no other example may run: it would see what was written. The analysis is an
+abstract interpretation of the function's bytecode and of all it calls, with the objects that its names refer to now.
+Values are not computed, only classified by who can see them (escape analysis). What is made inside the call may be
+written. Everything else counts as a side effect unless it is known to be none: writes to objects from outside, methods
+and functions that are not known to be pure (`known_pure`), iterators and generators from outside, unreadable code.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from wayfare.batch.analysis.purity import is_library_code
 from wayfare.core.generator import Generator
 from wayfare.nn.module import Module
 
-# Functions that are read, rounds over all of them, and calls in all, at the most.
+# Limits: analysed functions, rounds over all of them, and calls in total.
 _FUNCTIONS, _ROUNDS, _CALLS = 400, 25, 20_000
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _WRAPPED = contextlib.contextmanager(lambda: iter(())).__code__
@@ -57,26 +56,26 @@ _SAVING = frozenset({"save", "manual_seed", "seed", "set_rng_state"})
 
 
 def has_side_effects(function: Any, args: tuple[Any, ...] = (), shared: tuple[bool, ...] = ()) -> bool:
-    """May it change Python objects that others see, as far as its code and its arguments can be read?
+    """Whether it may change Python objects that others see.
 
-    `shared` says which of the arguments others have as well.
+    `shared` tells which of the arguments other examples have as well.
     """
     return explain_side_effects(function, args, shared) != ""
 
 
 def explain_side_effects(function: Any, args: tuple[Any, ...] = (), shared: tuple[bool, ...] = ()) -> str:
-    """What it may change; "" if it was read to change nothing."""
+    """What it may change; "" if it has no side effects."""
     try:
         EffectAnalysis().read(function, args, shared)
     except SideEffect as found:
         return str(found)
-    except Exception as error:  # an object that cannot even be looked at
+    except Exception as error:  # an object whose attributes raise errors
         return f"it cannot be read: {type(error).__name__}"
     return ""
 
 
 class EffectAnalysis(EscapeModel):
-    """One reading of a function and of all that it calls; raises `Changes`."""
+    """The analysis of a function and of all that it calls; raises SideEffect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +86,7 @@ class EffectAnalysis(EscapeModel):
         self._calls = 0
 
     def read(self, function: Any, args: tuple[Any, ...], shared: tuple[bool, ...] = ()) -> None:
-        """Go through it until no more is found."""
+        """Analyse it in rounds, until nothing new is found."""
         self.live_classes |= classes_in(args)
         flags = shared or (False,) * len(args)
         given = [self.of(a) if flag or callable(a) else PLAIN for a, flag in zip(args, flags, strict=True)]
@@ -101,7 +100,7 @@ class EffectAnalysis(EscapeModel):
     # -- functions
 
     def inner(self, code: types.CodeType, frame: AbstractFrame) -> tuple[AbstractValue, LocalFunction]:
-        """A function that the code makes."""
+        """A function that is defined inside the analysed code."""
         made = self._inner.setdefault((code, id(frame)), LocalFunction(code, frame))
         return AbstractValue(False, frozenset((made,))), made
 
@@ -128,7 +127,7 @@ class EffectAnalysis(EscapeModel):
         star: AbstractValue | None = None,
         frame: Any = None,
     ) -> AbstractValue:
-        """What a call gives."""
+        """What a call may return."""
         result = NOTHING
         if called.plain and not called.refs:
             for name in called.names:
@@ -169,7 +168,7 @@ class EffectAnalysis(EscapeModel):
         if isinstance(ref, LocalFunction):
             return self._run(ref, args, named, star)
         if isinstance(ref, LocalContainer):
-            return PLAIN  # something of a library's: what it was given was handed over already
+            return PLAIN  # an object of a library: its arguments were handled when it was made
         if isinstance(ref, LocalMethod):
             return self._call_local_method(ref, args, named, star)
         if isinstance(ref, MethodRef):
@@ -186,7 +185,7 @@ class EffectAnalysis(EscapeModel):
     def _call_local_method(
         self, ref: LocalMethod, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None
     ) -> AbstractValue:
-        """A method of a container that the code has made."""
+        """A method of a container that the code made is called."""
         own = AbstractValue(False, frozenset((ref.owner,)))
         for value in [*args, *named.values(), *([] if star is None else [star])]:
             self.store_item(own, value | self.item(self.iterator(value, only_read=True)))
@@ -197,9 +196,9 @@ class EffectAnalysis(EscapeModel):
     def _call_object(
         self, value: Any, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None
     ) -> AbstractValue:
-        """An object that is known is called."""
+        """A referenced object is called."""
         if not callable(value):
-            return NOTHING  # an error, or one of the things that a place may hold and does not
+            return NOTHING  # an error, or a possibility that never occurs
         if isinstance(value, types.FunctionType):
             return self._call_function(value, args, named, star)
         if isinstance(value, types.MethodType):
@@ -275,7 +274,7 @@ class EffectAnalysis(EscapeModel):
         named: dict[str, AbstractValue],
         star: AbstractValue | None,
     ) -> AbstractValue:
-        """A function of Wayfare's, or a method of it."""
+        """A function or method of Wayfare is called."""
         if function.__name__ in _SAVING:
             raise SideEffect(f"wf.{function.__name__}")
         value = None if owner is None else owner.value
@@ -291,7 +290,7 @@ class EffectAnalysis(EscapeModel):
     def _call_module(
         self, module: Module, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None
     ) -> AbstractValue:
-        """A module is called: its hooks, its `forward`; the modules in one of the library's are called by it."""
+        """A module is called: its hooks and its `forward`. A library module also calls the modules inside it."""
         result = PLAIN
         for inner in module.modules() if is_library_code(type(module).forward) else (module,):
             hooks = inner._hooks
@@ -309,7 +308,7 @@ class EffectAnalysis(EscapeModel):
     def _construct(
         self, made: type, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None
     ) -> AbstractValue:
-        """An object is made."""
+        """A class is called: an object is made."""
         if made is type:
             return self.types_of(args[0]) if args else PLAIN
         if is_library_code(made) or is_pure(made):

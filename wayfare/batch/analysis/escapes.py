@@ -1,4 +1,4 @@
-"""What is handed to code that is not read: it may keep that, look at it, and call it, and no more."""
+"""Escapes: what code that is not analysed may do with its arguments: keep them, read them and call them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from wayfare.batch.analysis.purity import is_library_code, is_library_module
 from wayfare.core.generator import Generator
 from wayfare.nn.module import Module
 
-# Functions of Python's that only look at functions and types, and never call them.
+# Builtins that never call their arguments.
 _ONLY_READ = (isinstance, issubclass, hasattr, callable, id, len, type, repr, str, bool, hash, int, float, abs, all,
               any, sum, range, round, ord, chr, format, slice)  # fmt: skip
 _ONLY_HOLD = (iter, list, tuple, dict, zip, enumerate, reversed, set, frozenset, next)
-# Modules whose functions may give back what they are given, or what is in it.
+# Modules whose functions may return their arguments, or items of them.
 _MAY_RETURN_ARGUMENTS = frozenset({
     "builtins", "itertools", "functools", "_functools", "collections", "_collections", "copy", "heapq", "_heapq",
     "operator", "_operator", "types", "dataclasses", "contextlib", "contextvars",
@@ -38,11 +38,11 @@ _DRAWN_FROM = (Generator, np.random.Generator, np.random.RandomState)
 
 
 class EscapeModel(ObjectModel):
-    """The part of a reading that knows what others do with what they are given."""
+    """The part of the analysis that models calls of code that is not analysed."""
 
     def __init__(self) -> None:
         super().__init__()
-        # What is being called by code that is not read.
+        # What such code is calling now, to stop recursion.
         self._being_called: set[Any] = set()
 
     def _call(
@@ -57,7 +57,7 @@ class EscapeModel(ObjectModel):
         star: AbstractValue | None,
         function: Any = None,
     ) -> AbstractValue:
-        """Code that changes nothing, but may call what it is given; gives what is in it if that is its work."""
+        """A function without side effects, which may call its arguments; some return the arguments or their items."""
         site = self.site
         given = [*args, *named.values(), *([] if star is None else [star])]
         everything = PLAIN
@@ -81,14 +81,14 @@ class EscapeModel(ObjectModel):
         return result | self.container(site, result) if result.refs else result
 
     def _pass_to_unread(self, args: list[AbstractValue], star: AbstractValue | None) -> None:
-        """Something plain gets arguments: it may keep them, and call them."""
+        """A plain object gets arguments: it may keep them and call them."""
         for value in [*args, *([] if star is None else [star])]:
             self.store_item(PLAIN, value)
             for ref in value.refs:
                 self._call_from_unread(ref, PLAIN | self.items)
 
     def _call_from_unread(self, ref: Any, star: AbstractValue) -> AbstractValue:
-        """Something is handed to code that is not read, which may call it."""
+        """Code that is not analysed gets an object, and may call it."""
         if isinstance(ref, LocalMethod):
             own = AbstractValue(False, frozenset((ref.owner,)))
             self.store_item(own, star)
@@ -116,7 +116,7 @@ class EscapeModel(ObjectModel):
         return PLAIN | held | self.container(site, held)
 
     def entered(self, manager: AbstractValue) -> AbstractValue:
-        """What `with` gives for a manager."""
+        """The value of `with manager as …`."""
         result = PLAIN | self.items if manager.plain else NOTHING
         for ref in manager.refs:
             value = ref.value if isinstance(ref, ObjectRef) else None
@@ -129,14 +129,14 @@ class EscapeModel(ObjectModel):
         return result | PLAIN
 
     def imported(self, name: str, parts: bool) -> AbstractValue:
-        """A module that is imported in the function."""
+        """A module that is imported inside the function."""
         found = sys.modules.get(name if parts else name.partition(".")[0])
         if found is None or name not in sys.modules:
             raise SideEffect(f"{name} is imported")
         return self.of(found)
 
     def _by_any_name(self, owner: AbstractValue) -> AbstractValue:
-        """An attribute whose name is computed."""
+        """`getattr` with a computed name."""
         result = PLAIN | self.items if owner.plain else NOTHING
         for ref in owner.refs:
             value = ref.value if isinstance(ref, ObjectRef) else None
@@ -151,7 +151,7 @@ class EscapeModel(ObjectModel):
 
 
 def _is_called(ref: Any) -> bool:
-    """Would code that gets it call it, if anything?"""
+    """Whether code that gets it may call it, with an effect worth analysing."""
     if isinstance(ref, ObjectRef):
         value = ref.value
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):

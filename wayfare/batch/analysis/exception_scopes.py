@@ -1,11 +1,11 @@
-"""Where in the user's code a call is made: inside a `try`, or in the middle of `total += …`.
+"""Whether a line of the user's code is inside a `try`, or in the middle of an update such as `total += …`.
 
-What can fail inside a `try` must fail there, not when its group runs. Python keeps a table with each piece of code that
-says which instructions a handler stands behind; it is read, once for each piece of code. A `with` block counts too,
-unless its manager is known to catch nothing (`managers`).
+A call that can fail inside a `try` must fail there, not when its group runs. The exception table of each code object
+tells which instructions are inside a `try`. A `with` block counts too, unless its manager is known to catch nothing
+(`context_managers`).
 
-Where a name, an attribute or an item that others may see is read, and written at the end of the same statement, no
-other example may run in between: what it adds would be lost.
+If a statement reads a name, an attribute or an item that others can see, and writes it back at its end, no other
+example may run in between: its update would be lost.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from wayfare.batch.analysis.context_managers import Manager, manager_before, may_catch
 from wayfare.core.callsite import INSIDE
 
-# The code below every frame of an example.
+# The code objects at the bottom of an example's stack: the search ends there.
 EXAMPLE_CODES: set[CodeType] = set()
 
-# (first instruction, end, managers) in bytes, in some code; managers are those of `with` blocks it hangs on, if any.
+# (start, end, managers): instruction offsets; if there are managers, the range counts only if one of them may catch.
 Ranges = tuple[tuple[int, int, tuple[Manager, ...]], ...]
 _TRY_RANGES: dict[CodeType, Ranges] = {}
 _UPDATE_RANGES: dict[CodeType, Ranges] = {}
@@ -29,12 +29,12 @@ _MOST = 4096
 
 
 def in_try(frame: FrameType | None) -> bool:
-    """May an error in this frame, or in those above it in the same example, be caught?"""
+    """Whether an error in this frame may be caught, in it or in one of its callers inside the example."""
     return _is_within(frame, _TRY_RANGES, _try_ranges)
 
 
 def in_update(frame: FrameType | None) -> bool:
-    """Is this frame, or one above it in the same example, between reading something and writing it back?"""
+    """Whether this frame, or a caller inside the example, is between reading something and writing it back."""
     return _is_within(frame, _UPDATE_RANGES, _update_ranges)
 
 
@@ -58,7 +58,7 @@ def _is_within(frame: FrameType | None, known: dict[CodeType, Ranges], find: Cal
 
 
 def _try_ranges(code: CodeType) -> Ranges:
-    """Where in this code an error may be caught."""
+    """The ranges of this code in which an error may be caught."""
     if not code.co_exceptiontable:
         return ()
     steps = list(dis.get_instructions(code))
@@ -69,7 +69,7 @@ def _try_ranges(code: CodeType) -> Ranges:
         managers: list[Manager] = []
         around: Any = entry
         for _ in entries:
-            # A handler that catches nothing hands the error to the one that it stands inside of.
+            # A manager that catches nothing passes the error on to the next outer handler.
             handler = at.get(around.target)
             if handler is not None and steps[handler].opname == "PUSH_EXC_INFO":
                 if steps[handler + 1].opname != "WITH_EXCEPT_START":
@@ -87,19 +87,19 @@ def _try_ranges(code: CodeType) -> Ranges:
     return tuple(found)
 
 
-# How something is written that others may see, and how the same thing is read.
+# Instructions that write something others may see, and the instructions that read the same thing.
 _READS = {
     "STORE_DEREF": ("LOAD_DEREF",), "STORE_GLOBAL": ("LOAD_GLOBAL",), "STORE_NAME": ("LOAD_NAME",),
     "STORE_ATTR": ("LOAD_ATTR",), "STORE_SUBSCR": ("BINARY_SUBSCR",), "STORE_SLICE": ("BINARY_SLICE",),
 }  # fmt: skip
-# Methods that read an item.
+# Methods that read an item of a container.
 _READ_METHODS = frozenset({"get", "setdefault", "pop"})
-# What ends a statement.
+# Instructions that end a statement.
 _END_STATEMENT = frozenset({"STORE_FAST", "POP_TOP", "RETURN_VALUE", "RETURN_CONST", "RESUME", *_READS})
 
 
 def _update_ranges(code: CodeType) -> Ranges:
-    """Where in this code something that others may see was read, and is written at the end of the statement."""
+    """The ranges of this code between a read and a write of the same thing in one statement."""
     found = []
     steps = list(dis.get_instructions(code))
     begin = 0

@@ -1,4 +1,4 @@
-"""What the names of one function stand for while its code is read, over all calls of it."""
+"""Abstract frames: what the names of one function may refer to, over all calls of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 
 class AbstractFrame:
-    """One function: what its arguments and names have stood for so far, and what it may give back."""
+    """One function: the abstract values of its arguments and names, and of its result."""
 
     def __init__(self, reader: Any, function: types.FunctionType | LocalFunction) -> None:
         self._reader = reader
@@ -23,7 +23,7 @@ class AbstractFrame:
         self.code: types.CodeType = function.code if isinstance(function, LocalFunction) else function.__code__
         self._names: dict[str, AbstractValue] = {}
         self.result = PLAIN if self.code.co_flags & _SUSPENDS else NOTHING
-        self.read_in = -1  # the round in which its code was read last
+        self.read_in = -1  # the round in which its code was last analysed
         if isinstance(function, LocalFunction):
             self.globals: dict[str, Any] = function.frame.globals
             self._cells: dict[str, Any] = {}
@@ -32,12 +32,12 @@ class AbstractFrame:
             self._cells = dict(zip(self.code.co_freevars, function.__closure__ or (), strict=True))
 
     def load(self, name: str) -> AbstractValue:
-        """A name of its own."""
+        """A local variable."""
         found = self._names.get(name, NOTHING)
         return PLAIN if found is NOTHING else found
 
     def store(self, name: str, value: AbstractValue) -> None:
-        """A name of its own may stand for this too."""
+        """A local variable may also have this value."""
         before = self._names.get(name, NOTHING)
         after = before | value
         if not before.covers(after):
@@ -45,7 +45,7 @@ class AbstractFrame:
         self._names[name] = after
 
     def load_global(self, name: str) -> AbstractValue:
-        """A global name, or one of Python's own."""
+        """A global or builtin name."""
         if name in self.globals:
             return self._reader.of(self.globals[name])  # type: ignore[no-any-return]
         if hasattr(builtins, name):
@@ -53,7 +53,7 @@ class AbstractFrame:
         return PLAIN
 
     def load_deref(self, name: str) -> AbstractValue:
-        """A name that functions have in common."""
+        """A variable of a closure."""
         if name not in self.code.co_freevars:
             return self.load(name)
         if self.inner is not None:
@@ -61,7 +61,7 @@ class AbstractFrame:
         return self._reader.of(content_of(self._cells[name]))  # type: ignore[no-any-return]
 
     def store_deref(self, name: str, value: AbstractValue) -> None:
-        """Such a name is written."""
+        """A variable of a closure is written."""
         if name not in self.code.co_freevars:
             self.store(name, value)
         elif self.inner is not None:
@@ -70,18 +70,18 @@ class AbstractFrame:
             raise SideEffect(f"the name {name} of the function around {self.code.co_qualname}")
 
     def returns(self, value: AbstractValue) -> None:
-        """It may give this back."""
+        """It may return this."""
         after = self.result | value
         if not self.result.covers(after):
             self._reader.changed = True
         self.result = after
 
     def yields(self, value: AbstractValue) -> None:
-        """It may hand this to whoever goes through it."""
+        """It may yield this."""
         self.returns(self._reader.container(("generator", id(self)), value))
 
     def bind(self, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None) -> None:
-        """The arguments of one more call; `star` may stand for any that are not told."""
+        """Add the arguments of one more call; `star` may be the value of any argument that is not given."""
         code = self.code
         count = code.co_argcount
         names = code.co_varnames[: count + code.co_kwonlyargcount]

@@ -1,7 +1,7 @@
-"""What reading the code of a mapped function has shown, for as long as the function names the same things.
+"""The results of analysing a mapped function, cached while its names refer to the same objects.
 
-Two functions may have the same code and do different things: `lambda x: step(x)` does what `step` does. So what was
-read is kept with what the code's names stood for, and is read again where one of them stands for something else.
+Two functions may have the same code and do different things: `lambda x: step(x)` does what `step` does. So the results
+are stored with the objects that the code's names referred to, and computed again if one of those is another object.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from wayfare.core.tensor import Tensor
 
 
 class FunctionAnalysis:
-    """What one function does beside computing."""
+    """What one function does besides computing."""
 
     __slots__ = ("_changes_python", "_referenced", "registers_hooks", "tried")
 
     def __init__(self, function: Any) -> None:
         self._referenced = [_weakly(value) for value in _referenced(function)]
-        # For arguments of these types; which of them other examples have as well.
+        # (types of the arguments, whether other examples have the same argument) → whether it has side effects
         self._changes_python: dict[tuple[object, ...], bool] = {}
         self.registers_hooks = registers_hooks(function)
-        # Has an example run to its end by itself, or need none do so?
+        # True if one example has run alone to its end, or if none needs to.
         self.tried = only_computes_here(function)
 
     def is_of(self, function: Any) -> bool:
-        """Does the function name what was read?"""
+        """Whether this is still valid for the function: its names refer to the same objects."""
         values = list(_referenced(function))
         return len(values) == len(self._referenced) and all(map(_is_same, self._referenced, values))
 
     def has_side_effects(self, function: Any, args: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-        """Does it change Python objects that other examples see? Then it is not left where it waits for a value.
+        """Whether it changes Python objects that other examples see: then no other example runs while it waits.
 
         `others` are the arguments of another example.
         """
@@ -51,7 +51,7 @@ class FunctionAnalysis:
 
 
 def _referenced(function: Any) -> Iterator[Any]:
-    """What the names in a function's code stand for, as far as it is not made by the code itself."""
+    """The objects that a function's code refers to: defaults, closure variables and globals."""
     if isinstance(function, functools.partial):
         yield from (*function.args, *function.keywords.values())
         yield from _referenced(function.func)
@@ -66,7 +66,7 @@ def _referenced(function: Any) -> Iterator[Any]:
 
 
 def _weakly(value: Any) -> Any:
-    """Functions, modules and objects weakly; of data the type is enough."""
+    """A weak reference to an object; for data only its type."""
     if not isinstance(value, Tensor):
         try:
             return weakref.ref(value)

@@ -1,7 +1,7 @@
-"""Does a function put hooks on what it computes? Then examples must have no node in common.
+"""Does a function register tensor hooks, or call `retain_grad`? Then examples must not share autograd nodes.
 
-What is computed from weights alone is computed once for all examples. A hook on it, or its gradient if that is to be
-kept, is one example's own: such functions are told by the names in their code, and in the code of what they name.
+What is computed from weights alone is normally computed once for all examples. But a hook on it, or its retained
+gradient, belongs to one example. Such functions are found by the names in their code and in the code of what they name.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from wayfare.nn.module import Module
 
 _HOOKS = frozenset({"register_hook", "retain_grad", "register_prehook"})
 _READ = (functools.partial, types.MethodType, types.FunctionType, Module)
-# Functions that are looked into, at the most.
+# At most this many functions are scanned.
 _MOST = 200
 
 
 def frame_registers_hooks(frame: types.FrameType | None) -> bool:
-    """The same of the code of a frame, and of what it names."""
+    """The same for the code of a frame, and for what it names."""
     if frame is None:
         return False
     named = [*frame.f_locals.values(), *[frame.f_globals.get(name) for name in frame.f_code.co_names]]
@@ -30,7 +30,7 @@ def frame_registers_hooks(frame: types.FrameType | None) -> bool:
 
 
 def registers_hooks(*functions: Any) -> bool:
-    """Does a function, or one that it names, put hooks on tensors or keep their gradients?"""
+    """Whether one of the functions, or a function they name, registers tensor hooks or calls `retain_grad`."""
     seen: set[int] = set()
     waiting = list(functions)
     while waiting and len(seen) < _MOST:
@@ -54,7 +54,7 @@ def registers_hooks(*functions: Any) -> bool:
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Some code, and that of the functions and comprehensions inside it."""
+    """A code object, and those of the functions and comprehensions inside it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

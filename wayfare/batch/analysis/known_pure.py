@@ -1,6 +1,6 @@
-"""Which functions, types and methods of Python's own libraries and NumPy's are known to change nothing that others see.
+"""Functions, types and methods of the standard library and NumPy that are known to have no side effects.
 
-Whatever is not named here counts as changing something.
+Whatever is not listed here counts as having side effects.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PURE_MODULES = frozenset({
     "datetime", "struct", "_struct", "unicodedata", "abc", "_abc", "keyword", "difflib", "ast", "_ast", "contextvars",
     "_contextvars", "time", "array", "copyreg", "json", "json.decoder", "json.encoder", "_json",
 })  # fmt: skip
-# Functions of those modules that write to what they are given, or call any method of it.
+# Functions of those modules that write to their arguments, or call any method of them.
 _IMPURE_IN_MODULES = (struct.pack_into, operator.methodcaller)
 _PURE_OBJECTS = (
     contextlib.suppress, contextlib.nullcontext, contextlib.ExitStack, np.random.default_rng, np.random.Generator,
@@ -55,14 +55,14 @@ _IMPURE_IN_NUMPY = frozenset({
     "savetxt", "load", "loadtxt", "fromfile", "memmap", "seterr", "setbufsize", "set_printoptions", "errstate",
     "printoptions", "seterrcall", "nditer", "shuffle",
 })  # fmt: skip
-# Functions that change their first argument and nothing else.
+# Functions that mutate their first argument and nothing else.
 _MUTATE_FIRST = (
     heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace, bisect.insort,
     bisect.insort_left, bisect.insort_right, setattr, delattr, operator.setitem, operator.delitem, operator.iadd,
     operator.iand, operator.iconcat, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imod,
     operator.imul, operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor, next,
 )  # fmt: skip
-# Types not written in Python whose objects change only by methods that are not among the pure ones.
+# Types implemented in C whose objects are changed only by methods that are not in the lists of pure methods below.
 _NATIVE_TYPES = (
     list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float, complex, collections.deque, np.ndarray,
     np.generic, np.dtype, np.ufunc, re.Pattern, re.Match, types.MappingProxyType, array.array, memoryview, range,
@@ -84,7 +84,7 @@ _PURE_SPECIAL_METHODS = frozenset({
     "__init_subclass__", "__sizeof__", "__format__", "__dir__", "__new__", "__init__", "__call__", "__reduce_ex__",
 })  # fmt: skip
 _CONTEXTVAR_METHODS = frozenset({"get", "set", "reset"})
-# What may be called on something that one example alone has, whatever it is.
+# Methods of these types may be called on an object that only one example can see.
 _TYPES_OF_ONE_EXAMPLE = (
     Tensor, Module, list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float, complex, collections.deque,
     collections.Counter, collections.OrderedDict, collections.defaultdict, np.ndarray, np.generic, np.random.Generator,
@@ -120,13 +120,13 @@ _STDLIB_FOLDERS = tuple({os.path.abspath(sysconfig.get_paths()[key]) + os.sep fo
 
 
 def is_stdlib_code(code: types.CodeType) -> bool:
-    """Is it code of Python's own libraries?"""
+    """Whether it is code of the standard library."""
     name = code.co_filename
     return name.startswith("<frozen") or (name.startswith(_STDLIB_FOLDERS) and "site-packages" not in name)
 
 
 def is_pure(function: Any) -> bool:
-    """Is a function, or a type, of Python's own libraries or of NumPy known to change nothing?"""
+    """Whether a function or type of the standard library or NumPy is known to have no side effects."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__name__", "")
     if module == "builtins":
@@ -142,14 +142,14 @@ def is_pure(function: Any) -> bool:
 
 
 def mutates_first(function: Any) -> bool:
-    """Does it change its first argument, and nothing else?"""
+    """Whether it mutates its first argument and nothing else."""
     return any([function is other for other in _MUTATE_FIRST])
 
 
 def is_pure_method(owner: Any, name: str) -> bool:
-    """Is a method of an object whose type is not written in Python known to change nothing?"""
+    """Whether a method of an object whose type is implemented in C is known to have no side effects."""
     if isinstance(owner, contextvars.ContextVar):
-        return name in _CONTEXTVAR_METHODS  # each example has a context of its own
+        return name in _CONTEXTVAR_METHODS  # each example has its own context
     if isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)):
         return True
     if isinstance(owner, collections.defaultdict) and name == "__getitem__":
@@ -158,30 +158,30 @@ def is_pure_method(owner: Any, name: str) -> bool:
 
 
 def is_known_method(name: str) -> bool:
-    """Is it the name of a method of tensors, modules or Python's containers?"""
+    """Whether it is the name of a method of tensors, modules or builtin containers."""
     return name in _METHODS_OF_ONE_EXAMPLE
 
 
 def returns_items(name: str) -> bool:
-    """Does a method of that name give back what was put into its object?"""
+    """Whether a method of that name may return items of its object."""
     return name in _RETURN_ITEMS
 
 
 def is_generated_code(function: Any) -> bool:
-    """Is it a function that `dataclass` or `namedtuple` has written for a class of the user's?"""
+    """Whether it is a function that `dataclass` or `namedtuple` generated."""
     return str(function.__code__.co_filename).startswith("<")
 
 
 def is_stdlib_type(made: type) -> bool:
-    """Is it a type of Python's own libraries?"""
+    """Whether it is a type of the standard library."""
     return made.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def extends_builtin(made: type) -> bool:
-    """Is it a class derived from one of Python's containers or numbers?"""
+    """Whether it is a subclass of a builtin container, number or exception."""
     return issubclass(made, (tuple, list, dict, set, str, int, float, BaseException))
 
 
 def has_pure_methods(made: type) -> bool:
-    """Do methods of objects of this class of Wayfare's change nothing?"""
+    """Whether the methods of this Wayfare class have no side effects."""
     return made.__module__.startswith(("wayfare.distributions", "wayfare.ragged", "wayfare.compiler", "wayfare.ir"))

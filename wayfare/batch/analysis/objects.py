@@ -1,4 +1,5 @@
-"""What attributes and items of things are, and what looking at them runs, while code is read and not run."""
+"""The object model of the analysis: what attributes, items and operators of abstract values give, and which methods of
+the user they run."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from wayfare.batch.analysis.purity import is_library_code, is_library_module
 from wayfare.nn.module import Module
 
 _MISSING: Any = object()
-# Things in a container that are looked at, and objects in an example's arguments.
+# Limits: items of a container, and objects in an example's arguments.
 _MOST = 2000
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _OPERATORS = {
@@ -39,7 +40,7 @@ _OPERATORS = {
     "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
 }  # fmt: skip
 _OF_LIBRARIES = sys.stdlib_module_names - {"__main__"} | {"numpy", "scipy"}
-# Modules of locks and queues: whoever waits there for another example waits for ever.
+# Modules of locks and queues: an example that waits there for another example would wait for ever.
 _WAITING = frozenset({"_thread", "threading", "queue", "_queue", "multiprocessing", "concurrent", "asyncio"})
 _COMPARING = ("__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__ne__")
 _SIZES = ("__bool__", "__len__", "__repr__", "__str__", "__format__", "__float__", "__int__", "__index__", "__hash__",
@@ -47,18 +48,18 @@ _SIZES = ("__bool__", "__len__", "__repr__", "__str__", "__format__", "__float__
 
 
 class ObjectModel:
-    """The part of a reading that knows objects; the rest of it knows calls."""
+    """The part of the analysis that knows objects; `EffectAnalysis` adds calls."""
 
     def __init__(self) -> None:
         self._known: dict[int, ObjectRef] = {}
         self._made: dict[Any, Any] = {}
-        # What plain containers may hold, and attributes of plain objects by their names.
+        # What plain containers may hold; and the attributes of plain objects, by name.
         self.items = NOTHING
         self._fields: dict[str, AbstractValue] = {}
-        # Classes of the user's that plain objects may be of.
+        # Classes of the user that plain objects may have.
         self.live_classes: set[type] = set()
         self.changed = False
-        # Where the code is that is being read.
+        # The instruction that is being analysed: (frame, offset).
         self.site: Any = None
 
     def call(
@@ -68,31 +69,31 @@ class ObjectModel:
         named: dict[str, AbstractValue],
         star: AbstractValue | None = None,
     ) -> AbstractValue:
-        """What a call gives."""
+        """What a call may return."""
         raise NotImplementedError
 
     # -- references
 
     def known(self, value: Any) -> ObjectRef:
-        """The one reference to an object."""
+        """The reference to an object (one for each object)."""
         return self._known.setdefault(id(value), ObjectRef(value))
 
     def of(self, value: Any) -> AbstractValue:
-        """An object that is there already."""
+        """The abstract value of an existing object."""
         return PLAIN if is_data(value) else AbstractValue(False, frozenset((self.known(value),)))
 
     def method(self, function: Any, owner: ObjectRef | None) -> MethodRef:
-        """The one reference to a function with its owner."""
+        """The reference to a function bound to its owner (one for each pair)."""
         made = self._made.setdefault((MethodRef, id(function), owner), MethodRef(function, owner))
         return made  # type: ignore[no-any-return]
 
     def native(self, name: str, owner: Any) -> NativeMethod:
-        """The one reference to a method of an object whose type is not written in Python."""
+        """The reference to a method of an object whose type is implemented in C."""
         known = self.known(owner)
         return self._made.setdefault((NativeMethod, name, known), NativeMethod(name, known))  # type: ignore[no-any-return]
 
     def container(self, site: Any, items: AbstractValue) -> AbstractValue:
-        """What is made at a place of the code, and holds such things."""
+        """A container that is made at an instruction, and may hold `items`."""
         made: LocalContainer = self._made.setdefault((LocalContainer, site), LocalContainer())
         self._put(made, items)
         return AbstractValue(False, frozenset((made,)))
@@ -103,7 +104,7 @@ class ObjectModel:
             self.changed = True
 
     def super_of(self, type_: AbstractValue, owner: AbstractValue) -> AbstractValue:
-        """What `super()` gives."""
+        """What `super()` returns."""
         refs: set[Any] = set()
         for ref in type_.refs:
             for one in (*([None] if owner.plain else []), *owner.refs):
@@ -113,15 +114,15 @@ class ObjectModel:
         return AbstractValue(False, frozenset(refs))
 
     def is_shared(self, value: AbstractValue) -> bool:
-        """May it be an object that others see?"""
+        """Whether it may be an object that others see."""
         return any([isinstance(ref, (ObjectRef, NativeMethod)) for ref in value.refs])
 
     def is_field(self, name: str) -> bool:
-        """Has an attribute of that name been written to something plain?"""
+        """Whether an attribute of that name was written to a plain object."""
         return name in self._fields
 
     def types_of(self, value: AbstractValue) -> AbstractValue:
-        """What `type(...)` gives."""
+        """What `type(...)` returns."""
         found = PLAIN
         if value.plain:
             found = AbstractValue(True, frozenset(map(self.known, self.live_classes)))
@@ -133,7 +134,7 @@ class ObjectModel:
     # -- attributes
 
     def attribute(self, owner: AbstractValue, name: str) -> AbstractValue:
-        """What an attribute of something may be."""
+        """What an attribute may be."""
         result = NOTHING
         if owner.plain:
             if name == "__class__":
@@ -149,7 +150,7 @@ class ObjectModel:
         return result
 
     def class_attribute(self, made: type, name: str) -> Any:
-        """What a class has under a name, as it stands there."""
+        """The attribute of a class, not bound."""
         for base in made.__mro__:
             if name in base.__dict__:
                 return base.__dict__[name]
@@ -210,7 +211,7 @@ class ObjectModel:
         return self.of(found.__func__ if isinstance(found, staticmethod) else found)
 
     def _bound(self, found: Any, owner: ObjectRef | None, made: type, name: str) -> AbstractValue:
-        """What a class has under a name, as an attribute of one of its objects (None: of a plain one)."""
+        """A class attribute, bound to one of its objects (None: to a plain one)."""
         if isinstance(found, types.FunctionType):
             return AbstractValue(False, frozenset((self.method(found, owner),)))
         if isinstance(found, classmethod):
@@ -264,7 +265,7 @@ class ObjectModel:
     # -- items
 
     def store_item(self, owner: AbstractValue, value: AbstractValue, parts: bool = False) -> None:
-        """Something is put into a container (`parts`: what it holds)."""
+        """Something is put into a container (`parts`: its items are)."""
         if self.is_shared(owner):
             raise SideEffect("an item of an object from outside")
         if parts:
@@ -307,7 +308,7 @@ class ObjectModel:
         return AbstractValue(True, frozenset(refs))
 
     def subscript(self, owner: AbstractValue, key: AbstractValue, what: str = "") -> AbstractValue:
-        """`owner[key]`, or what `in` looks through."""
+        """`owner[key]`, or (with `what`) `key in owner`."""
         names = ("__contains__", "__iter__") if what else ("__getitem__", "__missing__")
         result = self._run_methods(owner, names, PLAIN)
         for ref in owner.refs:
@@ -318,12 +319,12 @@ class ObjectModel:
                 self.iterator(AbstractValue(False, frozenset((ref,))), only_read=True)
         if not owner.refs:
             return result | self.item(owner)
-        # It may be a part of it as well: a container with the same things in it.
+        # It may be a slice: a container with the same items.
         found = self.item(owner)
         return result | found | self.container(self.site, found)
 
     def iterator(self, owner: AbstractValue, only_read: bool = False) -> AbstractValue:
-        """What a loop over something goes through; `only_look`: if it is one at all."""
+        """What a loop over something iterates over; with `only_read` it need not be iterable."""
         for ref in owner.refs:
             value = ref.value if isinstance(ref, ObjectRef) else None
             if ref is UNKNOWN and not only_read:
@@ -334,7 +335,7 @@ class ObjectModel:
         return owner | result if result is not NOTHING else owner
 
     def read_value(self, value: AbstractValue) -> None:
-        """Is it true, how long is it, how is it written?"""
+        """Its truth value, length, text or number is read: run such methods of the user."""
         self._run_methods(value, _SIZES, PLAIN)
 
     def operator(self, left: AbstractValue, right: AbstractValue, sign: str) -> AbstractValue:
@@ -357,7 +358,7 @@ class ObjectModel:
         return result | PLAIN | self.container(site, self.item(left) | self.item(right) | left | right)
 
     def _run_methods(self, owner: AbstractValue, names: tuple[str, ...], argument: AbstractValue) -> AbstractValue:
-        """Operators and the like that classes of the user's define."""
+        """Run special methods that classes of the user define."""
         result = NOTHING
         for ref in owner.refs:
             if isinstance(ref, ObjectRef) and ref is not UNKNOWN and not is_data(ref.value):
@@ -380,13 +381,13 @@ class ObjectModel:
 
 
 def iter_of(value: Any) -> Iterable[Any]:
-    """The items of a container, whatever a class derived from it makes of loops."""
+    """The items of a builtin container, without running the `__iter__` of a subclass."""
     cls = next(cls for cls in (list, tuple, set, frozenset, dict, collections.deque) if isinstance(value, cls))
     return cls.__iter__(value)
 
 
 def classes_in(args: tuple[Any, ...]) -> set[type]:
-    """Classes of the user's that the objects in an example's arguments are of."""
+    """The classes of the user among the objects in an example's arguments."""
     found: set[type] = set()
     seen: set[int] = set()
     waiting: list[Any] = list(args)

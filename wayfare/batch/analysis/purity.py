@@ -1,7 +1,7 @@
-"""Does a module's `forward` do nothing but compute? Then a call of it can be taken as one, without running its Python.
+"""Purity: does a function, or the `forward` of a module, only compute? Then its calls can be opaque.
 
-Code is read, not run, and whatever is not known to be harmless counts as harmful: writing attributes or items, prints,
-methods that change their object, functions of other libraries.
+A quick scan of the bytecode and of what it names. Whatever is not known to be pure counts as impure: writes to
+attributes or items, prints, methods that mutate their object, functions of other libraries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MUTATORS = frozenset({
     "reverse", "write", "writelines", "send", "throw", "close", "seek", "backward", "register_hook", "retain_grad",
     "train", "eval", "to", "cuda", "cpu", "requires_grad", "grad", "data", "step", "zero_grad", "load_state_dict",
 })  # fmt: skip
-# Those of them that change tensors, and modes that a `with` block puts back.
+# Those of them that change tensors; and modes that a `with` block restores.
 _TENSOR_MUTATORS = frozenset({"backward", "requires_grad", "grad", "data", "step", "zero_grad", "retain_grad"})
 _MODES = frozenset({"no_grad", "enable_grad", "set_grad_enabled", "inference_mode"})
 _PURE_BUILTINS = tuple(getattr(builtins, name) for name in (
@@ -41,9 +41,9 @@ _PURE_BUILTINS = tuple(getattr(builtins, name) for name in (
 ))  # fmt: skip
 _PURE_MODULES = (math, operator, itertools, functools)
 _DATA = (int, float, complex, str, bytes, bool, type(None), tuple, list, dict, set, frozenset, Tensor, DType)
-# Items of a container that are looked at: one that holds more, holds data.
+# Only this many items of a container are checked: a larger one holds data.
 _MOST_ITEMS = 64
-# Functions of Wayfare that change something else than what they are given.
+# Functions of Wayfare that change some global state, or that must run for each example.
 _CHANGES_STATE = frozenset({
     "manual_seed", "seed", "set_rng_state", "set_default_dtype", "set_num_threads", "save", "no_grad", "enable_grad",
     "set_grad_enabled", "inference_mode", "set_printoptions", "map", "batching",
@@ -51,44 +51,44 @@ _CHANGES_STATE = frozenset({
 
 
 def only_computes(module: Module) -> bool:
-    """Is calling this module nothing but a computation on its arguments, its attributes and what its code names?"""
-    # What fails inside a `try` must fail there.
+    """Whether a call of this module only computes, from its arguments, its attributes and what its code names."""
+    # No `try`: an error inside one must be raised there, so the code must run.
     return _is_pure(module, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
 
 
 def only_computes_here(function: Any) -> bool:
-    """Does a function do nothing but compute, as far as its code can be read?"""
+    """Whether a function only computes."""
     return _is_pure(function, _PurityCheck())
 
 
 def mutates_only_tensors(function: Any) -> bool:
-    """Does a function change nothing but tensors, their flags and gradients? Then it can begin again."""
+    """Whether a function changes nothing but tensors, their flags and gradients: then it can be restarted."""
     return _is_pure(function, _PurityCheck(tensors_change=True))
 
 
 def _is_pure(function: Any, check: _PurityCheck) -> bool:
     try:
         return not check.of_value(function)
-    except Exception:  # an object that cannot even be looked at
+    except Exception:  # an object whose attributes raise errors
         return False
 
 
 class _PurityCheck:
-    """Goes through code and what it names; each method says whether anything in it may do harm."""
+    """Scans code and what it names; each method returns True if something in it may be impure."""
 
     def __init__(self, tensors_change: bool = False, forbidden: frozenset[str] = _FORBIDDEN) -> None:
         self._seen: set[tuple[int, int | None]] = set()
-        # May tensors be written, and modes changed in `with` blocks?
+        # True if writes to tensors and mode changes in `with` blocks are allowed.
         self._tensors_change = tensors_change
         self._forbidden = forbidden - {"BEFORE_WITH"} if tensors_change else forbidden
 
     def of_method(self, function: Any, owner: Any) -> bool:
-        """A function of the user's, with the object it is a method of."""
+        """A function, and the object it is a method of (or None)."""
         if not isinstance(function, types.FunctionType):
             return not is_library_code(function)
         if is_library_code(function):
             return self._changes_state(function.__name__) or (not self._tensors_change and _writes(function.__name__))
-        # The same code may call other things for another owner.
+        # With the owner: the same code may call other things for another owner.
         if (id(function), id(owner)) in self._seen:
             return False
         self._seen.add((id(function), id(owner)))
@@ -116,7 +116,7 @@ class _PurityCheck:
         )
 
     def _of_name(self, name: str, owner: Any) -> bool:
-        """An attribute: of the owner, as far as can be told, or of a tensor."""
+        """An attribute name: assumed to be of the owner or of a tensor."""
         if self._tensors_change and (name in _TENSOR_MUTATORS or _writes(name)):
             return False
         if name in _MUTATORS or self._changes_state(name) or _writes(name):
@@ -134,9 +134,9 @@ class _PurityCheck:
         return name in _CHANGES_STATE and not (self._tensors_change and name in _MODES)
 
     def of_value(self, value: Any) -> bool:
-        """Anything that code names."""
+        """Any object that the code names."""
         if isinstance(value, Module):
-            # Also the library's own containers call what the user has put into them.
+            # With inner modules: the library's containers call modules of the user.
             return any([self.of_method(type(inner).forward, inner) for inner in value.modules()])
         if isinstance(value, types.FunctionType):
             return self.of_method(value, None)
@@ -151,11 +151,11 @@ class _PurityCheck:
             return self._of_items(value.values() if isinstance(value, dict) else value)
         if isinstance(value, _DATA) or any(value is builtin for builtin in _PURE_BUILTINS):
             return False
-        # Fused and compiled functions, and records of the library; nothing is known of anybody else's objects.
+        # The library's own objects (fused and compiled functions, ...) are pure; other objects are unknown.
         return not is_library_code(value if isinstance(value, type) else type(value))
 
     def _of_items(self, items: Any) -> bool:
-        """What a container holds may be called: functions and modules are looked into."""
+        """The items of a container, which may be called: checks functions, modules and inner containers."""
         for item in itertools.islice(items, _MOST_ITEMS):
             if (callable(item) or isinstance(item, (tuple, list, dict))) and self.of_value(item):
                 return True
@@ -163,15 +163,15 @@ class _PurityCheck:
 
 
 def _writes(name: str) -> bool:
-    """Is it the name of a method that writes in place?"""
+    """Whether it is the name of an in-place method."""
     return name.endswith("_") and not name.endswith("__")
 
 
 def is_library_code(value: Any) -> bool:
-    """Is a function or a class Wayfare's own?"""
+    """Whether a function or class belongs to Wayfare."""
     return is_library_module(getattr(value, "__module__", None) or "")
 
 
 def is_library_module(name: str) -> bool:
-    """Is it the name of a Python module of Wayfare's? The demos count as the user's code."""
+    """Whether it is the name of a Python module of Wayfare. The demos count as user code."""
     return (name == "wayfare" or name.startswith("wayfare.")) and not name.startswith("wayfare.cli.demo")

@@ -1,4 +1,4 @@
-"""Errors name the example they happened in, also those that show only when a whole group runs."""
+"""Errors name their example, also those that are found only when a group runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IS_NAMED = "_wayfare_example"
 
 
 def name_example(error: BaseException, example: Example) -> None:
-    """Note in an error in which example it happened; the innermost map has the first word."""
+    """Add the example to an error's message, unless an inner map did so already."""
     if getattr(error, _IS_NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
         return
     nowhere = isinstance(error, WayfareError) and (not error.site or NO_LINE in error.site)
@@ -40,21 +40,21 @@ def _add_note(error: BaseException, example: Example, site: Any) -> None:
     try:
         setattr(error, _IS_NAMED, True)
     except AttributeError:
-        pass  # an exception of a class with slots: it may be noted twice
+        pass  # an exception class with slots: the note may be added twice
 
 
 class _Failed:
-    """In the place of a group: the call could not be made."""
+    """Stands for the group of a call that failed."""
 
     number = round = -1
 
     def error(self) -> GraphError:
-        """What to say of such a call."""
+        """The error for whoever uses such a call's results."""
         return GraphError("this tensor could not be computed: an error was found when its call was to be made",
                           fix="Do not use it where that error is caught.")  # fmt: skip
 
     def array_of(self, value: Any) -> NoReturn:
-        """There are no numbers."""
+        """There are no values."""
         raise self.error()
 
 
@@ -62,7 +62,7 @@ FAILED = _Failed()
 
 
 class FailedCall(Exception):
-    """An error found when a group ran, the call that is to blame for it and the example it belongs to."""
+    """An error found when a group ran, with the call that caused it and its example."""
 
     def __init__(self, error: Exception, call: Call) -> None:
         self.error = error
@@ -71,7 +71,7 @@ class FailedCall(Exception):
 
 
 def raise_past_try(example: Example | None, error: Exception) -> NoReturn:
-    """A call of the example that runs has failed, which was made before: no `try` of this line is to know."""
+    """Raise the error of an earlier call of the running example, so that a `try` around the present line misses it."""
     if example is not None and getcurrent() is example.fiber and in_try(sys._getframe(2)):
         example.error = error
         raise GreenletExit
@@ -79,7 +79,7 @@ def raise_past_try(example: Example | None, error: Exception) -> NoReturn:
 
 
 def find_failed_call(error: Exception, calls: list[Call], segment: Segment) -> Exception:
-    """The error of the one call that fails by itself, with its example and line; else the group's own."""
+    """Run the calls of a failed group one by one: the first that fails, as a FailedCall; else the group's error."""
     signature = calls[0].signature
     for call in calls:
         rows = [segment.gather((v,), False)[0] for v in call.inputs]

@@ -1,4 +1,4 @@
-"""One example of a map: one call of the user's function, in a fiber of its own or as one of a plain loop."""
+"""One example of a map: one call of the user's function, in its own fiber or in a plain loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wayfare.core.mode import Mode
 
 
 class Example:
-    """One call of the user's function, in a fiber of its own."""
+    """One call of the user's function."""
 
     __slots__ = (
         "_generator", "analysis", "args", "children", "done", "error", "failed", "fiber", "function", "inner", "key",
@@ -29,31 +29,31 @@ class Example:
         self.function = function
         self.args = args
         self.number = number
-        # The user's line that called `wf.map`: where the function itself is one of the library's, there is no other.
+        # The user's line that called `wf.map`; needed if the mapped function is the library's own.
         self.site = site
-        # What its random numbers come from.
+        # The seed of its random numbers.
         self.key = key
         self._generator: Any = None
         self.parent: Example | None = None
-        # The example of a plain loop that this one is inside of.
+        # The example of an outer plain loop, if this map runs inside one.
         self.outer = outer
-        # What the code of its function was read to do.
+        # The FunctionAnalysis of its function.
         self.analysis: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
 
-    # What the hub sets when it is to run in a fiber.
-    order: list[int]  # its place among all examples
+    # Set by `prepare`, for an example that runs in a fiber.
+    order: list[int]  # sort key among all examples: its path
     inner: list[Example]  # the examples of a map inside this one
-    children: int  # how many of those are not done yet
-    failed: Example | None  # of those: the first that has failed while some before it are not done
+    children: int  # how many of those are not done
+    failed: Example | None  # the first of those that failed, while some before it are not done
     fiber: Any
     mode: Mode | None
     waits_for: Value | None
     done: bool
 
     def prepare(self, mode: Mode, parent: Example | None) -> None:
-        """It is to run in a fiber, in this mode but with random numbers of its own."""
+        """Prepare to run in a fiber, in this mode but with its own random numbers."""
         self.parent = parent
         self.order = self.path
         self.mode = mode.replace(generator=self.generator)
@@ -63,19 +63,19 @@ class Example:
 
     @property
     def generator(self) -> Any:
-        """Where its random numbers come from, if it draws any."""
+        """The generator of its random numbers, made when it is first used."""
         if self._generator is None:
             self._generator = example_generator(self.key, self.number)
         return self._generator
 
     @property
     def path(self) -> list[int]:
-        """Its number, after those of the examples it is inside of."""
+        """The numbers of the examples it is inside of, and its own."""
         above = self.parent or self.outer
         return [*(above.path if above is not None else []), self.number]
 
     def body(self) -> None:
-        """What the fiber runs."""
+        """The function that the fiber runs."""
         try:
             self.result = _begin(self.function, self.args)
         except GreenletExit:
@@ -86,12 +86,12 @@ class Example:
         self.waits_for = None
 
     def restart(self, mode: Mode) -> None:
-        """As if it had never run."""
+        """Reset it, as if it had never run."""
         self._generator = self.result = self.error = None
         self.prepare(mode, self.parent)
 
     def release(self) -> None:
-        """It may live as long as what is known of its calls; what it worked with need not."""
+        """Release what it holds: its calls may keep the example itself alive for long."""
         self.function = self.args = self.mode = self._generator = self.result = None  # type: ignore[assignment]
         self.inner = []
 
@@ -99,5 +99,5 @@ class Example:
 EXAMPLE_CODES.add(Example.body.__code__)
 
 
-# A frame that counts as the user's: where the function itself is one of the library's, there is no other.
+# A frame that counts as the user's code: if the mapped function is the library's own, there is no other.
 _begin: Any = eval(compile("lambda function, args: function(*args)", NO_LINE, "eval"))

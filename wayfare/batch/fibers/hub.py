@@ -1,11 +1,11 @@
-"""Examples as fibers: each runs until it needs a value, then waits until all of them do.
+"""The hub switches between the fibers of examples (as in gevent, the hub is the greenlet that resumes all others).
 
-The hub is where fibers are resumed from. When every example waits or is done, the hub has the pending work run, and all
-go on. An example that is about to change what all of them see waits for its turn: those before it end first, and from
-then on the examples run one after the other, as in a loop.
+Each example runs until it needs a value that is not computed yet; then it waits. When every example waits or is done,
+the hub runs the pending calls, and all examples go on. An example that is about to change what all examples see waits
+for its turn: the examples before it end first, and from then on examples run one after another, as in a loop.
 
-An example that fails ends the map as it would end the loop: those before it run to their end (if one of them fails too,
-that is the error), those after it are stopped where they wait, and their `finally` and `with` blocks run.
+An example that fails ends the map as it would end the loop: examples before it run to their end (if one of those fails
+too, that is the error), examples after it are stopped where they wait, and their `finally` and `with` blocks run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ORDER = attrgetter("order")
 
 
 class Hub:
-    """Resumes the examples of a session, and has their work run when none can go on."""
+    """Resumes the examples of a session, and runs their pending calls when none can go on."""
 
     def __init__(self, session: PendingCalls) -> None:
         self._session = session
@@ -41,17 +41,17 @@ class Hub:
         self._ready: deque[Example] = deque()
         self._waiting: list[Example] = []
         self._stopping = False
-        # The first example that has failed while some before it are not done.
+        # The first example that failed, while some before it are not done.
         self._failed: Example | None = None
-        # The outermost examples, the mode they begin in, and the one after which they are to begin again.
+        # The examples of the outermost map, their mode, and the example after which all must restart.
         self._all: list[Example] = []
         self._mode: Mode | None = None
         self._restart_from: Example | None = None
-        # Examples that were done when an error was found in a call of theirs.
+        # Finished examples in whose calls an error was found later.
         self._late_failures: list[Example] = []
         self._running = False
         self.current: Example | None = None
-        # Why the examples run one after the other; "" as long as they need not.
+        # Why examples run one after another; "" while they run concurrently.
         self.in_order = ""
 
     def run(self, examples: list[Example]) -> None:
@@ -72,19 +72,19 @@ class Hub:
             return
         parent.children, parent.inner = len(examples), examples
         if self._changes_python(examples[0]):
-            # They wait for nobody, and the one around them is next: nobody else is to go on meanwhile.
+            # The outer example must not be interrupted: its inner examples run before all others.
             self._ready.extendleft(reversed(examples))
         else:
             self._ready.extend(examples)
         self._suspend(parent, for_inner=True)
 
     def release(self) -> None:
-        """Let go of the session."""
+        """Release the session."""
         self._session = self._greenlet = self._mode = None  # type: ignore[assignment]
         self._all = []
 
     def wait(self, value: Value | None) -> None:
-        """Come back when a value (None: all that is pending) has been computed."""
+        """Return when a value has been computed (None: when all pending calls have run)."""
         example = self.current
         if example is None or getcurrent() is not example.fiber:
             self._session.flush(None if value is None else [value])
@@ -94,11 +94,11 @@ class Hub:
         if value is None and not self._session.pending:
             return
         if (self.in_order or is_debugged()) and self._is_first(example):
-            # Nobody else is to go on meanwhile: it is this one's turn, or somebody steps through it.
+            # No other example may run meanwhile: it is this one's turn, or a debugger steps through it.
             self._session.flush(None if value is None else [value])
             return
         if self._changes_python(example) or in_update(sys._getframe(1)):
-            # What it has written to Python objects would be seen by the others, and theirs by it.
+            # Other examples would see what it wrote to Python objects, and it would see theirs: run only its own calls.
             self._session.flush(None if value is None else [value], only=True)
             return
         example.waits_for = value
@@ -118,10 +118,10 @@ class Hub:
         return False
 
     def take_turn(self, why: str, restart: bool) -> bool:
-        """The example that runs is about to change what all examples see: come back when those before it are done.
+        """The running example is about to change what all examples see: return when the examples before it are done.
 
-        From now on they run one after the other; those after it that have begun already may have to begin again. Says
-        whether that is new.
+        From now on examples run one after another; with `restart`, later ones that have begun already start again.
+        Returns whether this is the first time.
         """
         example = self.current
         if example is None or getcurrent() is not example.fiber or self._stopping:
@@ -137,8 +137,7 @@ class Hub:
         return new
 
     def stop_after_failure(self) -> None:
-        """If an error was found in a call of an example before the one that runs, this one goes no further: in the loop
-        it would not have begun."""
+        """Stop the running example if a call of an earlier one has failed: in the loop it would not have begun."""
         example = self.current
         if example is None or getcurrent() is not example.fiber:
             return
@@ -148,7 +147,7 @@ class Hub:
             self._suspend(example)
 
     def others_began(self) -> list[Example]:
-        """The examples after the one that runs that have begun already; so, too, after those it is inside of."""
+        """The examples after the running one (and after those it is inside of) that have begun already."""
         found: list[Example] = []
         now: Example | None = self.current
         while now is not None:
@@ -158,7 +157,7 @@ class Hub:
         return found
 
     def _restart_after(self, after: Example) -> None:
-        """The examples after one begin once more: what they have seen so far has changed."""
+        """Restart all examples after one: what they have read so far is about to change."""
         self._stop(after=after.order)
         self._late_failures = [e for e in self._late_failures if e.order < after.order]
         if self._failed is not None and self._failed.order > after.order:
@@ -178,12 +177,12 @@ class Hub:
             now = parent
 
     def _is_first(self, example: Example) -> bool:
-        """Are all examples before it done?"""
+        """Whether all examples before it are done."""
         order = example.order
         return not any([e.order < order for e in self._ready]) and not any([e.order < order for e in self._waiting])
 
     def _suspend(self, example: Example, for_inner: bool = False) -> None:
-        # What belongs to the thread belongs to each example while it runs.
+        # Each example has its own thread state: save it, and restore it when the example goes on.
         mode, plain = STATE.mode, STATE.example
         self._greenlet.switch()
         self.current = example
@@ -191,7 +190,7 @@ class Hub:
         set_mode(mode)
         if example.error is not None:
             if not for_inner and in_try(sys._getframe(1)):
-                raise GreenletExit  # a call before the `try` has failed: its handlers have no part in that
+                raise GreenletExit  # a call from before the `try` failed: its handlers must not see that
             _raise_error(example)
 
     def _run_all(self, mode: Mode | None) -> None:
@@ -211,7 +210,7 @@ class Hub:
                     set_mode(mode)
                     self._run_waiting()
                 if self._failed is not None and not self._ready and not self._waiting:
-                    # In the loop the calls of the examples before it would have been made by now.
+                    # In the loop the calls of the examples before it would have run by now.
                     self._session.discard_calls_after(self._failed.order)
                     self._compute(None)
             failed, self._failed = self._failed, None
@@ -227,8 +226,7 @@ class Hub:
             set_mode(mode)
 
     def _run_waiting(self) -> None:
-        """All wait: run what they wait for."""
-        # In the order of the examples, whatever they waited for.
+        """All examples wait: run what they wait for, and make them ready in order."""
         waiting = sorted(self._waiting, key=_ORDER)
         values = [example.waits_for for example in waiting]
         if self._compute(None if None in values else values):  # type: ignore[arg-type]
@@ -236,7 +234,7 @@ class Hub:
             self._ready.extend(waiting)
 
     def _run_first(self) -> None:
-        """One after the other: the first example that is not done."""
+        """Run the first example that is not done."""
         example = min([*self._ready, *self._waiting], key=_ORDER)
         if example in self._waiting:
             if not self._compute(None if example.waits_for is None else [example.waits_for]):
@@ -244,17 +242,17 @@ class Hub:
             self._waiting.remove(example)
         else:
             if example.fiber is None:
-                # It has recorded nothing yet, and need not.
+                # It has recorded nothing yet: it runs eagerly.
                 self._session.settle()
                 if self._late_failures:
-                    return  # in the loop it may not begin at all
+                    return  # an earlier example failed: in the loop this one may not begin
                 assert example.mode is not None
                 example.mode = example.mode.replace(executor=None)
             self._ready.remove(example)
         self._resume(example)
 
     def _compute(self, values: list[Value] | None) -> bool:
-        """Run what values need (None: all that is pending); False if an example failed by it."""
+        """Run what values need (None: all pending calls); False if a call failed."""
         try:
             self._session.run(values)
         except FailedCall as failed_call:
@@ -264,7 +262,7 @@ class Hub:
         return True
 
     def deliver_error(self, failed_call: FailedCall) -> bool:
-        """An error was found when a group ran: its example gets it. False if that is nobody, or who runs now."""
+        """Give the error of a failed call to its example. False if it has none, or if that example is running."""
         self._session.drop(failed_call.call)
         example = failed_call.example
         if example is None or example is self.current:
@@ -274,13 +272,13 @@ class Hub:
         if example.done:
             self._late_failures.append(example)
         elif example in self._waiting:
-            # It happened in the example's own lines, which may know what to do about it.
+            # The error is raised in the example, which may handle it.
             self._waiting.remove(example)
             self._ready.append(example)
         return True
 
     def raise_late_errors(self) -> None:
-        """After the examples are done: the error that the loop would have met first, if any was found."""
+        """After all examples are done: raise the error that the loop would have met first, if any."""
         failures, self._late_failures = self._late_failures, []
         if failures and not self._running:
             _raise_error(min(failures, key=_ORDER))
@@ -289,7 +287,7 @@ class Hub:
     def _resume(self, example: Example) -> None:
         if example.fiber is None:
             example.fiber = greenlet(example.body, self._greenlet)
-            # A new greenlet has no context variables; those of the caller are the ones users expect.
+            # A new greenlet starts without context variables: give it those of the caller.
             example.fiber.gr_context = contextvars.copy_context()
         self.current = example
         set_mode(example.mode)
@@ -312,11 +310,11 @@ class Hub:
                 self._resume_parent(parent)
 
     def _resume_parent(self, parent: Example) -> None:
-        """The examples inside one are done."""
+        """The inner examples of one are done: it goes on, with an error if one of them failed."""
         failed = parent.failed
         if failed is not None:
-            # In the loop the calls of the examples before it would have been made by now.
-            # (A map may run its examples in two parts: the one that failed need not be among those of the last.)
+            # In the loop the calls of the examples before it would have run by now.
+            # (A map may run its examples in two parts, so the failed one may not be in `parent.inner`.)
             self._session.discard_calls_of([failed, *(e for e in parent.inner if e.order > failed.order)])
             while not self._compute(self._session.values_of([parent])):
                 pass
@@ -332,14 +330,14 @@ class Hub:
             self._ready.append(parent)
 
     def _fail(self, example: Example) -> None:
-        """An example has ended with an error: those after it are stopped, those before it go on."""
+        """An example ended with an error: stop the examples after it; those before it go on."""
         assert example.error is not None
         name_example(example.error, example)
         if not isinstance(example.error, Exception):
-            _raise_error(example)  # Ctrl-C, or an exit: everything stops
+            _raise_error(example)  # Ctrl-C or sys.exit(): everything stops
         parent = example.parent
         if parent is not None and parent.children == 0:
-            # All inside it were done, and it has gone on already.
+            # All inner examples were done, and the outer one has gone on already.
             parent.error, example.error = example.error, None
             if parent.done:
                 self._fail(parent)
@@ -362,10 +360,10 @@ class Hub:
             self._resume_parent(parent)
 
     def _stop(self, inside: Example | None = None, after: list[int] | None = None) -> None:
-        """Stop the examples that are not done (or those inside of one, or after a place), the youngest first."""
+        """Stop the unfinished examples (only those inside one, or after a position), the last one first."""
         chosen = [e for e in [*self._ready, *self._waiting]
                   if (inside is None or _is_inside(e, inside)) and (after is None or e.order > after)]  # fmt: skip
-        # An example that waits for those inside of it is in neither list.
+        # An example that waits for its inner examples is in neither list.
         parents = {id(e): e for e in chosen}
         for example in list(chosen):
             above = example.parent
@@ -394,7 +392,7 @@ class Hub:
 
 
 def _raise_error(example: Example) -> NoReturn:
-    """Raise an example's error, and hold it no longer: it holds the frames that would hold it."""
+    """Raise an example's error, and drop all references to it, to avoid a cycle with its traceback."""
     error, example.error = example.error, None
     assert error is not None
     try:

@@ -1,13 +1,13 @@
-"""Deep recursion: room on the stack for a very deep tree, and why a recursion did not end.
+"""Deep recursion: a larger stack for very deep trees, and an explanation of a recursion that did not end.
 
-Python stops a recursion at 1000 levels because each level may take room on the C stack, which it cannot see. Here the
-room is looked at: on Linux the main thread's stack may grow as far as its limit says and nothing else lies below, so
-the limit is raised first and as many levels are allowed as fit even if each takes the most that was ever measured.
-Greenlets run on the stack of their thread, so what is allowed for it is allowed for them.
+Python stops a recursion at 1000 levels because each level may need space on the C stack, whose size Python does not
+know. Here the size is found out: on Linux the stack of the main thread can grow up to its limit, as long as no other
+mapping is in the way. So the limit is raised, and as many levels are allowed as fit if each takes the most space that
+was ever measured. Greenlets run on the stack of their thread, so this holds for them too.
 
-Python 3.12 and 3.13 count calls that go through C apart (a call of a module, `map()`, an operator), and offer no way to
-allow more of them: on 3.13 a recursion through modules ends after some 3,300 levels, on 3.12 after about 500. Plain
-functions and methods (`self.forward(...)`) are not counted there.
+Python 3.12 and 3.13 count calls that go through C separately (a call of a module, `map()`, an operator), and that limit
+cannot be raised: a recursion through modules ends after about 3,300 levels on 3.13, and after about 500 on 3.12. Plain
+functions and methods (`self.forward(...)`) do not count there.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if sys.platform == "linux":
 
 __all__ = ["explain_recursion", "room_for_recursion"]
 
-# Levels that are enough: a chain of 10,000 nodes, each visited through a dozen calls. One that never ends gets there in
-# less than a second.
+# Enough for a chain of 10,000 nodes, each visited through a dozen calls. An endless recursion gets there in less than a
+# second.
 LEVELS = 150_000
 # Bytes of the C stack for each level. Measured on Python 3.11 to 3.13: none for a plain call, 400 to 700 for a call
 # through a module, map() or an operator, 1500 for a function that NumPy calls, 2500 for the key of sorted(), the most.
 _LEVEL_BYTES = 6 * 1024
-# Bytes that are left to what is called at the very bottom, such as a matrix product.
+# Bytes reserved for the innermost call, such as a matrix product.
 _RESERVE = 1024 * 1024
 _NO_LIMIT = 1 << 62
 
 
 class _Room(threading.local):
-    """What a thread knows of its stack."""
+    """What is known about the stack of a thread."""
 
-    blocks = 0  # how many blocks it is in
-    levels = 0  # how many levels its stack has room for, as it is now
-    seen: Any = None  # the limits of the stack that `levels` and `raised` were found out for
-    raised: Any = None  # those limits raised; None where there is nothing to raise
-    known = False  # the following were found out
-    size = 0  # bytes its stack has from the beginning; 0 if nobody knows
-    can_grow = 0  # bytes it may have if its limit is raised; 0 if it cannot grow
-    before: Any = None  # the limit of the stack before it was raised
+    blocks = 0  # how many `room_for_recursion` blocks it is in
+    levels = 0  # how many levels fit on its stack now
+    seen: Any = None  # the stack limits that `levels` and `raised` were computed for
+    raised: Any = None  # the raised limits; None if there is nothing to raise
+    known = False  # True if the following are set
+    size = 0  # bytes of its stack at the start; 0 if unknown
+    can_grow = 0  # bytes it can grow to with a raised limit; 0 if it cannot grow
+    before: Any = None  # the stack limit before it was raised
 
 
 class _Limits:
-    """The recursion limit, which all threads share: the most that one of those who are in a block has room for."""
+    """The recursion limit, which all threads share: the maximum over all threads that are in a block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class _Limits:
         self._set = 0
 
     def enter(self, levels: int) -> None:
-        """Somebody has room for so many levels."""
+        """A thread enters a block, and has space for this many levels."""
         with self._lock:
             now = sys.getrecursionlimit()
             if not self._levels:
@@ -72,15 +72,15 @@ class _Limits:
                 self._set = levels
 
     def leave(self, levels: int) -> None:
-        """And is done."""
+        """A thread leaves its block."""
         with self._lock:
             self._levels.remove(levels)
-            # One that somebody else has set meanwhile stays.
+            # If somebody else has set the limit meanwhile, it stays.
             if self._set and sys.getrecursionlimit() == self._set:
                 rest = max([self._before, *self._levels])
                 try:
                     sys.setrecursionlimit(rest)
-                except RecursionError:  # we are deeper than that now: the next one to leave will do it
+                except RecursionError:  # the stack is deeper than that now: the next thread to leave will do it
                     return
                 self._set = rest if self._levels else 0
 
@@ -132,7 +132,7 @@ def _open(here: _Room) -> None:
 
 
 def _plan(here: _Room, now: tuple[int, int]) -> None:
-    """What to raise the limits of the stack to, if they are these now."""
+    """Compute the raised stack limits for the present ones."""
     soft, hard = (_NO_LIMIT if n == resource.RLIM_INFINITY else n for n in now)
     size = min(max(soft, LEVELS * _LEVEL_BYTES + _RESERVE), hard, here.can_grow)
     here.seen = now
@@ -141,23 +141,23 @@ def _plan(here: _Room, now: tuple[int, int]) -> None:
 
 
 def _levels_in(size: int) -> int:
-    """How many levels a stack of so many bytes has room for."""
+    """How many levels fit on a stack of this size."""
     return min(max(size - _RESERVE, 0) // _LEVEL_BYTES, LEVELS)
 
 
 def _close(here: _Room) -> None:
     _LIMITS.leave(here.levels)
     if here.before is not None:
-        # What the stack has grown to it keeps.
+        # The stack does not shrink.
         resource.setrlimit(resource.RLIMIT_STACK, here.before)
         here.before = None
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
+# -- the size of the stack ---------------------------------------------------------------------------------------------
 
 
 def _stack() -> tuple[int, int]:
-    """The size of this thread's stack, and how large it may grow; 0 for what is not known."""
+    """The size of this thread's stack, and the size it can grow to; 0 for what is unknown."""
     if sys.platform != "linux":
         return 0, 0
     try:
@@ -167,7 +167,7 @@ def _stack() -> tuple[int, int]:
             return size, 0
         with open("/proc/sys/vm/overcommit_memory") as file:
             strict = file.read().strip() == "2"
-        # Where memory is promised strictly a stack may be refused to grow, and that is a crash.
+        # With strict overcommit the kernel may refuse to grow the stack, and the process would crash.
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         return (size, 0) if strict or limited else (size, gap // 2)
     except (OSError, AttributeError, ValueError):
@@ -175,7 +175,7 @@ def _stack() -> tuple[int, int]:
 
 
 def _bounds() -> tuple[int, int]:
-    """Where this thread's stack begins (its lowest address), and its size."""
+    """The lowest address of this thread's stack, and its size."""
     library = ctypes.CDLL(None)
     attributes = ctypes.create_string_buffer(512)
     begin, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -188,8 +188,8 @@ def _bounds() -> tuple[int, int]:
 
 
 def _gap_below(top: int) -> int:
-    """How many bytes lie between the end of the process's first stack and what is mapped below; 0 if `top`, the
-    last byte of some thread's stack, is not in it."""
+    """The bytes from the end of the main stack down to the next mapping below it; 0 if `top`, the last byte of some
+    thread's stack, is not in the main stack."""
     end_below = 0
     with open("/proc/self/maps") as file:
         for line in file:
@@ -200,23 +200,23 @@ def _gap_below(top: int) -> int:
     return 0
 
 
-# -- why it did not end ------------------------------------------------------------------------------------------------
+# -- why a recursion did not end ---------------------------------------------------------------------------------------
 
-# Calls that are compared, from the innermost on: a longer way round is not found.
+# How many calls are compared, from the innermost on: a longer cycle is not found.
 _LOOKED_AT = 20_000
-# What is no part of a structure: such objects are shared by calls that have nothing to do with each other.
+# Types that are no part of a structure: unrelated calls share such objects.
 _ATOMS = (
     int, float, complex, str, bytes, type, type(None), enum.Enum, types.FunctionType, types.BuiltinFunctionType,
     types.MethodType, types.ModuleType, range, slice,
 )  # fmt: skip
-# What a call often makes anew for the next one, whatever structure it follows.
+# Types of which a call often makes a new object for the next call.
 _CARRIED = (list, tuple, dict, set, frozenset, Tensor)
 
 
 def explain_recursion(error: RecursionError) -> str | None:
-    """Why a recursion did not end: a structure that comes back to itself, or just a deep one. None if nothing recurs.
+    """Why a recursion did not end: a cyclic structure, or just a deep one. None if no function calls itself.
 
-    Goes by the identity of the arguments the frames hold now; the objects themselves are not asked for anything.
+    Compares the identity of the arguments in the frames; no code of the objects runs.
     """
     frames: dict[types.CodeType, list[types.FrameType]] = {}
     trace = error.__traceback__
@@ -231,7 +231,7 @@ def explain_recursion(error: RecursionError) -> str | None:
     recursive = [code for code, found in frames.items() if len(found) > 2 and _has_a_name(code)]
     if not recursive:
         return None
-    # The user's own function, and of several that call each other the one that is called most.
+    # Prefer the user's functions, and among those the one that is called most often.
     code = max(recursive, key=lambda code: (not INSIDE[code.co_filename], len(frames[code])))
     calls = frames[code]
     name = code.co_qualname.rpartition("<locals>.")[2] + "()"
@@ -254,7 +254,7 @@ def _has_a_name(code: types.CodeType) -> bool:
 
 
 def _argument_that_returns(code: types.CodeType, calls: list[types.FrameType]) -> tuple[str, int] | None:
-    """The type name of an argument that an earlier call is still at work on, and how many calls ago that was."""
+    """The type name of an argument that an unfinished earlier call got too, and how many calls ago that was."""
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     calls = calls[-_LOOKED_AT:]
     held = [frame.f_locals for frame in calls]
@@ -267,19 +267,19 @@ def _argument_that_returns(code: types.CodeType, calls: list[types.FrameType]) -
             continue
         steps = _steps_back([id(value) for value in values])
         if steps == 1:
-            # One that all calls share (the model, a table) says nothing, unless there is nothing else.
+            # An argument that all calls share (the model, a table) proves nothing, unless no argument changes.
             constant = cls.__name__
         elif steps:
             returning = returning or (cls.__name__, steps)
         elif not issubclass(cls, _CARRIED):
-            return None  # always another one
+            return None  # a new object in each call: not cyclic
     if returning is None and constant is not None and not _changes(names, held):
         return constant, 1
     return returning
 
 
 def _steps_back(identities: list[int]) -> int:
-    """How many calls ago the innermost call's object was last met, if all was the same from there on; else 0."""
+    """How many calls ago the object of the innermost call came last, if the calls repeat with that period; else 0."""
     last = len(identities) - 1
     for steps in range(1, last):
         if identities[last - steps] == identities[last]:
@@ -290,5 +290,5 @@ def _steps_back(identities: list[int]) -> int:
 
 
 def _changes(names: tuple[str, ...], held: list[Any]) -> bool:
-    """Is there an argument that is not the same object in the two innermost calls?"""
+    """Whether some argument is not the same object in the two innermost calls."""
     return any(held[-1].get(name) is not held[-2].get(name) for name in names)

@@ -57,7 +57,7 @@ class Signature:
         self.inference = grad_mode == "inference"
         self.differentiable = self.grad and any(carries)
         self.shared_need_grad = self.differentiable and any(t._requires_grad for t in self.shared)
-        # True if the op looks at values and may raise an error because of them.
+        # True if the op checks values and may raise an error because of them.
         self.checks_values: bool = target.checks_values
         self.run = run
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000

@@ -1,8 +1,8 @@
-"""The gradient of a segment: its groups once more, from the last to the first.
+"""The backward pass of a segment: through its groups, from the last to the first.
 
-To the graph outside a segment is one node. Inside, the gradient of each result is one array for its whole group; what a
-group sends back is added to those arrays row by row, where its inputs came from. Products with weights that all calls
-share are left for the end and done at once: one large product in the place of many small ones.
+For the autograd graph outside, a segment is one node. Inside, the gradients of a group's output are one array for all
+its calls. The input gradients of a group are added to those arrays row by row, at the rows the inputs came from. The
+weight gradients of linear layers are deferred to the end: one large gemm for each weight instead of many small ones.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from wayfare.core.walk import reachable, split_edge
 from wayfare.core.write_clock import tick
 
 _LINEAR, _LINEAR_PLAIN, _CLONE = REGISTRY["linear"], REGISTRY["linear_plain"], REGISTRY["clone"]
-# Numbers held back for one weight before its product is done after all.
+# The gemm of a weight runs early when its operands have more elements than this.
 _MAX_DEFERRED = 16 * 1024 * 1024
 
 
 class Tape:
-    """What the node of a segment keeps."""
+    """What the autograd node of a segment saves."""
 
     __slots__ = ("count", "groups", "last", "outside", "seeds", "timing", "used")
 
@@ -49,15 +49,16 @@ class Tape:
         self.timing = timing
         self.groups = segment.groups
         self.count = segment.count
-        # The values that left the segment, and the tensors from outside that a gradient is wanted for.
+        # The values that were materialised (the node's outputs), and the outside tensors that need a gradient (its
+        # inputs).
         self.seeds = seeds
         self.outside = outside
-        # Numbers of those whose gradient was asked for: last, and ever without the wish to ask again.
+        # Outputs that the last backward pass went through, and outputs whose graph is freed.
         self.last: list[int] = []
         self.used: set[int] = set()
 
     def node(self) -> MapNode:
-        """The node of the segment."""
+        """The autograd node of the segment."""
         node = MapNode()
         node.op = _RECORD
         node.attrs = {}
@@ -73,7 +74,7 @@ class Tape:
         return node
 
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
-        """The gradients of the tensors from outside, from those of the values that left."""
+        """The gradients of the outside tensors from those of the outputs."""
         began = perf_counter()
         backward_pass = _BackwardPass(self)
         for value, g in zip(self.seeds, given, strict=True):
@@ -87,9 +88,9 @@ class Tape:
         return [backward_pass.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
 
     def pull_recorded(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
-        """The same on tensors, so that it can be differentiated again: all groups run once more, in the open."""
-        # Tensors with a history take part as if they had none: how they came about is not this segment's business.
-        # They get it back afterwards, for whoever differentiates the gradient. Nor have the hooks of leaves a say here.
+        """The same for `create_graph=True`: calls are rematerialised as ordinary ops and differentiated as usual."""
+        # The pass must end at the outside tensors. So those with a history are replaced by copies without one, which
+        # get the history back afterwards, for the next derivative; and hooks of leaves do not run here.
         cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
         with _eagerly(), _without_hooks([t for t in self.outside if t._edge is None]):
             reached, rows = reachable_from(self, [v for v, g in zip(self.seeds, given, strict=True) if g is not None])
@@ -109,13 +110,13 @@ class Tape:
 
 
 def _eagerly() -> Any:
-    """Ops run and are recorded as usual: a session must not take them for those of an example."""
+    """A mode in which ops run at once and are recorded by autograd, not by a session."""
     return changed_mode(grad=True) if batcher() is None else changed_mode(grad=True, executor=None)
 
 
 @contextmanager
 def _without_hooks(leaves: list[Tensor]) -> Iterator[None]:
-    """The hooks of leaves are called by the pass that this one is a part of."""
+    """Remove the hooks of leaves for a while: the outer backward pass calls them."""
     taken = [(t._extras, t._extras.pop("hooks")) for t in leaves if t._extras and "hooks" in t._extras]
     try:
         yield
@@ -132,24 +133,24 @@ def _without_history(t: Tensor) -> Tensor:
 
 
 def _backdate(number: int, edges: list[Any], began: int) -> None:
-    """Date nodes that were made since `began` back to just before a number: nothing that uses them is older."""
+    """Renumber the nodes made since `began` to just before `number`, so that the engine visits them in that order."""
     found = [n for n in reachable([e for e in edges if e is not None])[0] if n.number > began]
     for i, node in enumerate(sorted(found, key=_age)):
         node.number = number - 1 + (i + 1) / (len(found) + 1)  # type: ignore[assignment]
 
 
 class MapNode(Node):
-    """A node that can be asked once for each of its outputs: they are the results of examples that know nothing of
-    each other, and in a loop each would have a graph of its own."""
+    """The autograd node of a segment. Each of its outputs can be differentiated once: in the loop the results of
+    different examples would have graphs of their own."""
 
     __slots__ = ("_tape", "results")
 
     _tape: Tape | None
-    # The tensors that are its outputs, weakly.
+    # Weak references to the tensors that are its outputs.
     results: list[Any]
 
     def unroll(self) -> None:
-        """Become an ordinary graph of single rows, in which there are gradients of intermediate values too."""
+        """Replace this node by an ordinary graph of single calls, which has gradients of intermediate values too."""
         tape = self._tape
         if tape is None or self.op is _UNROLLED:
             return
@@ -167,7 +168,7 @@ class MapNode(Node):
 
     @property
     def kept(self) -> Any:
-        """The tape; None once all outputs are used up."""
+        """The tape; None when the graphs of all outputs are freed."""
         if self.op is _UNROLLED:
             return (None,)
         return None if self._tape is None else (self._tape,)
@@ -191,7 +192,7 @@ def _rule(m: Any, needs_grad: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]
 
 
 _RECORD = gradient_only("map", _rule, "MapBackward")
-# Of a segment that was taken apart: what arrives goes on to the rows it became.
+# After `unroll`: passes the gradients on to the nodes of the single calls.
 _UNROLLED = gradient_only("map", lambda m, needs_grad, g, tape: list(g), "MapBackward")
 
 
@@ -199,12 +200,12 @@ class _BackwardPass:
     """One backward pass through a segment."""
 
     def __init__(self, tape: Tape) -> None:
-        # The gradient of each output of each group, made when the first part of it arrives.
+        # (group, output) → its gradient, made when the first part of it arrives.
         self._grads: dict[tuple[int, int], Array] = {}
         self._addresses: Array = np.empty(tape.count, np.int64)
-        # The rows that some gradient has come to: the others have none, which is not the same as zero.
+        # The rows that got a gradient. The others have none, which is not the same as a gradient of zero.
         self._reached: Array = np.zeros(tape.count, np.bool_)
-        # id of a tensor from outside → its gradient
+        # id of an outside tensor → its gradient
         self.leaves: dict[int, Any] = {}
         self._gemms: dict[int, _DeferredGemm] = {}
 
@@ -222,7 +223,7 @@ class _BackwardPass:
         return found
 
     def add_to_value(self, value: Value, g: Any) -> None:
-        """Add to the gradient of one value."""
+        """Add `g` to the gradient of one value."""
         group: Group = value.call.group
         if not group.differentiable:
             return
@@ -233,7 +234,7 @@ class _BackwardPass:
         np.add(target, g.dense() if g.__class__ is Rows else g, out=target)
 
     def through_group(self, group: Group) -> None:
-        """Send what has arrived for a group on to where its inputs came from."""
+        """Run the backward pass of a group, and add the results to the gradients of its sources."""
         given = [self._grads.pop((group.number, k), None) for k in range(len(group.signature.outs))]
         step = len(group.signature.outs)
         rows = self._reached[group.start : group.start + step * (1 if group.single else group.calls)]
@@ -254,9 +255,9 @@ class _BackwardPass:
             self._deliver(group.sources[i], g, reached)
 
     def _through_split(self, group: Group, given: list[Any], by_call: Array, parts: list[Array]) -> None:
-        """The same for calls apart from each other: each part runs once more by itself, and is differentiated so.
+        """The same in parts: each part is recomputed and differentiated by itself.
 
-        A call without a gradient takes no part: zero times an infinite number would spoil the gradients of the others.
+        Calls without a gradient are left out: zero times infinity would make the gradients of shared weights NaN.
         """
         group.check_saved()
         for chosen in parts:
@@ -333,7 +334,7 @@ class _BackwardPass:
     # -- inside a group
 
     def _pull(self, pairs: list[tuple[Tensor, Any]], own: dict[int, int]) -> dict[int, Any]:
-        """Backward through the few nodes of one group."""
+        """The backward pass through the few autograd nodes of one group: {input: gradient}."""
         pending: dict[Node, Any] = {}
         nodes: list[Node] = []
         found: dict[int, Any] = {}
@@ -375,7 +376,7 @@ class _BackwardPass:
         return found
 
     def _defer_gemm(self, edges: Any, g: Array, kept: Any, own: dict[int, int]) -> tuple[Any, ...]:
-        """The product for the gradient of a shared weight waits for those of the other groups."""
+        """Defer the gemm of a shared weight's gradient; returns the edges that still need a gradient now."""
         weight = edges[1]
         if not isinstance(weight, Tensor) or id(weight) in own:
             return edges  # type: ignore[no-any-return]
@@ -398,7 +399,7 @@ class _BackwardPass:
         return (edges[0], *[None] * (len(edges) - 1))
 
     def run_deferred_gemms(self) -> None:
-        """Do what was held back."""
+        """Run all deferred gemms."""
         known: dict[tuple[int, ...], list[Any]] = {}
         for held in self._gemms.values():
             self._run_gemm(held, known)
@@ -406,7 +407,7 @@ class _BackwardPass:
     def _run_gemm(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
         if not held.pairs:
             return
-        # The two products of a recurrent cell have the same gradients behind them: put together and summed up once.
+        # The two weights of a recurrent cell get the same output gradients: concatenate and sum those only once.
         key = tuple([id(g) for g, _ in held.pairs])
         found = known.get(key)
         if found is None:
@@ -427,7 +428,7 @@ def _age(node: Node) -> int:
 
 
 class _DeferredGemm:
-    """Products for the gradient of one weight (and its bias) that are still to be done."""
+    """The deferred gemm for the gradient of one weight (and its bias): pairs of (output gradient, input)."""
 
     __slots__ = ("bias", "pairs", "size", "weight")
 

@@ -1,7 +1,7 @@
-"""Running a group: bring the rows of its calls together, run one batched op, and say where each result lies.
+"""Running a group: gather the input rows of its calls, run one batched op, and register the output rows.
 
-Rows that lie together already are not copied. Where the rows came from is noted, so that the gradient finds its way
-back: a whole earlier result, rows scattered over several, or tensors from outside.
+Rows that are adjacent in one earlier result are not copied. The source of each input is stored for the backward pass:
+a slice of an earlier result, rows scattered over several results, or tensors from outside.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from wayfare.batch.run.segment import Segment
 
 
-# Bytes of a row that is put behind others as bytes.
+# Rows of at most this many bytes are joined as bytes.
 _SMALL = 1024
 
 
 class Slice:
-    """Rows that lie one behind the other in one earlier result, or the same part of each of them."""
+    """A source of rows: adjacent rows of one earlier result, or the same part of each of them."""
 
     __slots__ = ("first", "group", "number", "offset", "row", "size")
 
@@ -41,20 +41,20 @@ class Slice:
         self.offset, self.row = offset, row
 
     def rows(self) -> Array:
-        """The rows themselves, where they lie."""
+        """The rows, as a view of the earlier result."""
         array = self.group.arrays[self.number][self.first : self.first + self.size]
         row = self.row
         if self.offset == 0 and row is self.group.signature.outs[self.number]:
             return array
         if array.size == 0 or row.bytes == 0:
             return np.empty((self.size, *row.shape), row.dtype)
-        # Only the first row is looked at as bytes: the step from row to row is the array's own.
+        # The part of the first row, repeated with the stride of the array.
         start = part_of(array[0, ...], row, self.offset)
         return np.lib.stride_tricks.as_strided(start, (self.size, *row.shape), (array.strides[0], *row.strides))
 
 
 class Scattered:
-    """Rows of several results and of tensors from outside."""
+    """A source of rows: rows of several results, and tensors from outside."""
 
     __slots__ = ("at", "groups", "offsets", "outside", "row_ids")
 
@@ -62,15 +62,15 @@ class Scattered:
         self, at: Array | None, row_ids: Array, offsets: Array | None, groups: tuple[Any, ...],
         outside: list[tuple[int, Tensor]],
     ) -> None:  # fmt: skip
-        # Which of the rows these are (None: all of them), and the places they came from.
+        # Which of the input rows these are (None: all), the ids of the rows they came from, and offsets in bytes.
         self.at, self.row_ids, self.offsets = at, row_ids, offsets
-        # The (group, output) pairs among them.
+        # The (group, output) pairs that those rows belong to.
         self.groups = groups
         self.outside = outside
 
 
 class Shared:
-    """One tensor or value for all calls."""
+    """A source: one tensor or value for all calls."""
 
     __slots__ = ("value",)
 
@@ -79,7 +79,7 @@ class Shared:
 
 
 class Group:
-    """Calls of one kind that run as one."""
+    """Calls of one signature that run as one."""
 
     __slots__ = (
         "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "outputs", "round", "signature",
@@ -91,7 +91,7 @@ class Group:
         self.round = round_number
         self.signature = signature
         self.calls = len(calls)
-        # Of each row input: the tensor that was made of it, and where its rows came from (None: no gradient there).
+        # For each input of the calls: the tensor of the gathered rows, and its source (None: needs no gradient).
         self.leaves: list[Tensor] = []
         self.sources: list[Any] = []
         self.outputs: list[Tensor] = []
@@ -99,15 +99,15 @@ class Group:
         self.batched: list[bool] = []
         self.extras: list[Any] = []
         self.differentiable = False
-        # Did the calls have nothing of their own, so that there is one result for all of them?
+        # True if all calls have the same inputs: then there is one result for all of them.
         self.single = False
-        # The place of the first row.
+        # The id of its first output row.
         self.start = 0
-        # When it ran, by the clock of nodes and writes.
+        # When it ran, by the clock of nodes and in-place writes.
         self.time = tick()
 
     def run(self, segment: Segment, calls: list[Call]) -> None:
-        """Run it."""
+        """Gather the inputs, run the op, and register the outputs."""
         signature = self.signature
         for column in zip(*[c.inputs for c in calls], strict=True):
             array, source, several = segment.gather(column, signature.grad)
@@ -123,34 +123,34 @@ class Group:
         self.differentiable = signature.grad and any([out._requires_grad for out in self.outputs])
         self._register(segment)
         if not self.differentiable:
-            # Only the results are wanted from now on.
+            # Only the results are needed from now on.
             self.leaves, self.sources, self.outputs = [], [], []
 
     def compute(self, leaves: list[Tensor]) -> list[Tensor]:
-        """The outputs for given rows."""
+        """The outputs for given inputs."""
         signature = self.signature
         made = signature.run(signature, self.calls, leaves, self.batched, self.extras)
         return list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
     def is_stale(self) -> bool:
-        """Was something that all its calls read written in place since? Then it cannot simply run once more."""
+        """Whether a tensor that all its calls read was written in place since: then it cannot be recomputed."""
         if latest_write[0] <= self.time:
             return False
         shared = [leaf for leaf, several in zip(self.leaves, self.batched, strict=True) if not several]
         return any([written_after(t._array, self.time) for t in (*self.signature.shared, *shared)])
 
     def check_saved(self) -> None:
-        """What it has kept for its gradient must be as it was: what runs once more would not notice."""
+        """Raise an error if a tensor saved for its gradient was written in place: recomputing would not notice."""
         for node in reachable([out._edge for out in self.outputs if out._edge is not None])[0]:
             unpack(node, False)
 
     def refuse_rerun(self) -> NoReturn:
-        """It would have to run once more, on what is there no longer."""
+        """Raise the error for a group that would have to be recomputed from values that are overwritten."""
         raise InPlaceError(f"{self.signature.name} must run once more for this gradient, and a tensor that it read was "
                            "written in place since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
 
     def recompute(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
-        """The inputs and outputs of some of its calls, run once more by themselves."""
+        """Run some of its calls again, without the others; gives their inputs and outputs."""
         leaves = []
         for leaf, several in zip(self.leaves, self.batched, strict=True):
             part = wrap(leaf._array[chosen] if several else leaf._array)
@@ -162,7 +162,7 @@ class Group:
         return leaves, list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
     def _register(self, segment: Segment) -> None:
-        """Give the rows of all outputs their places."""
+        """Make all output rows contiguous, and give them ids."""
         size = 1 if self.single else self.calls
         for number, row in enumerate(self.signature.outs):
             array = self.outputs[number]._array
@@ -176,11 +176,11 @@ class Group:
         self.start = segment.allocate_rows(self, self.arrays, size)
 
     def index_of(self, call: Call) -> int:
-        """Which row of the results is a call's."""
+        """The index of a call's row in the results."""
         return (call.row_id - self.start) // len(self.signature.outs)
 
     def array_of(self, value: Value) -> Array:
-        """The numbers of a value; not to be written to."""
+        """The array of a value; must not be written to."""
         number = value.number
         array = self.arrays[number][self.index_of(value.call), ...]
         if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
@@ -189,11 +189,11 @@ class Group:
 
 
 def split_by_gradient(group: Group, by_call: Array, reached: Array) -> list[Array]:
-    """Which calls of a group must be differentiated apart from each other, where a gradient came to some outputs only;
-    none if all can go together.
+    """Split a group of which only some outputs got a gradient: the calls that must be differentiated apart from each
+    other. Empty if all can be differentiated together.
 
-    A call that no gradient came to is left out. One that a gradient came to for some outputs of several goes with its
-    like, if there are numbers that are not finite: elsewhere the gradients of zero do no harm.
+    Calls without a gradient are left out. If there are NaN or infinite values, calls are split by which of their
+    outputs got a gradient; otherwise a zero gradient for the other outputs does no harm.
     """
     if group.single:
         return []
@@ -210,7 +210,7 @@ def split_by_gradient(group: Group, by_call: Array, reached: Array) -> list[Arra
 
 
 def part_of(array: Array, row: Row, offset: int) -> Array:
-    """A dense part of a dense array."""
+    """A contiguous part of a contiguous array."""
     if row.bytes == 0:
         return np.empty(row.shape, row.dtype)
     flat = array.reshape(-1).view(np.uint8)[offset : offset + row.bytes]
@@ -218,14 +218,14 @@ def part_of(array: Array, row: Row, offset: int) -> Array:
 
 
 def _dense_rows(array: Array, row: Row) -> bool:
-    """Does each row lie without gaps? The step along a dimension of size one says nothing."""
+    """Whether each row is contiguous. The stride of a dimension of size one has no meaning."""
     if array.size == 0:
         return True
     return all(n == 1 or s == t for n, s, t in zip(row.shape, array.strides[1:], row.strides, strict=True))
 
 
 def as_slice(values: Sequence[Value], row_ids: list[int], offsets: list[int]) -> Slice | None:
-    """The part of one earlier result that these rows are, if they lie in it one behind the other."""
+    """These rows as a slice of one earlier result, if they are adjacent there."""
     first, last = values[0], values[-1]
     size = len(values)
     group: Group = first.call.group
@@ -239,7 +239,7 @@ def as_slice(values: Sequence[Value], row_ids: list[int], offsets: list[int]) ->
 
 
 def gather_rows(addresses: Array, row: Row) -> Array:
-    """A copy of rows that lie anywhere."""
+    """Copy rows at any addresses into one array."""
     out = buffer_pool.empty((len(addresses), *row.shape), row.dtype)
     if row.bytes:
         by_address.gather(addresses, out)
@@ -247,9 +247,9 @@ def gather_rows(addresses: Array, row: Row) -> Array:
 
 
 def stack_rows(arrays: list[Array], row: Row) -> Array:
-    """A copy of arrays, one behind the other."""
+    """Stack arrays of one shape."""
     if 0 < row.bytes <= _SMALL and False not in [a.flags.c_contiguous for a in arrays]:
-        # Their bytes one behind the other: for numbers and short rows that is many times faster than by NumPy.
+        # For scalars and short rows joining bytes is many times faster than NumPy's `stack`.
         joined: Any = bytearray().join(arrays)  # type: ignore[arg-type]
         return np.frombuffer(joined, row.dtype).reshape((len(arrays), *row.shape))
     out = buffer_pool.empty((len(arrays), *row.shape), row.dtype)

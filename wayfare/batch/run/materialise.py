@@ -1,4 +1,4 @@
-"""Making lazy tensors ordinary: each gets its numbers in memory of its own, and a place in the graph."""
+"""Materialising lazy tensors: each becomes an ordinary tensor, with memory and an edge to the segment's node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wayfare.core.tensor import Tensor, wrap
 def materialise_tensors(
     live: list[weakref.ref[Tensor]], segment: Segment, ownership: Ownership, timing: MapTiming | None
 ) -> None:
-    """Make those that are still held ordinary tensors. `record` is told what their backward passes take."""
+    """Materialise the lazy tensors that are still held. `timing` will be told how long their backward passes take."""
     held = []
     seen: set[int] = set()
     for reference in live:
@@ -34,7 +34,7 @@ def materialise_tensors(
     bases: list[Tensor] = []
     waiting = held
     while waiting:
-        # What a view looks into becomes ordinary first, held by anybody else or not.
+        # The base of a view is materialised before the view, whether it is held elsewhere or not.
         following = []
         for t in waiting:
             origin = t._lazy.origin
@@ -75,7 +75,7 @@ def _materialise_bases(tensors: list[Tensor], segment: Segment, timing: MapTimin
 
 
 def _materialise_views(views: list[Tensor]) -> None:
-    """Bases before what looks into them."""
+    """Materialise views, each after its base."""
     while views:
         later = []
         for t in views:
@@ -87,7 +87,7 @@ def _materialise_views(views: list[Tensor]) -> None:
             else:
                 real = op.select(base) if op.__class__ is PickedView else apply(op, (base,), attrs)
                 if real._requires_grad and not t._requires_grad:
-                    real = real.detach()  # The view was made under no_grad.
+                    real = real.detach()  # the view was made under no_grad
                 _become(t, real)
         views = later
 
@@ -102,7 +102,7 @@ def _become(t: Tensor, real: Tensor) -> None:
 
 
 def _outside_tensors(segment: Segment) -> list[Tensor]:
-    """All tensors from outside that a gradient of this segment goes to."""
+    """All tensors from outside that get a gradient from this segment."""
     found: dict[int, Tensor] = {}
 
     def note(t: Any) -> None:

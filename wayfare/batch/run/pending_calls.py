@@ -1,4 +1,4 @@
-"""The work of a session: calls that are pending, running them in groups, and making their tensors ordinary ones."""
+"""The pending calls of a session: running them in groups, and materialising their tensors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from wayfare.core.callsite import user_frame
 from wayfare.core.mode import STATE, Mode, changed_mode, outer_mode, set_mode, watcher
 from wayfare.core.tensor import Tensor, wrap
 
-# Bytes of results (and a thousand for each call) that may be pending before they are computed.
+# Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
 LIMIT = 256 * 1024 * 1024
 
 
 class PendingCalls:
-    """Pending calls, and how they are run."""
+    """The part of a session that runs calls; `Session` adds how they are recorded."""
 
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
         self.outer = outer
@@ -44,57 +44,57 @@ class PendingCalls:
         self.stats = Stats()
         self.hub = Hub(self)
         self.signatures: dict[Any, Signature] = {}
-        # Those that calls are no longer of.
+        # Signatures that are out of date, kept for the statistics.
         self.retired: list[Signature] = []
-        # Of kinds without rows of their own: the one value that all their calls have.
+        # For signatures without rows: the values that all their calls have in common.
         self.common_results: dict[Signature, tuple[Value, ...]] = {}
-        # Classes of modules whose calls may be taken as one: the function that is called, and what is to know of it.
+        # Class of a module → (function, OpaqueInfo) if its calls may be opaque, else False.
         self.opaque_classes: dict[type, Any] = {}
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
-        # Calls that are pending no more.
+        # How many calls have left `pending`.
         self.calls_run = 0
-        # Weakly, tensors that are to become ordinary ones if somebody still holds them at the end.
+        # Weak references to the lazy tensors that are to be materialised if they are still held.
         self.live: list[ref[Tensor]] = []
-        # Ordinary tensors that a write in place made lazy, and what was in them.
+        # Ordinary tensors that an in-place write made lazy, and their old arrays.
         self.overwritten: list[tuple[Tensor, Array]] = []
-        # What examples have made themselves.
+        # Which example made what.
         self.ownership = Ownership()
-        # What is known of the function that is mapped.
+        # What is known about the mapped function; and the timing of this map.
         self.profile: FunctionProfile | None = None
         self.timing: MapTiming | None = None
-        # Have examples no call in common, because they put hooks on what they compute?
+        # True if examples must not share calls, because they register hooks on what they compute.
         self.no_common_calls = False
-        # Do lazy tensors look into the memory of ordinary ones?
+        # True if some lazy tensor is a view of an ordinary one.
         self.has_outside_views = False
         self._segment = Segment(self.stats)
         self._groups = 0
-        # Has a call failed, and its example gone on?
+        # True if a call failed and its example went on.
         self._has_failed_calls = False
         self._modes: dict[bool, Mode | None] = {}
         COLLECTOR.enter()
         self._began = perf_counter()
 
     def clear_fast_paths(self) -> None:
-        """Every call goes the long way once more."""
-        # Into calls like the last ones of each cell, by whether gradients are recorded.
+        """Forget all fast paths."""
+        # grad mode → id of an owner → its fast paths.
         self.opaque_fast_paths: dict[bool, dict[Any, tuple[FastPath, ...]]] = {True: {}, False: {}}
-        # Into calls of ops without attributes: (op, rows) → what enters such a call.
+        # grad mode → (op, rows) → a function that records such a call.
         self.op_fast_paths: dict[bool, dict[Any, Callable[..., Any]]] = {True: {}, False: {}}
 
     def outside(self) -> outer_mode:
-        """The mode outside the session, but recording gradients as inside."""
+        """The mode outside the session, with the grad mode of the inside."""
         return outer_mode(self.outer)
 
     def born(self, thing: Any) -> None:
-        """An array of its own memory, or a module, was made by the example that runs."""
+        """The running example made a module, or an array that owns its memory."""
         self.ownership.add(thing, self.hub.current, self.calls_run + len(self.pending))
 
     def changes(self, thing: Any, how: str) -> None:
-        """A tensor or a module is about to change (None: something of the whole process).
+        """A tensor or a module is about to change (None: some state of the process).
 
-        Where others may see it, this example waits for its turn, and from then on they run one after the other.
+        If other examples can see it, this example waits for its turn, and from then on examples run one after another.
         """
         example = self.hub.current
         if example is None or (thing is not None and self.ownership.maker(thing) is example):
@@ -102,31 +102,31 @@ class PendingCalls:
         began = self.hub.others_began()
         restart = bool(began) and all([mutates_only_tensors(f) for f in {e.function for e in began}])
         late = [] if restart else began
-        if self.hub.take_turn(how, restart) or late:  # one after it may have waited for its turn already
+        if self.hub.take_turn(how, restart) or late:  # a later example may have waited for its turn already
             self._warn_in_order(how, late)
         self.leave()
         self.hub.stop_after_failure()
 
     def leave(self) -> None:
-        """What runs now records no more: from here on it is plain Python."""
+        """The running example stops recording: from here on its ops run eagerly."""
         self.settle()
         mode = STATE.mode
         assert mode is not None
         set_mode(mode.replace(executor=None))
 
     def is_read(self, tensor: Tensor) -> bool:
-        """Is a tensor that an example has made read by a call that is pending?"""
+        """Whether a pending call reads a tensor that an example made."""
         since = max(self.ownership.born_at(tensor) - self.calls_run, 0)
         return any([v is tensor for call in self.pending[since:] for v in (*call.inputs, *call.signature.shared)])
 
     def flag_set(self, tensor: Tensor, what: str) -> None:
-        """Whether a tensor requires a gradient is about to change: what was recorded before counts on what it was."""
+        """`requires_grad` of a tensor is about to change: calls recorded before must see the old flag."""
         if what != "requires_grad":
             return
         if self.ownership.given_to(tensor) is not self.hub.current:
             self.changes(tensor, "it sets requires_grad of a tensor that all examples see")
         if tensor._requires_grad:
-            self.settle()  # what has run already still has a gradient for it
+            self.settle()  # calls that have run still give it a gradient
         elif self.is_read(tensor):
             self.hub.wait(None)
             if self.pending:
@@ -140,25 +140,24 @@ class PendingCalls:
             self.common_results.clear()
 
     def note_wait(self) -> None:
-        """An example waits for a value: remember its line."""
+        """Count a wait for a value on the user's line, for the statistics."""
         frame = user_frame(3)
         if frame is not None:
             line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
             self.stats.waits[line] = self.stats.waits.get(line, 0) + 1
 
     def discard_calls_of(self, examples: Sequence[Example]) -> None:
-        """What these examples have recorded is not to be computed: they begin again."""
+        """Drop the pending calls of these examples: they will restart."""
         gone = set(examples)
         self._keep_only([c for c in self.pending if c.example not in gone and not _is_inside(c.example, gone)])
 
     def discard_calls_after(self, order: list[int]) -> None:
-        """What the examples after one have recorded is not to be computed: they were stopped."""
-        depth = len(order)  # what runs inside an example counts as that example's own
+        """Drop the pending calls of all later examples: they were stopped."""
+        depth = len(order)  # the examples of an inner map count as part of the outer example
         self._keep_only([c for c in self.pending if c.example is None or c.example.order[:depth] <= order])
 
     def _keep_only(self, calls: list[Call]) -> None:
-        """Only these calls are to be made, and what they need: of what all have in common, some other may have been the
-        first to ask for it."""
+        """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
         if len(calls) < len(self.pending):
             self.pending = _split_needed(self.pending, [Value(c, 0, c.signature.outs[0], False) for c in calls], True)[
                 0
@@ -166,7 +165,7 @@ class PendingCalls:
             self.common_results.clear()
 
     def run_calls_of(self, examples: Sequence[Example]) -> None:
-        """Make the calls of examples that are done, by themselves; an error is raised here."""
+        """Run the calls of finished examples, and only those; errors are raised here."""
         try:
             self.run(self.values_of(examples), only=True)
         except FailedCall as failed_call:
@@ -174,26 +173,26 @@ class PendingCalls:
             raise failed_call.error from None
 
     def values_of(self, examples: Sequence[Example]) -> list[Value]:
-        """A value of every pending call of these examples."""
+        """One value of each pending call of these examples."""
         own = set(examples)
         calls = [c for c in self.pending if c.example in own or _is_inside(c.example, own)]
         return [Value(c, 0, c.signature.outs[0], False) for c in calls]
 
     def _warn_in_order(self, how: str, began: list[Example]) -> None:
-        """Examples run one after the other from here: say why, once for a function."""
+        """Warn that examples run one after another from here, and why; once for a function."""
         frame = user_frame(2)
         line = "" if frame is None else f" ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
         if self.profile is not None:
             self.profile.set_in_order(how + line, [e.number for e in began])
 
     def for_real(self, function: Callable[[], Any]) -> Any:
-        """Run what cannot be recorded, on ordinary tensors."""
+        """Run eagerly what cannot be recorded, on ordinary tensors."""
         self.settle()
         with self.outside():
             return function()
 
     def flush(self, targets: Sequence[Value] | None = None, only: bool = False) -> None:
-        """Run what is pending, or what these values and (if not `only` them) the examples that still run need of it."""
+        """Run pending calls: all, or those that `targets` need and (unless `only`) those of unfinished examples."""
         while True:
             try:
                 self.run(targets, only)
@@ -207,7 +206,7 @@ class PendingCalls:
         self.hub.raise_late_errors()
 
     def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
-        """The same; an error comes with the call that is to blame for it."""
+        """The same; raises FailedCall, which names the call that failed."""
         calls = self.pending
         if targets is not None:
             calls, self.pending = _split_needed(calls, targets, only)
@@ -226,7 +225,7 @@ class PendingCalls:
                 try:
                     self._run(members)
                 except BaseException:
-                    # What has not run may still do so, if an example lives with the error.
+                    # The other calls may still run, if the example handles the error.
                     self.pending = [c for rest in groups[number:] for c in rest] + self.pending
                     raise
         stats = self.stats
@@ -272,7 +271,7 @@ class PendingCalls:
             call.handles = None
 
     def drop(self, call: Call) -> None:
-        """A call cannot be made: neither can those that read it."""
+        """A call has failed: so have all calls that read its results."""
         failed = {call}
         for c in self.pending:
             if any([v.__class__ is Value and v.call in failed for v in c.inputs]):
@@ -285,9 +284,9 @@ class PendingCalls:
         self.pending = [c for c in self.pending if c not in failed]
 
     def settle(self) -> None:
-        """Run all that is pending, and make every tensor still held an ordinary one."""
+        """Materialise: run all pending calls, and make every tensor that is still held an ordinary one."""
         self.hub.wait(None)
-        if self.pending:  # Others went on before this example did.
+        if self.pending:  # other examples went on before this one
             self.flush()
         self.has_outside_views = False
         self.overwritten = []
@@ -299,7 +298,7 @@ class PendingCalls:
             materialise_tensors(live, segment, self.ownership, self.timing)
 
     def close(self) -> Stats:
-        """The end: settle, and let go of everything."""
+        """End the session: materialise, and release everything."""
         self.settle()
         stats = self.stats
         stats.seconds = perf_counter() - self._began
@@ -307,7 +306,7 @@ class PendingCalls:
         return stats
 
     def release(self) -> None:
-        """Let go of everything, finished or not."""
+        """Release everything, finished or not."""
         stats = self.stats
         signatures = [*self.retired, *self.signatures.values()]
         stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in signatures if k.nodes]
@@ -319,7 +318,7 @@ class PendingCalls:
             call.handles = call.example = None
             call.inputs = ()
         for tensor, array in self.overwritten:
-            # Only after a failure: what was written in place is as it was.
+            # Only after a failure: undo in-place writes that did not run.
             if tensor.__class__ is LazyTensor:
                 become(tensor, wrap(array))
         self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
@@ -340,8 +339,8 @@ def _is_inside(example: Example | None, outer: set[Example]) -> bool:
 
 
 def _split_needed(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[Call], list[Call]]:
-    """The calls of examples that still run (not if `only` the values), the values they wait for, and all those need;
-    and the other calls, which can wait for company."""
+    """(calls that must run, calls that can wait): the calls of unfinished examples (unless `only`) and the calls that
+    `targets` need must run."""
     due = [] if only else [c for c in calls if c.example is None or not c.example.done]
     if len(due) == len(calls):
         return calls, []

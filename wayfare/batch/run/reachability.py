@@ -1,4 +1,5 @@
-"""Which tensors outside a segment a gradient goes to: a result of one example says nothing of the others' tensors."""
+"""Which outside tensors get a gradient from given results: the result of one example reaches only what it was computed
+from, not what the other examples read."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from wayfare.batch.run.group import Group, Shared, Slice
 
 
 def reachable_from(tape: Any, seeds: Sequence[Value]) -> tuple[set[int], Array]:
-    """The ids of the tensors from outside that these values depend on, and the places of the rows on the way."""
+    """The ids of the outside tensors that these values depend on, and a flag for each row on the way."""
     rows: Array = np.zeros(tape.count, np.bool_)
     found: set[int] = set()
     for value in seeds:
@@ -29,7 +30,7 @@ def reachable_from(tape: Any, seeds: Sequence[Value]) -> tuple[set[int], Array]:
 
 
 def _mark_inputs(rows: Array, found: set[int], source: Any, calls: Array, group: Group) -> None:
-    """From the calls of a group to where one of their inputs came from."""
+    """Mark the source of one input of a group's calls."""
     if source is None:
         return
     if source.__class__ is Shared:

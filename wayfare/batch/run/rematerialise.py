@@ -1,4 +1,4 @@
-"""The groups of a segment run once more in the open: as ordinary ops that are recorded one by one."""
+"""Rematerialisation: the calls of a segment run again as ordinary ops, each with its own autograd node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CLONE = REGISTRY["clone"]
 
 
 class Rematerialised:
-    """All groups of a segment, run once more by ops that are recorded one by one, on rows that are tensors each.
+    """The calls of a segment, run again one by one, each row as a tensor of its own.
 
-    Each call is made by itself, so that examples have no node in common, as in the loop; of those that are wanted, if
-    `rows` says which places are.
+    As in the plain loop, examples have no node in common. `rows` (a flag for each row id) selects the calls to run;
+    None: all of them. `replacements` maps the id of an outside tensor to the tensor to use instead.
     """
 
     def __init__(self, groups: Sequence[Group], replacements: dict[int, Tensor], rows: Array | None = None) -> None:
@@ -39,7 +39,7 @@ class Rematerialised:
                 self._make(group, wanted.tolist())
 
     def _make(self, group: Group, wanted: list[int]) -> None:
-        """Make calls of a group one by one."""
+        """Run some calls of a group one by one."""
         signature = group.signature
         stale = group.is_stale()
         if stale:
@@ -52,7 +52,7 @@ class Rematerialised:
             extras = group.extras[i : i + 1]
             made = signature.run(signature, 1, leaves, [False] * len(leaves), extras)
             for number, out in enumerate(made if isinstance(made, (tuple, list)) else [made]):
-                # A run with an extra of its own gives a batch of one.
+                # A run with an extra (a random key, an index) returns a batch of one.
                 row = signature.outs[number].shape
                 out = out if tuple(out.shape) == row else tensor_ops.reshape(out, shape=row)
                 if stale:
@@ -60,7 +60,7 @@ class Rematerialised:
                 self._rows[group.number, number, i] = out
 
     def _column(self, group: Group, leaf: Tensor, source: Any, several: bool) -> Callable[[int], Tensor]:
-        """One input of each call."""
+        """A function that gives one input of the i-th call."""
         if not several:
             whole = leaf if source is None else self._shared(source.value)
             return lambda i: whole
@@ -78,7 +78,7 @@ class Rematerialised:
         return self.tensor_of(what) if what.__class__ is Value else self._outside(what)
 
     def _scattered(self, source: Any, leaf: Tensor, time: int) -> dict[int, Callable[[], Tensor]]:
-        """Those rows of an input that have a history."""
+        """For the rows of an input that need a gradient: a function that gives the tensor."""
         found: dict[int, Callable[[], Tensor]] = {}
         for i, t in source.outside:
             found[i] = partial(self._outside_then, t, leaf._array[i], time)
@@ -94,7 +94,7 @@ class Rematerialised:
         return self._part(self._rows[output[0].number, output[1], output[2]], shape, offset)
 
     def _outside_then(self, t: Tensor, row: Array, time: int) -> Tensor:
-        """A tensor from outside with the numbers it had at a time, which are those of a row."""
+        """An outside tensor with the values it had when the group ran, which are those of `row`."""
         now = self._outside(t)
         if not written_after(t._array, time):
             return now
@@ -114,7 +114,7 @@ class Rematerialised:
         return tensor_ops.reshape(part, shape=shape)  # type: ignore[no-any-return]
 
     def tensor_of(self, value: Value) -> Tensor:
-        """A value as a tensor with a history."""
+        """The rematerialised tensor of a value."""
         group: Group = value.call.group
         if group.number not in self._groups:
             return wrap(np.array(group.array_of(value)))
@@ -123,7 +123,7 @@ class Rematerialised:
 
 
 def _as_it_was(out: Tensor, row: Array, inputs: Sequence[Tensor]) -> Tensor:
-    """A result with the numbers that it had when its group ran."""
+    """A result with the values that it had when its group ran."""
     if not out._array.flags.writeable or any([np.may_share_memory(out._array, t._array) for t in inputs]):
         out = tensor_ops.clone(out)
     out._array[...] = row

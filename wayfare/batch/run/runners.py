@@ -1,4 +1,5 @@
-"""How a group of calls becomes one: by the op's own batch rule, with indices side by side, or with own random keys."""
+"""How a group of calls runs as one: by the op's batch rule, as one `index` for many selects, or call by call with own
+random keys."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from wayfare.core.tensor import Tensor, wrap
 def all_inputs(
     signature: Signature, rows: list[Tensor], batched: list[bool]
 ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-    """All inputs in their order, and which of them have a batch in front."""
+    """All inputs in order, and which of them have a batch dimension."""
     flags = iter(batched)
     return signature.inputs(rows), tuple([t is None and next(flags) for t in signature.pattern])
 
@@ -28,13 +29,13 @@ def run_op(signature: Signature, size: int, rows: list[Tensor], batched: list[bo
 
 
 def run_selected(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
-    """Rows of one shared tensor, each call its own."""
+    """`select` of one shared tensor, with an index for each call."""
     inputs, _ = all_inputs(signature, rows, batched)
     return tensor_ops.index(inputs[0], wrap(np.array(extras, np.int64)), dims=(0,))
 
 
 def run_random(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
-    """Each call draws by its own key, so it draws the same alone and in company."""
+    """Random ops: each call draws with its own key, so its numbers do not depend on the group."""
     inputs, flags = all_inputs(signature, rows, batched)
     made = []
     for i, key in enumerate(extras):

@@ -1,6 +1,6 @@
-"""In which order and in which groups pending calls run: by their depth, or by an agenda of what can run at once.
+"""Schedules: which pending calls run together, and in which order.
 
-Calls of one group have one kind and do not read each other. Fewer groups are larger groups.
+The calls of a group have one signature and do not read each other. The fewer the groups, the larger the batches.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 from wayfare.batch.record.call import Call, Value
 
-# As many histories may be worked out however few the calls are.
+# This many histories may always be computed, however few the calls are.
 _FREE_WORK = 1024
-# Fields of a history that cost little more than one.
+# Joining this many fields of a history costs little more than joining one.
 _FIELDS_AT_ONCE = 32
-# One call in so many is tried first.
+# A sample of one call in this many is tried first.
 _SAMPLE = 8
 # Merging more bundles than this would take longer than it saves.
 _MOST_BUNDLES = 4096
 
 
 class Schedule(ABC):
-    """Puts pending calls into groups that run one after another."""
+    """Divides pending calls into groups that run one after another."""
 
     @abstractmethod
     def order(self, calls: Sequence[Call]) -> list[list[Call]]:
-        """The groups, each of one kind, so that every call comes in a later group than all it reads.
+        """The groups in order, each of one signature; every call is in a later group than the calls it reads.
 
-        `calls` come in the order in which they were recorded. What a call reads is among them or has run already.
+        `calls` are in the order in which they were recorded. What a call reads is among them or has run already.
         """
 
     def __repr__(self) -> str:
@@ -39,10 +39,10 @@ class Schedule(ABC):
 
 
 class ByDepth(Schedule):
-    """Calls of one kind that are equally far from what is known already run together."""
+    """Calls of one signature and one depth (the longest chain of pending calls before them) run together."""
 
     def order(self, calls: Sequence[Call]) -> list[list[Call]]:
-        """The groups by ascending depth, within one depth in the order in which the kinds first appear."""
+        """The groups by ascending depth; within one depth in the order in which the signatures first appear."""
         levels: list[dict[int, list[Call]]] = []
         for call in calls:
             depth = 0
@@ -64,16 +64,16 @@ class ByDepth(Schedule):
 
 
 class Agenda(Schedule):
-    """Whatever can wait for more of its kind waits: at each step a kind runs of which all that can be had is ready.
+    """A signature runs only when waiting longer would not make its group larger.
 
-    A kind is complete when each of its pending calls is ready or comes after another pending call of that kind: to wait
-    longer would gain nothing. As long as some kind is complete, no order has fewer groups. Where none is, the kind runs
-    whose pending calls lie least deep on average.
+    A signature is complete when each of its pending calls is ready or comes after another pending call of the same
+    signature. As long as some signature is complete, running it is optimal: no order has fewer groups. If none is, the
+    signature runs whose pending calls have the least depth on average.
     """
 
     def order(self, calls: Sequence[Call]) -> list[list[Call]]:
-        """The groups as the agenda finds them; never more of them than `ByDepth` makes."""
-        # What is stuck with the first calls alone is stuck with all of them, so most of the work can be spared.
+        """The groups in order; never more of them than `ByDepth` makes."""
+        # A method that fails for the first calls alone fails for all of them, so try it on a sample first.
         first = calls[: len(calls) // _SAMPLE]
         groups = _one_after_another(calls) if not first or _one_after_another(first) else []
         if groups:
@@ -82,7 +82,7 @@ class Agenda(Schedule):
             groups = _Layers(calls).run()
             if sum(map(len, groups)) == len(calls):
                 return groups
-        # Kinds that wait for each other in different examples: go on with what is equally deep as one bundle.
+        # Signatures wait for each other in different examples: go on with bundles of calls of one depth.
         by_depth = ByDepth().order(calls)
         for group in groups:
             for call in group:
@@ -92,19 +92,19 @@ class Agenda(Schedule):
 
 
 class _SignatureCalls:
-    """The calls of one kind: those with equally many of their kind before them together."""
+    """The calls of one signature, by how many calls of that signature come before them."""
 
     __slots__ = ("levels", "reads")
 
     def __init__(self) -> None:
         self.levels: list[list[Call]] = []
-        self.reads: set[int] = set()  # other kinds, whose results they read
+        self.reads: set[int] = set()  # ids of other signatures whose results they read
 
 
 def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
-    """One kind after another, each in as many groups as its longest chain has calls; nothing could do with fewer.
+    """One signature after another, each in as many groups as its longest chain has calls; no order has fewer groups.
 
-    Empty if that cannot be: where kinds read each other by turns.
+    Empty if that is impossible, because two signatures read each other.
     """
     by_signature: dict[int, _SignatureCalls] = {}
     for call in calls:
@@ -117,7 +117,7 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
         for v in call.inputs:
             if v.__class__ is Value:
                 producer = v.call
-                # Several results of one call, and of calls of one kind, are often read together.
+                # Often several outputs of one call, or of calls of one signature, are read together.
                 if producer is not last and producer.group is None:
                     last = producer
                     if producer.signature is signature:
@@ -149,48 +149,49 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 class _Layer:
-    """The calls of one kind that have equally many of their kind before them, on the way that has most of them."""
+    """The calls of one signature that have equally many calls of it before them, on the longest path."""
 
     __slots__ = ("calls", "needs")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.needs = 0  # the history of them all: for each kind, how many of its layers must have run
+        self.needs = 0  # joined history of its calls: for each signature, how many of its layers must have run
 
 
 class _History:
-    """What comes before a call: for each kind, the most calls of it on any way that leads here.
+    """What comes before a call: for each signature, the most calls of it on any path that leads to the call.
 
-    `fields` is one integer, in which each kind has a field of bits, so that all are compared at once; the top bit of a
-    field is kept free for that. There is one object for each history: what comes of it is found by identity.
+    `fields` is one integer with a bit field for each signature, so that all are compared at once; the top bit of each
+    field stays free for that. Histories are interned, so they are compared by identity.
     """
 
     __slots__ = ("fields", "joined", "steps")
 
     def __init__(self, fields: int) -> None:
         self.fields = fields
-        # With another history; and with one more call of a kind: (the history then, where such calls are gathered).
+        # Caches: the join with another history; and for one more call of a signature, (the history after it, the list
+        # that collects such calls).
         self.joined: dict[_History, _History] = {}
         self.steps: dict[int, tuple[_History, list[Call]]] = {}
 
 
 class _Layers:
-    """Calls by kind and layer. A layer that can run whole is all of its kind that can be had.
+    """Calls by signature and layer. If all calls of a layer are ready, no later call could join them.
 
-    `Call.depth` holds the history of a call with the call itself.
+    `Call.depth` holds the history of a call, including the call itself.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.width = len(calls).bit_length() + 1
-        self.tops = 0  # the free bit of every field
-        self.shifts: dict[int, int] = {}  # where the field of a kind begins
+        self.tops = 0  # the top bit of every field
+        self.shifts: dict[int, int] = {}  # where the field of a signature begins
         self.layers: list[list[_Layer]] = []
         self.histories: dict[int, _History] = {}
-        # Where almost every call has a history of its own, working them out must not cost more than it saves.
+        # A budget: where almost every call has a history of its own, computing them costs more than it saves.
         self.work_left = len(calls) // 2 + _FREE_WORK
         self._sort(calls)
         for history in self.histories.values():
-            # Some lead back to themselves: what is left to the garbage collector is left for long.
+            # Break reference cycles: the garbage collector runs seldom while a session is open.
             history.joined.clear()
             history.steps.clear()
 
@@ -223,14 +224,14 @@ class _Layers:
             members.append(call)
 
     def _history(self, fields: int) -> _History:
-        """The one history of these numbers."""
+        """The interned history of these fields."""
         found = self.histories.get(fields)
         if found is None:
             found = self.histories[fields] = _History(fields)
         return found
 
     def _join(self, one: int, other: int) -> int:
-        """The history of what has both before it: the greater number in each field."""
+        """The fields of two histories joined: the greater number in each field."""
         self.work_left -= 1 + len(self.layers) // _FIELDS_AT_ONCE
         # A top bit survives the subtraction where `one` is not less; from there it spreads over its field.
         kept = ((one | self.tops) - other) & self.tops
@@ -238,7 +239,7 @@ class _Layers:
         return (one & kept) | (other & ~kept)
 
     def _step(self, signature: int, before: int) -> tuple[_History, list[Call]]:
-        """The history with one more call of a kind, and the members of the layer that call belongs to."""
+        """The history with one more call of a signature, and the call list of the layer of that call."""
         shift = self.shifts.get(signature)
         if shift is None:
             shift = self.shifts[signature] = len(self.layers) * self.width
@@ -253,12 +254,12 @@ class _Layers:
         return self._history(before + (1 << shift)), layer.calls
 
     def run(self) -> list[list[Call]]:
-        """The layers that can run whole, in an order in which they can."""
+        """The layers that can run as one group each, in a valid order."""
         groups: list[list[Call]] = []
         done = 0
         unrun = [iter(layers) for layers in self.layers]
         following = [next(layers) for layers in unrun]
-        # For each kind the kinds whose next layer waits for more of it.
+        # For each signature: the signatures whose next layer waits for more layers of it.
         waiting: list[list[int]] = [[] for _ in unrun]
         to_check = deque(range(len(unrun)))
         while to_check:
@@ -280,7 +281,7 @@ class _Layers:
 
 
 class _Bundle:
-    """Calls of one kind and one depth, which run together."""
+    """Calls of one signature and one depth, which run together."""
 
     __slots__ = ("above", "calls", "depth", "missing", "number", "readers", "state", "waiting")
 
@@ -291,27 +292,27 @@ class _Bundle:
         self.depth = calls[0].depth
         self.readers: list[_Bundle] = []
         self.missing = 0  # how many of the bundles it reads have not run
-        self.above = 0  # a bit for each bundle that must run before it, directly or not
-        self.waiting: list[_Bundle] = []  # of its kind, these are looked at again when it has run
+        self.above = 0  # bit set of the bundles that must run before it, directly or not
+        self.waiting: list[_Bundle] = []  # bundles of its signature that are checked again when it has run
 
 
 class _SignatureState:
-    """How far the bundles of one kind have come."""
+    """The state of the bundles of one signature."""
 
     __slots__ = ("depths", "first", "frontier", "pending", "ready", "size", "turn")
 
     def __init__(self, first: int) -> None:
-        self.first = first  # its place among the kinds, which decides where nothing else does
-        self.pending = 0  # a bit for each bundle that has not run
-        self.frontier = 0  # pending bundles with no pending one of the kind above them
+        self.first = first  # its number among the signatures, to break ties
+        self.pending = 0  # bit set of the bundles that have not run
+        self.frontier = 0  # number of pending bundles with no pending bundle of the same signature before them
         self.ready: list[_Bundle] = []
-        self.size = 0  # pending calls, and the sum of their depths
+        self.size = 0  # number of pending calls; and below, the sum of their depths
         self.depths = 0
-        self.turn = 0  # how often it has run; entries of an agenda from before are void
+        self.turn = 0  # how often it has run; older heap entries are stale
 
 
 def _run_agenda(groups: list[list[Call]]) -> list[list[Call]]:
-    """Merge groups by depth: always a complete kind if there is one, else the kind that lies least deep on average."""
+    """Merge groups: always a complete signature if there is one, else the one with the least average depth."""
     bundles = _bundles(groups)
     complete: list[tuple[float, int, int, _SignatureState]] = []
     partial: list[tuple[float, int, int, _SignatureState]] = []
@@ -350,7 +351,7 @@ def _run_agenda(groups: list[list[Call]]) -> list[list[Call]]:
 
 
 def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
-    """A bundle for each group, which knows its readers and what comes before it; calls outside have depth 0."""
+    """A bundle for each group, with its readers and what comes before it; calls of no bundle have depth 0."""
     bundles: list[_Bundle] = []
     states: dict[int, _SignatureState] = {}
     for number, calls in enumerate(groups):
@@ -378,7 +379,7 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
 
 
 def _add_to_frontier(bundle: _Bundle, bundles: list[_Bundle]) -> None:
-    """Count a bundle to the frontier of its kind, or let it wait for the last of those that come before it."""
+    """Count a bundle to the frontier of its signature, or let it wait for the last bundle of it that comes before."""
     before = bundle.above & bundle.state.pending
     if before:
         bundles[before.bit_length() - 1].waiting.append(bundle)
@@ -387,15 +388,15 @@ def _add_to_frontier(bundle: _Bundle, bundles: list[_Bundle]) -> None:
 
 
 def order_rows(groups: list[list[Call]]) -> None:
-    """Reorder the calls inside each group so that rows which are read together lie together.
+    """Reorder the calls inside each group so that rows which are read together are adjacent in memory.
 
-    A group's rows lie in the order in which the nearest later group reads them, input by input; what only groups
-    further away read comes after that, and what no call reads comes last.
+    The rows of a group are in the order in which the nearest later group reads them, input by input; then come rows
+    that only groups further away read, and last the rows that no call reads.
     """
     for group in groups:
         for call in group:
             call.depth = 0
-    # From the last reader to the first: each takes a place before all the others, and the last word counts.
+    # From the last reader to the first: each gives its rows ranks before all others, so that the nearest one decides.
     rank = 0
     by_rank = attrgetter("depth")
     for group in reversed(groups):
@@ -404,7 +405,7 @@ def order_rows(groups: list[list[Call]]) -> None:
         ends: Any = None
         for column in reversed(list(zip(*[call.inputs for call in group], strict=False))):
             if column[0].__class__ is Value and column[-1].__class__ is Value:
-                # Two results of the same calls, as far as one can see at a glance: they have their order already.
+                # Probably two outputs of the same calls, judged by the first and the last: they are ordered already.
                 if ends == (column[0].call, column[-1].call):
                     continue
                 ends = (column[0].call, column[-1].call)

@@ -1,4 +1,4 @@
-"""A stretch of a session that becomes one node of the graph: its groups in the order they ran, and where rows lie."""
+"""A segment of a session, which becomes one autograd node: its groups in the order they ran, and all row addresses."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _VALUES = {Value}
 
 
 class Segment:
-    """Groups that have run since the session began or last settled."""
+    """The groups that ran since the session began or last materialised its tensors."""
 
     def __init__(self, stats: Any) -> None:
         self.stats = stats
-        # Those a gradient may go through.
+        # Only the groups that need a gradient.
         self.groups: list[Group] = []
         self.count = 0
         self._addresses: Array = np.empty(_FIRST, np.int64)
-        # Which output of which group a place belongs to: a number (-1: none with a gradient), and what it stands for.
+        # For each row id an index into `_numbered`, the (group, output) the row belongs to; -1 without a gradient.
         self._outputs: Array = np.empty(_FIRST, np.int32)
         self._numbered: list[tuple[Group, int]] = []
         self._steps: Array = np.arange(_FIRST, dtype=np.int64)
 
     def allocate_rows(self, group: Group, arrays: list[Array], size: int) -> int:
-        """Places for the rows of results, those of one call side by side; gives the first."""
+        """Ids for the rows of a group's results, those of one call side by side; returns the first."""
         start, step = self.count, len(arrays)
         end = self.count = start + size * step
         if end > len(self._addresses):
@@ -45,19 +45,19 @@ class Segment:
             part = self._addresses[start + number : end : step]
             np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
             part += array.__array_interface__["data"][0]
-            # What no gradient goes through is not held: it may go when nobody reads its rows any more.
+            # A group without a gradient is not stored here, so that it is freed when nobody needs its rows.
             self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
             if group.differentiable:
                 self._numbered.append((group, number))
         return start
 
     def gather(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
-        """Rows of one input of all calls: (array, where they came from, are there several?).
+        """The rows of one input of all calls: (array, source, whether the array has a batch dimension).
 
-        Where they came from is None if no gradient goes there.
+        The source is None if it needs no gradient.
         """
         first = values[0]
-        # By identity: tensors compare element by element.
+        # By identity: `==` on tensors compares elements.
         if values[-1] is first and all([v is first for v in values]):
             return self._shared(first, grad)
         if set(map(type, values)) != _VALUES:
@@ -97,7 +97,7 @@ class Segment:
         return stack_rows(arrays, row), self._scattered(values) if grad else None, True
 
     def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
-        """Where to send the gradients of these rows; None if nobody wants them."""
+        """The source of these rows; None if none of them needs a gradient."""
         inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs_grad]
         outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
         if not inside and not outside:
@@ -109,7 +109,7 @@ class Segment:
                          self._groups_at(ids), outside)  # fmt: skip
 
     def _groups_at(self, row_ids: Array) -> tuple[tuple[Group, int], ...]:
-        """The groups, and which of their outputs, that have rows at these places."""
+        """The (group, output) pairs that these rows belong to."""
         if not len(row_ids):
             return ()
         found = np.unique(self._outputs[row_ids]).tolist()
