@@ -29,7 +29,7 @@ def check(function, *columns):
 
 @pytest.fixture
 def long_ways(monkeypatch):
-    """How often a whole call had to go the long way."""
+    """How often an opaque call found no fast path."""
     count = []
     general = sessions.Session._opaque_call
     monkeypatch.setattr(sessions.Session, "_opaque_call", lambda self, *given: count.append(1) or general(self, *given))

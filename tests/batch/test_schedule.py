@@ -27,7 +27,7 @@ both = pytest.mark.parametrize("schedule", [ByDepth(), Agenda()], ids=repr)
 
 
 class Like:
-    """A kind that is equal to every other, so that only identity tells them apart."""
+    """A signature that is equal to every other, so that only identity tells them apart."""
 
     def __eq__(self, other):
         return True
@@ -65,7 +65,7 @@ def check_lawful(calls, groups):
 
 
 def names(groups):
-    """The kinds of the groups and how many calls each has."""
+    """The signatures of the groups and how many calls each has."""
     return [(group[0].signature, len(group)) for group in groups]
 
 
@@ -101,8 +101,8 @@ def test_agenda_is_lawful_where_it_gives_up_early(calls):
 
 
 def fewest_groups(calls):
-    """The smallest possible number of groups, found by trying every kind at every step."""
-    kinds = list({id(call.signature): call.signature for call in calls}.values())
+    """The smallest possible number of groups, found by trying every signature at every step."""
+    signatures = list({id(call.signature): call.signature for call in calls}.values())
     reached = {frozenset()}
     steps = 0
     while not any(len(done) == len(calls) for done in reached):
@@ -110,8 +110,8 @@ def fewest_groups(calls):
         after = set()
         for done in reached:
             ready = [c for c in calls if id(c) not in done and all(id(p) in done for p in producers(c))]
-            for kind in kinds:
-                if running := {id(c) for c in ready if c.signature is kind}:
+            for signature in signatures:
+                if running := {id(c) for c in ready if c.signature is signature}:
                     after.add(done | running)
         reached = after
     return steps
@@ -124,21 +124,21 @@ def test_agenda_is_best_possible_for_examples_with_the_same_stages(shape):
     record = Recording()
     for lengths in shape:
         x = "token"
-        for kind, n in zip("abc", lengths, strict=True):
+        for signature, n in zip("abc", lengths, strict=True):
             for _ in range(n):
-                x = record(kind, x)
+                x = record(signature, x)
     assert len(Agenda().order(record.calls)) == fewest_groups(record.calls) == sum(map(max, zip(*shape, strict=True)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4))
 def test_agenda_is_close_where_kinds_wait_for_each_other(words):
-    """Chains of two kinds in any order: to find the fewest groups is hard, but depth is never better."""
+    """Chains of two signatures in any order: to find the fewest groups is hard, but depth is never better."""
     record = Recording()
     for word in words:
         x = "token"
-        for kind in word:
-            x = record(kind, x)
+        for signature in word:
+            x = record(signature, x)
     fewest, found, by_depth = (
         fewest_groups(record.calls), len(Agenda().order(record.calls)), len(ByDepth().order(record.calls)),
     )
@@ -201,11 +201,11 @@ def test_words_spelled_by_characters():
     calls = tagger(random.Random(0), 8)
     groups = Agenda().order(calls)
     check_lawful(calls, groups)
-    kinds = [kind for kind, _ in names(groups)]
-    longest = {kind: kinds.count(kind) for kind in kinds}
-    # One group for each step of the longest chain of each kind, and everything else once.
-    for kind in ("character", "embed", "project", "score", "loss"):
-        assert longest[kind] == 1
+    signatures = [signature for signature, _ in names(groups)]
+    longest = {signature: signatures.count(signature) for signature in signatures}
+    # One group for each step of the longest chain of each signature, and everything else once.
+    for signature in ("character", "embed", "project", "score", "loss"):
+        assert longest[signature] == 1
     assert longest["char cell"] <= 12 and longest["onward"] == longest["back"] <= 30
     assert len(groups) < len(ByDepth().order(calls)) // 2
 

@@ -1,6 +1,6 @@
 """The abstract interpreter: executes bytecode on a stack of abstract values.
 
-Both branches of a jump are followed; where two paths meet, their stacks are joined. The analysis (`reader`) decides
+Both branches of a jump are followed; where two paths meet, their stacks are joined. The analysis decides
 what a call, an attribute or an item means. An unknown instruction ends the analysis with SideEffect: nothing is known.
 """
 
@@ -37,10 +37,10 @@ Stack = tuple[AbstractValue, ...]
 
 
 class BytecodeWalk:
-    """One walk through the code of a frame; `reader` is the EffectAnalysis."""
+    """One walk through the code of a frame; `analysis` is the EffectAnalysis."""
 
-    def __init__(self, reader: Any, frame: Any) -> None:
-        self._reader = reader
+    def __init__(self, analysis: Any, frame: Any) -> None:
+        self._analysis = analysis
         self._frame = frame
         self._stack: list[AbstractValue] = []
         self._keywords: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class BytecodeWalk:
             self._stack = list(entered[number])
             for handler, depth in guarded.get(number, ()):
                 arrive(handler, (*self._stack[: depth[0]], *[PLAIN] * depth[1]))
-            self._reader.site = id(self._frame), step.offset
+            self._analysis.site = id(self._frame), step.offset
             jumped = self._step(step)
             if step.opcode in _JUMPS:
                 arrive(at[step.argval], tuple(jumped))
@@ -103,7 +103,7 @@ class BytecodeWalk:
 
     def _step(self, step: dis.Instruction) -> list[AbstractValue]:
         """Execute one instruction; returns the stack at the jump target."""
-        name, stack, reader = step.opname, self._stack, self._reader
+        name, stack, analysis = step.opname, self._stack, self._analysis
         if name in _NO_EFFECT:
             return stack
         if name in _FIXED_EFFECT:
@@ -112,7 +112,7 @@ class BytecodeWalk:
             stack += [PLAIN] * put
             return stack
         if name.startswith("POP_JUMP"):
-            reader.read_value(self._pop()[0])
+            analysis.read_value(self._pop()[0])
             return stack
         if name.startswith("JUMP_IF_"):
             jumped = list(stack)
@@ -120,7 +120,7 @@ class BytecodeWalk:
             return jumped
         if name == "FOR_ITER":
             jumped = [*stack, PLAIN] if _PY312 else stack[:-1]
-            stack.append(reader.item(stack[-1]))
+            stack.append(analysis.item(stack[-1]))
             return jumped
         if name == "SEND":
             jumped = list(stack) if _PY312 else [*stack[:-2], stack[-1]]
@@ -131,12 +131,12 @@ class BytecodeWalk:
         elif name.startswith(("LOAD_FAST", "STORE_FAST")):
             self._fast(step)
         elif name.startswith(("UNARY_", "GET_YIELD_FROM_ITER")):
-            reader.read_value(stack[-1])
+            analysis.read_value(stack[-1])
         elif name.startswith("CALL_INTRINSIC_"):
             taken_values = self._pop(int(name[-1]))
             stack.append(taken_values[-1] if name[-1] == "1" else PLAIN)
         elif name in _INTO:
-            reader.store_item(stack[-1 - step.arg], self._pop()[0], name not in ("LIST_APPEND", "SET_ADD"))  # type: ignore[operator]
+            analysis.store_item(stack[-1 - step.arg], self._pop()[0], name not in ("LIST_APPEND", "SET_ADD"))  # type: ignore[operator]
         else:
             raise SideEffect(f"code that cannot be read: {name}")
         return stack
@@ -195,10 +195,10 @@ class BytecodeWalk:
 
     def _import_name(self, step: dis.Instruction) -> None:
         names = self._pop(2)[1].constant
-        self._stack.append(self._reader.imported(step.argval, bool(names)))
+        self._stack.append(self._analysis.imported(step.argval, bool(names)))
 
     def _import_from(self, step: dis.Instruction) -> None:
-        self._stack.append(self._reader.attribute(self._stack[-1], step.argval))
+        self._stack.append(self._analysis.attribute(self._stack[-1], step.argval))
 
     # -- attributes and items
 
@@ -206,47 +206,47 @@ class BytecodeWalk:
         owner = self._pop()[0]
         if _PY312 and step.arg & 1:  # type: ignore[operator]
             self._stack.append(NULL)
-        self._stack.append(self._reader.attribute(owner, step.argval))
+        self._stack.append(self._analysis.attribute(owner, step.argval))
 
     def _load_method(self, step: dis.Instruction) -> None:
         owner = self._pop()[0]
-        self._stack += [NULL, self._reader.attribute(owner, step.argval)]
+        self._stack += [NULL, self._analysis.attribute(owner, step.argval)]
 
     def _load_super_attr(self, step: dis.Instruction) -> None:
         _, type_, owner = self._pop(3)
         if step.arg & 1:  # type: ignore[operator]
             self._stack.append(NULL)
-        self._stack.append(self._reader.attribute(self._reader.super_of(type_, owner), step.argval))
+        self._stack.append(self._analysis.attribute(self._analysis.super_of(type_, owner), step.argval))
 
     def _store_attr(self, step: dis.Instruction) -> None:
         value, owner = self._pop(2)
-        self._reader.store_attribute(owner, step.argval, value)
+        self._analysis.store_attribute(owner, step.argval, value)
 
     def _delete_attr(self, step: dis.Instruction) -> None:
-        self._reader.store_attribute(self._pop()[0], step.argval, PLAIN)
+        self._analysis.store_attribute(self._pop()[0], step.argval, PLAIN)
 
     def _binary_subscr(self, step: dis.Instruction) -> None:
         owner, key = self._pop(2)
-        self._stack.append(self._reader.subscript(owner, key))
+        self._stack.append(self._analysis.subscript(owner, key))
 
     def _binary_slice(self, step: dis.Instruction) -> None:
         owner = self._pop(3)[0]
-        self._stack.append(self._reader.subscript(owner, PLAIN) | PLAIN)
+        self._stack.append(self._analysis.subscript(owner, PLAIN) | PLAIN)
 
     def _store_subscr(self, step: dis.Instruction) -> None:
         value, owner, _ = self._pop(3)
-        self._reader.store_item(owner, value)
+        self._analysis.store_item(owner, value)
 
     def _store_slice(self, step: dis.Instruction) -> None:
         value, owner = self._pop(4)[:2]
-        self._reader.store_item(owner, value, True)
+        self._analysis.store_item(owner, value, True)
 
     def _delete_subscr(self, step: dis.Instruction) -> None:
-        self._reader.store_item(self._pop(2)[0], PLAIN)
+        self._analysis.store_item(self._pop(2)[0], PLAIN)
 
     def _map_add(self, step: dis.Instruction) -> None:
         key, value = self._pop(2)
-        self._reader.store_item(self._stack[-step.arg], key | value)  # type: ignore[operator]
+        self._analysis.store_item(self._stack[-step.arg], key | value)  # type: ignore[operator]
 
     def _build_tuple(self, step: dis.Instruction) -> None:
         self._container(step, self._pop(step.arg or 0))
@@ -257,7 +257,7 @@ class BytecodeWalk:
         held = PLAIN
         for value in values:
             held = held | value
-        self._stack.append(self._reader.container(self._reader.site, held))
+        self._stack.append(self._analysis.container(self._analysis.site, held))
 
     def _build_string(self, step: dis.Instruction) -> None:
         self._pop(step.arg or 0)
@@ -275,11 +275,11 @@ class BytecodeWalk:
         pass
 
     def _format_value(self, step: dis.Instruction) -> None:
-        self._reader.read_value(self._pop(2 if (step.arg or 0) & 4 else 1)[0])
+        self._analysis.read_value(self._pop(2 if (step.arg or 0) & 4 else 1)[0])
         self._stack.append(PLAIN)
 
     def _get_iter(self, step: dis.Instruction) -> None:
-        self._stack.append(self._reader.iterator(self._pop()[0]))
+        self._stack.append(self._analysis.iterator(self._pop()[0]))
 
     def _end_for(self, step: dis.Instruction) -> None:
         self._pop(1 if sys.version_info >= (3, 13) else 2)
@@ -288,36 +288,36 @@ class BytecodeWalk:
         del self._stack[-2]
 
     def _unpack_sequence(self, step: dis.Instruction) -> None:
-        iterator = self._reader.iterator(self._pop()[0])
-        self._stack += [self._reader.item(iterator)] * (step.arg or 0)
+        iterator = self._analysis.iterator(self._pop()[0])
+        self._stack += [self._analysis.item(iterator)] * (step.arg or 0)
 
     def _unpack_ex(self, step: dis.Instruction) -> None:
         count = ((step.arg or 0) & 0xFF) + 1 + ((step.arg or 0) >> 8)
-        iterator = self._reader.iterator(self._pop()[0])
-        self._stack += [self._reader.item(iterator) | PLAIN] * count
+        iterator = self._analysis.iterator(self._pop()[0])
+        self._stack += [self._analysis.item(iterator) | PLAIN] * count
 
     def _match_class(self, step: dis.Instruction) -> None:
         subject, _, names = self._pop(3)
-        held = [self._reader.attribute(subject, name) for name in names.constant or ()]
-        self._container(step, [*held, self._reader.item(subject)])
+        held = [self._analysis.attribute(subject, name) for name in names.constant or ()]
+        self._container(step, [*held, self._analysis.item(subject)])
 
     def _match_keys(self, step: dis.Instruction) -> None:
-        self._container(step, [self._reader.item(self._stack[-2])])
+        self._container(step, [self._analysis.item(self._stack[-2])])
 
     # -- operators, calls
 
     def _binary_op(self, step: dis.Instruction) -> None:
         left, right = self._pop(2)
-        self._stack.append(self._reader.operator(left, right, step.argrepr))
+        self._stack.append(self._analysis.operator(left, right, step.argrepr))
 
     def _compare_op(self, step: dis.Instruction) -> None:
         left, right = self._pop(2)
-        self._reader.operator(left, right, "==")
+        self._analysis.operator(left, right, "==")
         self._stack.append(PLAIN)
 
     def _contains_op(self, step: dis.Instruction) -> None:
         _, owner = self._pop(2)
-        self._reader.subscript(owner, PLAIN, "in")
+        self._analysis.subscript(owner, PLAIN, "in")
         self._stack.append(PLAIN)
 
     def _kw_names(self, step: dis.Instruction) -> None:
@@ -334,7 +334,7 @@ class BytecodeWalk:
             args.insert(0, second)
         count = len(args) - len(keywords)
         named = dict(zip(keywords, args[count:], strict=True))
-        self._stack.append(self._reader.call(called, args[:count], named, frame=self._frame))
+        self._stack.append(self._analysis.call(called, args[:count], named, frame=self._frame))
 
     def _call_kw(self, step: dis.Instruction) -> None:
         self._keywords = self._pop()[0].constant
@@ -344,24 +344,24 @@ class BytecodeWalk:
         more = self._pop()[0] if (step.arg or 0) & 1 else PLAIN
         args = self._pop()[0]
         first, second = self._pop(2)
-        star = self._reader.item(self._reader.iterator(args)) | self._reader.item(more)
+        star = self._analysis.item(self._analysis.iterator(args)) | self._analysis.item(more)
         called = second if first is NULL else first
-        self._stack.append(self._reader.call(called, [], {}, star=star | PLAIN))
+        self._stack.append(self._analysis.call(called, [], {}, star=star | PLAIN))
 
     def _make_function(self, step: dis.Instruction) -> None:
         flags = 0 if sys.version_info >= (3, 13) else step.arg or 0
         code = self._pop()[0].constant
         extras = self._pop(sum([bool(flags & bit) for bit in (1, 2, 4, 8)]))
-        made, inner = self._reader.inner(code, self._frame)
+        made, inner = self._analysis.inner(code, self._frame)
         if flags & 3:
-            inner.defaults = inner.defaults | self._reader.item(extras[0])
-            inner.defaults = inner.defaults | self._reader.item(extras[1]) if flags & 3 == 3 else inner.defaults
+            inner.defaults = inner.defaults | self._analysis.item(extras[0])
+            inner.defaults = inner.defaults | self._analysis.item(extras[1]) if flags & 3 == 3 else inner.defaults
         self._stack.append(made)
 
     def _set_function_attribute(self, step: dis.Instruction) -> None:
         value, made = self._pop(2)
         for inner in made.refs:
-            inner.defaults = inner.defaults | self._reader.item(value)
+            inner.defaults = inner.defaults | self._analysis.item(value)
         self._stack.append(made)
 
     def _return_value(self, step: dis.Instruction) -> None:
@@ -372,5 +372,5 @@ class BytecodeWalk:
         self._stack.append(PLAIN)
 
     def _before_with(self, step: dis.Instruction) -> None:
-        entered = self._reader.entered(self._pop()[0])
+        entered = self._analysis.entered(self._pop()[0])
         self._stack += [PLAIN, entered]

@@ -66,7 +66,7 @@ def has_side_effects(function: Any, args: tuple[Any, ...] = (), shared: tuple[bo
 def explain_side_effects(function: Any, args: tuple[Any, ...] = (), shared: tuple[bool, ...] = ()) -> str:
     """What it may change; "" if it has no side effects."""
     try:
-        EffectAnalysis().read(function, args, shared)
+        EffectAnalysis().analyse(function, args, shared)
     except SideEffect as found:
         return str(found)
     except Exception as error:  # an object whose attributes raise errors
@@ -85,14 +85,14 @@ class EffectAnalysis(EscapeModel):
         self._inner: dict[Any, LocalFunction] = {}
         self._calls = 0
 
-    def read(self, function: Any, args: tuple[Any, ...], shared: tuple[bool, ...] = ()) -> None:
+    def analyse(self, function: Any, args: tuple[Any, ...], shared: tuple[bool, ...] = ()) -> None:
         """Analyse it in rounds, until nothing new is found."""
         self.live_classes |= classes_in(args)
         flags = shared or (False,) * len(args)
-        given = [self.of(a) if flag or callable(a) else PLAIN for a, flag in zip(args, flags, strict=True)]
+        given = [self.value_of(a) if flag or callable(a) else PLAIN for a, flag in zip(args, flags, strict=True)]
         for self._round in range(_ROUNDS):
             self.changed = False
-            self.call(self.of(function), given, {}, star=PLAIN)
+            self.call(self.value_of(function), given, {}, star=PLAIN)
             if not self.changed:
                 return
         raise SideEffect("more than can be read")
@@ -114,8 +114,8 @@ class EffectAnalysis(EscapeModel):
                 raise SideEffect("more functions than can be read")
             frame = self._frames[key] = AbstractFrame(self, function)
         frame.bind(args, named, star)
-        if frame.read_in != self._round:
-            frame.read_in = self._round
+        if frame.last_round != self._round:
+            frame.last_round = self._round
             BytecodeWalk(self, frame).run()
         return frame.result
 
@@ -135,7 +135,7 @@ class EffectAnalysis(EscapeModel):
                     raise SideEffect(f"the method {name} of an object that is not known")
         if called.plain:
             result = PLAIN
-            self._pass_to_unread([*args, *named.values()], star)
+            self._escape([*args, *named.values()], star)
             if any(map(returns_items, called.names)):
                 result = result | self.items
             if not called.names or not all(map(is_known_method, called.names)):
@@ -190,7 +190,7 @@ class EffectAnalysis(EscapeModel):
         for value in [*args, *named.values(), *([] if star is None else [star])]:
             self.store_item(own, value | self.item(self.iterator(value, only_read=True)))
             for part in value.refs:
-                self.store_item(own, self._call_from_unread(part, PLAIN | self.item(own)))
+                self.store_item(own, self._call_escaped(part, PLAIN | self.item(own)))
         return PLAIN | self.item(own) | own if returns_items(ref.name) else PLAIN
 
     def _call_object(
@@ -202,18 +202,18 @@ class EffectAnalysis(EscapeModel):
         if isinstance(value, types.FunctionType):
             return self._call_function(value, args, named, star)
         if isinstance(value, types.MethodType):
-            return self._call(self.method(value.__func__, self.known(value.__self__)), args, named, star)
+            return self._call(self.method(value.__func__, self.ref_to(value.__self__)), args, named, star)
         if isinstance(value, functools.partial):
-            before = [self.of(a) for a in value.args]
-            more = {k: self.of(a) for k, a in value.keywords.items()} | named
-            return self.call(self.of(value.func), [*before, *args], more, star)
+            before = [self.value_of(a) for a in value.args]
+            more = {k: self.value_of(a) for k, a in value.keywords.items()} | named
+            return self.call(self.value_of(value.func), [*before, *args], more, star)
         if isinstance(value, Module):
             return self._call_module(value, args, named, star)
         if isinstance(value, type):
             return self._construct(value, args, named, star)
         found = self.class_attribute(type(value), "__call__")
         if isinstance(found, types.FunctionType) and not is_library_code(found):
-            return self._call(self.method(found, self.known(value)), args, named, star)
+            return self._call(self.method(found, self.ref_to(value)), args, named, star)
         if value is getattr and len(args) > 1 and isinstance(args[1].constant, str):
             return self.attribute(args[0], args[1].constant) | (args[2] if len(args) > 2 else NOTHING)
         if value is getattr and args:
@@ -234,7 +234,7 @@ class EffectAnalysis(EscapeModel):
             return self.call(self.attribute(args[0], value.__name__), args[1:], named, star)
         wrapped = getattr(value, "__wrapped__", None)
         if isinstance(value, functools._lru_cache_wrapper) or (is_library_code(type(value)) and callable(wrapped)):
-            return self.call(self.of(wrapped), args, named, star)
+            return self.call(self.value_of(wrapped), args, named, star)
         if is_pure(value) or isinstance(value, np.ufunc):
             return self._call_pure(args, named, star, value)
         if is_library_code(value if hasattr(value, "__module__") else type(value)) and not isinstance(value, Generator):
@@ -250,7 +250,7 @@ class EffectAnalysis(EscapeModel):
             return self._call_library(function, None, args, named, star)
         wrapped = getattr(function, "__wrapped__", None)
         if function.__code__ is _WRAPPED and wrapped is not None:
-            self.call(self.of(wrapped), args, named, star)
+            self.call(self.value_of(wrapped), args, named, star)
             return PLAIN | self.items
         if is_pure(function):
             if function.__module__ == "copy":
@@ -261,7 +261,7 @@ class EffectAnalysis(EscapeModel):
                 return PLAIN | self.container(self.site, self.item(args[0]) if args else PLAIN)
             return self._call_pure(args, named, star, function)
         if function.__globals__.get("__name__") in ("reprlib", "dataclasses") and wrapped is not None:
-            return self.call(self.of(wrapped), args, named, star)
+            return self.call(self.value_of(wrapped), args, named, star)
         if is_stdlib_code(function.__code__) and not is_generated_code(function):
             raise SideEffect(f"{function.__module__}.{function.__qualname__}")
         return self._run(function, args, named, star)
@@ -284,7 +284,7 @@ class EffectAnalysis(EscapeModel):
         if isinstance(value, Module):
             for inner in value.modules():
                 if not is_library_code(type(inner)):
-                    result = result | self.of(inner)
+                    result = result | self.value_of(inner)
         return result
 
     def _call_module(
@@ -296,10 +296,14 @@ class EffectAnalysis(EscapeModel):
             hooks = inner._hooks
             if hooks is not None:
                 for entry in (*hooks.forward.values(), *hooks.forward_pre.values()):
-                    self.call(self.of(entry[0]), [], {}, star=self.of(inner) | PLAIN)
+                    self.call(self.value_of(entry[0]), [], {}, star=self.value_of(inner) | PLAIN)
             forward = inner.__dict__.get("forward", type(inner).forward)
             if not is_library_code(forward):
-                bound = self.of(forward) if "forward" in inner.__dict__ else self.attribute(self.of(inner), "forward")
+                bound = (
+                    self.value_of(forward)
+                    if "forward" in inner.__dict__
+                    else self.attribute(self.value_of(inner), "forward")
+                )
                 mine = inner is module
                 result = result | self.call(bound, args if mine else [], named if mine else {}, star if mine else PLAIN)
         self._call_pure(args, named, star)
@@ -314,14 +318,14 @@ class EffectAnalysis(EscapeModel):
         if is_library_code(made) or is_pure(made):
             return self._call_pure(args, named, star, made)
         if type(made).__module__ == "enum":
-            return AbstractValue(True, frozenset(self.known(member) for member in made))  # type: ignore[attr-defined]
+            return AbstractValue(True, frozenset(self.ref_to(member) for member in made))  # type: ignore[attr-defined]
         if self.class_attribute(type(made), "__call__") is not type.__call__:
             raise SideEffect(f"{made.__name__} is made by a class of its own")
         if made not in self.live_classes:
             self.live_classes.add(made)
             self.changed = True
         found = False
-        for name, first in (("__new__", self.of(made)), ("__init__", PLAIN)):
+        for name, first in (("__new__", self.value_of(made)), ("__init__", PLAIN)):
             function = self.class_attribute(made, name)
             function = getattr(function, "__func__", function)
             if isinstance(function, types.FunctionType) and not is_library_code(function):

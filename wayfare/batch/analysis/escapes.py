@@ -75,19 +75,19 @@ class EscapeModel(ObjectModel):
         if not any([function is f for f in _ONLY_HOLD]):
             for value in given:
                 for ref in value.refs:
-                    result = result | self._call_from_unread(ref, everything)
+                    result = result | self._call_escaped(ref, everything)
         if function is not None and getattr(function, "__module__", "") in _MAY_RETURN_ARGUMENTS and everything.refs:
             result = result | everything
         return result | self.container(site, result) if result.refs else result
 
-    def _pass_to_unread(self, args: list[AbstractValue], star: AbstractValue | None) -> None:
+    def _escape(self, args: list[AbstractValue], star: AbstractValue | None) -> None:
         """A plain object gets arguments: it may keep them and call them."""
         for value in [*args, *([] if star is None else [star])]:
             self.store_item(PLAIN, value)
             for ref in value.refs:
-                self._call_from_unread(ref, PLAIN | self.items)
+                self._call_escaped(ref, PLAIN | self.items)
 
-    def _call_from_unread(self, ref: Any, star: AbstractValue) -> AbstractValue:
+    def _call_escaped(self, ref: Any, star: AbstractValue) -> AbstractValue:
         """Code that is not analysed gets an object, and may call it."""
         if isinstance(ref, LocalMethod):
             own = AbstractValue(False, frozenset((ref.owner,)))
@@ -133,7 +133,7 @@ class EscapeModel(ObjectModel):
         found = sys.modules.get(name if parts else name.partition(".")[0])
         if found is None or name not in sys.modules:
             raise SideEffect(f"{name} is imported")
-        return self.of(found)
+        return self.value_of(found)
 
     def _by_any_name(self, owner: AbstractValue) -> AbstractValue:
         """`getattr` with a computed name."""
@@ -142,7 +142,7 @@ class EscapeModel(ObjectModel):
             value = ref.value if isinstance(ref, ObjectRef) else None
             if isinstance(value, Module):
                 for inner in value.children():
-                    result = result | self.of(inner)
+                    result = result | self.value_of(inner)
             elif isinstance(value, types.ModuleType) and is_library_module(value.__name__):
                 pass
             else:

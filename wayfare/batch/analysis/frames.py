@@ -16,14 +16,14 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 class AbstractFrame:
     """One function: the abstract values of its arguments and names, and of its result."""
 
-    def __init__(self, reader: Any, function: types.FunctionType | LocalFunction) -> None:
-        self._reader = reader
+    def __init__(self, analysis: Any, function: types.FunctionType | LocalFunction) -> None:
+        self._analysis = analysis
         self.inner = function if isinstance(function, LocalFunction) else None
         self.function = function
         self.code: types.CodeType = function.code if isinstance(function, LocalFunction) else function.__code__
         self._names: dict[str, AbstractValue] = {}
         self.result = PLAIN if self.code.co_flags & _SUSPENDS else NOTHING
-        self.read_in = -1  # the round in which its code was last analysed
+        self.last_round = -1  # the round in which its code was last analysed
         if isinstance(function, LocalFunction):
             self.globals: dict[str, Any] = function.frame.globals
             self._cells: dict[str, Any] = {}
@@ -41,15 +41,15 @@ class AbstractFrame:
         before = self._names.get(name, NOTHING)
         after = before | value
         if not before.covers(after):
-            self._reader.changed = True
+            self._analysis.changed = True
         self._names[name] = after
 
     def load_global(self, name: str) -> AbstractValue:
         """A global or builtin name."""
         if name in self.globals:
-            return self._reader.of(self.globals[name])  # type: ignore[no-any-return]
+            return self._analysis.value_of(self.globals[name])  # type: ignore[no-any-return]
         if hasattr(builtins, name):
-            return self._reader.of(getattr(builtins, name))  # type: ignore[no-any-return]
+            return self._analysis.value_of(getattr(builtins, name))  # type: ignore[no-any-return]
         return PLAIN
 
     def load_deref(self, name: str) -> AbstractValue:
@@ -58,7 +58,7 @@ class AbstractFrame:
             return self.load(name)
         if self.inner is not None:
             return self.inner.frame.load_deref(name)  # type: ignore[no-any-return]
-        return self._reader.of(content_of(self._cells[name]))  # type: ignore[no-any-return]
+        return self._analysis.value_of(content_of(self._cells[name]))  # type: ignore[no-any-return]
 
     def store_deref(self, name: str, value: AbstractValue) -> None:
         """A variable of a closure is written."""
@@ -73,12 +73,12 @@ class AbstractFrame:
         """It may return this."""
         after = self.result | value
         if not self.result.covers(after):
-            self._reader.changed = True
+            self._analysis.changed = True
         self.result = after
 
     def yields(self, value: AbstractValue) -> None:
         """It may yield this."""
-        self.returns(self._reader.container(("generator", id(self)), value))
+        self.returns(self._analysis.container(("generator", id(self)), value))
 
     def bind(self, args: list[AbstractValue], named: dict[str, AbstractValue], star: AbstractValue | None) -> None:
         """Add the arguments of one more call; `star` may be the value of any argument that is not given."""
@@ -96,7 +96,7 @@ class AbstractFrame:
         for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS):
             if code.co_flags & flag:  # what `*args` and `**options` hold
                 place = len(names) + (flag == inspect.CO_VARKEYWORDS and bool(code.co_flags & inspect.CO_VARARGS))
-                self.store(code.co_varnames[place], self._reader.container(("more", id(self)), more))
+                self.store(code.co_varnames[place], self._analysis.container(("more", id(self)), more))
         defaults = self._defaults()
         for name in (*names[min(len(args), count) : count], *names[count:]):
             if name not in named:
@@ -111,4 +111,4 @@ class AbstractFrame:
         values = function.__defaults__ or ()
         found = dict(zip(self.code.co_varnames[count - len(values) : count], values, strict=True))
         found.update(function.__kwdefaults__ or {})
-        return {name: self._reader.of(value) for name, value in found.items()}
+        return {name: self._analysis.value_of(value) for name, value in found.items()}

@@ -14,7 +14,7 @@ from typing import Any
 
 from wayfare.batch.analysis.effects import has_side_effects
 from wayfare.batch.analysis.hooks import codes_in, registers_hooks
-from wayfare.batch.analysis.purity import only_computes_here
+from wayfare.batch.analysis.purity import is_pure_function
 from wayfare.compiler.names import content_of
 from wayfare.core.tensor import Tensor
 
@@ -22,15 +22,15 @@ from wayfare.core.tensor import Tensor
 class FunctionAnalysis:
     """What one function does besides computing."""
 
-    __slots__ = ("_changes_python", "_referenced", "registers_hooks", "tried")
+    __slots__ = ("_referenced", "_side_effects", "registers_hooks", "tried")
 
     def __init__(self, function: Any) -> None:
         self._referenced = [_weakly(value) for value in _referenced(function)]
         # (types of the arguments, whether other examples have the same argument) → whether it has side effects
-        self._changes_python: dict[tuple[object, ...], bool] = {}
+        self._side_effects: dict[tuple[object, ...], bool] = {}
         self.registers_hooks = registers_hooks(function)
         # True if one example has run alone to its end, or if none needs to.
-        self.tried = only_computes_here(function)
+        self.tried = is_pure_function(function)
 
     def is_of(self, function: Any) -> bool:
         """Whether this is still valid for the function: its names refer to the same objects."""
@@ -44,9 +44,9 @@ class FunctionAnalysis:
         """
         shared = tuple([mine is theirs for mine, theirs in zip(args, others, strict=True)])
         key = (*[type(arg) for arg in args], *shared)
-        found = self._changes_python.get(key)
+        found = self._side_effects.get(key)
         if found is None:
-            found = self._changes_python[key] = has_side_effects(function, args, shared)
+            found = self._side_effects[key] = has_side_effects(function, args, shared)
         return found
 
 

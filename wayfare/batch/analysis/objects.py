@@ -74,13 +74,13 @@ class ObjectModel:
 
     # -- references
 
-    def known(self, value: Any) -> ObjectRef:
+    def ref_to(self, value: Any) -> ObjectRef:
         """The reference to an object (one for each object)."""
         return self._known.setdefault(id(value), ObjectRef(value))
 
-    def of(self, value: Any) -> AbstractValue:
+    def value_of(self, value: Any) -> AbstractValue:
         """The abstract value of an existing object."""
-        return PLAIN if is_data(value) else AbstractValue(False, frozenset((self.known(value),)))
+        return PLAIN if is_data(value) else AbstractValue(False, frozenset((self.ref_to(value),)))
 
     def method(self, function: Any, owner: ObjectRef | None) -> MethodRef:
         """The reference to a function bound to its owner (one for each pair)."""
@@ -89,8 +89,8 @@ class ObjectModel:
 
     def native(self, name: str, owner: Any) -> NativeMethod:
         """The reference to a method of an object whose type is implemented in C."""
-        known = self.known(owner)
-        return self._made.setdefault((NativeMethod, name, known), NativeMethod(name, known))  # type: ignore[no-any-return]
+        ref = self.ref_to(owner)
+        return self._made.setdefault((NativeMethod, name, ref), NativeMethod(name, ref))  # type: ignore[no-any-return]
 
     def container(self, site: Any, items: AbstractValue) -> AbstractValue:
         """A container that is made at an instruction, and may hold `items`."""
@@ -125,10 +125,10 @@ class ObjectModel:
         """What `type(...)` returns."""
         found = PLAIN
         if value.plain:
-            found = AbstractValue(True, frozenset(map(self.known, self.live_classes)))
+            found = AbstractValue(True, frozenset(map(self.ref_to, self.live_classes)))
         for ref in value.refs:
             if isinstance(ref, ObjectRef):
-                found = found | self.of(type(ref.value))
+                found = found | self.value_of(type(ref.value))
         return found
 
     # -- attributes
@@ -173,11 +173,11 @@ class ObjectModel:
             found = vars(value).get(name, _MISSING)
             if found is _MISSING and (is_library_module(value.__name__) or value.__name__.startswith("numpy")):
                 found = getattr(value, name, _MISSING)
-            return PLAIN if found is _MISSING else self.of(found)
+            return PLAIN if found is _MISSING else self.value_of(found)
         if isinstance(value, type):
             return self._of_type(value, name)
         if name == "__class__":
-            return self.of(type(value))
+            return self.value_of(type(value))
         if name == "__dict__":
             return AbstractValue(False, frozenset((UNKNOWN,)))
         if isinstance(self.class_attribute(type(value), "__getattribute__"), types.FunctionType):
@@ -187,12 +187,12 @@ class ObjectModel:
             own = inspect.getattr_static(value, "__dict__", None)
             own = getattr(value, "__dict__", {}) if own is not None else {}
             if name in own:
-                return self.of(own[name])
+                return self.value_of(own[name])
         if found is not _MISSING:
             return self._bound(found, ref, type(value), name)
         if isinstance(value, Module):
             found = getattr(value, name, _MISSING)
-            return PLAIN if found is _MISSING else self.of(found)
+            return PLAIN if found is _MISSING else self.value_of(found)
         asked = self.class_attribute(type(value), "__getattr__")
         if isinstance(asked, types.FunctionType):
             return self.call(AbstractValue(False, frozenset((self.method(asked, ref),))), [PLAIN], {})
@@ -200,24 +200,24 @@ class ObjectModel:
 
     def _of_type(self, made: type, name: str) -> AbstractValue:
         if type(made).__module__ == "enum" and name in made.__members__:  # type: ignore[attr-defined]
-            return self.of(made.__members__[name])  # type: ignore[attr-defined]
+            return self.value_of(made.__members__[name])  # type: ignore[attr-defined]
         found = self.class_attribute(made, name)
         if found is _MISSING:
             return AbstractValue(True, names=frozenset((name,)))
         if isinstance(found, classmethod):
-            return AbstractValue(False, frozenset((self.method(found.__func__, self.known(made)),)))
+            return AbstractValue(False, frozenset((self.method(found.__func__, self.ref_to(made)),)))
         if isinstance(found, types.ClassMethodDescriptorType):
             return PLAIN
-        return self.of(found.__func__ if isinstance(found, staticmethod) else found)
+        return self.value_of(found.__func__ if isinstance(found, staticmethod) else found)
 
     def _bound(self, found: Any, owner: ObjectRef | None, made: type, name: str) -> AbstractValue:
         """A class attribute, bound to one of its objects (None: to a plain one)."""
         if isinstance(found, types.FunctionType):
             return AbstractValue(False, frozenset((self.method(found, owner),)))
         if isinstance(found, classmethod):
-            return AbstractValue(False, frozenset((self.method(found.__func__, self.known(made)),)))
+            return AbstractValue(False, frozenset((self.method(found.__func__, self.ref_to(made)),)))
         if isinstance(found, staticmethod):
-            return self.of(found.__func__)
+            return self.value_of(found.__func__)
         if isinstance(found, (property, functools.cached_property)):
             getter = found.fget if isinstance(found, property) else found.func
             if not isinstance(getter, types.FunctionType) or is_library_code(getter):
@@ -227,12 +227,12 @@ class ObjectModel:
             return AbstractValue(True, names=frozenset((name,))) if owner is None else AbstractValue(
                 False, frozenset((self.native(name, owner.value),)))  # fmt: skip
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            return PLAIN if owner is None else self.of(getattr(owner.value, name, None))
+            return PLAIN if owner is None else self.value_of(getattr(owner.value, name, None))
         if type(found).__name__ == "_tuplegetter":
-            return PLAIN | self.items if owner is None else self.of(getattr(owner.value, name, None))
+            return PLAIN | self.items if owner is None else self.value_of(getattr(owner.value, name, None))
         if hasattr(type(found), "__get__") and not is_library_code(type(found)) and not callable(found):
             raise SideEffect(f"the attribute {name} runs code that is not known")
-        return self.of(found)
+        return self.value_of(found)
 
     def _super_attribute(self, ref: SuperRef, name: str) -> AbstractValue:
         owner = ref.owner
@@ -302,7 +302,7 @@ class ObjectModel:
             return PLAIN
         if len(parts) > _MOST and all(map(is_data, parts)):  # type: ignore[arg-type]
             return PLAIN
-        refs = {self.known(part) for part in parts if not is_data(part)}
+        refs = {self.ref_to(part) for part in parts if not is_data(part)}
         if len(refs) > _MOST:
             return AbstractValue(True, frozenset((UNKNOWN,)))
         return AbstractValue(True, frozenset(refs))

@@ -50,13 +50,13 @@ _CHANGES_STATE = frozenset({
 })  # fmt: skip
 
 
-def only_computes(module: Module) -> bool:
+def is_pure_module(module: Module) -> bool:
     """Whether a call of this module only computes, from its arguments, its attributes and what its code names."""
     # No `try`: an error inside one must be raised there, so the code must run.
     return _is_pure(module, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
 
 
-def only_computes_here(function: Any) -> bool:
+def is_pure_function(function: Any) -> bool:
     """Whether a function only computes."""
     return _is_pure(function, _PurityCheck())
 

@@ -71,7 +71,7 @@ class Hub:
             self._all = []
             return
         parent.children, parent.inner = len(examples), examples
-        if self._changes_python(examples[0]):
+        if self._has_side_effects(examples[0]):
             # The outer example must not be interrupted: its inner examples run before all others.
             self._ready.extendleft(reversed(examples))
         else:
@@ -97,7 +97,7 @@ class Hub:
             # No other example may run meanwhile: it is this one's turn, or a debugger steps through it.
             self._session.flush(None if value is None else [value])
             return
-        if self._changes_python(example) or in_update(sys._getframe(1)):
+        if self._has_side_effects(example) or in_update(sys._getframe(1)):
             # Other examples would see what it wrote to Python objects, and it would see theirs: run only its own calls.
             self._session.flush(None if value is None else [value], only=True)
             return
@@ -106,7 +106,7 @@ class Hub:
         self._session.note_wait()
         self._suspend(example)
 
-    def _changes_python(self, example: Example | None) -> bool:
+    def _has_side_effects(self, example: Example | None) -> bool:
         while example is not None:
             parent = example.parent
             siblings = self._all if parent is None else parent.inner
@@ -324,7 +324,7 @@ class Hub:
         parent.failed = None
         if failed is not None:
             parent.error, failed.error = failed.error, None
-        if self._changes_python(parent):
+        if self._has_side_effects(parent):
             self._ready.appendleft(parent)
         else:
             self._ready.append(parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.batch.analysis.purity import only_computes
+from wayfare.batch.analysis.purity import is_pure_module
 from wayfare.compiler.guards import Guards
 from wayfare.compiler.reach import reach
 from wayfare.core.callsite import is_debugged
@@ -44,7 +44,7 @@ class ModuleInfo:
 
     def guard(self, module: Any) -> Callable[[], bool] | None:
         """A function that tells whether everything `forward` reads is unchanged; None if it does more than compute."""
-        if not only_computes(module):
+        if not is_pure_module(module):
             return None
         seen = reach(module)
         return None if seen.unguardable is not None else Guards(seen).still
