@@ -104,8 +104,8 @@ class FunctionProfile:
         if began:
             self.never_batch = True
             which = f"example {began[0]}" if len(began) == 1 else f"examples {began[0]} to {began[-1]}"
-            late = (f" This time {which} had begun before, and saw what was there until then: for the results of the "
-                    "loop, run this map again with batch=False.")  # fmt: skip
+            late = (f" This time {which} had begun before, and read the old state: for the results of the loop, run "
+                    "this map again with batch=False.")  # fmt: skip
         self.warn_once(f"map: the examples of {self.name} run one after the other, because {why}.{late}")
 
     def add_map(self, timing: MapTiming, waits: dict[str, int]) -> None:
@@ -186,7 +186,7 @@ class FunctionProfile:
         if not self.by_loop or not self.by_map:
             return self.loop_reason
         by_map, by_loop = self.costs()
-        return (f"account of {self.name}: {1e3 * by_map:.3g} ms an example batched, {1e3 * by_loop:.3g} ms as a loop"
+        return (f"measured for {self.name}: {1e3 * by_map:.3g} ms an example batched, {1e3 * by_loop:.3g} ms as a loop"
                 + (f"; it runs as a loop: {self.loop_reason}" if self.loop_reason else ""))  # fmt: skip
 
 

@@ -50,7 +50,7 @@ class _Failed:
 
     def error(self) -> GraphError:
         """The error for whoever uses such a call's results."""
-        return GraphError("this tensor could not be computed: an error was found when its call was to be made",
+        return GraphError("this tensor could not be computed: the call that computes it has failed",
                           fix="Do not use it where that error is caught.")  # fmt: skip
 
     def array_of(self, value: Any) -> NoReturn:

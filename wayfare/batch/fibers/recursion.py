@@ -181,7 +181,7 @@ def _bounds() -> tuple[int, int]:
     begin, size = ctypes.c_void_p(), ctypes.c_size_t()
     library.pthread_self.restype = ctypes.c_void_p
     if library.pthread_getattr_np(ctypes.c_void_p(library.pthread_self()), attributes):
-        raise OSError("this thread's stack is not to be found")
+        raise OSError("the stack of this thread was not found")
     library.pthread_attr_getstack(attributes, ctypes.byref(begin), ctypes.byref(size))
     library.pthread_attr_destroy(attributes)
     return begin.value or 0, size.value

@@ -118,7 +118,7 @@ def _materialise(t: LazyTensor) -> None:
         return  # it was materialised after the property was looked up
     session = t._lazy.call.signature.session
     if session is None:
-        raise GraphError("this tensor was still to be computed when its map or batching block ended with an error",
+        raise GraphError("this tensor was never computed: its map or batching block ended with an error before",
                          fix="Compute it again.")  # fmt: skip
     session.settle()
 

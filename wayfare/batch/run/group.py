@@ -146,7 +146,7 @@ class Group:
 
     def refuse_rerun(self) -> NoReturn:
         """Raise the error for a group that would have to be recomputed from values that are overwritten."""
-        raise InPlaceError(f"{self.signature.name} must run once more for this gradient, and a tensor that it read was "
+        raise InPlaceError(f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was "
                            "written in place since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
 
     def recompute(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
