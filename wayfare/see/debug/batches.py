@@ -7,7 +7,7 @@ from typing import Any
 from wayfare.batch.record.call import Value
 from wayfare.batch.stats import CallInfo, compare
 
-# So many reasons are noted for one name, and in all: of many like groups the first few say it.
+# At most this many reasons are noted for one name, and in total: the first few groups are enough.
 _PER_NAME, _REASONS = 8, 2000
 _COUNTS = ("nodes", "groups", "rounds", "gathers", "copies_avoided")
 _TIMES = ("seconds", "seconds_recording", "seconds_scheduling", "seconds_running")
@@ -28,7 +28,7 @@ class Batches:
         self.running: list[Any] | None = None
         self._numbers: dict[int, int] = {}
         self._signatures: dict[int, tuple[int, Any]] = {}
-        # By name: of each kind, the group that ran last (what is remembered of it, its first call).
+        # Name → signature id → the group of it that ran last: (its CallInfo, its first call).
         self._recent: dict[str, dict[int, tuple[CallInfo, int]]] = {}
         self._unused: list[int] = []
 
@@ -124,5 +124,5 @@ class Batches:
         return self._made(tensor._lazy)
 
     def let_go(self) -> None:
-        """Hold no call and no kind any longer."""
+        """Release all calls and signatures."""
         self.running, self._numbers, self._signatures, self._recent = None, {}, {}, {}
