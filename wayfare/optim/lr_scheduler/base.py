@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError
-from wayfare.core.mode import UNUSUAL, recorder
+from wayfare.core.mode import UNUSUAL, executor
 from wayfare.optim.lr_scheduler.replay import replayed
 from wayfare.optim.noticed import notice
 from wayfare.optim.optimizer import Optimizer
@@ -45,9 +45,7 @@ def check_optimizer(name: str, optimizer: Any) -> None:
     if not isinstance(optimizer, Optimizer):
         raise ArgumentTypeError(f"{name}: {type(optimizer).__name__} is not an Optimizer",
                                 fix="Give the optimizer first, such as wf.optim.SGD(...).")  # fmt: skip
-    watching = recorder()
-    if watching is not None:
-        watching.give_up(f"{name} is made inside the function, so each call has its own")
+    executor().not_replayable(f"{name} is made inside the function, so each call has its own")
 
 
 def check_positive_int(name: str, what: str, value: Any) -> None:
