@@ -32,6 +32,8 @@ ALLOWED |= {
     )
 }  # fmt: skip
 ALLOWED |= {"wayfare.core.executor.StaleCall"}
+# Which line a warning names.
+ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.core.node.StructureHandle"}
 # How numbers are written, and pages put together: words and pictures, no tensors.

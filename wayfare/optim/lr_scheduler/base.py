@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import wayfare as wf
+from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError
 from wayfare.core.mode import UNUSUAL, executor
 from wayfare.optim.lr_scheduler.replay import replayed
@@ -187,11 +188,11 @@ class LRScheduler:
         """Go on to the next epoch and set its learning rates. Call it after `optimizer.step()`."""
         if self._step_count == 1 and not _HAS_STEPPED.get(self.optimizer, True):
             warnings.warn("lr_scheduler.step() was called before optimizer.step(), so the first learning rate is never "
-                          "used; call optimizer.step() first", UserWarning, stacklevel=3)  # fmt: skip
+                          "used; call optimizer.step() first", UserWarning, stacklevel=outside_frames())  # fmt: skip
         self._step_count += 1
         if epoch is not None:
             warnings.warn("lr_scheduler.step(epoch) is deprecated; call step() once for each epoch", UserWarning,
-                          stacklevel=3)  # fmt: skip
+                          stacklevel=outside_frames())  # fmt: skip
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:
