@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import wayfare as wf
+from tests.optim.fake_recorder import GaveUp, recording
 from wayfare.api.fused import TraceExecutor
 from wayfare.autograd.vmap import VmapExecutor
 from wayfare.batch.session import Session
@@ -113,6 +115,22 @@ def test_one_that_batches_gives_way_to_watchers():
     assert Mode(executor=made, watcher=Line()).executor is EAGER
     assert Mode(executor=made, anomaly=Line()).executor is EAGER
     assert Mode(executor=made, saved_hooks=(id, id)).executor is EAGER
+
+
+def test_vmap_tells_the_executor_outside_what_a_recorder_must_know():
+    with recording() as made:
+        wf.vmap(lambda x: x + wf.rand(()), randomness="same")(wf.zeros(2))
+        with pytest.raises(GaveUp, match="made inside"):
+            wf.vmap(lambda x: x + wf.rand((), generator=wf.Generator()), randomness="same")(wf.zeros(2))
+        with pytest.raises(GaveUp, match="for each example"):
+            wf.vmap(lambda x: x + wf.rand(()), randomness="different")(wf.zeros(2))
+    assert len(made.draws) == 2
+
+
+def test_integers_to_negative_powers_are_the_same_in_a_batch():
+    base, exponent = wf.tensor([1, -1, 3, 2]), wf.tensor([-2, -3, -1, 3])
+    wanted = base**exponent
+    assert wf.vmap(lambda a, b: a**b)(base, exponent).tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("kind", [VmapExecutor, TraceExecutor, Recorder, Session, Tracer])
