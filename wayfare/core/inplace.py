@@ -16,7 +16,7 @@ import numpy as np
 from wayfare.core.buffer_pool import owns_memory
 from wayfare.core.dispatch import pack, record_one, refuse_stale
 from wayfare.core.errors import InPlaceError, OperationError, ShapeError
-from wayfare.core.mode import STATE, UNUSUAL, changed_mode, current, executor
+from wayfare.core.mode import STATE, changed_mode, current
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY
 from wayfare.core.quiet import COMPLAINTS
@@ -28,8 +28,9 @@ from wayfare.core.write_clock import check_memory, note_write, tick, version, ve
 
 def check_writable(t: Tensor, name: str) -> None:
     """Refuse a write that would lose a gradient."""
-    if UNUSUAL:
-        stands: Tensor | None = executor().behind(t, name)
+    mode = STATE.mode
+    if mode is not None and not mode.executor.works_on_arrays:
+        stands: Tensor | None = mode.executor.behind(t, name)
         if stands is None:
             return
         t = stands
