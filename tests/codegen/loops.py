@@ -6,9 +6,9 @@ exactly: sums run over small whole numbers, and nothing depends on the sign of a
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import FLOATS, NUMPY, apply, cast, const, expr, fold, index, load, reload
+from wayfare.codegen.loop.expr import FLOATS, NUMPY, apply, cast, const, expr, index, load, reduction, reload
 from wayfare.codegen.loop.interpreter import interpret
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.math.library import numpy_function
 
 STORED = ["bool", "u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64"]
@@ -182,21 +182,21 @@ def random_rows(rng):
     inputs[0] = Operand(inputs[0].dtype)
     outputs = [Operand(str(rng.choice(STORED))) for _ in range(rng.integers(0, 3))]
     leaves = [load(i, o.dtype) for i, o in enumerate(inputs)]
-    stages, folds, stored = [], [], []
+    stages, reductions, stored = [], [], []
     for number in range(int(rng.integers(1, 4))):
-        maker = Maker(rng, leaves + folds + stored + ([index()] if rng.random() < 0.3 else []))
+        maker = Maker(rng, leaves + reductions + stored + ([index()] if rng.random() < 0.3 else []))
         maker.grow(int(rng.integers(1, 8)))
-        made = [Fold(kind, folded(maker, kind)) for kind in random_kinds(rng)]
+        made = [Reduction(kind, folded(maker, kind)) for kind in random_kinds(rng)]
         wanted = [k for k in range(len(outputs)) if number == 0 or rng.random() < 0.5]
         stores = tuple((k, maker.stored(outputs[k].dtype)) for k in wanted)
         if not made and not stores:
-            made = [Fold("sum", folded(maker, "sum"))]
+            made = [Reduction("sum", folded(maker, "sum"))]
         stages.append(Stage(stores, tuple(made)))
-        first = sum(len(s.folds) for s in stages[:-1])
-        folds += [fold(first + i, f.dtype) for i, f in enumerate(made)]
+        first = sum(len(s.reductions) for s in stages[:-1])
+        reductions += [reduction(first + i, f.dtype) for i, f in enumerate(made)]
         stored = [reload(k, o.dtype) for k, o in enumerate(outputs)]
     results = []
-    for e in folds:
+    for e in reductions:
         if not outputs or rng.random() < 0.5:
             results.append((len(outputs), e))
             outputs.append(Operand(e.dtype, True))
@@ -249,6 +249,6 @@ def same(got, want, what=""):
 
 def row_loop(kind, dtype="f32", name="fold"):
     """One fold of every row."""
-    made = Fold(kind, load(0, dtype))
+    made = Reduction(kind, load(0, dtype))
     return Loop(name, (Operand(dtype),), (Operand(made.dtype, True),), (Stage((), (made,)),),
-                ((0, fold(0, made.dtype)),))  # fmt: skip
+                ((0, reduction(0, made.dtype)),))  # fmt: skip

@@ -114,7 +114,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, dtype, width):
     gathered, added = set(), set()
     for threads in (1, 2, 3, 5):
         monkeypatch.setattr(wayfare_settings, "num_threads", threads)
-        monkeypatch.setattr(addresses, "_SHARE", 0)
+        monkeypatch.setattr(addresses, "_PARALLEL_FROM", 0)
         out, sums = np.empty_like(values), x.copy()
         with counted() as counts:
             addresses.gather(places(x, index), out)
@@ -146,7 +146,8 @@ def test_without_native_code():
 import sys
 sys.modules["llvmlite"] = None
 import numpy as np
-from wayfare.codegen import addresses, native
+from wayfare.codegen.routines import addresses
+from wayfare.codegen.runtime import kernel as native
 from wayfare.core.counters import COUNTERS
 assert not native.available()
 x = np.arange(12.0).reshape(3, 4)

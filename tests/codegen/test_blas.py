@@ -1,4 +1,4 @@
-"""BLAS keeps to one thread while our ops call it; the crew shares out what is worth several; one setting rules both."""
+"""BLAS keeps to one thread while our ops call it; the thread pool splits large gemms; one setting rules both."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.codegen.runtime import blas, gemm, kernel
-from wayfare.codegen.runtime.gemm_split import parts_of, worth_cutting
+from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 from wayfare.core.config import settings
 from wayfare.ops import _matrix
 
@@ -116,7 +116,7 @@ def test_large_products_are_right_however_they_are_cut(rows, inner, columns, thr
     b = some(columns, inner, dtype=dtype).T if "b" in turned else some(inner, columns, dtype=dtype)
     wanted = np.matmul(a.astype(np.float64), b.astype(np.float64))
     out = np.full((rows + 1, columns), 7, dtype)
-    for made in (gemm.product(a, b), gemm.product(a, b, out[:rows])):
+    for made in (gemm.matmul(a, b), gemm.matmul(a, b, out[:rows])):
         np.testing.assert_allclose(made, wanted, 1e-3, 1e-3)
     assert (out[rows] == 7).all()
 
@@ -125,7 +125,7 @@ def test_large_products_are_right_however_they_are_cut(rows, inner, columns, thr
 def test_parts_cover_the_result_once_and_are_about_equal(threads):
     thin = [(10_000, 64, 64), (64, 10_000, 64), (64, 64, 10_000), (50, 9000, 7)]
     for rows, inner, columns in [(512, 512, 512), (2048, 2048, 2048), *thin]:
-        if not worth_cutting(rows, inner, columns, threads):
+        if not worth_splitting(rows, inner, columns, threads):
             continue
         parts = parts_of(rows, inner, columns, threads)
         covered = np.zeros((rows, columns), int)
@@ -140,7 +140,7 @@ def test_parts_cover_the_result_once_and_are_about_equal(threads):
 
 def test_one_thread_cuts_nothing(seen, monkeypatch):
     monkeypatch.setattr(settings, "num_threads", 1)
-    monkeypatch.setattr(gemm, "_cut_up", lambda *a: pytest.fail("cut"))
+    monkeypatch.setattr(gemm, "_split_matmul", lambda *a: pytest.fail("cut"))
     wf.ones(300, 200) @ wf.ones(200, 300)
     assert seen == [1]
 
@@ -151,7 +151,7 @@ def test_threads_side_by_side():
 
     def work():
         for _ in range(10):
-            if not np.allclose(gemm.product(a, b), wanted, 1e-3, 1e-3):
+            if not np.allclose(gemm.matmul(a, b), wanted, 1e-3, 1e-3):
                 wrong.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

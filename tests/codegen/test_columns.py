@@ -22,7 +22,7 @@ def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
     monkeypatch.setattr(columns, "COLUMNS_FROM", 0)
     monkeypatch.setattr(depthwise, "DEPTHWISE_FROM", 0)
-    monkeypatch.setattr(sliding, "_SHARE", 0)
+    monkeypatch.setattr(sliding, "_PARALLEL_FROM", 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
 

@@ -19,7 +19,7 @@ DTYPES = ["float32", "float64", "int64", "int32", "int16", "int8", "uint8"]
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
-    for name in ("GATHER_FROM", "ADD_FROM", "_SHARE", "ROWS_FROM"):
+    for name in ("GATHER_FROM", "ADD_FROM", "_PARALLEL_FROM", "ROWS_FROM"):
         monkeypatch.setattr(indexed, name, 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 

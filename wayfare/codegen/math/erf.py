@@ -16,11 +16,11 @@ from wayfare.codegen.math.parts import (
     Rule,
     at_most,
     fma,
+    integer_bits,
     magnitude,
     poly,
     signed_as,
     where,
-    whole_bits,
 )
 
 _ROOT_HALF = 0.7071067811865476
@@ -65,7 +65,7 @@ def erf(x: Expr) -> Expr:
 
 def _exp_of_square(x: Expr, factor: float) -> Expr:
     """exp(factor·x²), factor ±1 or ±½: the square of the upper half of x is exact, the rest of it is small."""
-    upper = bits(whole_bits(x) & -(1 << 27), "f64")
+    upper = bits(integer_bits(x) & -(1 << 27), "f64")
     return exp_plus(factor * (upper * upper), factor * ((x - upper) * (x + upper)))
 
 

@@ -13,13 +13,13 @@ from wayfare.codegen.math.parts import (
     at_least,
     at_most,
     fma,
+    integer_bits,
     layout,
     magnitude,
     poly,
     power_of_two,
     signed_as,
     where,
-    whole_bits,
 )
 
 LOG2_E = 1.4426950408889634
@@ -61,7 +61,7 @@ def reduced(x: Expr, bias: int) -> tuple[Expr, Expr, Expr]:
     high, low = LN2[x.dtype]
     shifted = fma(x, LOG2_E, magic)
     n = shifted - magic
-    return n, fma(n, -low, fma(n, -high, x)), whole_bits(shifted)
+    return n, fma(n, -low, fma(n, -high, x)), integer_bits(shifted)
 
 
 def less_one(r: Expr) -> Expr:
@@ -92,7 +92,7 @@ def exp2(x: Expr) -> Expr:
     x = at_least(at_most(x, high), low)
     shifted = x + magic
     r = x - (shifted - magic)
-    return scaled(fma(r, poly(r, _EXP2[x.dtype]), 1), whole_bits(shifted))
+    return scaled(fma(r, poly(r, _EXP2[x.dtype]), 1), integer_bits(shifted))
 
 
 def two_to_small(x: Expr) -> Expr:
@@ -100,7 +100,7 @@ def two_to_small(x: Expr) -> Expr:
     magic = layout(x).magic + layout(x).bias
     shifted = x + magic
     r = x - (shifted - magic)
-    return fma(r, poly(r, _EXP2[x.dtype]), 1) * power_of_two(whole_bits(shifted), x.dtype)
+    return fma(r, poly(r, _EXP2[x.dtype]), 1) * power_of_two(integer_bits(shifted), x.dtype)
 
 
 def expm1(x: Expr) -> Expr:
@@ -132,7 +132,7 @@ def tanh(x: Expr) -> Expr:
     clipped = at_most(size, 10.0)
     shifted = fma(clipped, 2 * LOG2_E, magic)
     r = fma(shifted - magic, -LN_2 / 2, clipped)
-    large = 1 - 2 / fma(fma(r, poly(r, _EXP_OF_DOUBLE), 1), power_of_two(whole_bits(shifted), x.dtype), 1)
+    large = 1 - 2 / fma(fma(r, poly(r, _EXP_OF_DOUBLE), 1), power_of_two(integer_bits(shifted), x.dtype), 1)
     square = x * x
     small = fma(size * square, poly(square, _TANH), size)
     return signed_as(where(size < 0.6, small, large), x)

@@ -16,12 +16,12 @@ from wayfare.codegen.math.parts import (
     both,
     choose,
     fma,
+    integer_bits,
     layout,
     magnitude,
     poly,
     signed_as,
     where,
-    whole_bits,
 )
 
 LOG10_E = 0.4342944819032518
@@ -56,7 +56,7 @@ def split(x: Expr, *, denormals: bool = True, scale: bool = False) -> Split:
         small = x < shape.tiny
         x = where(small, x * 2.0**shape.mantissa, x)
         e_offset = choose(x, small, offset + shape.mantissa, offset)
-    shifted = whole_bits(x) + (one - root_half)
+    shifted = integer_bits(x) + (one - root_half)
     biased = shifted >> shape.mantissa
     if dtype == "f32":
         e = cast(biased, "f32") - e_offset

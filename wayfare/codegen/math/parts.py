@@ -108,7 +108,7 @@ def poly(x: Expr, coefficients: tuple[float, ...]) -> Expr:
     return value  # type: ignore[no-any-return]
 
 
-def whole_bits(x: Expr) -> Expr:
+def integer_bits(x: Expr) -> Expr:
     """The bits of a float as an integer."""
     return bits(x, layout(x).integer)
 

@@ -19,13 +19,13 @@ from wayfare.codegen.math.parts import (
     choose,
     either,
     fma,
+    integer_bits,
     is_integer,
     layout,
     magnitude,
     poly,
     power_of_two,
     where,
-    whole_bits,
 )
 from wayfare.core.errors import LoopError
 
@@ -34,7 +34,7 @@ _EXP2_SHORT = (1.3359726608774483e-05, 0.00015461366521990632, 0.001334195134823
                0.055504003750335464, 0.24022650920772565, 0.6931471838168853)  # fmt: skip
 
 
-def _whole_power(x: Expr, n: int) -> Expr:
+def _integer_power(x: Expr, n: int) -> Expr:
     """xⁿ by squaring."""
     result: Expr | None = None
     factor = x
@@ -58,13 +58,13 @@ def _positive_power(x: Expr, y: Expr) -> Expr:
     shape = layout(power)
     shifted = power + (shape.magic + shape.bias)
     r = power - (shifted - (shape.magic + shape.bias))
-    return cast(fma(r, poly(r, _EXP2_SHORT), 1) * power_of_two(whole_bits(shifted), "f64"), "f32")
+    return cast(fma(r, poly(r, _EXP2_SHORT), 1) * power_of_two(integer_bits(shifted), "f64"), "f32")
 
 
 def pow(x: Expr, y: Expr) -> Expr:
     whole = y.op == "const" and float(y.value).is_integer()
     if whole and 0 <= y.value <= (4 if not is_integer(x) else 64):
-        return _whole_power(x, int(y.value))
+        return _integer_power(x, int(y.value))
     if is_integer(x):
         raise LoopError(f"pow of {x.dtype} needs an exponent that is written in the formula",
                         fix="Cast the values to a float first.")  # fmt: skip

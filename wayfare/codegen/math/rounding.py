@@ -10,13 +10,13 @@ from wayfare.codegen.math.parts import (
     both,
     choose,
     fma,
+    integer_bits,
     is_integer,
     layout,
     magnitude,
     power_of_two,
     signed_as,
     where,
-    whole_bits,
 )
 from wayfare.core.errors import LoopError
 
@@ -164,11 +164,11 @@ def ldexp(x: Expr, n: Expr) -> Expr:
 
 
 def _two_to(n: Expr) -> Expr:
-    return power_of_two(whole_bits(n + (layout(n).magic + layout(n).bias)), n.dtype)
+    return power_of_two(integer_bits(n + (layout(n).magic + layout(n).bias)), n.dtype)
 
 
 def nextafter(x: Expr, towards: Expr) -> Expr:
-    i = whole_bits(x)
+    i = integer_bits(x)
     one = const(1, i.dtype)
     step = where((x < towards) == (x > 0), one, -one)
     least = bits(one, x.dtype)

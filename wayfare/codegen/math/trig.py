@@ -15,19 +15,19 @@ from wayfare.codegen.math.parts import (
     Rule,
     choose,
     fma,
+    integer_bits,
     layout,
     magnitude,
     poly,
     signed_as,
     where,
-    whole_bits,
 )
 
 PI = 3.141592653589793
 # What f64 leaves of π/2, and of π.
 _PI_2 = {"f32": (1.57079637, -4.37113883e-08), "f64": (1.5707963267948966, 6.123233995736766e-17)}
 
-_TURN_PARTS = (0.15915494225919247, 8.327028684640414e-10, 5.69002511952534e-19, 6.3170650472507054e-27,
+_INVERSE_TWO_PI = (0.15915494225919247, 8.327028684640414e-10, 5.69002511952534e-19, 6.3170650472507054e-27,
                4.170716914254881e-35, 2.8971783207221377e-44, 1.763489793601074e-52)  # fmt: skip
 _QUARTER_PARTS = (1.570796325802803, 9.920935739593517e-10, 5.721188709663575e-18, 1.6446256936324258e-26)
 
@@ -79,18 +79,18 @@ def _angle(x: Expr) -> tuple[Expr, Expr, Expr]:
     if x.dtype == "f32":
         wide = cast(x, "f64")
         turns = None
-        for part in _TURN_PARTS[:5]:
+        for part in _INVERSE_TWO_PI[:5]:
             product = wide * part
             rest = product - apply("rint", product)
             turns = rest if turns is None else turns + rest
         assert turns is not None
-        for part in _TURN_PARTS[5:]:
+        for part in _INVERSE_TWO_PI[5:]:
             turns = fma(wide, part, turns)
         quarters = 4 * turns
         shifted = quarters + layout(wide).magic
         rest = (quarters - (shifted - layout(wide).magic)) * (PI / 2)
         r = cast(rest, "f32")
-        return r, cast(rest - cast(r, "f64"), "f32"), cast(whole_bits(shifted), "i32")
+        return r, cast(rest - cast(r, "f64"), "f32"), cast(integer_bits(shifted), "i32")
     magic = layout(x).magic
     shifted = fma(x, 2 / PI, magic)
     n = shifted - magic
@@ -101,7 +101,7 @@ def _angle(x: Expr) -> tuple[Expr, Expr, Expr]:
     r = fma(n, -_QUARTER_PARTS[2], rest)
     tail = fma(n, -_QUARTER_PARTS[3], fma(n, -_QUARTER_PARTS[2], rest - r))
     near = r + tail
-    return near, (r - near) + tail, whole_bits(shifted)
+    return near, (r - near) + tail, integer_bits(shifted)
 
 
 def _sine_cosine(r: Expr, tail: Expr) -> tuple[Expr, Expr]:
@@ -116,14 +116,14 @@ def _sine_cosine(r: Expr, tail: Expr) -> tuple[Expr, Expr]:
     return sine, cosine
 
 
-def _turned(x: Expr, quarter: int) -> Expr:
+def _sine_at(x: Expr, quarter: int) -> Expr:
     r, tail, n = _angle(x)
     sine, cosine = _sine_cosine(r, tail)
     if quarter:
         n = n + quarter
     value = where((n & 1) == 0, sine, cosine)
     sign = (n & 2) << (30 if x.dtype == "f32" else 62)
-    return bits(whole_bits(value) ^ sign, x.dtype)
+    return bits(integer_bits(value) ^ sign, x.dtype)
 
 
 def _far(x: Expr, value: Expr, symbol: str) -> Expr:
@@ -133,11 +133,11 @@ def _far(x: Expr, value: Expr, symbol: str) -> Expr:
 
 def sin(x: Expr) -> Expr:
     # A zero keeps its sign, which the reduction loses.
-    return _far(x, where(x == 0, x, _turned(x, 0)), "sin")
+    return _far(x, where(x == 0, x, _sine_at(x, 0)), "sin")
 
 
 def cos(x: Expr) -> Expr:
-    return _far(x, _turned(x, 1), "cos")
+    return _far(x, _sine_at(x, 1), "cos")
 
 
 def tan(x: Expr) -> Expr:
@@ -168,8 +168,8 @@ def asin(x: Expr) -> Expr:
 def acos(x: Expr) -> Expr:
     high, low = _PI_2[x.dtype]
     small, angle = _half_angle(x)
-    turned = where(small, high - (signed_as(angle, x) - low), 2 * angle)
-    return where(x <= -_ASIN_BORDER, 2 * high - (2 * angle - 2 * low), turned)
+    angle_from_half = where(small, high - (signed_as(angle, x) - low), 2 * angle)
+    return where(x <= -_ASIN_BORDER, 2 * high - (2 * angle - 2 * low), angle_from_half)
 
 
 def _atan_ratio(below: Expr, above: Expr, over: Expr) -> Expr:

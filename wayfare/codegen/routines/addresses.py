@@ -20,7 +20,7 @@ from wayfare.codegen.llvm.expr import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.indexed import address_of, cut
+from wayfare.codegen.routines.indexed import address_of, split_range
 from wayfare.codegen.routines.routine import NAME, Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core.counters import COUNTERS
@@ -28,7 +28,7 @@ from wayfare.core.counters import COUNTERS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Bytes moved that are worth another thread.
-_SHARE = 512 * 1024
+_PARALLEL_FROM = 512 * 1024
 # Bytes of a row that a thread which adds gets at least.
 _COLUMNS = 128
 # How many rows ahead memory is asked for.
@@ -64,7 +64,7 @@ class _Entry:
 
 def _entry(arrays: str, writer: Writer) -> str:
     """The IR of a function of two arrays, a number of rows and one of bytes."""
-    body = "\n".join(["entry:", *writer.rooms, *writer.lines, "  ret void"])
+    body = "\n".join(["entry:", *writer.allocas, *writer.lines, "  ret void"])
     declared = "\n".join(sorted(writer.declared.values()))
     return f"define void @{NAME}({arrays}, i64 %count, i64 %bytes) {{\n{body}\n}}\n{declared}\n"
 
@@ -128,7 +128,7 @@ def _write_gather(_host: Machine) -> str:
     return _entry("ptr %addresses, ptr %out", writer)
 
 
-def _write_gather_share(_host: Machine) -> str:
+def _write_gather_part(_host: Machine) -> str:
     writer = Writer()
     _gather_loops(writer, pointer(writer, 0), pointer(writer, 1), word(writer, 2), word(writer, 3))
     return function(writer)
@@ -143,7 +143,7 @@ def _gather_plainly(addresses: Array, out: Array, count: int, size: int) -> None
 
 
 _GATHER = _Entry("gather_addresses", _write_gather, _gather_plainly)
-_GATHER_SHARE = Routine("gather_addresses_share", _write_gather_share)
+_GATHER_PART = Routine("gather_addresses_part", _write_gather_part)
 
 
 def gather(addresses: Array, out: Array) -> None:
@@ -152,15 +152,15 @@ def gather(addresses: Array, out: Array) -> None:
     `addresses` is int64[n], `out` has n rows of any dtype; both lie without gaps, and no row lies in `out`.
     """
     size = out.nbytes
-    if size >= _SHARE and thread_pool.threads() > 1 and _GATHER_SHARE.ready:
+    if size >= _PARALLEL_FROM and thread_pool.threads() > 1 and _GATHER_PART.ready:
         count = len(addresses)
         width = size // count
-        places, made = address_of(addresses), address_of(out)
+        table, made = address_of(addresses), address_of(out)
         words: list[int] = []
-        parts = cut(count, thread_pool.threads())
+        parts = split_range(count, thread_pool.threads())
         for begin, end in parts:
-            words += [places + 8 * begin, made + begin * width, width, end - begin]
-        _GATHER_SHARE.run(words, len(parts))
+            words += [table + 8 * begin, made + begin * width, width, end - begin]
+        _GATHER_PART.run(words, len(parts))
         return
     _GATHER.call(addresses, out, len(addresses), size)
     COUNTERS.kernels_run += _GATHER.kernels
@@ -205,7 +205,7 @@ def _write_add(dtype: str) -> Callable[[Machine], str]:
     return write
 
 
-def _write_add_share(dtype: str) -> Callable[[Machine], str]:
+def _write_add_part(dtype: str) -> Callable[[Machine], str]:
     def write(host: Machine) -> str:
         writer = Writer()
         addresses, offset, values = pointer(writer, 0), word(writer, 1), pointer(writer, 2)
@@ -227,7 +227,7 @@ def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None
 
 
 _ADD = {NUMPY[d]: _Entry(f"add_addresses_{d}", _write_add(d), _add_plainly) for d in ("f32", "f64")}
-_ADD_SHARE = {NUMPY[d]: Routine(f"add_addresses_share_{d}", _write_add_share(d)) for d in ("f32", "f64")}
+_ADD_PART = {NUMPY[d]: Routine(f"add_addresses_part_{d}", _write_add_part(d)) for d in ("f32", "f64")}
 
 
 def add(addresses: Array, values: Array) -> None:
@@ -241,16 +241,16 @@ def add(addresses: Array, values: Array) -> None:
         # Nothing native computes in half precision.
         _add_plainly(addresses, values, count, size)
         return
-    if size >= _SHARE and thread_pool.threads() > 1 and size // count >= 2 * _COLUMNS:
-        routine = _ADD_SHARE[values.dtype]
+    if size >= _PARALLEL_FROM and thread_pool.threads() > 1 and size // count >= 2 * _COLUMNS:
+        routine = _ADD_PART[values.dtype]
         if routine.ready:
             width = size // count
-            places, given = address_of(addresses), address_of(values)
+            table, given = address_of(addresses), address_of(values)
             words: list[int] = []
             # Whole cache lines, so that threads seldom meet in one.
-            parts = cut(width, min(thread_pool.threads(), width // _COLUMNS), 64)
+            parts = split_range(width, min(thread_pool.threads(), width // _COLUMNS), 64)
             for begin, end in parts:
-                words += [places, begin, given + begin, width, end - begin, count]
+                words += [table, begin, given + begin, width, end - begin, count]
             routine.run(words, len(parts))
             return
     entry.call(addresses, values, count, size)

@@ -21,15 +21,15 @@ from wayfare.codegen.routines.conv_code import write_output, write_weight
 from wayfare.codegen.routines.routine import Routine
 from wayfare.codegen.routines.windows import Sizes, Slide, address, check_fits
 from wayfare.codegen.runtime import thread_pool
-from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[int, int]
 
 # Multiplications below which the general way is as fast, and from which on another thread is worth while.
-DIRECT_FROM = 1 << 11
-_SHARE = 1 << 20
+CONV_FROM = 1 << 11
+_PARALLEL_FROM = 1 << 20
 # The same for one of the convolutions that the gradient of the input takes with a stride, and the fewest channels.
 _PHASE_FROM = 1 << 17
 _PHASE_CHANNELS = 3
@@ -124,9 +124,9 @@ def _plan(channels: int, made: int, groups: int, step: _Step, size: int, lanes: 
     wanted[:, :, :line, 0] = inside.reshape(*wanted.shape[:2], line)
     masks = np.ascontiguousarray(wanted.reshape(*wanted.shape[:2], -1, lanes) @ (1 << np.arange(lanes)), np.uint16)
     down = step.stride[0]
-    places = [phases.index(start % down) * plane + start // down * across * size for start in starts]
+    positions = [phases.index(start % down) * plane + start // down * across * size for start in starts]
     offsets = (
-        np.arange(channels)[:, None, None] * (columns * plane) + np.array(places)[:, None]
+        np.arange(channels)[:, None, None] * (columns * plane) + np.array(positions)[:, None]
         + np.arange(kernel_w) * (len(phases) * plane)
     ).astype(np.int64).ravel()  # fmt: skip
     image, output = high * wide * size, rows * across * size
@@ -140,7 +140,7 @@ def _plan(channels: int, made: int, groups: int, step: _Step, size: int, lanes: 
 
 
 @lru_cache(256)
-def _vector_places(images: int, vectors: int, size: int, room: int) -> Array:
+def _vector_offsets(images: int, vectors: int, size: int, room: int) -> Array:
     """Bytes from the start of scratch to each whole vector of windows of each image of a group."""
     return np.ravel(np.arange(images)[:, None] * room + np.arange(vectors) * size).astype(np.int64)
 
@@ -154,7 +154,7 @@ def _alike(a: Array, b: Array, slide: Slide) -> bool:
     return a.dtype == b.dtype and a.ndim == b.ndim == len(slide.kernel) + 2
 
 
-def _shares(batch: int, made: int, threads: int) -> tuple[bool, list[Pair]]:
+def _split(batch: int, made: int, threads: int) -> tuple[bool, list[Pair]]:
     """Are images shared out among threads, or output channels? And (first, how many) of each share."""
     by_image = batch >= threads
     total = batch if by_image else made
@@ -164,14 +164,14 @@ def _shares(batch: int, made: int, threads: int) -> tuple[bool, list[Pair]]:
 
 def _threads(work: int, most: int) -> int:
     """How many threads so many multiplications are worth."""
-    return most if work >= _SHARE else 1
+    return most if work >= _PARALLEL_FROM else 1
 
 
 def _find(kinds: dict[tuple[str, int], Routine], dtype: Any, slide: Slide, step: int, work: int) -> Routine | None:
     """The routine for a convolution, if it is one for this module."""
     routine = kinds.get((OF_NUMPY.get(dtype, ""), step))
     fits = len(slide.kernel) <= 2 and max(slide.stride) <= _STRIDE and max(slide.kernel) > 1
-    return routine if routine is not None and fits and work >= max(DIRECT_FROM, 1) and routine.ready else None
+    return routine if routine is not None and fits and work >= max(CONV_FROM, 1) and routine.ready else None
 
 
 def forward(x: Array, weight: Array, bias: Array | None, slide: Slide, groups: int = 1) -> Array | None:
@@ -204,16 +204,16 @@ def by_input(g: Array, weight: Array, shape: Sizes, slide: Slide, groups: int = 
                and g.shape[1] == weight.shape[0] and shape[:2] == (g.shape[0], weight.shape[1] * groups)
                and len(shape) == g.ndim, "gradients and weights")  # fmt: skip
     whole = _Step.of(shape[2:], g.shape[2:], slide)
-    g, turned = np.ascontiguousarray(g), np.ascontiguousarray(weight).swapaxes(0, 1)
-    turned, full = turned.reshape(*turned.shape[:2], *whole.kernel), (*shape[:2], *whole.sizes)
-    by_group = turned.strides[1] * (weight.shape[0] // groups)
+    g, flipped = np.ascontiguousarray(g), np.ascontiguousarray(weight).swapaxes(0, 1)
+    flipped, full = flipped.reshape(*flipped.shape[:2], *whole.kernel), (*shape[:2], *whole.sizes)
+    by_group = flipped.strides[1] * (weight.shape[0] // groups)
     if steps == 1:
-        return _by_phase(routine, g, turned, whole, (0, 0), work, groups, by_group).reshape(shape)
+        return _by_phase(routine, g, flipped, whole, (0, 0), work, groups, by_group).reshape(shape)
     out = buffer_pool.empty(full, g.dtype)
     for first in product(range(whole.stride[0]), range(whole.stride[1])):
         if all(f < n for f, n in zip(first, whole.sizes, strict=True)):
             down, right = (slice(f, None, s) for f, s in zip(first, whole.stride, strict=True))
-            out[:, :, down, right] = _by_phase(routine, g, turned, whole, first, work // steps, groups, by_group)
+            out[:, :, down, right] = _by_phase(routine, g, flipped, whole, first, work // steps, groups, by_group)
     return out.reshape(shape)
 
 
@@ -249,11 +249,11 @@ def _convolve(
     size = x.itemsize
     of = _Convolution(x.shape, shape, step, size, groups, weight.strides, by_group)
     out = buffer_pool.empty(shape, x.dtype)
-    shares = _shares(shape[0], of.made, _threads(work, thread_pool.threads()))
-    scratch = buffer_pool.empty((of.room * len(shares[1]) + 64,), _BYTES)
+    parts = _split(shape[0], of.made, _threads(work, thread_pool.threads()))
+    scratch = buffer_pool.empty((of.room * len(parts[1]) + 64,), _BYTES)
     bias = np.zeros(shape[1], x.dtype) if bias is None else np.ascontiguousarray(bias)
     addresses = [address(array) for array in (x, out, weight, bias)]
-    blocks = of.blocks(shares, addresses, -(-address(scratch) // 64) * 64)
+    blocks = of.blocks(parts, addresses, -(-address(scratch) // 64) * 64)
     routine.run([word for block in blocks for word in block], len(blocks))
     return out
 
@@ -272,22 +272,22 @@ class _Convolution:
         # Bytes of scratch for a share.
         self.room = self.plan.room + -(-self.made * len(self.plan.offsets) * size // 64) * 64
 
-    def blocks(self, shares: tuple[bool, list[Pair]], addresses: Sequence[int], place: int) -> list[list[int]]:
+    def blocks(self, parts: tuple[bool, list[Pair]], addresses: Sequence[int], scratch_at: int) -> list[list[int]]:
         """A block for each share; addresses are those of image, output, weight, bias, and of scratch."""
         start, output, weights, biases = addresses
-        plan, size, (by_image, cuts) = self.plan, self.size, shares
+        plan, size, (by_image, ranges) = self.plan, self.size, parts
         found = []
-        for begin, count in cuts:
+        for begin, count in ranges:
             first, target, own, counts = (
                 (begin * plan.image, begin * plan.output[0], 0, (count, self.channels, self.made)) if by_image
                 else (0, begin * plan.output[1], begin, (self.batch, self.channels, count))
             )  # fmt: skip
             found.append([
-                start + first, output + target, *plan.tables, place, *counts, *plan.words, self._by_group,
-                weights + own * self._of_weight[0], place + plan.room, *self._of_weight, biases + own * size,
+                start + first, output + target, *plan.tables, scratch_at, *counts, *plan.words, self._by_group,
+                weights + own * self._of_weight[0], scratch_at + plan.room, *self._of_weight, biases + own * size,
                 self.made * size,
             ])  # fmt: skip
-            place += self.room
+            scratch_at += self.room
         return found
 
     @property
@@ -298,8 +298,9 @@ class _Convolution:
 
 
 def convolution_commands(
-    x: Place, weight: Place, bias: Place | None, out: Place, slide: Slide, groups: int, threads: int, scratch: Scratch
-) -> list[Command]:
+    x: BufferView, weight: BufferView, bias: BufferView | None, out: BufferView, slide: Slide, groups: int,
+    threads: int, scratch: Scratch,
+) -> list[Command]:  # fmt: skip
     """`forward` for a command list. All lie row after row, but for the weight; raises Unsuited where it says None."""
     work = math.prod(out.shape) * math.prod(weight.shape[1:])
     routine = _find(_OUTPUT, x.dtype, slide, slide.stride[-1], work)
@@ -309,11 +310,11 @@ def convolution_commands(
     step = _Step.of(x.shape[2:], slide.counts, slide)
     by_group = weight.strides[0] * (weight.shape[0] // groups)
     of = _Convolution(x.shape, out.shape, step, size, groups, weight.strides, by_group)
-    shares = _shares(x.shape[0], of.made, _threads(work, threads))
-    room = scratch.place((of.room * len(shares[1]),), _BYTES)
+    parts = _split(x.shape[0], of.made, _threads(work, threads))
+    room = scratch.allocate((of.room * len(parts[1]),), _BYTES)
     nothing = np.zeros(out.shape[1], x.dtype)
     biases = bias.offset if bias is not None else address(nothing)
-    blocks = of.blocks(shares, (x.offset, out.offset, weight.offset, biases), room.offset)
+    blocks = of.blocks(parts, (x.offset, out.offset, weight.offset, biases), room.offset)
     objects = (x.object, out.object, weight.object, None if bias is None else bias.object, room.object, room.object)
     addresses = [(block, at, number) for block in range(len(blocks))
                  for at, number in zip(of.address_words, objects, strict=True) if number is not None]  # fmt: skip
@@ -335,30 +336,30 @@ def by_weight(x: Array, g: Array, slide: Slide, groups: int = 1) -> Array | None
     batch, channels, made, size = x.shape[0], x.shape[1] // groups, g.shape[1] // groups, x.itemsize
     lanes = 4 * machine().processor.lanes // size
     plan = _plan(channels, made, groups, _Step.of(x.shape[2:], g.shape[2:], slide), size, lanes, _WEIGHT_SCRATCH)
-    by_image, shares = _shares(batch, made, _threads(work, thread_pool.threads()))
+    by_image, parts = _split(batch, made, _threads(work, thread_pool.threads()))
     windows = math.prod(slide.counts)
     vectors = -(-windows // lanes)
     group = max(1, min(_CHUNK // vectors, _WEIGHT_SCRATCH // plan.room, batch))
     # A cache line more, or the channels' places would fall onto each other in the cache.
-    slope_room = group * vectors * lanes * size + 64
-    each = group * plan.room + (made * slope_room if group > 1 else 0)
-    places = _vector_places(group, windows // lanes, lanes * size, plan.room)
-    scratch = buffer_pool.empty((each * len(shares) + 64,), _BYTES)
-    place = -(-address(scratch) // 64) * 64
+    gradient_bytes = group * vectors * lanes * size + 64
+    each = group * plan.room + (made * gradient_bytes if group > 1 else 0)
+    positions = _vector_offsets(group, windows // lanes, lanes * size, plan.room)
+    scratch = buffer_pool.empty((each * len(parts) + 64,), _BYTES)
+    scratch_at = -(-address(scratch) // 64) * 64
     # Shares of images have sums of their own, those of output channels their own rows of one.
-    sums = np.zeros((len(shares) if by_image else 1, g.shape[1], channels, *slide.kernel), x.dtype)
-    start, slopes, target, listed = (address(array) for array in (x, g, sums, places))
+    sums = np.zeros((len(parts) if by_image else 1, g.shape[1], channels, *slide.kernel), x.dtype)
+    start, gradients, target, listed = (address(array) for array in (x, g, sums, positions))
     words: list[int] = []
-    for number, (begin, count) in enumerate(shares):
-        first, slope, own, counts = (
+    for number, (begin, count) in enumerate(parts):
+        first, gradient, own, counts = (
             (begin * plan.image, begin * plan.output[0], number * sums.strides[0], (count, channels, made)) if by_image
             else (0, begin * plan.output[1], begin * sums.strides[1], (batch, channels, count))
         )  # fmt: skip
         words += [
-            start + first, slopes + slope, *plan.tables, place, *counts, *plan.words, made * sums.strides[1],
+            start + first, gradients + gradient, *plan.tables, scratch_at, *counts, *plan.words, made * sums.strides[1],
             target + own, listed,
-            place + group * plan.room, slope_room, group, _CHUNK, plan.room,
+            scratch_at + group * plan.room, gradient_bytes, group, _CHUNK, plan.room,
         ]  # fmt: skip
-        place += each
-    routine.run(words, len(shares))
+        scratch_at += each
+    routine.run(words, len(parts))
     return sums[0] if len(sums) == 1 else np.asarray(np.add.reduce(sums, axis=0))

@@ -22,7 +22,7 @@ from wayfare.codegen.llvm.vector import VectorCode
 from wayfare.codegen.routines.routine import function
 
 # Argument words that both routines begin with, in order; what is an address is marked.
-_SHARED = (
+_COMMON = (
     "*image", "*output", "*offsets", "*masks", "*shifts", "*scratch",
     "images", "channels", "made", "columns", "taps",
     "image_n", "image_c", "output_n", "output_c",
@@ -30,10 +30,10 @@ _SHARED = (
     "plane_bytes", "mask_step", "groups", "group_image", "group_output", "group_weight",
 )  # fmt: skip
 OUTPUT_WORDS = (
-    *_SHARED, "*weight", "*packed", "weight_o", "weight_c", "weight_i", "weight_j", "kernel_h", "kernel_w", "*bias",
+    *_COMMON, "*weight", "*packed", "weight_o", "weight_c", "weight_i", "weight_j", "kernel_h", "kernel_w", "*bias",
     "group_bias",
 )  # fmt: skip
-WEIGHT_WORDS = (*_SHARED, "*sums", "*steps", "*slopes", "slope_room", "group", "chunk", "image_room")
+WEIGHT_WORDS = (*_COMMON, "*sums", "*steps", "*gradients", "gradient_bytes", "group", "chunk", "image_room")
 
 # (output channels, the numbers of vectors) of a tile: what fills 32 vector registers, or 16.
 _TILES_OF_32 = ((8, (3, 2, 1)), (4, (6, 2, 1)), (1, (8, 4, 1)))
@@ -62,7 +62,7 @@ class _Code(VectorCode):
                 setattr(w, name, self.at(getattr(w, name), group, step))
             yield
 
-    def place_image(self, image: str, scratch: str, first: str, count: str) -> None:
+    def copy_image(self, image: str, scratch: str, first: str, count: str) -> None:
         """Copy an image into scratch: the lines that `count` rows of windows from row `first` on need."""
         w, wide = self.words, self.lanes * self.size
         lines = self.add(self.mul(count, w.lines_each), w.lines_more)
@@ -77,9 +77,9 @@ class _Code(VectorCode):
                 of_line, to_line = self.at(source, line, w.line_step), self.at(target, line, w.line_bytes)
                 with self.writer.loop("0", w.line_vectors, 1) as v:
                     entries = self.at(w.masks, self.add(own, v), 2 * self.step)
-                    place = self.at(of_line, v, wide * self.step)
+                    address = self.at(of_line, v, wide * self.step)
                     parts = [
-                        self.load(self.at(place, str(k * wide)), self.lanes, self.listed_mask(entries, k))
+                        self.load(self.at(address, str(k * wide)), self.lanes, self.listed_mask(entries, k))
                         for k in range(self.step)
                     ]
                     # What is written over the end of a line is written again with the next one.
@@ -128,8 +128,8 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
         with writer.loop("0", w.taps, _TAPS) as begin:
             sums = [code.zeros(vectors, lanes) for _ in range(block)]
             with writer.loop(begin, code.smaller(w.taps, code.add(begin, str(_TAPS))), 1) as tap:
-                place = code.at(windows, let(f"load i64, ptr {code.at(w.offsets, tap, 8)}"))
-                seen = [code.load(code.at(place, str(v * lanes * size)), lanes) for v in range(vectors)]
+                address = code.at(windows, let(f"load i64, ptr {code.at(w.offsets, tap, 8)}"))
+                seen = [code.load(code.at(address, str(v * lanes * size)), lanes) for v in range(vectors)]
                 weights = code.at(packed, tap, block * size)
                 for k in range(block):
                     everywhere = code.in_every_lane(code.at(weights, str(k * size)), lanes)
@@ -142,9 +142,9 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
                 row = code.at(output, str(k), w.output_c)
                 before = code.in_every_lane(code.at(bias, str(k * size)), lanes)
                 for v in range(vectors):
-                    place = code.at(row, str(v * lanes * size))
-                    whole = let(f"fadd {kind} {sums[k][v].get()}, {code.load(place, lanes, later, before)}")
-                    code.store(whole, place, lanes, mask)
+                    address = code.at(row, str(v * lanes * size))
+                    whole = let(f"fadd {kind} {sums[k][v].get()}, {code.load(address, lanes, later, before)}")
+                    code.store(whole, address, lanes, mask)
 
     def all_windows(output: str, count: str, o: str, block: int) -> None:
         """A band of the output, for a block of its channels."""
@@ -171,7 +171,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
             with writer.loop("0", bands, 1) as b:
                 first = code.mul(b, w.band)
                 count = code.smaller(w.band, code.sub(w.rows, first))
-                code.place_image(image, w.scratch, first, count)
+                code.copy_image(image, w.scratch, first, count)
                 windows, begun = code.mul(count, w.row_windows), code.at(output, code.mul(first, w.row_windows), size)
                 code.in_steps(w.made, blocks, lambda o, block: all_windows(begun, windows, o, block))
     return function(writer)
@@ -186,14 +186,14 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
 
     def tile(part: _Part, o: str, tap: str, block: int, taps: int) -> None:
         totals = code.zeros(block * taps, lanes)
-        own = code.at(part.slopes, o, part.slope_room)
+        own = code.at(part.gradients, o, part.gradient_bytes)
         entry = code.at(w.offsets, tap, 8)
-        places = [code.at(w.scratch, let(f"load i64, ptr {code.at(entry, str(8 * t))}")) for t in range(taps)]
+        addresses = [code.at(w.scratch, let(f"load i64, ptr {code.at(entry, str(8 * t))}")) for t in range(taps)]
 
         def visit(number: str, further: str, mask: str) -> None:
-            slope = code.at(own, number, wide)
-            given = [code.load(code.at(slope, str(k), part.slope_room), lanes, mask) for k in range(block)]
-            seen = [code.load(code.at(place, further), lanes, mask) for place in places]
+            gradient = code.at(own, number, wide)
+            given = [code.load(code.at(gradient, str(k), part.gradient_bytes), lanes, mask) for k in range(block)]
+            seen = [code.load(code.at(address, further), lanes, mask) for address in addresses]
             for k in range(block):
                 for t in range(taps):
                     code.multiply_add(lanes, given[k], seen[t], totals[k * taps + t])
@@ -205,11 +205,11 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
         row = code.at(code.at(w.sums, o, code.mul(w.taps, size)), tap, size)
         _add_rows(code, [t.get() for t in totals], row, block, taps)
 
-    def gather_slopes(slopes: str, images: str, full: str, rests: str, mask: str) -> None:
+    def gather_gradients(gradients: str, images: str, full: str, rests: str, mask: str) -> None:
         """The gradients of a group side by side: all whole vectors of a channel, then the rests."""
         with writer.loop("0", w.made, 1) as o, writer.loop("0", images, 1) as n:
-            source = code.at(code.at(slopes, n, w.output_n), o, w.output_c)
-            target = code.at(w.slopes, o, w.slope_room)
+            source = code.at(code.at(gradients, n, w.output_n), o, w.output_c)
+            target = code.at(w.gradients, o, w.gradient_bytes)
             first = code.at(target, code.mul(n, full), wide)
             with writer.loop("0", full, 1) as v:
                 code.store(code.load(code.at(source, v, wide), lanes), code.at(first, v, wide), lanes)
@@ -228,19 +228,19 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
         images = code.smaller(w.group, code.sub(w.images, before))
         first = code.mul(b, w.band)
         count = code.smaller(w.band, code.sub(w.rows, first))
-        image, slopes = code.at(w.image, before, w.image_n), code.at(w.output, before, w.output_n)
-        slopes = code.at(slopes, code.mul(first, w.row_windows), size)
+        image, gradients = code.at(w.image, before, w.image_n), code.at(w.output, before, w.output_n)
+        gradients = code.at(gradients, code.mul(first, w.row_windows), size)
         with writer.loop("0", images, 1) as n:
-            code.place_image(code.at(image, n, w.image_n), code.at(w.scratch, n, w.image_room), first, count)
+            code.copy_image(code.at(image, n, w.image_n), code.at(w.scratch, n, w.image_room), first, count)
         windows = code.mul(count, w.row_windows)
         full = code.div(windows, lanes)
         rest = code.sub(windows, code.mul(full, lanes))
         mask = code.first_lanes(lanes, rest)
         any_rest = let(f"zext i1 {let(f'icmp sgt i64 {rest}, 0')} to i64")
         with writer.loop("0", let(f"zext i1 {several} to i64"), 1):
-            gather_slopes(slopes, images, full, any_rest, mask)
-        used = let(f"select i1 {several}, ptr {w.slopes}, ptr {slopes}")
-        room = let(f"select i1 {several}, i64 {w.slope_room}, i64 {w.output_c}")
+            gather_gradients(gradients, images, full, any_rest, mask)
+        used = let(f"select i1 {several}, ptr {w.gradients}, ptr {gradients}")
+        room = let(f"select i1 {several}, i64 {w.gradient_bytes}, i64 {w.output_c}")
         every = code.mul(images, full)
         chunks = code.div(code.sub(code.add(every, w.chunk), "1"), w.chunk)
         # Rests alone are a chunk, too.
@@ -263,8 +263,8 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
 class _Part(NamedTuple):
     """A range of vectors of windows, and of what is left at the end of each image, under a mask."""
 
-    slopes: str
-    slope_room: str
+    gradients: str
+    gradient_bytes: str
     begin: str
     end: str
     rests: str
@@ -275,6 +275,6 @@ class _Part(NamedTuple):
 def _add_rows(code: _Code, totals: list[str], target: str, rows: int, columns: int) -> None:
     """Add the sum of every vector to a matrix in memory."""
     for r, row in enumerate(code.rows_of_sums(totals, rows, columns)):
-        place = code.at(target, str(r), code.mul(code.words.taps, code.size))
-        old = code.load(place, columns)
-        code.store(code.let(f"fadd {vector(columns, code.kind)} {old}, {row}"), place, columns)
+        address = code.at(target, str(r), code.mul(code.words.taps, code.size))
+        old = code.load(address, columns)
+        code.store(code.let(f"fadd {vector(columns, code.kind)} {old}, {row}"), address, columns)

@@ -39,7 +39,7 @@ def _word(value: int) -> Expr:
     return const((value + _SIGN) % (1 << 32) - _SIGN, "i32")
 
 
-def _folded(x: Expr, shift: int) -> Expr:
+def _xor_shifted(x: Expr, shift: int) -> Expr:
     """x ^ (x >> shift), with zeros shifted in."""
     return x ^ ((x >> shift) & _word((1 << (32 - shift)) - 1))
 
@@ -49,12 +49,12 @@ def _mixed(x: Expr, key: Expr) -> Expr:
 
     Multiplications carry low bits up, shifts bring high ones down. The factors are known for leaving hardly any bias.
     """
-    x = _folded(x, 16) * _word(0x21F0AAAD)
-    x = (_folded(x, 15) + key) * _word(0x735A2D97)
-    return _folded(x, 15)
+    x = _xor_shifted(x, 16) * _word(0x21F0AAAD)
+    x = (_xor_shifted(x, 15) + key) * _word(0x735A2D97)
+    return _xor_shifted(x, 15)
 
 
-def kept(first: int) -> Expr:
+def is_kept(first: int) -> Expr:
     """Is the element kept? `first` is the number of the first of the loop's OPERANDS."""
     row = cast(load(first, "i64"), "i32")
     low, high, limit = (load(first + k, "i32") for k in (1, 2, 3))
@@ -64,7 +64,7 @@ def kept(first: int) -> Expr:
     return apply("ge", _mixed(cast(index(), "i32") * _word(0x9E3779B1) + start, way), limit)
 
 
-def _mixed_whole(x: int) -> int:
+def _mixed_64(x: int) -> int:
     """The same idea on 64 bits, for keys."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _64
@@ -75,7 +75,7 @@ def _mixed_whole(x: int) -> int:
 def _numbers(key: Key, p: float) -> tuple[Array, Array, Array]:
     """Two words of a key, and the limit below which a hash means: dropped."""
     seed, call = key
-    mixed = _mixed_whole(_mixed_whole(seed + 0x9E3779B97F4A7C15 & _64) + call * 0x9E3779B97F4A7C15 & _64)
+    mixed = _mixed_64(_mixed_64(seed + 0x9E3779B97F4A7C15 & _64) + call * 0x9E3779B97F4A7C15 & _64)
     low, high = np.array([mixed], np.uint64).view(np.int32)
     limit = min(round(p * (1 << 32)), (1 << 32) - 1) - _SIGN
     return np.array(low), np.array(high), np.array(limit, np.int32)
@@ -98,7 +98,7 @@ def drawing(key: Key, p: float, rows: tuple[int, ...], start: int = 0) -> list[A
 def _scaling(dtype: str) -> Kernel:
     wide = "f32" if dtype == "f16" else dtype
     # Multiplied, not chosen: what is not a number stays so.
-    factor = apply("where", kept(2), load(1, wide), const(0.0, wide))
+    factor = apply("where", is_kept(2), load(1, wide), const(0.0, wide))
     value = cast(cast(load(0, dtype), wide) * factor, dtype)
     inputs = (Operand(dtype), Operand(wide, True), *OPERANDS)
     return native.build(Loop("dropout", inputs, (Operand(dtype),), (Stage(((0, value),)),)))
@@ -107,19 +107,19 @@ def _scaling(dtype: str) -> Kernel:
 @cache
 def _masking() -> Kernel:
     inputs = (Operand("bool"), *OPERANDS)
-    return native.build(Loop("keep_mask", inputs, (Operand("bool"),), (Stage(((0, kept(1)),)),)))
+    return native.build(Loop("dropout_mask", inputs, (Operand("bool"),), (Stage(((0, is_kept(1)),)),)))
 
 
 def _in_rows(flat: Array, key: Key, p: float, run: Any) -> None:
     """`run(where, drawing)` for all whole rows of a flat array and for the rest, which is a row of its own."""
-    whole = flat.size // _COLUMNS
-    if whole:
-        run(slice(0, whole * _COLUMNS), (whole, _COLUMNS), drawing(key, p, (whole,)))
+    full = flat.size // _COLUMNS
+    if full:
+        run(slice(0, full * _COLUMNS), (full, _COLUMNS), drawing(key, p, (full,)))
     if flat.size % _COLUMNS:
-        run(slice(whole * _COLUMNS, flat.size), (1, flat.size % _COLUMNS), drawing(key, p, (1,), whole))
+        run(slice(full * _COLUMNS, flat.size), (1, flat.size % _COLUMNS), drawing(key, p, (1,), full))
 
 
-def keep_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
+def dropout_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
     """True where an element stays: each is dropped with probability p, by itself."""
     if p <= 0 or p >= 1:
         return np.full(shape, p <= 0)
@@ -134,7 +134,7 @@ def keep_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
 
 
 def dropped_out(x: Array, key: Key, p: float) -> Array:
-    """`x` times `keep_mask(key, x.shape, p)` and 1 / (1 - p), in one visit; 0 < p < 1."""
+    """`x` times `dropout_mask(key, x.shape, p)` and 1 / (1 - p), in one visit; 0 < p < 1."""
     flat = np.ascontiguousarray(x).reshape(-1)
     out = buffer_pool.empty(flat.shape, x.dtype)
     name = OF_NUMPY[x.dtype]

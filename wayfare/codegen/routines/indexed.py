@@ -35,7 +35,7 @@ ADD_FROM = 2048
 # Fewer rows than this are not worth the question.
 ROWS_FROM = 64
 # Bytes moved that are worth another thread.
-_SHARE = 512 * 1024
+_PARALLEL_FROM = 512 * 1024
 # How many rows ahead memory is asked for.
 _AHEAD = 8
 _INDEX = np.dtype(np.int64)
@@ -86,11 +86,11 @@ def gather_rows(x: Array, index: Array) -> Array | None:
         return None
     if not _within(index, x.shape[0]) or not _GATHER.ready:
         return None
-    places = np.ascontiguousarray(index)
+    index_array = np.ascontiguousarray(index)
     out = buffer_pool.empty(index.shape + tail, x.dtype)
     words: list[int] = []
-    parts = cut(index.size, _shares(moved))
-    table, chosen, made = address_of(x), address_of(places), address_of(out)
+    parts = split_range(index.size, _threads(moved))
+    table, chosen, made = address_of(x), address_of(index_array), address_of(out)
     for begin, end in parts:
         words += [table, chosen + 8 * begin, made + begin * width, width, width, end - begin]
     _GATHER.run(words, len(parts))
@@ -151,23 +151,23 @@ def add_rows(out: Array, index: Array, values: Array, axis: int = 0) -> bool:
     size = out.itemsize
     outer, rows, count = math.prod(out.shape[:axis]), out.shape[axis], index.size
     width = math.prod(out.shape[axis + 1 :])
-    shares = _shares(values.nbytes)
+    threads = _threads(values.nbytes)
     steps = [rows * width * size, width * size, count * width * size, width * size]
     words: list[int] = []
-    if outer >= shares:
-        parts = cut(outer, shares)
+    if outer >= threads:
+        parts = split_range(outer, threads)
         for a, b in parts:
             given = [address_of(out) + a * steps[0], address_of(index), address_of(values) + a * steps[2]]
             words += [*given, *steps, b - a, count, width, 0, rows]
-    elif width * size >= 128 * shares:
+    elif width * size >= 128 * threads:
         # Whole cache lines, so that threads do not meet in one.
-        parts = cut(width, shares, 64 // size)
+        parts = split_range(width, threads, 64 // size)
         for a, b in parts:
             given = [address_of(out) + a * size, address_of(index), address_of(values) + a * size]
             words += [*given, *steps, outer, count, b - a, 0, rows]
     else:
         # Everybody reads all of the index: for narrow rows that is as much as the work itself.
-        parts = cut(rows, shares if width > 4 else 1)
+        parts = split_range(rows, threads if width > 4 else 1)
         for a, b in parts:
             given = [address_of(out), address_of(index), address_of(values)]
             words += [*given, *steps, outer, count, width, a, b - a]
@@ -258,20 +258,20 @@ def _run_along(routine: Routine, table: Array, index: Array, values: Array, axis
     outer, rows, count = math.prod(table.shape[:axis]), table.shape[axis], index.shape[axis]
     width = math.prod(table.shape[axis + 1 :])
     steps = [rows * width * size, width * size, count * width * 8, width * 8, count * width * size, width * size]
-    shares = _shares(values.nbytes + index.nbytes)
+    threads = _threads(values.nbytes + index.nbytes)
     words: list[int] = []
-    if outer >= shares:
-        parts = cut(outer, shares)
+    if outer >= threads:
+        parts = split_range(outer, threads)
         for a, b in parts:
             given = [address_of(x) + a * step for x, step in ((table, steps[0]), (index, steps[2]), (values, steps[4]))]
             words += [*given, *steps, b - a, count, width]
     elif reading:
-        parts = cut(count, shares)
+        parts = split_range(count, threads)
         for a, b in parts:
             given = [address_of(table), address_of(index) + a * steps[3], address_of(values) + a * steps[5]]
             words += [*given, *steps, outer, b - a, width]
     else:
-        parts = cut(width, shares, 64 // size)
+        parts = split_range(width, threads, 64 // size)
         for a, b in parts:
             given = [address_of(table) + a * size, address_of(index) + a * 8, address_of(values) + a * size]
             words += [*given, *steps, outer, count, b - a]
@@ -291,13 +291,13 @@ def address_of(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _shares(moved: int) -> int:
+def _threads(moved: int) -> int:
     """How many threads so many bytes are worth."""
-    return thread_pool.threads() if moved >= _SHARE else 1
+    return thread_pool.threads() if moved >= _PARALLEL_FROM else 1
 
 
-def cut(size: int, shares: int, grain: int = 1) -> list[tuple[int, int]]:
+def split_range(size: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
     """0 … size in about so many ranges, which begin at multiples of the grain."""
-    share = max(-(-size // shares), 1)
-    share = -(-share // grain) * grain
-    return [(begin, min(begin + share, size)) for begin in range(0, max(size, 1), share)]
+    size_of_part = max(-(-size // parts), 1)
+    size_of_part = -(-size_of_part // grain) * grain
+    return [(begin, min(begin + size_of_part, size)) for begin in range(0, max(size, 1), size_of_part)]

@@ -19,14 +19,14 @@ from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.routines.windows import Sizes, Slide, address
 from wayfare.codegen.runtime import thread_pool
-from wayfare.codegen.runtime.command import Command, Place, Unsuited
+from wayfare.codegen.runtime.command import BufferView, Command, Unsuited
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Numbers looked at below which NumPy is as fast, and from which on another thread is worth while.
-LARGEST_FROM = 256
-_SHARE = 1 << 18
+MAX_POOL_FROM = 256
+_PARALLEL_FROM = 1 << 18
 # Nanoseconds of looking at one number.
 _COST = 0.3
 # Places that are listed for the windows of one plane at most.
@@ -37,7 +37,7 @@ LONGEST_TABLE = 1 << 22
 def window_table(sizes: Sizes, slide: Slide) -> Array:
     """The flat places of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
     rank = len(sizes)
-    places: Any = 0
+    indices: Any = 0
     inside: Any = True
     for axis, (n, k, s, p, d, o) in enumerate(
         zip(sizes, slide.kernel, slide.stride, slide.padding, slide.dilation, slide.counts, strict=True)
@@ -47,8 +47,8 @@ def window_table(sizes: Sizes, slide: Slide) -> Array:
         shape[axis], shape[rank + axis] = k, o
         at = at.reshape(shape)
         inside = inside & (at >= 0) & (at < n)
-        places = places * n + at
-    table = np.where(inside, places, -1).astype(np.int32)
+        indices = indices * n + at
+    table = np.where(inside, indices, -1).astype(np.int32)
     return table.reshape(math.prod(slide.kernel), math.prod(slide.counts))
 
 
@@ -59,7 +59,7 @@ def _write(dtype: str, host: Machine) -> str:
     numbers, short, mask = vector(lanes, kind), f"v{lanes}{dtype}", vector(lanes, "i1")
     whole, long = vector(lanes, "i32"), vector(lanes, "i64")
     planes, windows, elements, plane_bytes = (word(writer, k) for k in range(4, 8))
-    image, values, places, table = (pointer(writer, k) for k in range(4))
+    image, values, indices, table = (pointer(writer, k) for k in range(4))
     nowhere, lowest = splat_constant(lanes, "i32", "-1"), splat_constant(lanes, kind, number(-math.inf, dtype))
     iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
 
@@ -72,7 +72,7 @@ def _write(dtype: str, host: Machine) -> str:
         with writer.loop("0", windows, lanes) as window:
             numbered = let(f"add {long} {writer.splat(lanes, 'i64', window)}, {iota}")
             there = let(f"icmp slt {long} {numbered}, {writer.splat(lanes, 'i64', windows)}")
-            best, place = writer.variable(numbers, lowest), writer.variable(whole, nowhere)
+            best, view = writer.variable(numbers, lowest), writer.variable(whole, nowhere)
             with writer.loop("0", elements, 1) as element:
                 entry = let(f"add i64 {let(f'mul i64 {element}, {windows}')}, {window}")
                 listed = writer.intrinsic(
@@ -87,15 +87,15 @@ def _write(dtype: str, host: Machine) -> str:
                 )  # fmt: skip
                 larger = let(f"fcmp ogt {numbers} {x}, {best.get()}")
                 is_nan = let(f"fcmp uno {numbers} {x}, {x}")
-                none_yet = let(f"icmp slt {whole} {place.get()}, zeroinitializer")
+                none_yet = let(f"icmp slt {whole} {view.get()}, zeroinitializer")
                 take = let(f"or {mask} {let(f'or {mask} {larger}, {is_nan}')}, {none_yet}")
                 take = let(f"and {mask} {take}, {inside}")
                 best.set(let(f"select {mask} {take}, {numbers} {x}, {numbers} {best.get()}"))
-                place.set(let(f"select {mask} {take}, {whole} {listed}, {whole} {place.get()}"))
+                view.set(let(f"select {mask} {take}, {whole} {listed}, {whole} {view.get()}"))
             out = let(f"add i64 {first}, {window}")
             for array, step, name, of, value in (
                 (values, size, short, numbers, best.get()),
-                (places, 8, f"v{lanes}i64", long, let(f"sext {whole} {place.get()} to {long}")),
+                (indices, 8, f"v{lanes}i64", long, let(f"sext {whole} {view.get()} to {long}")),
             ):
                 given = [(of, value), ("ptr", at(array, out, step)), ("i32", "1"), (mask, there)]
                 writer.intrinsic(f"llvm.masked.store.{name}.p0", "void", given)
@@ -103,46 +103,46 @@ def _write(dtype: str, host: Machine) -> str:
 
 
 _ROUTINES = {
-    "f32": Routine("largest_f32", lambda host: _write("f32", host)),
-    "f64": Routine("largest_f64", lambda host: _write("f64", host)),
+    "f32": Routine("max_pool_f32", lambda host: _write("f32", host)),
+    "f64": Routine("max_pool_f64", lambda host: _write("f64", host)),
 }
 
 
-def largest_commands(
-    x: Place, values: Place, places: Place, table: Array, threads: int
+def max_pool_commands(
+    x: BufferView, values: BufferView, indices: BufferView, table: Array, threads: int
 ) -> list[Command]:
     """`largest` for a command list; all lie row after row. Raises Unsuited where it says None."""
     routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
     planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape
     work = planes * windows * elements
-    if routine is None or work < LARGEST_FROM or not routine.ready:
+    if routine is None or work < MAX_POOL_FROM or not routine.ready:
         raise Unsuited
-    shares = min(threads, planes) if work >= _SHARE else 1
-    blocks = _blocks(planes, table, (x.offset, values.offset, places.offset), math.prod(x.shape[2:]), x.dtype, shares)
-    addresses = [(block, at, place.object) for block in range(len(blocks))
-                 for at, place in enumerate((x, values, places))]  # fmt: skip
-    title = f"largest of {elements} {list(values.shape)}"
+    parts = min(threads, planes) if work >= _PARALLEL_FROM else 1
+    blocks = _blocks(planes, table, (x.offset, values.offset, indices.offset), math.prod(x.shape[2:]), x.dtype, parts)
+    addresses = [(block, at, view.object) for block in range(len(blocks))
+                 for at, view in enumerate((x, values, indices))]  # fmt: skip
+    title = f"max_pool of {elements} {list(values.shape)}"
     return [Command("kernel", title, routine.address, blocks, addresses, work * _COST, len(blocks) > 1, kept=table)]
 
 
 def _blocks(
-    planes: int, table: Array, addresses: Sequence[int], size: int, dtype: np.dtype[Any], shares: int
+    planes: int, table: Array, addresses: Sequence[int], size: int, dtype: np.dtype[Any], parts: int
 ) -> list[list[int]]:
     """The argument blocks for planes of so many numbers; addresses are those of images, values and places."""
-    image, values, places = addresses
+    image, values, indices = addresses
     elements, windows = table.shape
-    each = -(-planes // shares)
+    each = -(-planes // parts)
     found = []
     for start in range(0, planes, each):
         done, item = start * windows, dtype.itemsize
         found.append([
-            image + start * size * item, values + done * item, places + done * 8, address(table),
+            image + start * size * item, values + done * item, indices + done * 8, address(table),
             min(each, planes - start), windows, elements, size * item,
         ])  # fmt: skip
     return found
 
 
-def largest(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Array] | None:
+def max_over_windows(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Array] | None:
     """(values, places), both (N, C, *counts), of planes (N, C, *sizes); None where NumPy should do it.
 
     The table is int32, C-contiguous, and lists flat places within a plane.
@@ -150,13 +150,13 @@ def largest(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Arr
     routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
     planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape
     work = planes * windows * elements
-    if routine is None or work < LARGEST_FROM or not routine.ready:
+    if routine is None or work < MAX_POOL_FROM or not routine.ready:
         return None
     x = np.ascontiguousarray(x)
     values = buffer_pool.empty((*x.shape[:2], *counts), x.dtype)
-    places = buffer_pool.empty((*x.shape[:2], *counts), np.dtype(np.int64))
-    shares = min(thread_pool.threads(), planes) if work >= _SHARE else 1
-    addresses = [address(array) for array in (x, values, places)]
-    blocks = _blocks(planes, table, addresses, math.prod(x.shape[2:]), x.dtype, shares)
+    indices = buffer_pool.empty((*x.shape[:2], *counts), np.dtype(np.int64))
+    parts = min(thread_pool.threads(), planes) if work >= _PARALLEL_FROM else 1
+    addresses = [address(array) for array in (x, values, indices)]
+    blocks = _blocks(planes, table, addresses, math.prod(x.shape[2:]), x.dtype, parts)
     routine.run([word for block in blocks for word in block], len(blocks))
-    return values, places
+    return values, indices

@@ -77,7 +77,7 @@ class _Code(VectorCode):
 
     def written(self) -> str:
         w, writer, formula = self.words, self.writer, self.formula
-        x, before, to = (writer.variable("ptr", place) for place in (w.x, w.state, w.to))
+        x, before, to = (writer.variable("ptr", address) for address in (w.x, w.state, w.to))
         step = writer.variable("i64", w.to_step)
         weight_bytes = self.mul(self.add(w.features, w.hidden), formula.gates * self.wide)
         with writer.loop("0", w.steps, 1):
@@ -87,9 +87,9 @@ class _Code(VectorCode):
                 together = _TOGETHER * self.tile
                 with writer.loop("0", w.rows, together) as row:
                     count = self.smaller(str(together), self.sub(w.rows, row))
-                    places = (self.at(x.get(), row, w.x_row), self.at(before.get(), row, self.row_bytes))
+                    starts = (self.at(x.get(), row, w.x_row), self.at(before.get(), row, self.row_bytes))
                     tiles = tuple(range(self.tile, 0, -1))
-                    self.in_steps(count, tiles, lambda r, n: self.multiply(places, own.get(), unit, mask, r, n))
+                    self.in_steps(count, tiles, lambda r, n: self.multiply(starts, own.get(), unit, mask, r, n))
                     of_unit = self.add(self.mul(row, self.row_bytes), self.mul(unit, self.size))
                     self.gates(before.get(), to.get(), of_unit, count, mask)
                 own.set(self.at(own.get(), weight_bytes))
@@ -99,7 +99,7 @@ class _Code(VectorCode):
             step.set(self.mul(step.get(), w.turn))
         return function(writer)
 
-    def multiply(self, places: tuple[str, str], weights: str, unit: str, mask: str, first: str, rows: int) -> None:
+    def multiply(self, starts: tuple[str, str], weights: str, unit: str, mask: str, first: str, rows: int) -> None:
         """The sums of a tile, begun with the biases."""
         w, gates, apart = self.words, self.formula.gates, self.formula.apart
         kind = vector(self.lanes, self.kind)
@@ -107,26 +107,26 @@ class _Code(VectorCode):
         def begun(bias: str) -> list[list[Variable]]:
             values = []
             for gate in range(gates):
-                place = self.at(bias, self.add(self.mul(w.hidden, gate), unit), self.size)
-                values.append(self.load(place, self.lanes, mask))
+                address = self.at(bias, self.add(self.mul(w.hidden, gate), unit), self.size)
+                values.append(self.load(address, self.lanes, mask))
             return [[self.writer.variable(kind, value) for value in values] for _ in range(rows)]
 
         x, state = (
-            self.at(place, first, step) for place, step in zip(places, (w.x_row, self.row_bytes), strict=True)
+            self.at(address, first, step) for address, step in zip(starts, (w.x_row, self.row_bytes), strict=True)
         )
         sums = begun(w.bias)
-        self.add_products(sums, x, w.x_row, w.features, weights)
+        self.add_matmul(sums, x, w.x_row, w.features, weights)
         of_state = begun(w.state_bias) if apart else sums
         further = self.at(weights, w.features, gates * self.wide)
-        self.add_products(of_state, state, self.row_bytes, w.hidden, further)
+        self.add_matmul(of_state, state, self.row_bytes, w.hidden, further)
         target = self.at(w.sums, first, self.formula.sums * self.wide)
         for row in range(rows):
             whole = [*sums[row], *(of_state[row] if apart else [])]
             for k, total in enumerate(whole):
-                place = self.at(target, str((row * len(whole) + k) * self.wide))
-                self.store(total.get(), place, self.lanes)
+                address = self.at(target, str((row * len(whole) + k) * self.wide))
+                self.store(total.get(), address, self.lanes)
 
-    def add_products(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
+    def add_matmul(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
         """Rows of numbers times weights, added to the sums of each row."""
         gates = self.formula.gates
         starts = [self.at(rows, str(r), step) for r in range(len(sums))]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import OF_NUMPY, Expr, cast, fold, load, truth
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.expr import OF_NUMPY, Expr, cast, load, reduction, truth
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.routines.short_reductions import total
 from wayfare.codegen.runtime import kernel
 from wayfare.codegen.runtime.kernel import Kernel
@@ -18,7 +18,7 @@ from wayfare.codegen.runtime.kernel import Kernel
 Array = np.ndarray[Any, np.dtype[Any]]
 # Rows of fewer elements do not fill the lanes.
 _SHORT = 64
-_PLACES = ("argmax", "argmin")
+_ARG = ("argmax", "argmin")
 
 
 @cache
@@ -32,10 +32,10 @@ def _kernel(kind: str, given: str, made: str) -> Kernel:
         value = cast(value, "f32" if made == "f16" else made)
     elif given == "bool":
         value = cast(value, "u8")
-    one = Fold(kind, value)
-    result = fold(0, one.dtype)
+    one = Reduction(kind, value)
+    result = reduction(0, one.dtype)
     result = truth(result) if made == "bool" else cast(result, made)
-    loop = Loop(kind, (Operand(given),), (Operand(made, per_row=True),), (Stage(folds=(one,)),), ((0, result),))
+    loop = Loop(kind, (Operand(given),), (Operand(made, per_row=True),), (Stage(reductions=(one,)),), ((0, result),))
     return kernel.build(loop)
 
 
@@ -52,14 +52,14 @@ def runs(axis: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...]]
 
 def _better_by_numpy(kind: str, x: Array, row: int) -> bool:
     """Is NumPy faster along the last axis, with rows of so many elements?"""
-    if kind in _PLACES:
+    if kind in _ARG:
         # It finds places in vectors of its own, and stops at the first True.
         return x.dtype.char in "fdil?q" and x.flags.c_contiguous
     # A product with ones, or NumPy across the rows.
     return row < _SHORT and kind in ("sum", "max", "min")
 
 
-def folded(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype[Any]) -> Any:
+def reduce_axes(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype[Any]) -> Any:
     """The fold (one of the loop language's) over sorted axes as an array of `dtype`; None where NumPy must do it."""
     given, made = OF_NUMPY.get(x.dtype), OF_NUMPY.get(dtype)
     if given is None or made is None or not axis or x.size == 0 or not kernel.available():
@@ -67,7 +67,7 @@ def folded(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np
     # What is folded in several steps keeps its precision from one to the next.
     between = "f32" if made == "f16" else made
     parts = runs(axis, x.shape)
-    if len(parts) > 1 and kind in _PLACES:
+    if len(parts) > 1 and kind in _ARG:
         return None
     if parts[-1][-1] == x.ndim - 1 and _better_by_numpy(kind, x, math.prod([x.shape[a] for a in parts[-1]])):
         return None
@@ -85,7 +85,7 @@ _LARGE = 32768
 
 def large_total(array: Any, axes: tuple[int, ...]) -> Any:
     """The sum over sorted axes, which are kept: by a native loop where there is one for it."""
-    out = folded("sum", array, axes, True, array.dtype)
+    out = reduce_axes("sum", array, axes, True, array.dtype)
     return total(array, axes, True) if out is None else out
 
 

@@ -92,7 +92,7 @@ def _address(name: str, text: str) -> int:
 
 def function(writer: Writer) -> str:
     """The IR of a routine whose body was written."""
-    body = "\n".join(["entry:", *writer.rooms, *writer.lines, "  ret void"])
+    body = "\n".join(["entry:", *writer.allocas, *writer.lines, "  ret void"])
     return f"define void @{NAME}(ptr %block) {{\n{body}\n}}\n" + "\n".join(sorted(writer.declared.values())) + "\n"
 
 

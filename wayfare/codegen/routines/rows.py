@@ -39,10 +39,10 @@ def add_at(dense: Array, index: Any, values: Array) -> None:
     _check_range(dense.shape, index)
     if values.size >= indexed.ADD_FROM and _add_rows(dense, index, values):
         return
-    places = _flat_places(dense.shape, index)
-    spread = np.broadcast_to(values, places.shape).reshape(-1)
-    if not indexed.add_rows(dense.reshape(-1), places.reshape(-1), spread):
-        np.add.at(dense.reshape(-1), places.reshape(-1), spread)
+    flat = _flat_indices(dense.shape, index)
+    spread = np.broadcast_to(values, flat.shape).reshape(-1)
+    if not indexed.add_rows(dense.reshape(-1), flat.reshape(-1), spread):
+        np.add.at(dense.reshape(-1), flat.reshape(-1), spread)
 
 
 def _add_rows(dense: Array, index: tuple[Any, ...], values: Array) -> bool:
@@ -72,7 +72,7 @@ def _check_range(shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
                 raise IndexError(f"index out of range for dimension {dim} of size {shape[dim]}")
 
 
-def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
+def _flat_indices(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
     """The place of every indexed element in the flat array, laid out as NumPy lays out the result of indexing."""
     dims = [d for d, entry in enumerate(index) if isinstance(entry, np.ndarray)]
     strides = [1] * len(shape)
@@ -176,14 +176,14 @@ class Rows:
                 return None
             numbers.append(found)
             values.append(part.values.reshape((found.size, *self.shape[1:])))
-        unique, place = np.unique(np.concatenate(numbers), return_inverse=True)
+        unique, inverse = np.unique(np.concatenate(numbers), return_inverse=True)
         stacked = values[0] if len(values) == 1 else np.concatenate(values)
         # From the pool: new memory of this size would cost several times what is done in it.
         rows = buffer_pool.empty((unique.size, *self.shape[1:]), self.dtype)
         if unique.size == stacked.shape[0]:
-            return unique, stacked.take(np.argsort(place), axis=0, out=rows, mode="clip")
+            return unique, stacked.take(np.argsort(inverse), axis=0, out=rows, mode="clip")
         rows.fill(0)
-        add_at(rows, (place.reshape(-1),), stacked)
+        add_at(rows, (inverse.reshape(-1),), stacked)
         return unique, rows
 
     def _row_numbers(self, part: Part) -> Array | None:

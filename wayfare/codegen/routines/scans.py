@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Elements from which native code is faster than NumPy.
 NATIVE_FROM = 2048
 # Elements that are worth another thread.
-_SHARE = 1 << 15
+_PARALLEL_FROM = 1 << 15
 # Columns that lie side by side and are carried along together.
 _STEPS = (16, 4, 1)
 
@@ -66,26 +66,26 @@ def _write_scan(
     """One scan of as many columns as the body has lanes."""
     writer, (a, b, out), kind = body.writer, arrays, body.type(dtype)
 
-    def load(base: str, place: str) -> str:
-        address = writer.let(f"getelementptr i8, ptr {base}, i64 {place}")
+    def load(base: str, offset: str) -> str:
+        address = writer.let(f"getelementptr i8, ptr {base}, i64 {offset}")
         return body.cast(writer.let(f"load {kind}, ptr {address}, align 1"), dtype, "f64")
 
-    def store(value: str, place: str) -> None:
-        address = writer.let(f"getelementptr i8, ptr {out}, i64 {place}")
+    def store(value: str, offset: str) -> None:
+        address = writer.let(f"getelementptr i8, ptr {out}, i64 {offset}")
         writer.do(f"store {kind} {body.cast(value, 'f64', dtype)}, ptr {address}, align 1")
 
     # The first element is what it is: nothing is before it, and a first factor has nothing to act on.
     carried = writer.variable(body.type("f64"), load(b if how == "linear" else a, first))
     store(carried.get(), first)
     with writer.loop("1", size, 1) as step:
-        place = writer.let(f"add i64 {first}, {writer.let(f'mul i64 {step}, {along}')}")
-        x = load(a, place)
+        offset = writer.let(f"add i64 {first}, {writer.let(f'mul i64 {step}, {along}')}")
+        x = load(a, offset)
         if how == "linear":
-            value = body.arithmetic("add", "f64", load(b, place), body.arithmetic("mul", "f64", x, carried.get()))
+            value = body.arithmetic("add", "f64", load(b, offset), body.arithmetic("mul", "f64", x, carried.get()))
         else:
             value = body.arithmetic(how, "f64", carried.get(), x)
         carried.set(value)
-        store(value, place)
+        store(value, offset)
 
 
 _ROUTINES = {
@@ -125,15 +125,15 @@ def _run(routine: Routine, a: Array, b: Array, dim: int, reverse: bool) -> Array
     apart = size * along
     last = (size - 1) * along if reverse else 0
     addresses = [int(array.__array_interface__["data"][0]) + last for array in (a, b, out)]
-    shares = thread_pool.threads() if b.size >= _SHARE else 1
+    parts = thread_pool.threads() if b.size >= _PARALLEL_FROM else 1
     words: list[int] = []
     count = 0
     # Threads take groups; where there are few of them, columns.
-    by_group = groups >= shares
-    whole, unit = (groups, 1) if by_group else (columns, _STEPS[0])
-    each = -(-whole // (shares * unit)) * unit
-    for begin in range(0, whole, each):
-        part = min(each, whole - begin)
+    by_group = groups >= parts
+    total, unit = (groups, 1) if by_group else (columns, _STEPS[0])
+    each = -(-total // (parts * unit)) * unit
+    for begin in range(0, total, each):
+        part = min(each, total - begin)
         offset = begin * (apart if by_group else item)
         given = (part, columns) if by_group else (groups, part)
         words += [*(address + offset for address in addresses), -along if reverse else along, apart, size, *given]

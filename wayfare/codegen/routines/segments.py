@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Elements from which native code is faster than NumPy.
 NATIVE_FROM = 512
 # Bytes that are worth another thread.
-_SHARE = 512 * 1024
+_PARALLEL_FROM = 512 * 1024
 # Rows that are added up before the next partial sum begins.
 _BLOCK = 64
 _UFUNCS: dict[str, Any] = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum, "sub": np.subtract,
@@ -88,9 +88,9 @@ class _Segments:
         """`body(segment, lanes, column, first row, row after the last)` for all columns of all segments."""
         writer = self.writer
         with writer.loop(self.first, self.last, 1) as segment:
-            place = writer.let(f"getelementptr i64, ptr {self.offsets}, i64 {segment}")
-            begin = writer.let(f"load i64, ptr {place}")
-            end = writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {place}, i64 1')}")
+            entry = writer.let(f"getelementptr i64, ptr {self.offsets}, i64 {segment}")
+            begin = writer.let(f"load i64, ptr {entry}")
+            end = writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 1')}")
             done = "0"
             for step in self.steps:
                 stop = writer.let(f"and i64 {self.columns}, {-step}")
@@ -100,7 +100,7 @@ class _Segments:
         return function(writer)
 
 
-def _write_fold(dtype: str, how: str) -> Callable[[Machine], str]:
+def _write_reduce(dtype: str, how: str) -> Callable[[Machine], str]:
     def write(host: Machine) -> str:
         loops = _Segments(host, dtype)
         writer = loops.writer
@@ -159,7 +159,7 @@ def _two(words: Body, how: str, dtype: str, a: str, b: str) -> str:
 _DTYPES = tuple(d for d in NUMPY if d not in ("bool", "f16"))
 _ROUTINES = {
     (how, NUMPY[d]): Routine(f"segment_{how}_{d}", write(d, how))
-    for write, ways in ((_write_fold, ("add", "maximum", "minimum")), (_write_spread, ("copy", "sub", "div")))
+    for write, ways in ((_write_reduce, ("add", "maximum", "minimum")), (_write_spread, ("copy", "sub", "div")))
     for how in ways
     for d in _DTYPES
     if how != "div" or d in FLOATS
@@ -169,7 +169,7 @@ _ROUTINES = {
 # -- the functions -----------------------------------------------------------------------------------------------------
 
 
-def fold(x: Array, offsets: Array, how: str) -> Array:
+def reduce(x: Array, offsets: Array, how: str) -> Array:
     """One row for each segment: `x` [total, …] → [segments, …]."""
     shape = (offsets.size - 1, *x.shape[1:])
     routine = _routine(how, x)
@@ -224,14 +224,14 @@ def _run(routine: Routine, x: Array, offsets: Array, table: Array, out: Array, w
     offsets = np.ascontiguousarray(offsets)
     segments, total = offsets.size - 1, int(offsets[-1])
     row = width * x.itemsize
-    shares = thread_pool.threads() if total * row >= _SHARE else 1
-    marks = [total * k // shares for k in range(1, shares)]
-    cuts = [0, *np.searchsorted(offsets[:-1], marks).tolist(), segments]
+    parts = thread_pool.threads() if total * row >= _PARALLEL_FROM else 1
+    marks = [total * k // parts for k in range(1, parts)]
+    bounds = [0, *np.searchsorted(offsets[:-1], marks).tolist(), segments]
     given = [_address(x), _address(offsets), _address(table), _address(out), row, width]
     words: list[int] = []
-    for begin, end in pairwise(cuts):
+    for begin, end in pairwise(bounds):
         words += [*given, begin, end]
-    routine.run(words, shares)
+    routine.run(words, parts)
 
 
 def _address(array: Array) -> int:

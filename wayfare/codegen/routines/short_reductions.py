@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.gemm import product
+from wayfare.codegen.runtime.gemm import matmul
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,30 +52,30 @@ def _total_along(x: Any, outer: int, size: int, inner: int) -> Any:
     if inner == 1:
         if size > _LONG:  # NumPy's pairwise sum is at its best here, and the more exact
             return _add(x.reshape(outer, size), axis=1)
-        return product(x.reshape(outer, size), _ones_of(size, x.dtype))
+        return matmul(x.reshape(outer, size), _ones_of(size, x.dtype))
     if size <= 2 * _BLOCK:
-        return product(_ones_of(size, x.dtype), x.reshape(outer, size, inner))
+        return matmul(_ones_of(size, x.dtype), x.reshape(outer, size, inner))
     blocks, rest = divmod(size, _BLOCK)
     rows = x.reshape(outer, size, inner)
     body = rows[:, : size - rest].reshape(outer * blocks, _BLOCK, inner)
-    parts = product(_ones_of(_BLOCK, x.dtype), body)
+    parts = matmul(_ones_of(_BLOCK, x.dtype), body)
     out = _total_along(parts, outer, blocks, inner)
     if rest:
-        out = out.reshape(outer, inner) + product(_ones_of(rest, x.dtype), rows[:, size - rest :])
+        out = out.reshape(outer, inner) + matmul(_ones_of(rest, x.dtype), rows[:, size - rest :])
     return out
 
 
-def largest(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+def max_along(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     """The maximum over `axis`; NaN wins."""
     return _extreme(x, axis, keepdims, np.maximum, np.argmax)
 
 
-def smallest(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+def min_along(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     """The minimum over `axis`; NaN wins."""
     return _extreme(x, axis, keepdims, np.minimum, np.argmin)
 
 
-def _extreme(x: Any, axis: tuple[int, ...], keepdims: bool, of_two: np.ufunc, place: Any) -> Any:
+def _extreme(x: Any, axis: tuple[int, ...], keepdims: bool, of_two: np.ufunc, argextreme: Any) -> Any:
     rank = x.ndim
     if rank > 1 and axis == (rank - 1,) and x.flags.c_contiguous and x.size > _SMALL and x.dtype.char in "fd":
         size = x.shape[-1]
@@ -84,7 +84,7 @@ def _extreme(x: Any, axis: tuple[int, ...], keepdims: bool, of_two: np.ufunc, pl
             # A short last axis: with the long axis inside, the maximum is taken over whole vectors.
             out = of_two.reduce(np.ascontiguousarray(rows.T), axis=0)
         else:
-            found = place(rows, axis=1)
+            found = argextreme(rows, axis=1)
             found += np.arange(0, x.size, size)
             out = rows.reshape(-1)[found]
         return out.reshape(x.shape[:-1] + (1,) if keepdims else x.shape[:-1])

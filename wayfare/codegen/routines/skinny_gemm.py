@@ -14,9 +14,9 @@ from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.vector import VectorCode
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.routine import Routine, function
-from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.codegen.runtime.command_kernels import copy_commands
-from wayfare.codegen.runtime.work_split import shares_of
+from wayfare.codegen.runtime.work_split import parts_for
 
 _WORDS = ("*rows", "*matrix", "*out", "row_step", "matrix_step", "out_step", "count", "columns", "inner", "add")
 # Rows of a tile.
@@ -58,8 +58,8 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
         there = code.writer.splat(columns, "i1", code.let(f"icmp ne i64 {w.add}, 0"))
         target = code.at(code.at(w.out, row, w.out_step), column, size)
         for r, made in enumerate(code.rows_of_sums([s.get() for s in sums], rows, columns)):
-            place = code.at(target, str(r), w.out_step)
-            code.store(code.let(f"fadd {kind} {made}, {code.load(place, columns, there)}"), place, columns)
+            address = code.at(target, str(r), w.out_step)
+            code.store(code.let(f"fadd {kind} {made}, {code.load(address, columns, there)}"), address, columns)
 
     def all_rows(column: str, columns: int) -> None:
         with code.writer.loop("0", w.count, rows) as row:
@@ -72,10 +72,12 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
 
 @cache
 def _routine(dtype: str, rows: int) -> Routine:
-    return Routine(f"few_rows_{dtype}_{rows}", partial(_write, dtype, rows))
+    return Routine(f"skinny_gemm_{dtype}_{rows}", partial(_write, dtype, rows))
 
 
-def few_rows_commands(a: Place, b: Place, out: Place, add: bool, threads: int, scratch: Scratch) -> list[Command]:
+def skinny_gemm_commands(
+    a: BufferView, b: BufferView, out: BufferView, add: bool, threads: int, scratch: Scratch
+) -> list[Command]:
     """out = a @ b, or out += a @ b, of two matrices; the last command is the product. Raises Unsuited where b does not
     lie column after column and the others row after row, or where tiles that overlap would add twice."""
     (rows, inner), columns, item = a.shape, b.shape[1], out.dtype.itemsize
@@ -86,16 +88,16 @@ def few_rows_commands(a: Place, b: Place, out: Place, add: bool, threads: int, s
         raise Unsuited
     made: list[Command] = []
     if rows > 2 and a.strides[0] % _APART == 0:
-        room = scratch.place((rows, inner + _LINE // item), a.dtype)
-        apart = room.seen(a.shape, room.strides)
+        padded = scratch.allocate((rows, inner + _LINE // item), a.dtype)
+        apart = padded.view(a.shape, padded.strides)
         made, a = copy_commands(a, apart, threads), apart
     work = inner * columns * (rows * _COST + _READ) * item / 4 + _CALL
-    each = -(-columns // shares_of(work, threads))
+    each = -(-columns // parts_for(work, threads))
     blocks = [
         [a.offset, b.offset + first * b.strides[1], out.offset + first * item, a.strides[0], b.strides[1],
          out.strides[0], rows, min(each, columns - first), inner, int(add)]
         for first in range(0, columns, each)
     ]  # fmt: skip
-    addresses = [(block, at, place.object) for block in range(len(blocks)) for at, place in enumerate((a, b, out))]
-    product = Command("product", "", routine.address, blocks, addresses, work, shared=len(blocks) > 1)
-    return [*made, product]
+    addresses = [(block, at, view.object) for block in range(len(blocks)) for at, view in enumerate((a, b, out))]
+    gemm = Command("matmul", "", routine.address, blocks, addresses, work, shared=len(blocks) > 1)
+    return [*made, gemm]

@@ -31,14 +31,16 @@ def _write(size: int, _host: Machine) -> str:
     def times(a: str, b: str | int) -> str:
         return writer.let(f"mul i64 {a}, {b}")
 
-    def place(start: str, *steps: str) -> str:
+    def address_of(start: str, *steps: str) -> str:
         for step in steps:
             start = writer.let(f"add i64 {start}, {step}")
         return writer.let(f"inttoptr i64 {start} to ptr")
 
     def single(first: str, second: str, row: str, column: str) -> None:
-        value = writer.let(f"load {kind}, ptr {place(first, times(row, size), times(column, source_step))}, align 1")
-        writer.do(f"store {kind} {value}, ptr {place(second, times(row, target_step), times(column, size))}, align 1")
+        source_at = address_of(first, times(row, size), times(column, source_step))
+        target_at = address_of(second, times(row, target_step), times(column, size))
+        value = writer.let(f"load {kind}, ptr {source_at}, align 1")
+        writer.do(f"store {kind} {value}, ptr {target_at}, align 1")
 
     whole_rows, whole_columns = (writer.let(f"and i64 {n}, {-_TILE}") for n in (rows, columns))
     with writer.loop("0", outer, 1) as i:
@@ -51,13 +53,14 @@ def _write(size: int, _host: Machine) -> str:
             less = writer.let(f"icmp slt i64 {beyond}, {whole_rows}")
             stop = writer.let(f"select i1 {less}, i64 {beyond}, i64 {whole_rows}")
             with writer.loop("0", whole_columns, _TILE) as column, writer.loop(line, stop, _TILE) as row:
-                run = [
-                    writer.let(f"load {vector}, ptr {place(first, times(row, size), times(at, source_step))}, align 1")
-                    for at in (writer.let(f"add i64 {column}, {k}") for k in range(_TILE))
-                ]
-                for k, value in enumerate(_turned(writer, vector, run)):
+                run = []
+                for k in range(_TILE):
+                    at = writer.let(f"add i64 {column}, {k}")
+                    source_at = address_of(first, times(row, size), times(at, source_step))
+                    run.append(writer.let(f"load {vector}, ptr {source_at}, align 1"))
+                for k, value in enumerate(_transposed(writer, vector, run)):
                     at = writer.let(f"add i64 {row}, {k}")
-                    to = place(second, times(at, target_step), times(column, size))
+                    to = address_of(second, times(at, target_step), times(column, size))
                     writer.do(f"store {vector} {value}, ptr {to}, align 1")
         with writer.loop("0", whole_rows, 1) as row, writer.loop(whole_columns, columns, 1) as column:
             single(first, second, row, column)
@@ -66,7 +69,7 @@ def _write(size: int, _host: Machine) -> str:
     return function(writer)
 
 
-def _turned(writer: Writer, vector: str, rows: list[str]) -> list[str]:
+def _transposed(writer: Writer, vector: str, rows: list[str]) -> list[str]:
     """The columns of a tile: halves change places, then quarters, then eighths."""
     half = _TILE // 2
     while half:
@@ -84,10 +87,10 @@ def _turned(writer: Writer, vector: str, rows: list[str]) -> list[str]:
 
 @cache
 def _routine(size: int) -> Routine:
-    return Routine(f"turn_{8 * size}", lambda host: _write(size, host))
+    return Routine(f"transpose_{8 * size}", lambda host: _write(size, host))
 
 
-def turned_nest(nest: Nest, size: int) -> Nest | None:
+def transposed_nest(nest: Nest, size: int) -> Nest | None:
     """The nest of a copy of elements of `size` bytes, if it turns matrices: then the source lies side by side along the
     second axis. None for any other copy."""
     source, target = nest.strides

@@ -17,41 +17,41 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MOST_ROWS = 128
 
 
-class _Turned(threading.local):
+class _Copies(threading.local):
     # id of a weight → (the weight, its turned copy; None when it was met once).
-    kept: dict[int, tuple[Array, Array | None]] | None = None
+    copies: dict[int, tuple[Array, Array | None]] | None = None
 
 
-_TURNED = _Turned()
+_COPIES = _Copies()
 # Threads that have turned weights. Everybody else asks only whether there are any.
-TURNING: set[int] = set()
+CACHING: set[int] = set()
 
 
-class turning:
+class caching_transposes:
     """`with turning():` — inside, no weight is written to in this thread or by any other."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        _TURNED.kept = {}
-        TURNING.add(threading.get_ident())
+        _COPIES.copies = {}
+        CACHING.add(threading.get_ident())
 
     def __exit__(self, *error: object) -> None:
-        TURNING.discard(threading.get_ident())
-        _TURNED.kept = None
+        CACHING.discard(threading.get_ident())
+        _COPIES.copies = None
 
 
-def turned(weight: Array) -> Array:
+def transposed(weight: Array) -> Array:
     """`weight.T`; inside `turning` and from the second time on it lies as it is read."""
-    kept = _TURNED.kept
-    if kept is None:
+    copies = _COPIES.copies
+    if copies is None:
         return weight.T
-    found = kept.get(id(weight))
+    found = copies.get(id(weight))
     if found is None:
-        kept[id(weight)] = (weight, None)
+        copies[id(weight)] = (weight, None)
         return weight.T
     copy = found[1]
     if copy is None:
         copy = np.ascontiguousarray(weight.T)
-        kept[id(weight)] = (weight, copy)
+        copies[id(weight)] = (weight, copy)
     return copy

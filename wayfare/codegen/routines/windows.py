@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Sizes = tuple[int, ...]
 
 # Bytes of a matrix that are worth another thread.
-_SHARE = 1024 * 1024
+_PARALLEL_FROM = 1024 * 1024
 # Places are counted in 64 bits: products of two such numbers and a few sums fit.
 _FARTHEST = 1 << 30
 _NAMES = ("kernel", "stride", "padding", "dilation", "counts")
@@ -176,32 +176,32 @@ class Nest:
         """The step of a row in the image as `load` and `store` want it."""
         return None if self.side_by_side else row.step
 
-    def load(self, place: str, step: str | None, mask: str) -> str:
+    def load(self, address: str, step: str | None, mask: str) -> str:
         """Elements under a mask, zeros elsewhere; side by side if `step` is None."""
         if step is None:
             return self.writer.intrinsic(
                 f"llvm.masked.load.{self.short}.p0", self.vector,
-                [("ptr", place), ("i32", "1"), (self.mask, mask), (self.vector, "zeroinitializer")],
+                [("ptr", address), ("i32", "1"), (self.mask, mask), (self.vector, "zeroinitializer")],
             )  # fmt: skip
         return self.writer.intrinsic(
             f"llvm.masked.gather.{self.short}.v{self.lanes}p0", self.vector,
-            [(vector(self.lanes, "ptr"), self._spread(place, step)), ("i32", "1"), (self.mask, mask),
+            [(vector(self.lanes, "ptr"), self._spread(address, step)), ("i32", "1"), (self.mask, mask),
              (self.vector, "zeroinitializer")],
         )  # fmt: skip
 
-    def store(self, value: str, place: str, step: str | None, mask: str) -> None:
+    def store(self, value: str, address: str, step: str | None, mask: str) -> None:
         """Store elements under a mask."""
         if step is None:
-            name, kind, where = f"llvm.masked.store.{self.short}.p0", "ptr", place
+            name, kind, where = f"llvm.masked.store.{self.short}.p0", "ptr", address
         else:
             name, kind = f"llvm.masked.scatter.{self.short}.v{self.lanes}p0", vector(self.lanes, "ptr")
-            where = self._spread(place, step)
+            where = self._spread(address, step)
         self.writer.intrinsic(name, "void", [(self.vector, value), (kind, where), ("i32", "1"), (self.mask, mask)])
 
-    def _spread(self, place: str, step: str) -> str:
+    def _spread(self, address: str, step: str) -> str:
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
         steps = self._let(f"mul <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', step)}, {iota}")
-        return self._let(f"getelementptr i8, ptr {place}, <{self.lanes} x i64> {steps}")
+        return self._let(f"getelementptr i8, ptr {address}, <{self.lanes} x i64> {steps}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +232,15 @@ def run(
     fixed = [own.n, own.c, wide * size, steps.n, steps.c, steps.k]
     rest = [high, wide, *_two(slide.kernel, 1), *_two(slide.counts, 1), *_two(slide.stride, 1)]
     rest += [*_two(slide.padding, 0), *_two(slide.dilation, 1)]
-    shares = thread_pool.threads() if matrix.nbytes >= _SHARE else 1
+    threads = thread_pool.threads() if matrix.nbytes >= _PARALLEL_FROM else 1
     starts = (address(image), address(matrix), 0 if weights is None else address(weights))
-    by_batch = batch >= shares
+    by_batch = batch >= threads
     total = batch if by_batch else channels
-    share = -(-total // shares)
+    each = -(-total // threads)
     words: list[int] = []
-    parts = range(0, total, share)
+    parts = range(0, total, each)
     for begin in parts:
-        length = min(share, total - begin)
+        length = min(each, total - begin)
         moved = [s.n if by_batch else s.c for s in (own, steps, third)]
         first, second, last = (start + begin * step for start, step in zip(starts, moved, strict=True))
         counts = [length, channels] if by_batch else [batch, length]

@@ -69,7 +69,7 @@ class Blas(Threads):
 
     def __init__(self, library: Any, prefix: str, suffix: str) -> None:
         super().__init__(library, prefix, suffix)
-        self.whole = "i64" if suffix else "i32"  # its integers
+        self.int_type = "i64" if suffix else "i32"  # its integers
         # Of matrices with matrices, and of a matrix with a vector.
         self.addresses, self.vector_addresses = (
             {dtype: _address(getattr(library, f"{prefix}cblas_{letter}{name}{suffix}"))

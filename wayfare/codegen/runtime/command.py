@@ -28,7 +28,7 @@ class Unsuited(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferView:
     """Where an array lies: in which object, how many bytes from its beginning, and how. Strides are in bytes."""
 
     object: int
@@ -42,18 +42,18 @@ class Place:
         """Number of elements."""
         return math.prod(self.shape)
 
-    def seen(self, shape: Shape, strides: Shape, skip: int = 0) -> Place:
+    def view(self, shape: Shape, strides: Shape, skip: int = 0) -> BufferView:
         """The same memory as another shape, from `skip` bytes on."""
-        return Place(self.object, self.offset + skip, shape, strides, self.dtype)
+        return BufferView(self.object, self.offset + skip, shape, strides, self.dtype)
 
 
-def whole(number: int, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Place:
+def contiguous(number: int, offset: int, shape: Shape, dtype: np.dtype[Any]) -> BufferView:
     """The place of a C-contiguous array."""
     strides, run = [], dtype.itemsize
     for size in reversed(shape):
         strides.append(run)
         run *= max(size, 1)
-    return Place(number, offset, shape, tuple(reversed(strides)), dtype)
+    return BufferView(number, offset, shape, tuple(reversed(strides)), dtype)
 
 
 class Scratch:
@@ -62,9 +62,9 @@ class Scratch:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def place(self, shape: Shape, dtype: np.dtype[Any]) -> Place:
+    def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> BufferView:
         """Room for an array."""
-        made = whole(SCRATCH, self.bytes, shape, dtype)
+        made = contiguous(SCRATCH, self.bytes, shape, dtype)
         self.bytes += -(-made.elements * dtype.itemsize // LINE) * LINE
         return made
 
@@ -85,12 +85,12 @@ class Command:
     # Do several threads share the blocks?
     shared: bool = False
     # Products only: is it one that BLAS would use threads of its own for?
-    alone: bool = False
+    blas_threads: bool = False
     # What must live as long as the blocks do, because they hold its address.
     kept: object = None
 
 
-def operand_addresses(places: Sequence[Place], blocks: int, first: int = 0) -> list[tuple[int, int, int]]:
+def operand_addresses(views: Sequence[BufferView], blocks: int, first: int = 0) -> list[tuple[int, int, int]]:
     """The address words of a kernel's argument blocks from `first` on, all of which are over the same objects."""
-    words = [(SIZES + WORDS_PER_OPERAND * k, place.object) for k, place in enumerate(places)]
+    words = [(SIZES + WORDS_PER_OPERAND * k, view.object) for k, view in enumerate(views)]
     return [(block, at, number) for block in range(first, first + blocks) for at, number in words]

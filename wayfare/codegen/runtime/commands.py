@@ -26,14 +26,14 @@ from wayfare.codegen.loop.layout import Scattered
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.blas import openblas
-from wayfare.codegen.runtime.command import LINE, SCRATCH, Command, Place, Scratch, Shape, Unsuited
-from wayfare.codegen.runtime.command_gemm import product_commands
+from wayfare.codegen.runtime.command import LINE, SCRATCH, BufferView, Command, Scratch, Shape, Unsuited
+from wayfare.codegen.runtime.command_gemm import matmul_commands
 from wayfare.codegen.runtime.command_kernels import copy_commands, fill_commands, kernel_commands, update_commands
 from wayfare.codegen.runtime.kernel import Kernel
 from wayfare.codegen.runtime.work_split import QUICK
 from wayfare.core.counters import COUNTERS
 
-__all__ = ["Commands", "Place"]
+__all__ = ["BufferView", "Commands"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # What one request becomes for a number of threads.
@@ -96,15 +96,15 @@ def _calls() -> tuple[Any, Any]:
     return ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 
-class _Room:
+class _Bound:
     """The argument blocks of a list for one number of threads. One thread at a time may use it."""
 
-    __slots__ = ("_kept", "address", "alone", "call", "kernels", "products", "split", "threads", "words")
+    __slots__ = ("_alive", "address", "blas", "call", "kernels", "matmuls", "split", "threads", "words")
 
     def __init__(self, commands: list[Command], constants: list[Array], scratch: int, threads: int) -> None:
         self.threads = threads
         # The BLAS that must keep to the calling thread meanwhile.
-        self.alone = openblas() if any(c.alone for c in commands) else None
+        self.blas = openblas() if any(c.blas_threads for c in commands) else None
         memory = np.empty(scratch + LINE, np.uint8)
         own = {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
         own[SCRATCH] = -(-memory.ctypes.data // LINE) * LINE
@@ -115,25 +115,25 @@ class _Room:
         start = 0
         for command in commands:
             size, count = len(command.blocks[0]), len(command.blocks)
-            for number, at, name in command.addresses:
-                place = start + number * size + at
+            for number, offset, name in command.addresses:
+                at = start + number * size + offset
                 if name < 0:
-                    blocks[place] += own[name]
+                    blocks[at] += own[name]
                 else:
-                    table.append((first + 8 * place, name, int(blocks[place])))
+                    table.append((first + 8 * at, name, int(blocks[at])))
             # As a negative number: too little work to wake a thread for, unless it comes often.
             small = command.shared and command.work < QUICK
             list_words += [command.function, first + 8 * start, count, (-8 if small else 8) * size, int(command.shared)]
             start += size * count
         entries, rows = np.array(table, np.int64), np.array(list_words, np.int64)
-        self._kept = (memory, blocks, entries, rows, [c.kept for c in commands])
+        self._alive = (memory, blocks, entries, rows, [c.kept for c in commands])
         # The first word is set for each run: where the array objects are.
         self.words = (ctypes.c_int64 * 5)(0, entries.ctypes.data, len(table), rows.ctypes.data, len(commands))
         self.address = ctypes.addressof(self.words)
         work = sum(c.work / min(threads, len(c.blocks)) if c.shared else c.work for c in commands)
         self.call = _calls()[0 if work < QUICK else 1]
         self.kernels = sum(c.kind == "kernel" for c in commands)
-        self.products = sum(c.kind == "product" for c in commands)
+        self.matmuls = sum(c.kind == "matmul" for c in commands)
         self.split = sum(c.shared for c in commands)
 
 
@@ -150,15 +150,15 @@ class Commands:
         self._made_for = thread_pool.threads()
         self._constants: list[Array] = []
         # Those not in use: a run takes one, so that two threads never share one.
-        self._rooms: list[_Room] = []
+        self._free: list[_Bound] = []
         self.titles: list[str] = []
         self.scratch_bytes = 0
 
     # -- building
 
     def kernel(
-        self, kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[Place],
-        outputs: Sequence[Place],
+        self, kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[BufferView],
+        outputs: Sequence[BufferView],
     ) -> bool:  # fmt: skip
         """A loop over `shape`. Inputs broadcast; rows run along `axes` (adjacent, in order), and an output per row has
         size 1 there. An output may be an input of the same layout, if the loop has no rows; else it is apart."""
@@ -166,24 +166,24 @@ class Commands:
             lambda threads, scratch: kernel_commands(kernel, shape, axes, inputs, outputs, threads, scratch)
         )
 
-    def product(self, a: Place, b: Place, out: Place, *, add: bool = False) -> bool:
+    def matmul(self, a: BufferView, b: BufferView, out: BufferView, *, add: bool = False) -> bool:
         """`out = a @ b`, or `out += a @ b`, of vectors, matrices and stacks; `out` is apart from both."""
         if a.shape and a.shape[-1] == 0:
             return add or self.fill(out, 0)
-        return self._add(lambda threads, scratch: product_commands(a, b, out, add, threads, scratch))
+        return self._add(lambda threads, scratch: matmul_commands(a, b, out, add, threads, scratch))
 
-    def copy(self, source: Place, target: Place) -> bool:
+    def copy(self, source: BufferView, target: BufferView) -> bool:
         """The elements of one place to another of the same shape and dtype, apart from it."""
         return self._add(lambda threads, _scratch: copy_commands(source, target, threads))
 
-    def fill(self, target: Place, value: Any) -> bool:
+    def fill(self, target: BufferView, value: Any) -> bool:
         """One value for all elements."""
         constant = np.array(value, target.dtype)
-        where = Place(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
+        view = BufferView(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
         self._constants.append(constant)
-        return self._add(lambda threads, _scratch: fill_commands(where, target, threads))
+        return self._add(lambda threads, _scratch: fill_commands(view, target, threads))
 
-    def update(self, kernel: Kernel, sets: Sequence[Sequence[Place]], numbers: Place) -> bool:
+    def update(self, kernel: Kernel, sets: Sequence[Sequence[BufferView]], numbers: BufferView) -> bool:
         """An elementwise formula over many sets of places that do not overlap: for each its inputs (but for the
         last ones, which are the numbers at `numbers`, read at each run), then its outputs. Threads share all pieces."""
         return self._add(lambda threads, _scratch: update_commands(kernel, sets, numbers, threads))
@@ -215,12 +215,12 @@ class Commands:
         """Get ready to run; nothing is added afterwards."""
         if self._requests:
             commands = [command for made in self._made for command in made]
-            self._rooms.append(_Room(commands, self._constants, self.scratch_bytes, self._made_for))
+            self._free.append(_Bound(commands, self._constants, self.scratch_bytes, self._made_for))
         self._made = []
 
-    def _room(self, threads: int) -> _Room:
+    def _bind(self, threads: int) -> _Bound:
         commands = [command for request in self._requests for command in self._answer(request, threads)]
-        return _Room(commands, self._constants, self.scratch_bytes, threads)
+        return _Bound(commands, self._constants, self.scratch_bytes, threads)
 
     # -- running
 
@@ -231,24 +231,24 @@ class Commands:
         given = objects if objects.__class__ is tuple else tuple(objects)
         threads = thread_pool.threads()
         try:
-            room = self._rooms.pop()
+            bound = self._free.pop()
         except IndexError:
-            room = self._room(threads)
+            bound = self._bind(threads)
         else:
-            if room.threads != threads:
-                room = self._room(threads)
-        room.words[0] = id(given) + _ITEMS
+            if bound.threads != threads:
+                bound = self._bind(threads)
+        bound.words[0] = id(given) + _ITEMS
         COUNTERS.lists_run += 1
-        COUNTERS.kernels_run += room.kernels
-        COUNTERS.kernels_split += room.split
-        COUNTERS.products_run += room.products
-        alone = room.alone
-        if alone is None:
-            room.call(room.address)
+        COUNTERS.kernels_run += bound.kernels
+        COUNTERS.kernels_split += bound.split
+        COUNTERS.matmuls_run += bound.matmuls
+        blas = bound.blas
+        if blas is None:
+            bound.call(bound.address)
         else:
-            with alone:
-                room.call(room.address)
-        self._rooms.append(room)
+            with blas:
+                bound.call(bound.address)
+        self._free.append(bound)
 
     def describe(self) -> str:
         """One line for each command."""

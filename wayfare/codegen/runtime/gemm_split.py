@@ -12,7 +12,7 @@ _MOST = 4
 _ROWS, _COLUMNS = 16, 32
 
 
-def worth_cutting(rows: int, inner: int, columns: int, threads: int) -> bool:
+def worth_splitting(rows: int, inner: int, columns: int, threads: int) -> bool:
     """Is a product worth several threads, and can it be cut?"""
     return threads > 1 and rows * inner * columns >= SMALL and (rows >= 2 * _ROWS or columns >= 2 * _COLUMNS)
 
@@ -21,7 +21,7 @@ def parts_of(rows: int, inner: int, columns: int, threads: int) -> list[tuple[sl
     """Rows and columns of each part, about equal."""
     wanted = threads * max(1, min(_MOST, rows * inner * columns // (_PART * threads)))
     down, across = _grid(rows, columns, wanted)
-    return [(row, column) for row in _cut(rows, down, _ROWS) for column in _cut(columns, across, _COLUMNS)]
+    return [(row, column) for row in _split(rows, down, _ROWS) for column in _split(columns, across, _COLUMNS)]
 
 
 def _grid(rows: int, columns: int, wanted: int) -> tuple[int, int]:
@@ -38,7 +38,7 @@ def _grid(rows: int, columns: int, wanted: int) -> tuple[int, int]:
     return best
 
 
-def _cut(size: int, parts: int, unit: int) -> list[slice]:
+def _split(size: int, parts: int, unit: int) -> list[slice]:
     ends = [min(size, -(-(size * k // parts) // unit) * unit) for k in range(1, parts)] + [size]
     starts = [0, *ends[:-1]]
     return [slice(start, end) for start, end in zip(starts, ends, strict=True) if end > start]

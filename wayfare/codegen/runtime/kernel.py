@@ -30,8 +30,8 @@ from wayfare.codegen.loop.interpreter import interpret, interpret_rows
 from wayfare.codegen.loop.language import Loop, exact, source, validate
 from wayfare.codegen.math.library import KNOWN, numpy_function
 from wayfare.codegen.runtime import thread_pool
-from wayfare.codegen.runtime.long_rows import Pieces, WholePlan, can_be_cut, pays
-from wayfare.codegen.runtime.work_split import BlockPlan, shares_of
+from wayfare.codegen.runtime.long_rows import LongRowsPlan, Pieces, can_split_rows, pays
+from wayfare.codegen.runtime.work_split import BlockPlan, parts_for
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import user_frame
 from wayfare.core.config import settings
@@ -61,10 +61,10 @@ class Kernel:
         instructions = sum(25 if e.op in KNOWN else 4 if e.op in ("div", "sqrt") else 1 for e in expressions(loop))
         self._cost = 0.012 * sum(self._itemsizes) + 0.009 * instructions
         self._codes: dict[Layout, Code] = {}
-        self._can_be_cut = can_be_cut(loop)
+        self._can_split_rows = can_split_rows(loop)
         self._pieces: Pieces | None = None
-        self._plans: dict[Any, BlockPlan | WholePlan] = {}
-        self._fresh_plans: dict[Any, BlockPlan | WholePlan] = {}
+        self._plans: dict[Any, BlockPlan | LongRowsPlan] = {}
+        self._plans_of_new: dict[Any, BlockPlan | LongRowsPlan] = {}
         self._broken = False
 
     def __repr__(self) -> str:
@@ -102,16 +102,16 @@ class Kernel:
                 key = tuple([(a.shape, a.strides) for a in inputs])
             except (AttributeError, TypeError):
                 raise self._no_arrays(inputs) from None
-            plan = self._fresh_plans.get(key)
+            plan = self._plans_of_new.get(key)
             if plan is not None:
-                outs = self._again(plan, inputs)
+                outs = self._rerun(plan, inputs)
                 if outs is not None:
                     return outs
         if not self._elementwise:
             raise LoopError(f"loop {self.name} works on rows", fix="Say along which axis: kernel.rows(arrays, axis).")
         shape = self._broadcast(inputs)
         if outputs is None:
-            outs = self._fresh(inputs, shape)
+            outs = self._new_outputs(inputs, shape)
         else:
             outs = self._given(inputs, outputs, [shape] * len(self.loop.outputs))
         if 0 not in shape:
@@ -121,7 +121,7 @@ class Kernel:
                 self._remember(key, None, inputs, outs)
         return self._hand_over(outs, outputs)
 
-    def _again(self, plan: BlockPlan | WholePlan, inputs: Sequence[Array]) -> list[Array] | None:
+    def _rerun(self, plan: BlockPlan | LongRowsPlan, inputs: Sequence[Array]) -> list[Array] | None:
         """Run a plan met before on arrays of the same layout; None where something else has changed."""
         if plan.threads != settings.num_threads:
             return None
@@ -137,10 +137,10 @@ class Kernel:
         """Next time arrays of this layout come, their plan is found without a look at the outputs."""
         plan = self._plans.get((axes, tuple([(a.shape, a.strides) for a in (*inputs, *outs)])))
         if plan is not None and all(o.flags.c_contiguous for o in outs):
-            if len(self._fresh_plans) >= _PLANS:
-                self._fresh_plans.clear()
+            if len(self._plans_of_new) >= _PLANS:
+                self._plans_of_new.clear()
             plan.made = tuple(o.shape for o in outs)
-            self._fresh_plans[key] = plan
+            self._plans_of_new[key] = plan
 
     def rows(
         self, inputs: Sequence[Array], axis: int | tuple[int, ...], outputs: Sequence[Array] | None = None
@@ -151,9 +151,9 @@ class Kernel:
                 key = (axis, *[(a.shape, a.strides) for a in inputs])
             except (AttributeError, TypeError):
                 raise self._no_arrays(inputs) from None
-            plan = self._fresh_plans.get(key)
+            plan = self._plans_of_new.get(key)
             if plan is not None:
-                outs = self._again(plan, inputs)
+                outs = self._rerun(plan, inputs)
                 if outs is not None:
                     return outs
         shape = self._broadcast(inputs)
@@ -188,7 +188,7 @@ class Kernel:
 
     def plan_of_new(self, inputs: Sequence[Array]) -> Any:
         """The plan by which `kernel(inputs)` makes its outputs for arrays of this layout; None if there is none."""
-        return self._fresh_plans.get(tuple([(a.shape, a.strides) for a in inputs]))
+        return self._plans_of_new.get(tuple([(a.shape, a.strides) for a in inputs]))
 
     def plan_of(self, arrays: Sequence[Array], axes: tuple[int, ...] | None) -> Any:
         """The plan by which arrays of this layout were run last; None if there is none to keep."""
@@ -219,7 +219,7 @@ class Kernel:
         kinds = ", ".join(type(a).__name__ for a in given) if isinstance(given, (list, tuple)) else type(given).__name__
         return LoopError(f"loop {self.name}: takes a list of NumPy arrays, not {kinds}")
 
-    def _fresh(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
+    def _new_outputs(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
         dtypes = self._dtypes[self._inputs :]
         first = inputs[0]
         if len(shape) > 1 and not first.flags.c_contiguous and all(a.flags.f_contiguous for a in inputs):
@@ -247,8 +247,8 @@ class Kernel:
                 or (exact and a.shape == shape and a.strides == array.strides and _address(a) == _address(array))
                 for a in inputs
             ) and not any(np.may_share_memory(a, array) for k, a in enumerate(outputs) if k != number)
-            folded = 0 in array.strides and array.size > 1
-            out.append(array if safe and not folded else np.empty(shape, dtype))
+            overlapping = 0 in array.strides and array.size > 1
+            out.append(array if safe and not overlapping else np.empty(shape, dtype))
         return out
 
     def _hand_over(self, outs: list[Array], outputs: Sequence[Array] | None) -> list[Array]:
@@ -301,26 +301,26 @@ class Kernel:
         if code is None:
             return None
         count, work = thread_pool.threads(), self.work(nest)
-        shares = shares_of(work, count)
-        pieces = self.in_pieces(nest, axes, count) if shares > 1 else None
+        parts = parts_for(work, count)
+        pieces = self.in_pieces(nest, axes, count) if parts > 1 else None
         if pieces is not None:
             with suppress(layouts.Scattered):
-                return WholePlan(pieces, arrays, shape, axes, shares, count), arrays, copied
-        return BlockPlan(code, self.parts(nest, shares), count, work), arrays, copied
+                return LongRowsPlan(pieces, arrays, shape, axes, parts, count), arrays, copied
+        return BlockPlan(code, self.parts(nest, parts), count, work), arrays, copied
 
     def work(self, nest: layouts.Nest) -> float:
         """About how many nanoseconds one thread needs."""
         return nest.elements * self._cost
 
-    def parts(self, nest: layouts.Nest, shares: int) -> list[list[int]]:
+    def parts(self, nest: layouts.Nest, parts: int) -> list[list[int]]:
         """The argument blocks of a nest cut into about so many parts."""
-        if shares < 2:
+        if parts < 2:
             return [nest.words()]
-        return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, shares)
+        return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, parts)
 
     def in_pieces(self, nest: layouts.Nest, axes: tuple[int, ...] | None, threads: int) -> Pieces | None:
         """The loop taken apart, where its rows are long and too few for so many threads."""
-        if axes is None or not self._can_be_cut or not pays(nest, threads):
+        if axes is None or not self._can_split_rows or not pays(nest, threads):
             return None
         if self._pieces is None:
             self._pieces = Pieces(self.loop, build)

@@ -48,8 +48,8 @@ def _write(_host: Machine) -> str:
         to, number, offset = (
             writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(3)
         )
-        place = writer.let(f"getelementptr ptr, ptr {objects}, i64 {number}")
-        array = writer.let(f"load ptr, ptr {place}")
+        field = writer.let(f"getelementptr ptr, ptr {objects}, i64 {number}")
+        array = writer.let(f"load ptr, ptr {field}")
         field = writer.let(f"getelementptr i8, ptr {array}, i64 {DATA_OFFSET}")
         data = writer.let(f"load i64, ptr {field}")
         address = writer.let(f"add i64 {data}, {offset}")
@@ -123,8 +123,8 @@ class Batch:
         # Worked out once for all sets that lie alike: most of a large model's do.
         self._forms: dict[Any, _Form | None] = {}
         found: dict[Layout, tuple[list[list[int]], list[tuple[int, int, int]]]] = {}
-        for places in sets:
-            self._add(places, arrays, found)
+        for members in sets:
+            self._add(members, arrays, found)
         objects = ctypes.addressof(self._objects)
         self._groups = [_Group(kernel.code(layout), *group, objects) for layout, group in found.items()]
 
@@ -136,8 +136,8 @@ class Batch:
             for group in self._groups:
                 group.words[7] = threaded and group.several
                 _FILL_AND_RUN.run_block(group.words)
-        for places in self._one_by_one:
-            given = [arrays[k] for k in places]
+        for members in self._one_by_one:
+            given = [arrays[k] for k in members]
             inputs, outputs = [*given[: self._inputs], *self._number_arrays], given[self._inputs :]
             if available():
                 self.kernel(inputs, outputs)
@@ -145,9 +145,9 @@ class Batch:
                 for out, value in zip(outputs, interpret(self.kernel.loop, inputs, numpy_function), strict=True):
                     np.copyto(out, value)
 
-    def _add(self, places: Sequence[int], arrays: Sequence[Array], found: dict[Layout, Any]) -> None:
+    def _add(self, members: Sequence[int], arrays: Sequence[Array], found: dict[Layout, Any]) -> None:
         """Work out the argument blocks of one set."""
-        given = [arrays[k] for k in places]
+        given = [arrays[k] for k in members]
         shape = given[0].shape
         if any(a.shape != shape for a in given):
             raise LoopError(f"{self.kernel.name}: arrays of one set have shapes "
@@ -155,22 +155,22 @@ class Batch:
         if 0 in shape:
             return
         if self._alone:
-            self._one_by_one.append(places)
+            self._one_by_one.append(members)
             return
         lies = (shape, tuple([a.strides for a in given]), tuple([a.itemsize for a in given]))
         if lies not in self._forms:
             self._forms[lies] = self._form(*lies)
         form = self._forms[lies]
         if form is None:
-            self._one_by_one.append(places)
+            self._one_by_one.append(members)
             return
         self._elements += form.elements
         blocks, entries = found.setdefault(form.layout, ([], []))
-        addresses = [arrays[k].__array_interface__["data"][0] if k < self._fixed else 0 for k in places]
+        addresses = [arrays[k].__array_interface__["data"][0] if k < self._fixed else 0 for k in members]
         for words in form.pieces:
             block = words.copy()
             start = len(blocks) * len(block)
-            for at, number, address in zip(form.starts, places, addresses, strict=True):
+            for at, number, address in zip(form.starts, members, addresses, strict=True):
                 if number < self._fixed:
                     block[at] += address
                 else:

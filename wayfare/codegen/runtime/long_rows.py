@@ -18,8 +18,8 @@ import numpy as np
 
 from wayfare.codegen.llvm.module import SIZES
 from wayfare.codegen.loop import layout as layouts
-from wayfare.codegen.loop.expr import NUMPY, Expr, expr, fold, load, walk
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.expr import NUMPY, Expr, expr, load, reduction, walk
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.core.counters import COUNTERS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,11 +29,11 @@ Leaf = Callable[[Expr], Expr | None]
 _PIECE = 256
 
 
-def can_be_cut(loop: Loop) -> bool:
+def can_split_rows(loop: Loop) -> bool:
     """Does nothing in the loop ask where in its row an element is?"""
-    roots = [v for stage in loop.stages for _, v in stage.stores] + [f.value for f in loop.folds]
-    places = any(f.kind in ("argmax", "argmin") for f in loop.folds)
-    return bool(loop.folds) and not places and not any(e.op == "index" for e in walk(*roots))
+    roots = [v for stage in loop.stages for _, v in stage.stores] + [f.value for f in loop.reductions]
+    located = any(f.kind in ("argmax", "argmin") for f in loop.reductions)
+    return bool(loop.reductions) and not located and not any(e.op == "index" for e in walk(*roots))
 
 
 def pays(nest: layouts.Nest, threads: int) -> bool:
@@ -43,9 +43,9 @@ def pays(nest: layouts.Nest, threads: int) -> bool:
     return apart < threads and elements >= 2 * _PIECE
 
 
-def cut_rows(nest: layouts.Nest, shares: int) -> list[list[int]]:
+def split_rows(nest: layouts.Nest, parts: int) -> list[list[int]]:
     """The argument blocks of every row in about so many pieces."""
-    return layouts.row_pieces(nest, min(shares, nest.sizes[2] // _PIECE))
+    return layouts.row_pieces(nest, min(parts, nest.sizes[2] // _PIECE))
 
 
 def _rewritten(root: Expr, leaf: Leaf) -> Expr:
@@ -67,7 +67,7 @@ class _Piece:
     joined: Any
     stores: tuple[int, ...]
     reloads: tuple[int, ...]
-    folds: tuple[np.dtype[Any], ...]
+    reductions: tuple[np.dtype[Any], ...]
 
 
 class Pieces:
@@ -80,69 +80,72 @@ class Pieces:
         self.given = [k for k, o in enumerate(loop.inputs) if o.per_row]
         self.results = [k for k, _ in loop.results]
         self.last: Any = None
-        done: list[Fold] = []
+        done: list[Reduction] = []
         for number, stage in enumerate(loop.stages):
             final = number == len(loop.stages) - 1
             self.stages.append(self._stage(f"{loop.name}_part{number}", stage, done, final, build))
-            done += stage.folds
-        if loop.results and not loop.stages[-1].folds:
+            done += stage.reductions
+        if loop.results and not loop.stages[-1].reductions:
             first = len(self.given)
-            values = [_rewritten(v, partial(self._at_the_end, folds=first)) for _, v in loop.results]
+            values = [_rewritten(v, partial(self._at_the_end, reductions=first)) for _, v in loop.results]
             dtypes = [loop.inputs[k].dtype for k in self.given] + [f.dtype for f in done]
             self.last = build(elementwise(f"{loop.name}_end", dtypes, *values))
 
-    def _at_the_end(self, e: Expr, folds: int, own: int = 0, before: int = 0) -> Expr | None:
+    def _at_the_end(self, e: Expr, reductions: int, own: int = 0, skip: int = 0) -> Expr | None:
         """A leaf of a result, where the inputs are: what is given for each row, from `folds` on the folds."""
         if e.op == "load":
-            return load(before + self.given.index(e.value), e.dtype)
-        if e.op == "fold":
-            return fold(e.value - own, e.dtype) if before and e.value >= own else load(folds + e.value, e.dtype)
+            return load(skip + self.given.index(e.value), e.dtype)
+        if e.op == "reduction":
+            return reduction(e.value - own, e.dtype) if skip and e.value >= own else load(reductions + e.value, e.dtype)
         return None
 
-    def _stage(self, name: str, stage: Stage, done: list[Fold], final: bool, build: Callable[[Loop], Any]) -> _Piece:
+    def _stage(
+        self, name: str, stage: Stage, done: list[Reduction], final: bool, build: Callable[[Loop], Any]
+    ) -> _Piece:
         loop, count = self.loop, len(self.loop.inputs)
-        roots = [v for _, v in stage.stores] + [f.value for f in stage.folds]
+        roots = [v for _, v in stage.stores] + [f.value for f in stage.reductions]
         reloads = tuple(sorted({e.value for e in walk(*roots) if e.op == "reload"}))
 
         def leaf(e: Expr) -> Expr | None:
-            if e.op == "fold":
+            if e.op == "reduction":
                 return load(count + e.value, e.dtype)
             return load(count + len(done) + reloads.index(e.value), e.dtype) if e.op == "reload" else None
 
         inputs = (*loop.inputs, *(Operand(f.dtype, True) for f in done))
         inputs += tuple(Operand(loop.outputs[k].dtype) for k in reloads)
         stores = tuple((j, _rewritten(v, leaf)) for j, (_, v) in enumerate(stage.stores))
-        folds = tuple(Fold(f.kind, _rewritten(f.value, leaf)) for f in stage.folds)
-        outputs = tuple(loop.outputs[k] for k, _ in stage.stores) + tuple(Operand(f.dtype, True) for f in folds)
-        results = tuple((len(stores) + j, fold(j, f.dtype)) for j, f in enumerate(folds))
-        part = build(Loop(name, inputs, outputs, (Stage(stores, folds),), results))
-        wanted = folds and (not final or self.results)
-        joined = build(self._joined(f"{name}_joined", folds, done, final)) if wanted else None
-        return _Piece(part, joined, tuple(k for k, _ in stage.stores), reloads, tuple(NUMPY[f.dtype] for f in folds))
+        reductions = tuple(Reduction(f.kind, _rewritten(f.value, leaf)) for f in stage.reductions)
+        outputs = tuple(loop.outputs[k] for k, _ in stage.stores) + tuple(Operand(f.dtype, True) for f in reductions)
+        results = tuple((len(stores) + j, reduction(j, f.dtype)) for j, f in enumerate(reductions))
+        part = build(Loop(name, inputs, outputs, (Stage(stores, reductions),), results))
+        wanted = reductions and (not final or self.results)
+        joined = build(self._joined(f"{name}_joined", reductions, done, final)) if wanted else None
+        dtypes = tuple(NUMPY[f.dtype] for f in reductions)
+        return _Piece(part, joined, tuple(k for k, _ in stage.stores), reloads, dtypes)
 
-    def _joined(self, name: str, folds: tuple[Fold, ...], done: list[Fold], final: bool) -> Loop:
+    def _joined(self, name: str, reductions: tuple[Reduction, ...], done: list[Reduction], final: bool) -> Loop:
         """The loop over the pieces' folds. The last one makes the results as well."""
-        pieces = tuple(Operand(f.dtype) for f in folds)
-        own = tuple(Fold(f.kind, load(j, f.dtype)) for j, f in enumerate(folds))
+        pieces = tuple(Operand(f.dtype) for f in reductions)
+        own = tuple(Reduction(f.kind, load(j, f.dtype)) for j, f in enumerate(reductions))
         if not final:
-            made = tuple(Operand(f.dtype, True) for f in folds)
-            results = tuple((j, fold(j, f.dtype)) for j, f in enumerate(own))
-            return Loop(name, pieces, made, (Stage(folds=own),), results)
-        before = len(pieces)
+            made = tuple(Operand(f.dtype, True) for f in reductions)
+            results = tuple((j, reduction(j, f.dtype)) for j, f in enumerate(own))
+            return Loop(name, pieces, made, (Stage(reductions=own),), results)
+        skip = len(pieces)
         inputs = (*pieces, *(self.loop.inputs[k] for k in self.given), *(Operand(f.dtype, True) for f in done))
-        leaf = partial(self._at_the_end, folds=before + len(self.given), own=len(done), before=before)
+        leaf = partial(self._at_the_end, reductions=skip + len(self.given), own=len(done), skip=skip)
         results = tuple((j, _rewritten(v, leaf)) for j, (_, v) in enumerate(self.loop.results))
         made = tuple(self.loop.outputs[k] for k in self.results)
-        return Loop(name, inputs, made, (Stage(folds=own),), results)
+        return Loop(name, inputs, made, (Stage(reductions=own),), results)
 
 
-class WholePlan:
+class LongRowsPlan:
     """How to run the pieces of a loop on arrays of given shapes and strides, in place of a plan for the whole."""
 
     __slots__ = ("_pieces", "_short", "_stages", "made", "threads")
 
     def __init__(self, pieces: Pieces, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: tuple[int, ...],
-                 shares: int, threads: int) -> None:  # fmt: skip
+                 parts: int, threads: int) -> None:  # fmt: skip
         self._pieces = pieces
         self._short = tuple(1 if a in axes else n for a, n in enumerate(shape))
         self.threads = threads
@@ -151,19 +154,19 @@ class WholePlan:
         inputs, outs = arrays[: len(pieces.loop.inputs)], arrays[len(pieces.loop.inputs) :]
         values: list[Array] = []
         for piece in pieces.stages:
-            fresh = [np.empty(self._short, d) for d in piece.folds]
-            operands = (*inputs, *values, *(outs[k] for k in piece.reloads), *(outs[k] for k in piece.stores), *fresh)
+            empty = [np.empty(self._short, d) for d in piece.reductions]
+            operands = (*inputs, *values, *(outs[k] for k in piece.reloads), *(outs[k] for k in piece.stores), *empty)
             nest = piece.part.nest(operands, shape, axes)
             code = piece.part.code(nest.layout)
             if code is None:
                 raise layouts.Scattered("a part cannot be compiled")
-            blocks = cut_rows(nest, shares)
+            blocks = split_rows(nest, parts)
             for number, block in enumerate(blocks):
-                for k, array in enumerate(fresh, len(operands) - len(fresh)):
+                for k, array in enumerate(empty, len(operands) - len(empty)):
                     block[SIZES + 4 * k] += number * array.nbytes
             words = [word for block in blocks for word in block]
             self._stages.append((code, (ctypes.c_int64 * len(words))(*words), len(blocks)))
-            values += fresh
+            values += empty
 
     def run(self, *operands: Array) -> None:
         """Run on inputs and outputs that lie as planned."""
@@ -175,7 +178,7 @@ class WholePlan:
         values: list[Array] = []
         last = len(pieces.stages) - 1
         for number, (piece, (code, words, blocks)) in enumerate(zip(pieces.stages, self._stages, strict=True)):
-            tables = [np.empty((blocks, *short), d) for d in piece.folds]
+            tables = [np.empty((blocks, *short), d) for d in piece.reductions]
             code.call(*inputs, *values, *[outs[k] for k in piece.reloads], *[outs[k] for k in piece.stores], *tables,
                       ctypes.addressof(words), blocks)  # fmt: skip
             if piece.joined is None:

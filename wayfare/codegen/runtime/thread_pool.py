@@ -32,7 +32,7 @@ from wayfare.codegen.runtime.thread_pool_code import SERIAL, source
 from wayfare.core.config import settings
 
 
-class _Crew:
+class _ThreadPool:
     """The helpers of this process."""
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class _Crew:
             host.add_symbol(RUN, host.address(RUN))
             if threaded:
                 function = ctypes.CFUNCTYPE(None)
-                self.work = function(host.address("wayfare_crew_work"))
-                self.reset = function(host.address("wayfare_crew_reset"))
-                self.crowded = ctypes.CFUNCTYPE(ctypes.c_int64)(host.address("wayfare_crew_times_crowded"))
+                self.work = function(host.address("wayfare_threads_work"))
+                self.reset = function(host.address("wayfare_threads_reset"))
+                self.crowded = ctypes.CFUNCTYPE(ctypes.c_int64)(host.address("wayfare_threads_times_crowded"))
                 self.reset()
             self.run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(host.address(RUN))
             self.ready = True
@@ -87,30 +87,30 @@ class _Crew:
             self.reset()
 
 
-_crew = _Crew()
+_pool = _ThreadPool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_crew.after_fork)
+    os.register_at_fork(after_in_child=_pool.after_fork)
 
 
 def prepare() -> None:
     """Make `RUN` known to LLVM."""
-    if not _crew.ready:
-        _crew.prepare(machine())
+    if not _pool.ready:
+        _pool.prepare(machine())
 
 
 def run(function: int, blocks: int, count: int, size: int) -> None:
     """Call the native function at an address on `count` blocks of `size` bytes; `prepare` was called before."""
-    _crew.run(function, blocks, count, size)
+    _pool.run(function, blocks, count, size)
 
 
 def times_crowded() -> int:
     """How often callers found that other programs need the processors, and did without helpers for a while."""
-    return 0 if _crew.crowded is None else int(_crew.crowded())
+    return 0 if _pool.crowded is None else int(_pool.crowded())
 
 
 def threads() -> int:
     """How many threads a loop may be split over now; the helpers among them are started."""
     wanted = settings.num_threads
-    if wanted - 1 > _crew.helpers:
-        _crew.have(wanted - 1)
+    if wanted - 1 > _pool.helpers:
+        _pool.have(wanted - 1)
     return wanted

@@ -18,7 +18,7 @@ _SPLIT, _PART = 10_000, 5_000
 QUICK = 50_000
 
 
-def shares_of(work: float, threads: int) -> int:
+def parts_for(work: float, threads: int) -> int:
     """Into how many parts so many nanoseconds of work are cut."""
     if threads < 2 or work <= _SPLIT:
         return 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from tests.codegen.mathlib_reference import DTYPES, EXACT, distance, exactly, numbers, special
+from tests.codegen.math_reference import DTYPES, EXACT, distance, exactly, numbers, special
 from wayfare.codegen.loop.expr import NUMPY, PRIMITIVES, apply, load, walk
 from wayfare.codegen.loop.interpreter import interpret
 from wayfare.codegen.loop.language import elementwise

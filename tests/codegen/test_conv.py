@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="no llvmlite here
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size, and little scratch, so that images come in bands and chunks."""
-    for name in ("DIRECT_FROM", "_SHARE", "_PHASE_FROM", "_PHASE_CHANNELS"):
+    for name in ("CONV_FROM", "_PARALLEL_FROM", "_PHASE_FROM", "_PHASE_CHANNELS"):
         monkeypatch.setattr(conv, name, 0)
     monkeypatch.setattr(conv, "_SCRATCH", 2048)
     monkeypatch.setattr(conv, "_WEIGHT_SCRATCH", 4096)
@@ -149,7 +149,7 @@ def test_narrow_vectors(narrow, made, stride):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_usual_sizes_with_usual_scratch(monkeypatch, sizes, threads):
     monkeypatch.undo()
-    monkeypatch.setattr(conv, "_SHARE", 0)
+    monkeypatch.setattr(conv, "_PARALLEL_FROM", 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", threads)
     with counted() as counts:
         check_all((5, 16, *sizes), 32, Slide((3, 3), (1, 1), (1, 1), (1, 1), sizes), 1, np.float32)
@@ -221,7 +221,7 @@ def test_what_is_left_to_columns(slide, dtype):
 
 def by_both_ways(monkeypatch, call):
     found = call()
-    monkeypatch.setattr(conv, "DIRECT_FROM", 1 << 60)
+    monkeypatch.setattr(conv, "CONV_FROM", 1 << 60)
     return found, call()
 
 
@@ -244,7 +244,7 @@ def test_same_padding_and_transposes(monkeypatch):
         lambda: F.conv_transpose2d(x, weight, stride=2, padding=3, output_padding=1).numpy(),
         lambda: F.conv_transpose2d(x, weight, stride=(2, 1), dilation=(2, 3), output_padding=(1, 2)).numpy(),
     ):
-        monkeypatch.setattr(conv, "DIRECT_FROM", 0)
+        monkeypatch.setattr(conv, "CONV_FROM", 0)
         found, expected = by_both_ways(monkeypatch, call)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 

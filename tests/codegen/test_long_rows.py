@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.codegen.loop.expr import cast, fold, index, load, reload
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.expr import cast, index, load, reduction, reload
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.math.library import loop_math
 from wayfare.codegen.runtime import kernel as native
-from wayfare.codegen.runtime.long_rows import can_be_cut
+from wayfare.codegen.runtime.long_rows import can_split_rows
 from wayfare.core.counters import COUNTERS
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="llvmlite is not there")
@@ -27,16 +27,16 @@ def three_threads():
 def mean_square(dtype="f32"):
     x, count = load(0, dtype), load(1, dtype)
     return Loop("mean_square", (Operand(dtype), Operand(dtype, True)), (Operand(dtype, True),),
-                (Stage(folds=(Fold("sum", x * x),)),), ((0, fold(0, dtype) / count),))  # fmt: skip
+                (Stage(reductions=(Reduction("sum", x * x),)),), ((0, reduction(0, dtype) / count),))  # fmt: skip
 
 
 def softmax(dtype="f32"):
     x = load(0, dtype)
-    top, total = fold(0, dtype), fold(1, dtype)
+    top, total = reduction(0, dtype), reduction(1, dtype)
     e = loop_math.exp(x - top)
     return Loop("softmax", (Operand(dtype),), (Operand(dtype), Operand(dtype, True)), (
-        Stage(folds=(Fold("max", x),)),
-        Stage(((0, e),), (Fold("sum", e),)),
+        Stage(reductions=(Reduction("max", x),)),
+        Stage(((0, e),), (Reduction("sum", e),)),
         Stage(((0, reload(0, dtype) / total),)),
     ), ((1, loop_math.log(total) + top),))  # fmt: skip
 
@@ -97,11 +97,12 @@ def test_given_outputs_are_written():
     np.testing.assert_allclose(total, np.log(np.exp(x).sum()), rtol=1e-12)
 
 
-def test_truths_and_products():
+def test_any_all_and_prod():
     x = load(0, "f64")
     loop = Loop("truths", (Operand("f64"),), tuple(Operand(d, True) for d in ("bool", "bool", "f64", "i64")), (
-        Stage(folds=(Fold("any", x > 3), Fold("all", x > -9), Fold("prod", x), Fold("sum", cast(x > 0, "i64")))),
-    ), tuple((k, fold(k, d)) for k, d in enumerate(("bool", "bool", "f64", "i64"))))  # fmt: skip
+        Stage(reductions=(Reduction("any", x > 3), Reduction("all", x > -9), Reduction("prod", x),
+                          Reduction("sum", cast(x > 0, "i64")))),
+    ), tuple((k, reduction(k, d)) for k, d in enumerate(("bool", "bool", "f64", "i64"))))  # fmt: skip
     values = 1 + np.random.default_rng(0).normal(size=120_000) * 1e-3
     (some, every, product, count), cut = split(native.build(loop), [values], 0)
     assert cut and not some[0] and every[0] and count[0] == 120_000
@@ -110,13 +111,14 @@ def test_truths_and_products():
     assert native.build(loop).rows([values], 0)[0][0]
 
 
-def test_what_asks_for_its_place_is_not_cut():
+def test_loops_that_read_the_index_are_not_split():
     x = load(0, "f32")
     at = Loop("at", (Operand("f32"),), (Operand("i64", True),),
-              (Stage(folds=(Fold("argmax", x),)),), ((0, fold(0, "i64")),))  # fmt: skip
+              (Stage(reductions=(Reduction("argmax", x),)),), ((0, reduction(0, "i64")),))  # fmt: skip
     weighed = Loop("weighed", (Operand("f32"),), (Operand("f32", True),),
-                   (Stage(folds=(Fold("sum", x * cast(index(), "f32")),)),), ((0, fold(0, "f32")),))  # fmt: skip
-    assert not can_be_cut(at) and not can_be_cut(weighed) and can_be_cut(softmax())
+                   (Stage(reductions=(Reduction("sum", x * cast(index(), "f32")),)),),
+                   ((0, reduction(0, "f32")),))  # fmt: skip
+    assert not can_split_rows(at) and not can_split_rows(weighed) and can_split_rows(softmax())
     values = np.zeros(300_000, np.float32)
     values[200_000] = 1
     assert native.build(at).rows([values], 0)[0][0] == 200_000

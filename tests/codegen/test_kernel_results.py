@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.codegen.loops import row_loop
-from wayfare.codegen.loop.expr import NUMPY, apply, bits, cast, const, expr, fold, index, load
+from wayfare.codegen.loop.expr import NUMPY, apply, bits, cast, const, expr, index, load, reduction
 from wayfare.codegen.loop.interpreter import interpret
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.math.library import numpy_function
 from wayfare.codegen.runtime import kernel as native
 
@@ -103,9 +103,9 @@ def test_a_fused_product_is_as_exact_as_two_steps():
 def test_nan_and_infinity_at_every_place(kind, dtype, size):
     """NaN wins; the first of equals is found; across and along."""
     value = load(0, dtype) if kind not in ("any", "all") else apply("isnan", load(0, dtype))
-    made = Fold(kind, value)
+    made = Reduction(kind, value)
     loop = Loop(kind, (Operand(dtype),), (Operand(made.dtype, True),), (Stage((), (made,)),),
-                ((0, fold(0, made.dtype)),))  # fmt: skip
+                ((0, reduction(0, made.dtype)),))  # fmt: skip
     kernel = native.build(loop)
     places = sorted({0, 1, size // 2, size - 2, size - 1} & set(range(size)))
     rows = [np.full(size, filler, NUMPY[dtype]) for filler in (1.0, -np.inf, np.inf, np.nan, -0.0)]
