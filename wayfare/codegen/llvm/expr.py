@@ -2,163 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from wayfare.codegen.llvm.builder import SUFFIXES, TYPES, Writer, number, splat_constant, vector
 from wayfare.codegen.loop.expr import FLOATS, NUMPY, Expr, walk
 from wayfare.core.errors import LoopError
-
-_TYPES = {"bool": "i1", "u8": "i8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f16": "half",
-          "f32": "float", "f64": "double"}  # fmt: skip
-# How an intrinsic's name spells the type.
-_SUFFIX = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "half": "f16", "float": "f32",
-           "double": "f64", "ptr": "p0"}  # fmt: skip
-
-
-def scalar_type(dtype: str) -> str:
-    """The LLVM type of one value in a register."""
-    return _TYPES[dtype]
-
-
-def memory_type(dtype: str) -> str:
-    """The LLVM type of one value in memory: a bool is a byte there."""
-    return "i8" if dtype == "bool" else _TYPES[dtype]
-
-
-def vector(lanes: int, kind: str) -> str:
-    """The LLVM vector type of `lanes` values."""
-    return f"<{lanes} x {kind}>"
-
-
-def number(value: Any, dtype: str) -> str:
-    """A constant as LLVM spells it."""
-    if dtype == "bool":
-        return "true" if value else "false"
-    if dtype == "f64":
-        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-    if dtype == "f32":
-        with np.errstate(over="ignore"):
-            return number(float(np.float32(value)), "f64")
-    if dtype == "f16":
-        with np.errstate(over="ignore"):
-            return f"0xH{np.float16(value).view(np.uint16).item():04X}"
-    return str(int(value))
-
-
-def splat_constant(lanes: int, kind: str, text: str) -> str:
-    """A constant in every lane."""
-    return "<" + ", ".join([f"{kind} {text}"] * lanes) + ">"
-
-
-class Variable:
-    """A mutable local: an alloca that LLVM's mem2reg pass turns into a register."""
-
-    __slots__ = ("kind", "name", "writer")
-
-    def __init__(self, writer: Writer, name: str, kind: str) -> None:
-        self.writer, self.name, self.kind = writer, name, kind
-
-    def get(self) -> str:
-        """Load the value."""
-        return self.writer.let(f"load {self.kind}, ptr {self.name}")
-
-    def set(self, value: str) -> None:
-        """Store a new value."""
-        self.writer.do(f"store {self.kind} {value}, ptr {self.name}")
-
-
-class Writer:
-    """Collects the instructions of a function, names their results, and keeps the declarations they need."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        # Allocas, at the start of the function.
-        self.allocas: list[str] = []
-        self.declared: dict[str, str] = {}
-        self.holding = False
-        self._held: dict[str, str] = {}
-        self._count = 0
-
-    def fresh(self, stem: str = "v") -> str:
-        """A new unique name."""
-        self._count += 1
-        return f"{stem}{self._count}"
-
-    def do(self, text: str) -> None:
-        """Add an instruction without a result."""
-        self.lines.append("  " + text)
-
-    def let(self, text: str) -> str:
-        """Add an instruction; returns the name of its result."""
-        name = "%" + self.fresh()
-        self.lines.append(f"  {name} = {text}")
-        return name
-
-    def held(self, kind: str, literal: str) -> str:
-        """A constant that LLVM must keep in a register, if `holding` is on.
-
-        LLVM rematerialises constants in every iteration of an inner loop. With a dozen polynomial coefficients these
-        loads cost more than the arithmetic. The result of a volatile load cannot be rematerialised.
-        """
-        if not self.holding:
-            return literal
-        if literal not in self._held:
-            name = "%" + self.fresh("constant")
-            self.allocas += [
-                f"  {name}.room = alloca {kind}",
-                f"  store {kind} {literal}, ptr {name}.room",
-                f"  {name} = load volatile {kind}, ptr {name}.room",
-            ]
-            self._held[literal] = name
-        return self._held[literal]
-
-    def label(self, name: str) -> None:
-        """Begin a basic block."""
-        self.lines.append(f"{name}:")
-
-    def variable(self, kind: str, value: str) -> Variable:
-        """A mutable local with an initial value."""
-        name = "%" + self.fresh("room")
-        self.allocas.append(f"  {name} = alloca {kind}")
-        variable = Variable(self, name, kind)
-        variable.set(value)
-        return variable
-
-    @contextmanager
-    def loop(self, start: str, stop: str, step: int) -> Iterator[str]:
-        """`for i in range(start, stop, step)`: yields the register of i."""
-        counter = self.variable("i64", start)
-        name = self.fresh("loop")
-        self.do(f"br label %{name}.test")
-        self.label(f"{name}.test")
-        i = counter.get()
-        more = self.let(f"icmp slt i64 {i}, {stop}")
-        self.do(f"br i1 {more}, label %{name}.body, label %{name}.done")
-        self.label(f"{name}.body")
-        yield i
-        counter.set(self.let(f"add nsw i64 {i}, {step}"))
-        self.do(f"br label %{name}.test")
-        self.label(f"{name}.done")
-
-    def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]]) -> str:
-        """Call an intrinsic; `name` is its full name with type suffixes."""
-        self.declared[name] = f"declare {result} @{name}({', '.join(kind for kind, _ in arguments)})"
-        call = f"call {result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
-        if result == "void":
-            self.do(call)
-            return ""
-        return self.let(call)
-
-    def splat(self, lanes: int, kind: str, value: str) -> str:
-        """One value in every lane."""
-        whole = vector(lanes, kind)
-        first = self.let(f"insertelement {whole} poison, {kind} {value}, i64 0")
-        return self.let(f"shufflevector {whole} {first}, {whole} poison, <{lanes} x i32> zeroinitializer")
-
 
 # -- primitives ---------------------------------------------------------------------------------------------------
 
@@ -184,11 +33,11 @@ class Body:
 
     def type(self, dtype: str) -> str:
         """The register type of a value."""
-        return vector(self.lanes, _TYPES[dtype])
+        return vector(self.lanes, TYPES[dtype])
 
     def constant(self, value: Any, dtype: str) -> str:
         """A constant of that type."""
-        return splat_constant(self.lanes, _TYPES[dtype], number(value, dtype))
+        return splat_constant(self.lanes, TYPES[dtype], number(value, dtype))
 
     def value(self, root: Expr) -> str:
         """The register that holds an expression; emitted on first use."""
@@ -200,7 +49,7 @@ class Body:
     def math(self, name: str, dtype: str, *values: str) -> str:
         """A floating-point intrinsic such as llvm.floor."""
         kind = self.type(dtype)
-        full = f"llvm.{name}.v{self.lanes}{_SUFFIX[_TYPES[dtype]]}"
+        full = f"llvm.{name}.v{self.lanes}{SUFFIXES[TYPES[dtype]]}"
         return self.writer.intrinsic(full, kind, [(kind, v) for v in values])
 
     def choose(self, condition: str, dtype: str, a: str, b: str) -> str:
@@ -273,7 +122,7 @@ class Body:
             case "fma":
                 return self.math("fmuladd", dtype, *values)
             case "bitwise_not" | "logical_not":
-                ones = splat_constant(self.lanes, _TYPES[dtype], "true" if dtype == "bool" else "-1")
+                ones = splat_constant(self.lanes, TYPES[dtype], "true" if dtype == "bool" else "-1")
                 return let(f"xor {kind} {values[0]}, {ones}")
             case "shift_left" | "shift_right":
                 return self._shift(e.op, dtype, values[0], values[1], e.args[1])

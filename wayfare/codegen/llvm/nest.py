@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wayfare.codegen.llvm.expr import Body, Writer, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.reduction import BLOCK, Accumulator
 from wayfare.codegen.loop.expr import NUMPY, Expr, walk
 from wayfare.codegen.loop.language import Loop, Operand, Stage

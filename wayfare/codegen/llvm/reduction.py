@@ -7,7 +7,8 @@ block, whatever its length.
 
 from __future__ import annotations
 
-from wayfare.codegen.llvm.expr import Body, Variable, Writer, scalar_type, vector
+from wayfare.codegen.llvm.builder import Variable, Writer, scalar_type, vector
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.loop.expr import FLOATS, NUMPY
 from wayfare.codegen.loop.language import Reduction
 

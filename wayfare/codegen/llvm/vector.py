@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from wayfare.codegen.llvm.expr import Variable, Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Variable, Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.routines.routine import pointer, word

@@ -1,10 +1,10 @@
-"""The two loops of attention between its matrix products: scores to weights, and their gradient back to scores.
+"""The two loops of attention between its matmuls: softmax of the scores with dropout, and its gradient.
 
-    kept, used = weights(scores, mask, scale, causal, p, key)
-    slopes = scores_gradient(grad_of_used, kept, scale, p)
+    signed, used = weights(scores, mask, scale, causal, p, key)
+    gradient = scores_gradient(gradient_of_used, signed, scale, p)
 
-`used` are the weights after dropout, what the values are multiplied by. `kept` are those before it, with a minus sign
-where dropout has taken one away: what backward needs, in one array. Without dropout both are the same array.
+`used` are the weights after dropout, which multiply the values. `signed` are the weights before dropout, negated where
+dropout removes them: all that backward needs, in one array. Without dropout both are the same array.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _where(condition: Expr, a: Expr, b: Expr) -> Expr:
 
 @cache
 def _softmax(dtype: str, mask: str, causal: bool, drops: bool) -> Kernel:
-    """Softmax of scaled scores. Operands: scores, scale; a mask, how many keys are seen, the factor and OPERANDS of
-    dropout, each if there is one."""
+    """Softmax of scaled scores. Operands: scores, scale; then, if used: a mask, the number of keys each query sees,
+    the dropout factor and OPERANDS."""
     inputs = [Operand(dtype), Operand(dtype, True)]
     score, scale = load(0, dtype), load(1, dtype)
     lowest, zero, one = (const(number, dtype) for number in (-math.inf, 0.0, 1.0))
@@ -46,8 +46,8 @@ def _softmax(dtype: str, mask: str, causal: bool, drops: bool) -> Kernel:
         inputs.append(Operand("i64", True))
         score = _where(index() < load(len(inputs) - 1, "i64"), score, lowest)
     top = reduction(0, dtype)
-    # A row that sees nothing has no largest score, and weights of zero. The difference of large scores is exact or
-    # nearly so, therefore it is scaled and not they.
+    # A fully masked row has the maximum -inf and gets weights of zero. The scale is applied after the subtraction,
+    # because the difference of two large scores is (nearly) exact.
     raised = apply("exp", (score - _where(apply("eq", top, lowest), zero, top)) * scale)
     total = reduction(1, dtype)
     weight = reload(0, dtype) * _where(apply("eq", total, zero), zero, one / total)
@@ -64,7 +64,7 @@ def _softmax(dtype: str, mask: str, causal: bool, drops: bool) -> Kernel:
 
 @cache
 def _gradient(dtype: str, drops: bool) -> Kernel:
-    """The gradient by the scores. Operands: that by the weights used, the weights, the scale, the factor of dropout."""
+    """The gradient of the scores. Operands: the gradient of `used`, `signed`, the scale, the dropout factor."""
     grad, weight = load(0, dtype), load(1, dtype)
     inputs = [Operand(dtype), Operand(dtype), Operand(dtype, True)]
     if drops:
@@ -78,20 +78,17 @@ def _gradient(dtype: str, drops: bool) -> Kernel:
 
 @lru_cache(64)
 def _seen(queries: int) -> Array:
-    """How many keys each query sees: those up to its own place."""
+    """How many keys each query of a causal mask sees: query i sees keys 0 … i."""
     return np.arange(1, queries + 1).reshape(queries, 1)
 
 
 def weights(
     scores: Array, mask: Array | None, scale: float, causal: bool, p: float, key: Key | None
 ) -> tuple[Array, Array]:
-    """The weights of scores […, queries, keys]: (kept for backward, used). They are float32 or float64.
-
-    The scores may be written over.
-    """
+    """(signed, used) of scores […, queries, keys] in float32 or float64. The scores may be overwritten."""
     if scores.size == 0:
         return scores, scores
-    if not scale > 0:  # The largest score would not be the largest any more.
+    if not scale > 0:  # scaling would not keep the order of the scores
         scores *= scores.dtype.type(scale)
         scale = 1.0
     dtype, number = OF_NUMPY[scores.dtype], scores.dtype.type
@@ -108,7 +105,7 @@ def weights(
 
 
 def scores_gradient(grad: Array, signed: Array, scale: float, p: float) -> Array:
-    """The gradient of the scores from that of the weights used."""
+    """The gradient of the scores from that of the used weights."""
     if grad.size == 0:
         return grad
     number = grad.dtype.type

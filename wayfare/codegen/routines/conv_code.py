@@ -1,10 +1,9 @@
-"""The native loops of direct convolution: tiles of output kept in registers while the taps of the kernel go by.
+"""The IR of direct convolution: register tiles of the output, with an inner loop over the taps of the kernel.
 
-An image lies in scratch as (channel, kernel column, line, window): one copy for each column of the kernel, so that a
-row of windows is a row of memory and the windows of all rows follow each other without gaps. A tap (channel, row and
-column of the kernel) is then a fixed distance in scratch from the first window's element, listed in a table; the loops
-know no kernel size, no padding and no dilation. With a stride, the lines that the first, second … row of a window begin
-with are apart, as if they were further columns. What lies outside the image is a bit in a table of masks.
+An image is copied to scratch as (channel, kernel column, line, window): one copy for each column of the kernel, so that
+the windows of all rows are contiguous. A tap (channel, row and column of the kernel) is then a fixed offset in scratch,
+read from a table, so the loops do not depend on kernel size, padding or dilation. With a stride in the first dimension,
+lines of different phase are stored as if they were further columns. Masks from a table clear what is outside the image.
 
     output    for each tile of (output channels × vectors of windows): over all taps, window vector × weight
     weight    for each tile of (output channels × taps): over all windows, gradient vector × window vector
@@ -16,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from wayfare.codegen.llvm.expr import vector
+from wayfare.codegen.llvm.builder import vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.vector import VectorCode
 from wayfare.codegen.routines.routine import function
 
-# Argument words that both routines begin with, in order; what is an address is marked.
+# The first argument words of both routines; addresses are marked with a star.
 _COMMON = (
     "*image", "*output", "*offsets", "*masks", "*shifts", "*scratch",
     "images", "channels", "made", "columns", "taps",
@@ -35,10 +34,10 @@ OUTPUT_WORDS = (
 )  # fmt: skip
 WEIGHT_WORDS = (*_COMMON, "*sums", "*steps", "*gradients", "gradient_bytes", "group", "chunk", "image_room")
 
-# (output channels, the numbers of vectors) of a tile: what fills 32 vector registers, or 16.
+# (output channels, possible numbers of vectors) of a tile, for 32 vector registers and for 16.
 _TILES_OF_32 = ((8, (3, 2, 1)), (4, (6, 2, 1)), (1, (8, 4, 1)))
 _TILES_OF_16 = ((4, (3, 1)), (1, (8, 4, 1)))
-# So many products are added to each other in a register, as in BLAS; longer sums are added up of these.
+# How many products are summed in a register; longer sums are split into such blocks for precision, as in BLAS.
 _TAPS = 288
 # (output channels, taps) of a tile of the weight's gradient.
 _WEIGHT_TILES_OF_32 = ((4, 1), (6, 3, 1))
@@ -46,7 +45,7 @@ _WEIGHT_TILES_OF_16 = ((3, 1), (3, 1))
 
 
 class _Code(VectorCode):
-    """What the two routines share: the way an image gets into scratch."""
+    """What both routines share: copying an image to scratch."""
 
     def __init__(self, host: Machine, dtype: str, step: int, names: tuple[str, ...]) -> None:
         super().__init__(host, dtype, names)
@@ -54,7 +53,7 @@ class _Code(VectorCode):
 
     @contextmanager
     def each_group(self, *names: str) -> Iterator[None]:
-        """A turn for each group of channels, in which these addresses are the group's own."""
+        """A loop over groups of channels, in which these address words point to the group."""
         w = self.words
         with self.writer.loop("0", w.groups, 1) as group:
             for name in names:
@@ -63,7 +62,7 @@ class _Code(VectorCode):
             yield
 
     def copy_image(self, image: str, scratch: str, first: str, count: str) -> None:
-        """Copy an image into scratch: the lines that `count` rows of windows from row `first` on need."""
+        """Copy to scratch the lines of an image that `count` rows of windows need, starting at row `first`."""
         w, wide = self.words, self.lanes * self.size
         lines = self.add(self.mul(count, w.lines_each), w.lines_more)
         begun = self.mul(first, w.line_vectors)
@@ -82,25 +81,25 @@ class _Code(VectorCode):
                         self.load(self.at(address, str(k * wide)), self.lanes, self.listed_mask(entries, k))
                         for k in range(self.step)
                     ]
-                    # What is written over the end of a line is written again with the next one.
+                    # What is written past the end of a line is overwritten by the next line.
                     self.store(self.first_of_steps(parts), self.at(to_line, v, wide), self.lanes)
 
     def listed_mask(self, entries: str, number: int) -> str:
-        """A mask from the table."""
+        """Read a mask from the table."""
         bits = self.let(f"load i16, ptr {self.at(entries, str(2 * number))}")
         if self.lanes < 16:
             bits = self.let(f"trunc i16 {bits} to i{self.lanes}")
         return self.let(f"bitcast i{self.lanes} {bits} to {vector(self.lanes, 'i1')}")
 
     def first_of_steps(self, parts: list[str]) -> str:
-        """Every second element of two vectors, or one vector as it is."""
+        """Every second element of two vectors (stride 2), or the single vector (stride 1)."""
         if len(parts) == 1:
             return parts[0]
         return self.pick(parts[0], parts[1], range(0, 2 * self.lanes, 2))
 
 
 def write_output(dtype: str, step: int, host: Machine) -> str:
-    """The IR of the convolution of some images, for some output channels."""
+    """The IR of the forward convolution of some images, for some output channels."""
     code = _Code(host, dtype, step, OUTPUT_WORDS)
     w, let, writer, size, lanes = code.words, code.let, code.writer, code.size, code.lanes
     wide, half = lanes * size, lanes // 2
@@ -109,7 +108,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
     channel_weights = code.mul(w.taps, size)
 
     def pack(o: str, block: int) -> None:
-        """Weights in the order in which a tile wants them."""
+        """Copy weights into the order in which a tile reads them."""
         target = writer.variable("ptr", code.at(w.packed, o, channel_weights))
         own = code.at(w.weight, o, w.weight_o)
         with (
@@ -135,7 +134,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
                     everywhere = code.in_every_lane(code.at(weights, str(k * size)), lanes)
                     for v in range(vectors):
                         code.multiply_add(lanes, seen[v], everywhere, sums[k][v])
-            # To the bias, or to the sum of the taps before.
+            # The first block of taps adds to the bias, later blocks to the sum so far.
             later = writer.splat(lanes, "i1", let(f"icmp sgt i64 {begin}, 0"))
             later = let(f"and {vector(lanes, 'i1')} {later}, {mask}") if mask else later
             for k in range(block):
@@ -158,7 +157,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
         last, to_last = code.at(w.scratch, full, wide), code.at(own, full, wide)
         with code.only_if(f"sgt i64 {rest}, {half}"):
             tile(o, last, to_last, block, 1, lanes, code.first_lanes(lanes, rest))
-        # Half a vector takes half the time.
+        # For a short rest, half a vector takes half the time.
         few = let(f"select i1 {let(f'icmp sgt i64 {rest}, {half}')}, i64 0, i64 {rest}")
         with code.only_if(f"sgt i64 {few}, 0"):
             tile(o, last, to_last, block, 1, half, code.first_lanes(half, few))
@@ -178,7 +177,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
 
 
 def write_weight(dtype: str, step: int, host: Machine) -> str:
-    """The IR of the sums over some images, for some output channels: they are added to what lies in `sums`."""
+    """The IR of the gradient of the weight: sums over some images, for some output channels, added to `sums`."""
     code = _Code(host, dtype, step, WEIGHT_WORDS)
     w, let, writer, size, lanes = code.words, code.let, code.writer, code.size, code.lanes
     wide = lanes * size
@@ -206,7 +205,7 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
         _add_rows(code, [t.get() for t in totals], row, block, taps)
 
     def gather_gradients(gradients: str, images: str, full: str, rests: str, mask: str) -> None:
-        """The gradients of a group side by side: all whole vectors of a channel, then the rests."""
+        """Copy the gradients of a group of images: all full vectors of a channel, then the rests."""
         with writer.loop("0", w.made, 1) as o, writer.loop("0", images, 1) as n:
             source = code.at(code.at(gradients, n, w.output_n), o, w.output_c)
             target = code.at(w.gradients, o, w.gradient_bytes)
@@ -243,7 +242,7 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
         room = let(f"select i1 {several}, i64 {w.gradient_bytes}, i64 {w.output_c}")
         every = code.mul(images, full)
         chunks = code.div(code.sub(code.add(every, w.chunk), "1"), w.chunk)
-        # Rests alone are a chunk, too.
+        # At least one chunk, even if there are only rests.
         chunks = let(f"select i1 {let(f'icmp eq i64 {chunks}, 0')}, i64 1, i64 {chunks}")
         with writer.loop("0", chunks, 1) as c:
             begin = code.mul(c, w.chunk)
@@ -261,7 +260,7 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
 
 
 class _Part(NamedTuple):
-    """A range of vectors of windows, and of what is left at the end of each image, under a mask."""
+    """A range of full vectors of windows, and the masked rest of each image."""
 
     gradients: str
     gradient_bytes: str
@@ -273,7 +272,7 @@ class _Part(NamedTuple):
 
 
 def _add_rows(code: _Code, totals: list[str], target: str, rows: int, columns: int) -> None:
-    """Add the sum of every vector to a matrix in memory."""
+    """Add the horizontal sums of the vectors to a matrix in memory."""
     for r, row in enumerate(code.rows_of_sums(totals, rows, columns)):
         address = code.at(target, str(r), code.mul(code.words.taps, code.size))
         old = code.load(address, columns)

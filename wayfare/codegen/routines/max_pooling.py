@@ -1,7 +1,7 @@
-"""The largest number among listed places of each plane, and where it was: every kind of max pooling, natively.
+"""Max pooling of any kind in native code: values and indices.
 
-The places of all windows of one plane are listed once, in a table (elements of a window, windows), with -1 where a
-window reaches over the edge. The first of several largest is taken, and of NaNs the last, as in PyTorch.
+A table (elements of a window, windows) lists the flat indices of all windows of one plane, with -1 outside the plane.
+Among equal maxima the first is taken, among NaNs the last, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer, memory_type, number, splat_constant, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, number, splat_constant, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
@@ -24,18 +24,18 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Numbers looked at below which NumPy is as fast, and from which on another thread is worth while.
+# Elements of windows from which on native code is used, and several threads.
 MAX_POOL_FROM = 256
 _PARALLEL_FROM = 1 << 18
-# Nanoseconds of looking at one number.
+# Nanoseconds for one element of a window.
 _COST = 0.3
-# Places that are listed for the windows of one plane at most.
+# The longest table for one plane.
 LONGEST_TABLE = 1 << 22
 
 
 @lru_cache(maxsize=64)
 def window_table(sizes: Sizes, slide: Slide) -> Array:
-    """The flat places of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
+    """The flat indices of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
     rank = len(sizes)
     indices: Any = 0
     inside: Any = True
@@ -57,7 +57,7 @@ def _write(dtype: str, host: Machine) -> str:
     let, size, kind = writer.let, NUMPY[dtype].itemsize, memory_type(dtype)
     lanes = 4 * host.processor.lanes // size
     numbers, short, mask = vector(lanes, kind), f"v{lanes}{dtype}", vector(lanes, "i1")
-    whole, long = vector(lanes, "i32"), vector(lanes, "i64")
+    integers, long = vector(lanes, "i32"), vector(lanes, "i64")
     planes, windows, elements, plane_bytes = (word(writer, k) for k in range(4, 8))
     image, values, indices, table = (pointer(writer, k) for k in range(4))
     nowhere, lowest = splat_constant(lanes, "i32", "-1"), splat_constant(lanes, kind, number(-math.inf, dtype))
@@ -72,30 +72,30 @@ def _write(dtype: str, host: Machine) -> str:
         with writer.loop("0", windows, lanes) as window:
             numbered = let(f"add {long} {writer.splat(lanes, 'i64', window)}, {iota}")
             there = let(f"icmp slt {long} {numbered}, {writer.splat(lanes, 'i64', windows)}")
-            best, view = writer.variable(numbers, lowest), writer.variable(whole, nowhere)
+            best, best_index = writer.variable(numbers, lowest), writer.variable(integers, nowhere)
             with writer.loop("0", elements, 1) as element:
                 entry = let(f"add i64 {let(f'mul i64 {element}, {windows}')}, {window}")
                 listed = writer.intrinsic(
-                    f"llvm.masked.load.v{lanes}i32.p0", whole,
-                    [("ptr", at(table, entry, 4)), ("i32", "1"), (mask, there), (whole, nowhere)],
+                    f"llvm.masked.load.v{lanes}i32.p0", integers,
+                    [("ptr", at(table, entry, 4)), ("i32", "1"), (mask, there), (integers, nowhere)],
                 )  # fmt: skip
-                inside = let(f"icmp sge {whole} {listed}, zeroinitializer")
-                spots = let(f"getelementptr {kind}, ptr {own}, {whole} {listed}")
+                inside = let(f"icmp sge {integers} {listed}, zeroinitializer")
+                spots = let(f"getelementptr {kind}, ptr {own}, {integers} {listed}")
                 x = writer.intrinsic(
                     f"llvm.masked.gather.{short}.v{lanes}p0", numbers,
                     [(vector(lanes, "ptr"), spots), ("i32", "1"), (mask, inside), (numbers, lowest)],
                 )  # fmt: skip
                 larger = let(f"fcmp ogt {numbers} {x}, {best.get()}")
                 is_nan = let(f"fcmp uno {numbers} {x}, {x}")
-                none_yet = let(f"icmp slt {whole} {view.get()}, zeroinitializer")
+                none_yet = let(f"icmp slt {integers} {best_index.get()}, zeroinitializer")
                 take = let(f"or {mask} {let(f'or {mask} {larger}, {is_nan}')}, {none_yet}")
                 take = let(f"and {mask} {take}, {inside}")
                 best.set(let(f"select {mask} {take}, {numbers} {x}, {numbers} {best.get()}"))
-                view.set(let(f"select {mask} {take}, {whole} {listed}, {whole} {view.get()}"))
+                best_index.set(let(f"select {mask} {take}, {integers} {listed}, {integers} {best_index.get()}"))
             out = let(f"add i64 {first}, {window}")
             for array, step, name, of, value in (
                 (values, size, short, numbers, best.get()),
-                (indices, 8, f"v{lanes}i64", long, let(f"sext {whole} {view.get()} to {long}")),
+                (indices, 8, f"v{lanes}i64", long, let(f"sext {integers} {best_index.get()} to {long}")),
             ):
                 given = [(of, value), ("ptr", at(array, out, step)), ("i32", "1"), (mask, there)]
                 writer.intrinsic(f"llvm.masked.store.{name}.p0", "void", given)
@@ -111,7 +111,7 @@ _ROUTINES = {
 def max_pool_commands(
     x: BufferView, values: BufferView, indices: BufferView, table: Array, threads: int
 ) -> list[Command]:
-    """`largest` for a command list; all lie row after row. Raises Unsuited where it says None."""
+    """`max_over_windows` as a command, on C-contiguous views. Raises Unsuited where that returns None."""
     routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
     planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape
     work = planes * windows * elements
@@ -128,7 +128,7 @@ def max_pool_commands(
 def _blocks(
     planes: int, table: Array, addresses: Sequence[int], size: int, dtype: np.dtype[Any], parts: int
 ) -> list[list[int]]:
-    """The argument blocks for planes of so many numbers; addresses are those of images, values and places."""
+    """The argument blocks for planes of `size` elements; `addresses` are those of images, values and indices."""
     image, values, indices = addresses
     elements, windows = table.shape
     each = -(-planes // parts)
@@ -143,9 +143,9 @@ def _blocks(
 
 
 def max_over_windows(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Array] | None:
-    """(values, places), both (N, C, *counts), of planes (N, C, *sizes); None where NumPy should do it.
+    """(values, indices), both (N, C, *counts), of planes (N, C, *sizes); None where NumPy should do it.
 
-    The table is int32, C-contiguous, and lists flat places within a plane.
+    The table is a C-contiguous int32 array of flat indices within a plane.
     """
     routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
     planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape

@@ -1,6 +1,6 @@
-"""A recurrence over sequences of one length as commands: the weights are laid out, then one command does all steps.
+"""A recurrent layer over sequences of one length as commands: pack the weights, then run all steps in one command.
 
-`recurrent_code.py` says how it is done. Threads share out the sequences, and meet only at the end.
+`recurrent_code.py` explains the algorithm. Threads split the sequences and synchronise only at the end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _ADDRESSES = [k for k, name in enumerate(WORDS) if name[0] == "*"]
 
 
 class Sequences(NamedTuple):
-    """What a recurrence is run on. All places lie row after row.
+    """The operands of a recurrence; all views are C-contiguous.
 
-    `x` has the rows of all steps, one step after the other, and so has `out`. What nobody reads is None.
+    `x` and `out` have the rows of all steps, one step after the other. An output that nobody reads is None.
     """
 
     x: BufferView
@@ -54,7 +54,7 @@ def recurrence_commands(formula: Formula, given: Sequences, threads: int, scratc
     if not routine.ready:
         raise Unsuited
     weights, made = _laid_out(formula.gates, given, threads, scratch)
-    # The first state goes from one place to another and back, unless each step has a place of its own.
+    # Without `out`, the first state alternates between two buffers.
     states = given.out or scratch.allocate((2 * rows, hidden), given.x.dtype)
     other = None
     if len(given.states) > 1:
@@ -70,14 +70,14 @@ def recurrence_commands(formula: Formula, given: Sequences, threads: int, scratc
 
 
 def _laid_out(gates: int, given: Sequences, threads: int, scratch: Scratch) -> tuple[BufferView, list[Command]]:
-    """Both weights as the routine reads them, and the commands that bring them there."""
+    """Both weights in the order in which the routine reads them, and the commands that pack them."""
     lanes = 4 * machine().processor.lanes // given.x.dtype.itemsize
     features, hidden = given.of_input.shape[1], given.of_state.shape[1]
     target = scratch.allocate((-(-hidden // lanes), features + hidden, gates, lanes), given.x.dtype)
     by_vector, by_number, by_gate, size = target.strides
     vectors, rest = divmod(hidden, lanes)
-    # (from unit, to unit, vectors, units of each, step from one to the next). The last vector is filled up with its
-    # last unit: arithmetic on whatever lies there may be slow.
+    # (from unit, to unit, vectors, units of each, step from one to the next). The last vector is padded with its last
+    # unit: arithmetic on uninitialised memory may meet slow subnormals.
     parts = [(0, 0, vectors, lanes, 1), (hidden - rest, hidden - rest, 1, rest, 1)]
     parts += [(hidden - 1, hidden, 1, lanes - rest, 0)] if rest else []
     made = []
@@ -98,7 +98,7 @@ def _all_steps(
     x, steps, dtype, (rows, hidden) = given.x, given.steps, formula.dtype, given.states[0].shape
     features, by_row = x.shape[1], states.strides[0]
     work = steps * rows * hidden * (formula.gates * (features + hidden) * _COST[dtype] + _GATES[dtype])
-    # As many shares for each thread as have two tiles or more: the weights go by once for each.
+    # At least two tiles for each part: every part reads all weights.
     tile, parts = tile_rows(formula, machine()), parts_for(work, threads)
     each = rows
     if parts > 1:

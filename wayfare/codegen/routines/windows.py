@@ -1,7 +1,7 @@
-"""The loops of everything that slides a kernel over images, written once in IR: rows of windows, and what lies inside.
+"""The loop nest that slides a kernel over images, shared by im2col, col2im and depthwise convolution.
 
-An image is (N, C, H, W) or (N, C, W). What it is turned into, or made from, is the "matrix": columns of windows, or the
-result of a convolution that needs no columns. Padding, strides and dilation are the same for all of them.
+An image is (N, C, H, W) or (N, C, W). The other side is called the "matrix": columns of windows, or the output of a
+depthwise convolution. Padding, stride and dilation are handled here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.loop.expr import NUMPY
@@ -25,16 +25,16 @@ from wayfare.codegen.runtime import thread_pool
 Array = np.ndarray[Any, np.dtype[Any]]
 Sizes = tuple[int, ...]
 
-# Bytes of a matrix that are worth another thread.
+# Bytes of the matrix from which on several threads are used.
 _PARALLEL_FROM = 1024 * 1024
-# Places are counted in 64 bits: products of two such numbers and a few sums fit.
+# The largest size or stride: products of two of them, and sums of those, must fit into 64 bits.
 _FARTHEST = 1 << 30
 _NAMES = ("kernel", "stride", "padding", "dilation", "counts")
 
 
 @dataclass(frozen=True, slots=True)
 class Slide:
-    """How a kernel slides over an image: one number for each dimension; `counts` is how many windows there are."""
+    """How a kernel slides over an image: one number for each dimension. `counts` are the numbers of windows."""
 
     kernel: Sizes
     stride: Sizes
@@ -43,7 +43,7 @@ class Slide:
     counts: Sizes
 
     def __post_init__(self) -> None:
-        # Native code divides by strides and follows these numbers through memory: nobody else looks at them.
+        # Native code divides by strides and computes addresses from these numbers without checks.
         parts = (self.kernel, self.stride, self.padding, self.dilation, self.counts)
         every = [n for part in parts for n in part]
         if (
@@ -55,25 +55,25 @@ class Slide:
 
 
 def check_fits(fits: bool, what: str) -> None:
-    """Refuse arrays that native code would read or write beside."""
+    """Raise ValueError for arrays that native code would access out of bounds."""
     if not fits:
         raise ValueError(f"{what} of these shapes do not fit")
 
 
 @dataclass(slots=True)
 class Row:
-    """One row of windows, for one element of the kernel: where it is in the image and in the matrix."""
+    """One row of windows, for one element of the kernel."""
 
-    image: str  # the element window 0 meets; it may lie outside
+    image: str  # address of the element for window 0; may be outside the image
     matrix: str
-    begin: str  # the windows that lie inside, and all there are
+    begin: str  # the windows begin … end are inside the image, of `count` in all
     end: str
     count: str
     step: str  # bytes from one window's element to the next
 
 
 class Nest:
-    """The loops around rows of windows, and the vectors along them."""
+    """The loops around rows of windows, and vector loads and stores along them."""
 
     def __init__(self, host: Machine, dtype: str, side_by_side: bool) -> None:
         self.writer = Writer()
@@ -91,9 +91,9 @@ class Nest:
         clear: str = "",
         around: Callable[[str], AbstractContextManager[None]] | None = None,
     ) -> str:
-        """All rows of windows of all planes. `clear` says which side's planes are set to 0 first ("image" or "matrix").
+        """The IR of all rows of windows of all planes. `clear`: the side to set to 0 first, "image" or "matrix".
 
-        `around` wraps the rows of one element of the kernel; it is given the place of the weight that belongs to it.
+        `around` wraps the rows of one element of the kernel; it gets the address of that element's weight.
         """
         writer = self.writer
         image, matrix = pointer(writer, 0), pointer(writer, 1)
@@ -143,11 +143,11 @@ class Nest:
         return self._let(f"getelementptr i8, ptr {base}, i64 {self._let(f'mul i64 {index}, {stride}')}")
 
     def _inside(self, left: str, step: str, wide: str) -> tuple[str, str]:
-        """Which windows meet the image, when window 0 meets it at `left` and the next one `step` further."""
+        """The range of windows inside the image, if window 0 is at `left` and each next one `step` further."""
         return self._up(self._let(f"sub i64 0, {left}"), step), self._up(self._let(f"sub i64 {wide}, {left}"), step)
 
     def _up(self, distance: str, step: str) -> str:
-        """How many steps cover a distance, at least none and at most all windows there are."""
+        """ceil(distance / step), clamped to 0 … count."""
         positive = self._let(f"select i1 {self._let(f'icmp sgt i64 {distance}, 0')}, i64 {distance}, i64 0")
         up = self._let(f"add i64 {positive}, {self._let(f'sub i64 {step}, 1')}")
         steps = self._let(f"udiv i64 {up}, {step}")
@@ -156,7 +156,7 @@ class Nest:
     # -- vectors
 
     def lanes_between(self, position: str, begin: str, end: str) -> str:
-        """Lanes, counted from `position`, that lie in the range."""
+        """The mask of lanes, counted from `position`, that are in begin … end."""
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
         kind = vector(self.lanes, "i64")
         at = self._let(f"add {kind} {self.writer.splat(self.lanes, 'i64', position)}, {iota}")
@@ -165,7 +165,7 @@ class Nest:
         return self._let(f"and {self.mask} {low}, {high}")
 
     def image_at(self, row: Row, position: str) -> str:
-        """Where in the image window `position` of a row is."""
+        """The address in the image of window `position` of a row."""
         return self._at(row.image, position, row.step)
 
     def matrix_at(self, row: Row, position: str) -> str:
@@ -173,11 +173,11 @@ class Nest:
         return self._at(row.matrix, position, str(self.size))
 
     def step_of(self, row: Row) -> str | None:
-        """The step of a row in the image as `load` and `store` want it."""
+        """The step of a row in the image, for `load` and `store`: None if contiguous."""
         return None if self.side_by_side else row.step
 
     def load(self, address: str, step: str | None, mask: str) -> str:
-        """Elements under a mask, zeros elsewhere; side by side if `step` is None."""
+        """Load elements under a mask, zeros elsewhere; contiguous if `step` is None."""
         if step is None:
             return self.writer.intrinsic(
                 f"llvm.masked.load.{self.short}.p0", self.vector,
@@ -206,7 +206,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Byte steps of an array from one example to the next, from one channel, and from one element of the kernel."""
+    """Byte strides of an array: between examples, channels, and elements of the kernel."""
 
     n: int
     c: int
@@ -214,7 +214,7 @@ class Steps:
 
 
 def address(array: Array) -> int:
-    """Where an array begins, read out of the array object: `native.available` has found that it is there."""
+    """The address of an array's data, read out of the array object; `kernel.available` has checked the offset."""
     return ctypes.c_int64.from_address(id(array) + DATA_OFFSET).value
 
 
@@ -249,7 +249,7 @@ def run(
 
 
 def usable(routine: Routine | None, slide: Slide, planes: int, smallest: int) -> bool:
-    """Is there such a routine, for at most two dimensions, and enough to do (elements of columns) for it?"""
+    """Is the routine there, are there at most two dimensions, and enough elements of columns?"""
     work = planes * math.prod(slide.kernel) * math.prod(slide.counts)
     return routine is not None and len(slide.kernel) <= 2 and work >= smallest and routine.ready
 

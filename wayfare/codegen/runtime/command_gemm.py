@@ -1,7 +1,7 @@
-"""Matrix products as commands: CBLAS on places, stacks shared out among the crew, vectors as thin matrices.
+"""Matmuls as commands: CBLAS calls on buffer views.
 
-BLAS keeps to the calling thread. A large product is cut into parts, and they go to the crew, as do those of a stack;
-one of middling size is done by the calling thread (another would take longer to come than the work does).
+BLAS runs on one thread. Large gemms, and batches of gemms, are split over the thread pool; medium ones run on the
+calling thread, because waking another would take longer than the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import Machine, machine
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.routines.skinny_gemm import skinny_gemm_commands
@@ -33,39 +33,39 @@ from wayfare.codegen.runtime.gemm import (
 )
 from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 
-# Multiplications up to which BLAS has code of its own for small products.
+# Up to this many multiplications OpenBLAS uses its code for small matrices.
 _SMALL_CODE = 1_000_000
-# Rows up to which, and numbers of the other side from which on, the result is better computed turned.
+# The result is computed transposed for at most so many rows, and a matrix of at least so many elements.
 _TRANSPOSE_ROWS, _LONG_SIDE = 128, 1 << 15
-# Rows up to which they are better multiplied one by one with a large matrix than all together.
+# Up to so many rows, one gemv for each row is faster than a gemm with a large matrix.
 _GEMV_ROWS = 6
-# Rows that are few for a matrix read as it lies: so many always, if they are so long; so many with a large one.
+# Limits of the skinny gemm: rows and inner size in general, and for large matrices.
 _SKINNY_ROWS, _SKINNY_INNER, _SKINNY_ROWS_LARGE, _SKINNY_INNER_LARGE = 8, 16, 32, 128
-# Numbers beyond which BLAS's sums of them are not exact enough, where it adds row after row of the matrix.
+# The longest inner size for a gemv that adds row after row of the matrix: its sums are not precise enough beyond.
 _LONGEST_SUM = 1 << 14
-# Nanoseconds of one multiplication in the registers of one processor, where the matrix is read for it, and of one call.
+# Nanoseconds of one multiplication in a gemm, of one in a gemv (bound by memory), and of one call.
 _COST = {np.dtype("float32"): 0.02, np.dtype("float64"): 0.04}
 _COST_READ = {np.dtype("float32"): 0.05, np.dtype("float64"): 0.1}
 _CALL = 100.0
-# The words of a block that are addresses.
+# The address words of a block.
 _ADDRESSES = (12, 15, 18)
 _MOST_BLOCKS = 4096
 
 Matrices = tuple[BufferView, BufferView, BufferView]
-# The size of an axis of a stack, and the steps of the three matrices along it.
+# The size of a batch axis, and the byte strides of the three matrices along it.
 Axis = tuple[int, tuple[int, ...]]
 
 
 # -- the routines -------------------------------------------------------------------------------------------------
 
 
-# Writes the call of one product in a block: (a, b, out, what is there times this number is added).
+# Emits one BLAS call: (a, b, out, beta).
 Call = Callable[[str, str, str, str], None]
 
 
 def _write(write_call: Callable[[Writer, str, str], Call], dtype: str, int_type: str) -> Callable[[Machine], str]:
-    """Words: nine of the product's own; 1 to add to what is there; two sizes of the stack; for each matrix its address
-    and its steps along the stack."""
+    """Words: nine for the BLAS call; 1 to add to `out`; two batch sizes; for each matrix its address and two batch
+    strides."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
@@ -87,8 +87,8 @@ def _write(write_call: Callable[[Writer, str, str], Call], dtype: str, int_type:
 
 
 def _write_gemv_call(writer: Writer, dtype: str, int_type: str) -> Call:
-    """A row times a matrix. Words: the function; how the matrix lies; the step along the row; 1, columns, inner size;
-    the step from row to row of the matrix as it lies; the step along the result."""
+    """A row times a matrix (gemv). Words: the function; the matrix's layout; the step along the row; 1, columns, inner
+    size; the leading dimension of the matrix; the step along the result."""
     gemv = pointer(writer, 0)
     way, step_a, columns, inner, step_b, step_out = (word(writer, k) for k in (1, 2, 4, 5, 6, 7))
     as_is = writer.let(f"icmp eq i64 {way}, {NOT_TRANSPOSED}")
@@ -116,13 +116,13 @@ def _routine(dtype: np.dtype[Any], int_type: str, vectors: bool = False) -> Rout
     return Routine(f"{name}_{kind}_{int_type}", _write(write_call, kind, int_type))
 
 
-# -- products -----------------------------------------------------------------------------------------------------
+# -- commands -----------------------------------------------------------------------------------------------------
 
 
 def matmul_commands(
     a: BufferView, b: BufferView, out: BufferView, add: bool, threads: int, scratch: Scratch
 ) -> list[Command]:
-    """out = a @ b, or out += a @ b; vectors and stacks as in NumPy's matmul."""
+    """out = a @ b, or out += a @ b; vectors and batches as in np.matmul."""
     blas = openblas()
     if blas is None or not a.dtype == b.dtype == out.dtype or a.dtype not in _COST or not a.shape or not b.shape:
         raise Unsuited
@@ -130,7 +130,6 @@ def matmul_commands(
     a, b, out = _as_matrices(a, b, out)
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     fits = b.shape[-2] == inner and out.shape[-2:] == (rows, columns)
-    # Nothing to add up is a fill.
     if not fits or not inner or not (routine.ready and by_row.ready):
         raise Unsuited
     if 0 in out.shape:
@@ -182,7 +181,7 @@ def _title(out: BufferView, inner: int, add: bool, how: str) -> str:
 
 
 def _is_skinny(a: BufferView, b: BufferView, out: BufferView) -> bool:
-    """Are there so few rows that BLAS would take longer to lay out the matrix than to multiply?"""
+    """Are there so few rows that packing the matrix would take BLAS longer than multiplying?"""
     if len(out.shape) > 2:
         return False
     (rows, inner), columns = a.shape, b.shape[1]
@@ -192,8 +191,8 @@ def _is_skinny(a: BufferView, b: BufferView, out: BufferView) -> bool:
 
 
 def _as_gemv_rows(a: BufferView, b: BufferView, out: BufferView) -> Matrices | None:
-    """The product as one of so few rows with so large a matrix that BLAS had better do them one by one: for a product
-    of matrices it would lay out all of the large one anew. None where that does not pay."""
+    """The matmul as a few rows times a large matrix, where one gemv for each row is faster: a gemm would pack the whole
+    matrix. None where a gemm is better."""
     if out.shape[-1] < out.shape[-2]:
         a, b, out = _transposed(b), _transposed(a), _transposed(out)
     rows, inner, columns = *a.shape[-2:], b.shape[-1]
@@ -206,12 +205,12 @@ def _as_gemv_rows(a: BufferView, b: BufferView, out: BufferView) -> Matrices | N
 
 
 def _gemv_rows(blas: Blas, views: Matrices, add: bool, threads: int) -> Command:
-    """Every row of the first matrices with the whole of the second."""
+    """One gemv for each row of the first matrices."""
     a, b, out = views
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     layout = _blas_layout(b)
-    assert layout is not None, "it was copied if it could not be read"
-    # Threads share the columns.
+    assert layout is not None, "it was copied if BLAS cannot read it"
+    # Threads split the columns.
     parts = next((n for n in (PARTS_PER_THREAD * threads, threads) if columns % n == 0), 1) if threads > 1 else 1
     width = columns // parts
     stacks = [p.strides[:-2] for p in views]
@@ -225,14 +224,13 @@ def _gemv_rows(blas: Blas, views: Matrices, add: bool, threads: int) -> Command:
 
 
 def _along(row: BufferView) -> int:
-    """The step from one number of a row to the next."""
+    """The step between elements of a row."""
     return row.strides[-1] // row.dtype.itemsize if row.shape[-1] > 1 else 1
 
 
 def _transpose_result(a: BufferView, b: BufferView, out: BufferView) -> bool:
-    """Does it pay to compute the turned result and turn it? Few rows times many rows, which is how a layer meets its
-    weight, take BLAS twice the time, where its code is for registers of sixteen numbers: it packs the longer side badly
-    when that comes second."""
+    """Is it faster to compute the transposed result and transpose it? For few rows times a transposed matrix (a linear
+    layer), the AVX-512 code of OpenBLAS takes twice the time: it packs a long second side badly."""
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     transposed = [layout is not None and layout[0] == TRANSPOSED for layout in (_blas_layout(a), _blas_layout(b))]
     fits = len(out.shape) == 2 and transposed == [False, True] and _slow_rows(a)
@@ -240,8 +238,8 @@ def _transpose_result(a: BufferView, b: BufferView, out: BufferView) -> bool:
 
 
 def _transpose_right_first(a: BufferView, b: BufferView) -> bool:
-    """Does it pay to turn the second side first? BLAS's code for small products takes nearly twice the time for rows
-    times rows, where it is the code for registers of sixteen numbers."""
+    """Is it faster to transpose the second side first? The AVX-512 code of OpenBLAS for small matrices takes nearly
+    twice the time if it is transposed."""
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     transposed = [layout is not None and layout[0] == TRANSPOSED for layout in (_blas_layout(a), _blas_layout(b))]
     small = rows >= 8 and columns >= 16 and inner >= 8 and rows * inner * columns <= _SMALL_CODE
@@ -249,39 +247,39 @@ def _transpose_right_first(a: BufferView, b: BufferView) -> bool:
 
 
 def _slow_rows(a: BufferView) -> bool:
-    """Is BLAS slow at rows times rows of such numbers? Where its code is for registers of sixteen."""
+    """Does OpenBLAS use its AVX-512 code for float32, which is slow for a transposed second side?"""
     return a.dtype == np.float32 and machine().processor.lanes == 16
 
 
 def _copied(view: BufferView, scratch: Scratch) -> tuple[BufferView, BufferView]:
-    """Room for a copy of matrices, and the same place without the repetitions of a stack."""
+    """(scratch for a copy of matrices, the same view without broadcast batch axes)."""
     shape = tuple(n if stride else 1 for n, stride in zip(view.shape[:-2], view.strides, strict=False))
     source = view.view((*shape, *view.shape[-2:]), view.strides)
     return scratch.allocate(source.shape, view.dtype), source
 
 
 def _in_rows(a: BufferView, b: BufferView, out: BufferView) -> Matrices:
-    """The product such that the rows of the result are whole, and of as few matrices as possible."""
+    """The matmul with a row-major result, and with batch axes merged into rows where possible."""
     layout = _blas_layout(out)
     if layout is not None and layout[0] == TRANSPOSED:
-        # The turned product of the turned matrices, in the other order.
+        # (a @ b)ᵀ = bᵀ @ aᵀ.
         a, b, out = _transposed(b), _transposed(a), _transposed(out)
     while len(out.shape) > 2:
         if out.shape[-3] > 1 and (b.strides[-3] or not _runs_on(a) or not _runs_on(out)):
             break
-        # One matrix with all the rows, where all of them meet the same other side.
+        # One matrix with all rows, because all have the same second side.
         a, b, out = _longer(a), b.view(b.shape[:-3] + b.shape[-2:], b.strides[:-3] + b.strides[-2:]), _longer(out)
     return a, b, out
 
 
 def _runs_on(view: BufferView) -> bool:
-    """Do the rows of one matrix follow those of the one before?"""
+    """Are the rows of neighbouring matrices contiguous?"""
     rows, stride = view.shape[-2], view.strides[-2]
     return rows == 1 or view.strides[-3] == rows * stride
 
 
 def _longer(view: BufferView) -> BufferView:
-    """The matrices along the last axis of a stack as one."""
+    """Merge the last batch axis into the rows."""
     *stack, count, rows, columns = view.shape
     *steps, outer, down, across = view.strides
     return view.view((*stack, count * rows, columns), (*steps, outer if rows == 1 else down, across))
@@ -290,14 +288,14 @@ def _longer(view: BufferView) -> BufferView:
 def _stacked(
     blas: Blas, words: list[int], views: Matrices, threads: int, cost: float | None = None
 ) -> Command:
-    """The blocks of all products of a stack; `cost` is that of a multiplication where it is another than BLAS's own."""
+    """The command of a batch of matmuls; `cost` is the cost of one multiplication if it is not a gemm."""
     if blas.int_type == "i32" and max(words[3:]) >= 1 << 31:
         raise Unsuited
     one = math.prod(words[3:6])
     work = math.prod(views[2].shape[:-2]) * (one * (cost or _COST[views[2].dtype]) + _CALL)
     axes = _stack_axes(views)
     if any(not steps[2] for _, steps in axes):
-        raise Unsuited  # results that lie on each other
+        raise Unsuited  # overlapping results
     count = math.prod(size for size, _ in axes)
     parallel = threads > 1 and count >= 2 * threads and one * count >= BATCH_FROM
     if not parallel and cost is None and worth_splitting(words[3], words[5], words[4], threads):
@@ -322,7 +320,7 @@ def _stacked(
 
 
 def _split_each(words: list[int], views: Matrices, axes: list[Axis], threads: int, work: float) -> Command:
-    """The blocks of large products, one for each part of each result."""
+    """The command of large gemms, with one block for each part of each result."""
     a, b, out = views
     blocks = []
     for index in indices(*(range(size) for size, _ in axes)):
@@ -343,7 +341,7 @@ def _addresses(blocks: list[list[int]], views: Matrices) -> list[tuple[int, int,
 
 
 def _split_stack(outer: int, inner: int, count: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Two sizes of a stack cut into about so many parts: sizes and beginnings of each."""
+    """Split two batch sizes into about `count` parts: (sizes, starts) of each."""
     longer = max(outer, inner)
     part = -(-longer // count)
     for begin in range(0, longer, part):
@@ -352,7 +350,7 @@ def _split_stack(outer: int, inner: int, count: int) -> Iterator[tuple[tuple[int
 
 
 def _stack_axes(views: Matrices) -> list[Axis]:
-    """Sizes and steps of the stack: without axes of size 1, and joined where all three run on."""
+    """The batch axes: without axes of size 1, and merged where all three matrices are contiguous."""
     axes: list[Axis] = []
     for axis, size in enumerate(views[2].shape[:-2]):
         steps = tuple(p.strides[axis] for p in views)
@@ -366,7 +364,7 @@ def _stack_axes(views: Matrices) -> list[Axis]:
 
 
 def _as_matrices(a: BufferView, b: BufferView, out: BufferView) -> Matrices:
-    """Vectors as matrices of one row or one column."""
+    """Treat vectors as matrices of one row or one column."""
     item = out.dtype.itemsize
     if len(b.shape) == 1:
         b = b.view((*b.shape, 1), (*b.strides, item))
@@ -386,7 +384,7 @@ def _transposed(view: BufferView) -> BufferView:
 
 
 def _blas_layout(view: BufferView) -> tuple[int, int] | None:
-    """How matrices lie (CBLAS's word for it) and the step from row to row; None where BLAS cannot read them."""
+    """(CBLAS's transpose flag, leading dimension) of matrices; None where BLAS cannot read them."""
     (rows, columns), (down, across), item = view.shape[-2:], view.strides[-2:], view.dtype.itemsize
     if (across == item or columns == 1) and (rows == 1 or _steps(down, columns, item)):
         return NOT_TRANSPOSED, down // item if rows > 1 else columns
@@ -396,5 +394,5 @@ def _blas_layout(view: BufferView) -> tuple[int, int] | None:
 
 
 def _steps(stride: int, length: int, item: int) -> bool:
-    """Can a stride lead from one run of `length` elements to the next?"""
+    """Is a stride valid between runs of `length` elements?"""
     return stride % item == 0 and stride >= item * length

@@ -1,7 +1,7 @@
-"""Kernels as commands: the argument blocks of a loop over places, cut for the threads as a direct call would be.
+"""Kernels as commands: the argument blocks of a loop over buffer views, split over threads.
 
-Operands that three axes cannot walk are taken slice by slice, a block for each; rows that lie scattered are copied to
-scratch memory first.
+Operands that do not fit a nest of three axes are processed in slices, with one block for each; rows that do not fit are
+copied to scratch memory first.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from wayfare.codegen.runtime.kernel import Kernel, build
 from wayfare.codegen.runtime.long_rows import Pieces, split_rows
 from wayfare.codegen.runtime.work_split import parts_for
 
-# Slices of a loop that has too many axes; more than this is better done otherwise.
+# The most slices of a loop with too many axes.
 _MOST_SLICES = 4096
-# Elements of a piece of an update: tens of microseconds of work, and many pieces to share.
+# Elements of a piece of an update: tens of microseconds of work, so that threads get equal work.
 _PIECE = 16 * 1024
-# Copies move bits, whatever they mean.
+# Copies use an integer dtype of the same width.
 _BITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 _WIDE = 16
 
@@ -37,7 +37,7 @@ def kernel_commands(
     kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[BufferView],
     outputs: Sequence[BufferView], threads: int, scratch: Scratch,
 ) -> list[Command]:  # fmt: skip
-    """The commands of a kernel over `shape`, whose rows run along `axes`."""
+    """The commands of a kernel over `shape`, with rows along `axes`."""
     views = (*inputs, *outputs)
     loop = kernel.loop
     if len(inputs) != len(loop.inputs) or len(outputs) != len(loop.outputs):
@@ -52,7 +52,7 @@ def kernel_commands(
     if 0 in shape:
         if all(0 in p.shape for p in outputs):
             return []
-        raise Unsuited  # the folds of nothing
+        raise Unsuited  # reductions of empty rows
     try:
         return _commands(kernel, shape, axes, inputs, outputs, threads, scratch)
     except layouts.Scattered:
@@ -61,13 +61,13 @@ def kernel_commands(
 
 
 def _check_broadcast(own: Shape, shape: Shape) -> None:
-    """Refuse what does not broadcast to a shape: native code would read what is not there."""
+    """Raise Unsuited for a shape that does not broadcast: native code would read out of bounds."""
     if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(reversed(own), reversed(shape), strict=False)):
         raise Unsuited
 
 
 def _check_output(view: BufferView, shape: Shape) -> None:
-    """Refuse another shape, and elements that lie on each other."""
+    """Raise Unsuited for another shape, and for overlapping elements."""
     overlapping = 0 not in shape and any(n > 1 and not s for s, n in zip(view.strides, view.shape, strict=True))
     if view.shape != shape or overlapping:
         raise Unsuited
@@ -96,7 +96,7 @@ def _command(
     kernel: Kernel, title: str, called: int, slices: tuple[Nest, list[list[int]]], views: Sequence[BufferView],
     threads: int,
 ) -> Command:  # fmt: skip
-    """All slices of a loop, cut for so many threads."""
+    """The command of all slices of a loop, split over threads."""
     nest, starts = slices
     work = kernel.work(nest) * len(starts)
     parts = parts_for(work, threads)
@@ -120,7 +120,7 @@ def _blocks(parts: list[list[int]], starts: list[list[int]]) -> list[list[int]]:
 def _nest(
     kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, views: Sequence[BufferView]
 ) -> tuple[Nest, list[list[int]]]:
-    """The nest of one slice, and where the operands of every slice begin; one slice, where three axes will do."""
+    """The nest of one slice, and the operands' offsets for every slice; one slice if three axes are enough."""
     sliced: list[int] = []
     last = views[-1]
     while True:
@@ -131,7 +131,7 @@ def _nest(
             break
         except layouts.Scattered:
             free = [a for a, n in enumerate(sizes) if n > 1 and (axes is None or a not in axes)]
-            # The axis along which the results lie side by side stays whole; of the others the shortest goes.
+            # Slice the shortest axis, but not the one along which the results are contiguous.
             free.sort(key=lambda a: (abs(_stride(last, len(shape), a)) == last.dtype.itemsize, shape[a]))
             count = int(np.prod([shape[a] for a in sliced + free[:1]]))
             if not free or count > _MOST_SLICES:
@@ -145,7 +145,7 @@ def _nest(
 
 
 def _stride(view: BufferView, rank: int, axis: int) -> int:
-    """The stride along an axis of the nest, 0 where the operand is stretched."""
+    """The stride along an axis of the nest; 0 where the operand is broadcast."""
     own = axis - rank + len(view.shape)
     return view.strides[own] if own >= 0 and view.shape[own] != 1 else 0
 
@@ -158,7 +158,7 @@ def _slice(view: BufferView, rank: int, sliced: Sequence[int]) -> tuple[Shape, S
 def _gathered(
     kernel: Kernel, shape: Shape, inputs: Sequence[BufferView], threads: int, scratch: Scratch
 ) -> tuple[list[BufferView], list[Command]]:
-    """Inputs that lie side by side, and the copies that make them so."""
+    """(contiguous inputs in scratch, the commands that copy them there)."""
     made, commands = [], []
     for operand, view in zip(kernel.loop.inputs, inputs, strict=True):
         target = scratch.allocate(view.shape if operand.per_row else shape, view.dtype)
@@ -168,7 +168,7 @@ def _gathered(
 
 
 def broadcast(view: BufferView, shape: Shape) -> BufferView:
-    """A place broadcast to a shape."""
+    """A view broadcast to a shape."""
     _check_broadcast(view.shape, shape)
     return view.view(shape, tuple(_stride(view, len(shape), axis) for axis in range(len(shape))))
 
@@ -177,7 +177,7 @@ def _in_pieces(
     pieces: Pieces, shape: Shape, axes: tuple[int, ...], inputs: Sequence[BufferView], outs: Sequence[BufferView],
     parts: int, threads: int, scratch: Scratch,
 ) -> list[Command]:  # fmt: skip
-    """Few long rows: pieces of them by several threads, then what folds the pieces together."""
+    """Few long rows: threads reduce pieces of them, then a second loop combines the pieces."""
     short = tuple(1 if a in axes else n for a, n in enumerate(shape))
     values: list[BufferView] = []
     commands: list[Command] = []
@@ -224,7 +224,7 @@ def _copier(bits: str) -> Kernel:
 
 
 def copy_commands(source: BufferView, target: BufferView, threads: int) -> list[Command]:
-    """The bits of one place to another of the same shape and dtype."""
+    """Copy one view to another of the same shape and dtype."""
     if source.dtype != target.dtype or source.shape != target.shape or source.dtype.hasobject:
         raise Unsuited
     size = source.dtype.itemsize
@@ -246,7 +246,7 @@ def copy_commands(source: BufferView, target: BufferView, threads: int) -> list[
 
 
 def fill_commands(value: BufferView, target: BufferView, threads: int) -> list[Command]:
-    """One value to all elements of a place."""
+    """Write one value to all elements of a view."""
     return copy_commands(broadcast(value, target.shape), target, threads)
 
 
@@ -261,8 +261,10 @@ def _as_bits(view: BufferView, size: int) -> BufferView:
 def update_commands(
     kernel: Kernel, sets: Sequence[Sequence[BufferView]], numbers: BufferView, threads: int
 ) -> list[Command]:
-    """An elementwise formula over many sets of places (its inputs, then its outputs), cut into pieces that all threads
-    share; the formula's last inputs are the numbers at `numbers`."""
+    """An elementwise kernel over many sets of views (inputs, then outputs), split into pieces for all threads.
+
+    The kernel's last inputs are the scalars in `numbers`.
+    """
     count = numbers.elements
     own = len(kernel.loop.inputs) - count
     step = numbers.strides[0] if numbers.shape else 0
@@ -293,7 +295,7 @@ def _add_set(
 ) -> None:
     nest, starts = _nest(kernel, shape, None, views)
     first, count = numbers
-    # One element or many: a number is one value for all, so that both share their code.
+    # The scalars always have class "b", so that sets of one element use the same code.
     classes = nest.layout.classes
     layout = Layout(nest.layout.mode, classes[:first] + "b" * count + classes[first + count :])
     code = kernel.code(layout)

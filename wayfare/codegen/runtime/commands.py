@@ -1,13 +1,13 @@
-"""Command lists: kernels, matrix products and copies over one set of arrays, run by one native call.
+"""Command lists: kernels, matmuls and copies over one set of arrays, run by one native call.
 
     commands = Commands()
-    if commands.product(x, weight, hidden) and commands.kernel(relu, (32, 64), None, [hidden], [hidden]):
+    if commands.matmul(x, weight, hidden) and commands.kernel(relu, (32, 64), None, [hidden], [hidden]):
         commands.finish()
     commands.run([x_array, weight_array, arena])      # arrays by object number
 
-All that depends on shapes and strides is worked out while the list is built. A run reads the addresses of the arrays,
-completes the argument blocks and goes through the commands, without coming back to Python in between. Each of the
-building methods returns False, and adds nothing, for work that has no native form.
+Everything that depends on shapes and strides is computed while the list is built. A run reads the addresses of the
+arrays, fills in the argument blocks and executes the commands, without returning to Python in between. The building
+methods return False and add nothing for work that has no native form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET, RUN
 from wayfare.codegen.loop.layout import Scattered
@@ -36,10 +36,10 @@ from wayfare.core.counters import COUNTERS
 __all__ = ["BufferView", "Commands"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# What one request becomes for a number of threads.
+# A function of (threads, scratch) that makes the commands of one request.
 Request = Callable[[int, Scratch], list[Command]]
 
-# Where a tuple keeps the first of its items.
+# The offset of the first item in a tuple object.
 _ITEMS = tuple.__basicsize__
 
 
@@ -49,8 +49,8 @@ _ITEMS = tuple.__basicsize__
 def _write(_host: Machine) -> str:
     """Fill in the addresses of arrays, then run the commands.
 
-    Words: where the addresses of array objects are, the table (where to, which object, offset) and its length, the
-    commands (function, blocks, their count and size in bytes, 1 if the crew is to run them) and how many they are.
+    Words: the address of the array objects; a table of (destination, object number, offset) and its length; the
+    commands (function, blocks, number of blocks, bytes of a block, 1 to use the thread pool) and their number.
     """
     writer = Writer()
     objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
@@ -84,26 +84,26 @@ _RUN_LIST = Routine("run_list", _write)
 
 @cache
 def _ready() -> bool:
-    """Is there native code, and does a tuple look as it should?"""
+    """Is there native code, and do tuples have the expected memory layout?"""
     probe = (object(),)
     return _RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
 
 
 @cache
 def _calls() -> tuple[Any, Any]:
-    """The native function, with and without holding on to the interpreter's lock."""
+    """The native function that keeps the GIL, and the one that releases it."""
     address = _RUN_LIST.address
     return ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 
 class _Bound:
-    """The argument blocks of a list for one number of threads. One thread at a time may use it."""
+    """The argument blocks of a list for a number of threads. Used by one thread at a time."""
 
     __slots__ = ("_alive", "address", "blas", "call", "kernels", "matmuls", "split", "threads", "words")
 
     def __init__(self, commands: list[Command], constants: list[Array], scratch: int, threads: int) -> None:
         self.threads = threads
-        # The BLAS that must keep to the calling thread meanwhile.
+        # The BLAS that must use one thread during a run.
         self.blas = openblas() if any(c.blas_threads for c in commands) else None
         memory = np.empty(scratch + LINE, np.uint8)
         own = {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
@@ -121,13 +121,13 @@ class _Bound:
                     blocks[at] += own[name]
                 else:
                     table.append((first + 8 * at, name, int(blocks[at])))
-            # As a negative number: too little work to wake a thread for, unless it comes often.
+            # A negative size: too little work to wake a thread for, unless such work comes often.
             small = command.shared and command.work < QUICK
             list_words += [command.function, first + 8 * start, count, (-8 if small else 8) * size, int(command.shared)]
             start += size * count
         entries, rows = np.array(table, np.int64), np.array(list_words, np.int64)
         self._alive = (memory, blocks, entries, rows, [c.kept for c in commands])
-        # The first word is set for each run: where the array objects are.
+        # The first word is set for each run: the address of the array objects.
         self.words = (ctypes.c_int64 * 5)(0, entries.ctypes.data, len(table), rows.ctypes.data, len(commands))
         self.address = ctypes.addressof(self.words)
         work = sum(c.work / min(threads, len(c.blocks)) if c.shared else c.work for c in commands)
@@ -141,15 +141,15 @@ class _Bound:
 
 
 class Commands:
-    """Work over arrays that are known by number, added in order, then run again and again."""
+    """A list of commands over numbered arrays: built once, then run many times."""
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
-        # What they became for so many threads, until `finish` has made use of it.
+        # The commands of the requests, until `finish`.
         self._made: list[list[Command]] = []
         self._made_for = thread_pool.threads()
         self._constants: list[Array] = []
-        # Those not in use: a run takes one, so that two threads never share one.
+        # Bindings that are not in use: each run takes one, so that two threads never share one.
         self._free: list[_Bound] = []
         self.titles: list[str] = []
         self.scratch_bytes = 0
@@ -160,36 +160,36 @@ class Commands:
         self, kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[BufferView],
         outputs: Sequence[BufferView],
     ) -> bool:  # fmt: skip
-        """A loop over `shape`. Inputs broadcast; rows run along `axes` (adjacent, in order), and an output per row has
-        size 1 there. An output may be an input of the same layout, if the loop has no rows; else it is apart."""
+        """A kernel over `shape`. Inputs broadcast; rows run along `axes` (adjacent, in order), where per-row outputs
+        have size 1. Without rows, an output may be an input of the same layout; else it overlaps no input."""
         return self._add(
             lambda threads, scratch: kernel_commands(kernel, shape, axes, inputs, outputs, threads, scratch)
         )
 
     def matmul(self, a: BufferView, b: BufferView, out: BufferView, *, add: bool = False) -> bool:
-        """`out = a @ b`, or `out += a @ b`, of vectors, matrices and stacks; `out` is apart from both."""
+        """`out = a @ b`, or `out += a @ b`, of vectors, matrices and batches; `out` overlaps neither."""
         if a.shape and a.shape[-1] == 0:
             return add or self.fill(out, 0)
         return self._add(lambda threads, scratch: matmul_commands(a, b, out, add, threads, scratch))
 
     def copy(self, source: BufferView, target: BufferView) -> bool:
-        """The elements of one place to another of the same shape and dtype, apart from it."""
+        """Copy one view to another of the same shape and dtype that does not overlap it."""
         return self._add(lambda threads, _scratch: copy_commands(source, target, threads))
 
     def fill(self, target: BufferView, value: Any) -> bool:
-        """One value for all elements."""
+        """Write one value to all elements."""
         constant = np.array(value, target.dtype)
         view = BufferView(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
         self._constants.append(constant)
         return self._add(lambda threads, _scratch: fill_commands(view, target, threads))
 
     def update(self, kernel: Kernel, sets: Sequence[Sequence[BufferView]], numbers: BufferView) -> bool:
-        """An elementwise formula over many sets of places that do not overlap: for each its inputs (but for the
-        last ones, which are the numbers at `numbers`, read at each run), then its outputs. Threads share all pieces."""
+        """An elementwise kernel over many sets of views that do not overlap. A set has the inputs (without the last
+        ones, which are the scalars in `numbers`, read at each run), then the outputs."""
         return self._add(lambda threads, _scratch: update_commands(kernel, sets, numbers, threads))
 
     def routine(self, request: Request) -> bool:
-        """Commands that somebody else writes, for a number of threads; they may use scratch memory."""
+        """Add the commands that `request(threads, scratch)` makes."""
         return self._add(request)
 
     def _add(self, request: Request) -> bool:
@@ -212,7 +212,7 @@ class Commands:
         return made
 
     def finish(self) -> None:
-        """Get ready to run; nothing is added afterwards."""
+        """Prepare to run. Nothing can be added afterwards."""
         if self._requests:
             commands = [command for made in self._made for command in made]
             self._free.append(_Bound(commands, self._constants, self.scratch_bytes, self._made_for))
@@ -225,7 +225,7 @@ class Commands:
     # -- running
 
     def run(self, objects: Sequence[Array]) -> None:
-        """Run on arrays by object number, which the caller keeps alive, and which lie as the places say."""
+        """Run on these arrays, by buffer number. The caller keeps them alive; they have the layout of the views."""
         if not self._requests:
             return
         given = objects if objects.__class__ is tuple else tuple(objects)

@@ -1,8 +1,8 @@
-"""Matrix products: BLAS keeps to the calling thread, and the crew shares out what is worth several.
+"""Matmul on arrays: BLAS runs on one thread, and the thread pool splits large work.
 
-A large product is cut into parts of its result, a stack of products into shares. BLAS would use threads of its own,
-which wait for each other by yielding: beside a busy program that is a thousand times slower. Where NumPy's BLAS is not
-OpenBLAS, or there is no native code, NumPy multiplies, as it likes.
+A large gemm is split into parts of its result, a batch into groups of matrices. BLAS would use threads of its own,
+which wait for each other by yielding: next to a busy program that is up to a thousand times slower. Where NumPy's BLAS
+is not OpenBLAS, or there is no native code, np.matmul is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
@@ -24,13 +24,13 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Multiplications in all from which on a stack is worth several threads.
+# Multiplications from which on a batch is split over threads.
 BATCH_FROM = 500_000
-# Multiplications from which on BLAS uses threads of its own: of matrices, and of a matrix with a vector.
+# Multiplications from which on OpenBLAS uses threads of its own: for gemm, and for gemv.
 SPLIT_BY_BLAS, SPLIT_WITH_VECTOR = 1 << 18, 9_000
-# Shares for each thread: one that comes late takes fewer.
+# Parts for each thread: a thread that starts late takes fewer.
 PARTS_PER_THREAD = 4
-# CBLAS's names for how a matrix lies.
+# CBLAS's constants.
 ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED = 101, 111, 112
 
 
@@ -38,10 +38,10 @@ ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED = 101, 111, 112
 
 
 def write_gemm_call(writer: Writer, dtype: str, int_type: str) -> Callable[[str, str, str, str], None]:
-    """Writes the call of one product: `(a, b, out, beta)`, out = a @ b + beta · out.
+    """A function that emits one gemm call: `(a, b, out, beta)`, out = a @ b + beta · out.
 
-    The first nine words of the block: the function; how both sides lie; rows, columns, inner size; steps from row to
-    row of the three matrices.
+    The first nine words of the block: the BLAS function; the transpose flags of both sides; rows, columns, inner size;
+    the leading dimensions of the three matrices.
     """
     gemm = pointer(writer, 0)
     sizes = [word(writer, k) for k in range(1, 9)]
@@ -62,16 +62,15 @@ def write_gemm_call(writer: Writer, dtype: str, int_type: str) -> Callable[[str,
 
 
 def _write(dtype: str, int_type: str) -> Callable[[Machine], str]:
-    """Words: those of `write_gemm_call`; tables of the matrices' addresses; the first product and the one after the
-    last."""
+    """Words: those of `write_gemm_call`; tables of the matrices' addresses; the first matrix and the end."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
         matmul = write_gemm_call(writer, dtype, int_type)
         tables = [pointer(writer, number) for number in (9, 10, 11)]
         with writer.loop(word(writer, 12), word(writer, 13), 1) as i:
-            places = [writer.let(f"getelementptr ptr, ptr {table}, i64 {i}") for table in tables]
-            a, b, out = (writer.let(f"load ptr, ptr {place}") for place in places)
+            entries = [writer.let(f"getelementptr ptr, ptr {table}, i64 {i}") for table in tables]
+            a, b, out = (writer.let(f"load ptr, ptr {entry}") for entry in entries)
             matmul(a, b, out, "0.0")
         return function(writer)
 
@@ -98,11 +97,11 @@ def _routine(dtype: np.dtype[Any], int_type: str, part: bool = False) -> Routine
     return Routine(f"batched_matmul_{kind}_{int_type}", _write(kind, int_type))
 
 
-# -- products -----------------------------------------------------------------------------------------------------
+# -- matmul -------------------------------------------------------------------------------------------------------
 
 
 def _blas_layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int] | None:
-    """How matrices lie (CBLAS's word for it) and the step from row to row; None where BLAS cannot read them."""
+    """(CBLAS's transpose flag, leading dimension) of matrices; None where BLAS cannot read them."""
     down, across = strides[-2:]
     rows, columns = shape[-2:]
     if across == item and down % item == 0 and down >= item * columns:
@@ -113,15 +112,15 @@ def _blas_layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int) ->
 
 
 def _addresses(x: Array) -> Array:
-    """The addresses of the matrices of a stack, in order."""
-    place = np.array(x.__array_interface__["data"][0], np.int64)
+    """The addresses of the matrices of a batch, in order."""
+    address = np.array(x.__array_interface__["data"][0], np.int64)
     for axis, (size, stride) in enumerate(zip(x.shape[:-2], x.strides, strict=False)):
-        place = place + (np.arange(size) * stride).reshape((-1,) + (1,) * (x.ndim - 3 - axis))
-    return np.ascontiguousarray(np.broadcast_to(place, x.shape[:-2])).reshape(-1)
+        address = address + (np.arange(size) * stride).reshape((-1,) + (1,) * (x.ndim - 3 - axis))
+    return np.ascontiguousarray(np.broadcast_to(address, x.shape[:-2])).reshape(-1)
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """`a @ b` as NumPy's matmul gives it, into `out` if given, which overlaps neither."""
+    """np.matmul(a, b), into `out` if given, which overlaps neither."""
     columns = b.shape[-1] if b.ndim > 1 else 1
     work = a.size * columns
     if work < SPLIT_WITH_VECTOR:
@@ -148,12 +147,12 @@ def _by_numpy(a: Array, b: Array, out: Array | None) -> Array:
 
 
 def batched_matmul(a: Array, b: Array, out: Array) -> Array:
-    """`a @ b` of stacks […, m, k] and […, k, n] of the same leading sizes and one dtype, into `out`, whose rows are
-    whole. `out` overlaps neither."""
+    """`a @ b` of batches […, m, k] and […, k, n] with equal batch sizes and dtype, into `out`, which is row-major and
+    overlaps neither."""
     if _split_batch(a, b, out):
         return out
     if out.size and out.size // math.prod(out.shape[-2:]) * SPLIT_BY_BLAS < a.size * b.shape[-1]:
-        # Few and large: one after the other, each by all threads.
+        # Few and large: one after the other, each split over all threads.
         for index in np.ndindex(out.shape[:-2]):
             matmul(a[index], b[index], out[index])
         return out
@@ -161,7 +160,7 @@ def batched_matmul(a: Array, b: Array, out: Array) -> Array:
 
 
 def _split_matmul(a: Array, b: Array, out: Array | None) -> Array | None:
-    """A large product by the crew; None where BLAS cannot read the matrices, or there is no native code."""
+    """Split a large gemm over the thread pool; None where BLAS cannot read the matrices, or without native code."""
     blas = openblas()
     if blas is None or a.dtype not in LETTERS or a.dtype != b.dtype or a.shape[1] != len(b):
         return None
@@ -186,7 +185,7 @@ def _split_matmul(a: Array, b: Array, out: Array | None) -> Array | None:
     return out
 
 
-# Words of the block of a part.
+# Words of the argument block of a part.
 _PART = 12
 
 
@@ -194,7 +193,7 @@ _PART = 12
 def _words_of_parts(
     rows: int, inner: int, columns: int, threads: int, dtype: np.dtype[Any], *strides: tuple[int, int]
 ) -> list[int] | None:
-    """The blocks of the parts of a product, with offsets where addresses go; None if BLAS cannot read such matrices."""
+    """The argument blocks of the parts of a gemm, with offsets for addresses; None if BLAS cannot read the matrices."""
     shapes = ((rows, inner), (inner, columns), (rows, columns))
     layouts = [_blas_layout(shape, own, dtype.itemsize) for shape, own in zip(shapes, strides, strict=True)]
     left, right, target = layouts
@@ -210,7 +209,7 @@ def _words_of_parts(
 
 
 def _split_batch(a: Array, b: Array, out: Array) -> bool:
-    """Do it by the crew, if that is possible and pays."""
+    """Split a batch over the thread pool; False if that is impossible or does not pay."""
     rows, inner = a.shape[-2:]
     columns = b.shape[-1]
     each = rows * inner * columns

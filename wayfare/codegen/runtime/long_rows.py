@@ -1,9 +1,9 @@
-"""Few long rows in several threads: a loop taken apart so that its rows can be cut.
+"""Few long rows in several threads.
 
-Rows are independent of each other, so a loop over many is split between them. The sum of a whole array is one row, and
-that of a narrow table over its first dimension is a few. There each stage becomes a loop of its own that visits a piece
-of every row and leaves its folds in a table of pieces; a second loop folds the pieces together, and the next stage is
-given the result as a number for each row.
+Rows are independent, so a loop over many rows is split between rows. But the sum of an array is one row, and the sum of
+a narrow table over its first dimension a few. There, each stage becomes a loop of its own over pieces of rows, which
+writes the reductions of each piece to a table. A second loop combines the pieces, and the next stage gets the results
+as per-row inputs.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from wayfare.core.counters import COUNTERS
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = Callable[[Expr], Expr | None]
 
-# Elements that a piece of a row has at least.
+# The fewest elements of a piece of a row.
 _PIECE = 256
 
 
 def can_split_rows(loop: Loop) -> bool:
-    """Does nothing in the loop ask where in its row an element is?"""
+    """Has the loop reductions, and none of its values depends on an element's index?"""
     roots = [v for stage in loop.stages for _, v in stage.stores] + [f.value for f in loop.reductions]
     located = any(f.kind in ("argmax", "argmin") for f in loop.reductions)
     return bool(loop.reductions) and not located and not any(e.op == "index" for e in walk(*roots))
 
 
 def pays(nest: layouts.Nest, threads: int) -> bool:
-    """Are there too few rows for the threads, and long ones?"""
+    """Are there fewer rows than threads, and are they long?"""
     outer, rows, elements = nest.sizes
     apart = outer * (rows if nest.layout.mode == "along" else -(-rows // 64))
     return apart < threads and elements >= 2 * _PIECE
 
 
 def split_rows(nest: layouts.Nest, parts: int) -> list[list[int]]:
-    """The argument blocks of every row in about so many pieces."""
+    """The argument blocks of every row, split into about `parts` pieces."""
     return layouts.row_pieces(nest, min(parts, nest.sizes[2] // _PIECE))
 
 
@@ -61,7 +61,7 @@ def _rewritten(root: Expr, leaf: Leaf) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stage as a loop over pieces of rows, and what folds its pieces together (None: it folds nothing)."""
+    """A stage as a loop over pieces of rows, and the loop that combines the pieces (None if not needed)."""
 
     part: Any
     joined: Any
@@ -71,12 +71,12 @@ class _Piece:
 
 
 class Pieces:
-    """A loop by stages; `build` makes a kernel of a loop."""
+    """A loop split into its stages; `build` makes the kernel of a loop."""
 
     def __init__(self, loop: Loop, build: Callable[[Loop], Any]) -> None:
         self.loop = loop
         self.stages: list[_Piece] = []
-        # What is there for a whole row from the beginning: it may be needed again at the end.
+        # Per-row inputs: results may need them.
         self.given = [k for k, o in enumerate(loop.inputs) if o.per_row]
         self.results = [k for k, _ in loop.results]
         self.last: Any = None
@@ -92,7 +92,7 @@ class Pieces:
             self.last = build(elementwise(f"{loop.name}_end", dtypes, *values))
 
     def _at_the_end(self, e: Expr, reductions: int, own: int = 0, skip: int = 0) -> Expr | None:
-        """A leaf of a result, where the inputs are: what is given for each row, from `folds` on the folds."""
+        """Rewrite a leaf of a result: per-row inputs start at `skip`, reductions of earlier stages at `reductions`."""
         if e.op == "load":
             return load(skip + self.given.index(e.value), e.dtype)
         if e.op == "reduction":
@@ -124,7 +124,7 @@ class Pieces:
         return _Piece(part, joined, tuple(k for k, _ in stage.stores), reloads, dtypes)
 
     def _joined(self, name: str, reductions: tuple[Reduction, ...], done: list[Reduction], final: bool) -> Loop:
-        """The loop over the pieces' folds. The last one makes the results as well."""
+        """The loop that combines the reductions of the pieces. That of the last stage computes the results as well."""
         pieces = tuple(Operand(f.dtype) for f in reductions)
         own = tuple(Reduction(f.kind, load(j, f.dtype)) for j, f in enumerate(reductions))
         if not final:
@@ -140,7 +140,7 @@ class Pieces:
 
 
 class LongRowsPlan:
-    """How to run the pieces of a loop on arrays of given shapes and strides, in place of a plan for the whole."""
+    """How to run the pieces of a loop on arrays of given shapes and strides; used instead of a BlockPlan."""
 
     __slots__ = ("_pieces", "_short", "_stages", "made", "threads")
 
@@ -169,7 +169,7 @@ class LongRowsPlan:
             values += empty
 
     def run(self, *operands: Array) -> None:
-        """Run on inputs and outputs that lie as planned."""
+        """Run on inputs and outputs of the planned layout."""
         COUNTERS.kernels_run += 1
         COUNTERS.kernels_split += 1
         pieces, short = self._pieces, self._short

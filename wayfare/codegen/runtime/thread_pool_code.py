@@ -1,19 +1,19 @@
-"""The native part of the crew, as LLVM IR; `thread_pool.py` says how it works."""
+"""The native part of the thread pool, as LLVM IR; `thread_pool.py` explains how it works."""
 
 from __future__ import annotations
 
 from wayfare.codegen.llvm.module import RUN
 
-# How long a helper watches before it sleeps: about 20 microseconds, less than a sleep and a wake-up cost.
+# Iterations that a helper spins before it sleeps: about 20 microseconds, less than a sleep and a wake-up cost.
 _WATCHES = 800
 
-# Cycles between two small loops, about 10 microseconds: if they follow this closely, it pays to wake a helper.
+# Cycles, about 10 microseconds: if small loops follow each other this closely, helpers are woken for them.
 _OFTEN = 25_000
 
-# How often a caller looks whether all helpers are done before it sleeps: some tens of microseconds.
+# Iterations that a caller spins until all helpers are done, before it sleeps: some tens of microseconds.
 _LOOKS = 2000
-# Nanoseconds: a wait so much longer than the work it was for is the fault of others. After the first the caller is
-# alone for so long, later for twice as long, up to so long.
+# Nanoseconds. A wait that is _UNDUE longer than the work means that other programs use the processors. Then callers
+# work alone for _ALONE_FIRST, doubled each time it happens again, up to _ALONE_LONGEST.
 _UNDUE, _ALONE_FIRST, _ALONE_LONGEST = 300_000, 20_000_000, 640_000_000
 
 _FIELDS = ("generation", "open", "inside", "next", "count", "busy", "sleepers", "function", "blocks", "bytes",
@@ -33,7 +33,7 @@ def _store(value: str, name: str, order: str = "seq_cst") -> str:
 
 
 def _take(tag: str, after: str, count: str = "") -> str:
-    """Take blocks and run them until there are none left; `count` is done for each."""
+    """Take blocks and run them until none is left; `count` is code to run for each."""
     return f"""
 take.{tag}:
   %index.{tag} = atomicrmw add ptr {_global("next")}, i64 1 seq_cst
@@ -53,8 +53,9 @@ _COUNT = """  %had = load i64, ptr %mine
   store i64 %has, ptr %mine"""
 
 
-# A system may put a woken thread on the processor of the one that wakes it, where it waits though another is idle. So
-# helpers are kept off the caller's processor: before they are woken, if the caller has moved since the last time.
+# Linux may put a woken thread on the processor of the thread that wakes it, where it waits although another processor
+# is idle. So the affinity of helpers excludes the caller's processor; it is updated before they are woken, if the
+# caller has moved.
 _PIN = f"""pin:
   %cpu = call i32 @sched_getcpu()
   %here = sext i32 %cpu to i64
@@ -89,7 +90,7 @@ tell:
   %h.next = add i64 %h, 1
   br label %each
 """
-# Where the caller sleeps, its processor is free for them as well.
+# While the caller sleeps, helpers may use its processor as well.
 _ANYWHERE = f"""
 {_store("-1", "avoided")}
 {_load("%all", "helpers")}
@@ -105,7 +106,7 @@ free.helper:
   %q.next = add i64 %q, 1
   br label %next.helper
 """
-# Helpers beyond this many are put where the system likes.
+# The affinity of helpers beyond this many is not set.
 _NAMED = 64
 _PIN_DECLARED = f"""@wayfare_threads_processors = internal global [128 x i8] zeroinitializer, align 16
 @wayfare_threads_names = internal global [{_NAMED} x i32] zeroinitializer, align 16
@@ -128,9 +129,12 @@ begin:"""
 
 
 def source(pause: str, clock: str, pinned: bool, monotonic: int) -> str:
-    """The crew as LLVM IR. `pause` is the instruction that makes room for the other thread of a core, `clock` sets %now
-    to a time in cycles (0 where there is no such instruction: then helpers are always woken). `pinned`: can a thread
-    choose its processor here? `monotonic` is the system's number of the clock that is never set."""
+    """The thread pool as LLVM IR.
+
+    `pause` is the spin-wait instruction. `clock` sets %now to a time in cycles (0 where there is no such instruction:
+    then helpers are always woken). `pinned`: can the affinity of threads be set here? `monotonic` is the number of the
+    system's monotonic clock.
+    """
     read_affinity = "%c = call i32 @sched_getaffinity(i32 0, i64 128, ptr @wayfare_threads_processors)"
     know_processors = read_affinity if pinned else ""
     pin = _PIN if pinned else "pin:\n  br label %bell\n"
@@ -336,7 +340,7 @@ awake:
   %su = call i32 @pthread_mutex_unlock(ptr @wayfare_threads_lock)
   %slow.end = call i64 @wayfare_threads_time()
   %waited = sub i64 %slow.end, %slow.since
-  ; The caller's own blocks took so long, and the last of a helper takes no longer; if it had none, nothing is known.
+  ; A helper's last block takes no longer than the caller's blocks took; if the caller ran none, nothing is known.
   %worked = sub i64 %slow.since, %began
   %undue = add i64 %worked, {_UNDUE}
   %longer = icmp sgt i64 %waited, %undue
@@ -357,7 +361,7 @@ back.off:
 {_store("%end.alone", "alone_until")}
   br label %settled
 settle:
-  ; It went well: the next time that it does not, the pause is half as long as it would have been.
+  ; The helpers were in time: halve the next pause.
 {_load("%pause.was", "alone_for", "monotonic")}
   %never = icmp eq i64 %pause.was, 0
   br i1 %never, label %settled, label %calmer
