@@ -220,6 +220,10 @@ class Writer:
         """The address of an element of an array of this type."""
         return self.let(f"getelementptr {kind}, ptr {base}, i64 {index}")
 
+    def elements(self, kind: str, base: str, indices: str, index: str) -> str:
+        """A vector of addresses; `indices` is the type of the vector `index`. The steps are elements of type `kind`."""
+        return self.let(f"getelementptr {kind}, ptr {base}, {indices} {index}")
+
     def load(self, kind: str, address: str, align: int = 0) -> str:
         """Load a value; `align` 0 means the type's natural alignment."""
         return self.let(f"load {kind}, ptr {address}{f', align {align}' if align else ''}")
@@ -227,6 +231,10 @@ class Writer:
     def store(self, kind: str, value: str, address: str, align: int = 0) -> None:
         """Store a value."""
         self.do(f"store {kind} {value}, ptr {address}{f', align {align}' if align else ''}")
+
+    def multiply_add(self, kind: str, suffix: str, a: str, b: str, c: str) -> str:
+        """a · b + c, fused where that is faster; `suffix` spells the type in the intrinsic's name."""
+        return self.intrinsic(f"llvm.fmuladd.{suffix}", kind, [(kind, a), (kind, b), (kind, c)])
 
     def float_add(self, kind: str, a: str, b: str) -> str:
         """a + b of floats, or of vectors of them."""

@@ -17,7 +17,8 @@ class VectorCode:
 
     def __init__(self, host: Machine, dtype: str, names: tuple[str, ...]) -> None:
         self.writer = Writer()
-        self.let = self.writer.let
+        self.let, self.smaller = self.writer.let, self.writer.smaller
+        self.add, self.sub, self.mul, self.div = self.writer.add, self.writer.sub, self.writer.mul, self.writer.div
         self.dtype, self.kind, self.size = dtype, memory_type(dtype), NUMPY[dtype].itemsize
         self.lanes = 4 * host.processor.lanes // self.size
         # Are there 32 vector registers (AVX-512), or 16?
@@ -26,53 +27,34 @@ class VectorCode:
         for k, name in enumerate(names):
             setattr(self.words, name.removeprefix("*"), (pointer if name[0] == "*" else word)(self.writer, k))
 
-    def add(self, a: str, b: str) -> str:
-        """a + b"""
-        return self.let(f"add i64 {a}, {b}")
-
-    def sub(self, a: str, b: str) -> str:
-        """a - b"""
-        return self.let(f"sub i64 {a}, {b}")
-
-    def mul(self, a: str, b: str | int) -> str:
-        """a · b"""
-        return self.let(f"mul i64 {a}, {b}")
-
-    def div(self, a: str, b: str | int) -> str:
-        """a / b, rounded down; neither is negative."""
-        return self.let(f"udiv i64 {a}, {b}")
-
     def at(self, base: str, index: str, step: str | int = 1) -> str:
         """base + index · step, in bytes."""
-        distance = index if step == 1 else self.mul(index, step)
-        return self.let(f"getelementptr i8, ptr {base}, i64 {distance}")
+        return self.writer.moved(base, index if step == 1 else self.mul(index, step))
 
     def load(self, address: str, lanes: int, mask: str = "", elsewhere: str = "zeroinitializer") -> str:
         """Load a vector; lanes outside the mask get the values of `elsewhere`."""
         kind = vector(lanes, self.kind)
         if not mask:
-            return self.let(f"load {kind}, ptr {address}, align {self.size}")
+            return self.writer.load(kind, address, self.size)
         given = [("ptr", address), ("i32", str(self.size)), (vector(lanes, "i1"), mask), (kind, elsewhere)]
         return self.writer.intrinsic(f"llvm.masked.load.v{lanes}{self.dtype}.p0", kind, given)
 
     def in_every_lane(self, address: str, lanes: int) -> str:
         """Load one number and splat it."""
-        return self.writer.splat(lanes, self.kind, self.let(f"load {self.kind}, ptr {address}"))
+        return self.writer.splat(lanes, self.kind, self.writer.load(self.kind, address))
 
     def store(self, value: str, address: str, lanes: int, mask: str = "") -> None:
         """Store a vector, under a mask if one is given."""
         kind = vector(lanes, self.kind)
         if not mask:
-            self.writer.do(f"store {kind} {value}, ptr {address}, align {self.size}")
+            self.writer.store(kind, value, address, self.size)
             return
         given = [(kind, value), ("ptr", address), ("i32", str(self.size)), (vector(lanes, "i1"), mask)]
         self.writer.intrinsic(f"llvm.masked.store.v{lanes}{self.dtype}.p0", "void", given)
 
     def multiply_add(self, lanes: int, a: str, b: str, total: Variable) -> None:
         """total += a · b"""
-        kind = vector(lanes, self.kind)
-        given = [(kind, a), (kind, b), (kind, total.get())]
-        total.set(self.writer.intrinsic(f"llvm.fmuladd.v{lanes}{self.dtype}", kind, given))
+        total.set(self.writer.multiply_add(vector(lanes, self.kind), f"v{lanes}{self.dtype}", a, b, total.get()))
 
     def zeros(self, count: int, lanes: int) -> list[Variable]:
         """`count` vector accumulators, set to zero."""
@@ -82,17 +64,16 @@ class VectorCode:
         """The mask of the first `count` lanes."""
         kind = vector(lanes, "i64")
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
-        return self.let(f"icmp slt {kind} {iota}, {self.writer.splat(lanes, 'i64', count)}")
+        return self.writer.compare("slt", iota, self.writer.splat(lanes, "i64", count), kind)
 
-    def smaller(self, a: str, b: str) -> str:
-        """The smaller of two words."""
-        return self.let(f"select i1 {self.let(f'icmp slt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+    def as_count(self, condition: str) -> str:
+        """1 if the condition holds, else 0."""
+        return self.let(f"zext i1 {condition} to i64")
 
     @contextmanager
-    def only_if(self, comparison: str) -> Iterator[None]:
+    def only_if(self, test: str, a: str, b: str | int) -> Iterator[None]:
         """Emit code that runs only if the comparison holds: a loop of one iteration or none."""
-        once = self.let(f"zext i1 {self.let(f'icmp {comparison}')} to i64")
-        with self.writer.loop("0", once, 1):
+        with self.writer.loop("0", self.as_count(self.writer.compare(test, a, b)), 1):
             yield
 
     def in_steps(self, limit: str, steps: tuple[int, ...], visit: Callable[[str, int], None]) -> None:
@@ -118,7 +99,7 @@ class VectorCode:
         # Adding even and odd lanes of two vectors gives one; repeat until every input vector is one lane.
         for _ in range(lanes.bit_length() - 1):
             totals = [
-                self.let(f"fadd {kind} {self.pick(a, b, even)}, {self.pick(a, b, odd)}")
+                self.writer.float_add(kind, self.pick(a, b, even), self.pick(a, b, odd))
                 for a, b in zip(totals[::2], totals[1::2], strict=True)
             ]
         found = []

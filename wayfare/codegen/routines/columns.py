@@ -52,7 +52,7 @@ def _write_add(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
                 inside = nest.lanes_between(k, row.begin, row.end)
                 target, step = nest.image_at(row, k), nest.step_of(row)
                 old, more = nest.load(target, step, inside), nest.load(nest.matrix_at(row, k), None, inside)
-                nest.store(writer.let(f"fadd {nest.vector} {old}, {more}"), target, step, inside)
+                nest.store(writer.float_add(nest.vector, old, more), target, step, inside)
 
         return nest.write(visit, clear="image")
 

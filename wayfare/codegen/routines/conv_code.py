@@ -67,7 +67,7 @@ class _Code(VectorCode):
         lines = self.add(self.mul(count, w.lines_each), w.lines_more)
         begun = self.mul(first, w.line_vectors)
         with self.writer.loop("0", w.channels, 1) as c, self.writer.loop("0", w.columns, 1) as j:
-            shift = self.let(f"load i64, ptr {self.at(w.shifts, j, 8)}")
+            shift = self.writer.load("i64", self.at(w.shifts, j, 8))
             source = self.at(self.at(self.at(image, c, w.image_c), shift), first, w.line_step)
             target = self.at(scratch, self.add(self.mul(c, w.columns), j), w.plane_bytes)
             entry = self.add(self.mul(j, w.mask_step), begun)
@@ -86,7 +86,7 @@ class _Code(VectorCode):
 
     def listed_mask(self, entries: str, number: int) -> str:
         """Read a mask from the table."""
-        bits = self.let(f"load i16, ptr {self.at(entries, str(2 * number))}")
+        bits = self.writer.load("i16", self.at(entries, str(2 * number)))
         if self.lanes < 16:
             bits = self.let(f"trunc i16 {bits} to i{self.lanes}")
         return self.let(f"bitcast i{self.lanes} {bits} to {vector(self.lanes, 'i1')}")
@@ -117,8 +117,8 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
         ):  # fmt: skip
             tap = code.at(code.at(code.at(own, c, w.weight_c), i, w.weight_i), j, w.weight_j)
             for k in range(block):
-                number = let(f"load {code.kind}, ptr {code.at(tap, str(k), w.weight_o)}")
-                writer.do(f"store {code.kind} {number}, ptr {code.at(target.get(), str(k * size))}")
+                number = writer.load(code.kind, code.at(tap, str(k), w.weight_o))
+                writer.store(code.kind, number, code.at(target.get(), str(k * size)))
             target.set(code.at(target.get(), str(block * size)))
 
     def tile(o: str, windows: str, output: str, block: int, vectors: int, lanes: int, mask: str = "") -> None:
@@ -127,7 +127,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
         with writer.loop("0", w.taps, _TAPS) as begin:
             sums = [code.zeros(vectors, lanes) for _ in range(block)]
             with writer.loop(begin, code.smaller(w.taps, code.add(begin, str(_TAPS))), 1) as tap:
-                address = code.at(windows, let(f"load i64, ptr {code.at(w.offsets, tap, 8)}"))
+                address = code.at(windows, writer.load("i64", code.at(w.offsets, tap, 8)))
                 seen = [code.load(code.at(address, str(v * lanes * size)), lanes) for v in range(vectors)]
                 weights = code.at(packed, tap, block * size)
                 for k in range(block):
@@ -135,15 +135,15 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
                     for v in range(vectors):
                         code.multiply_add(lanes, seen[v], everywhere, sums[k][v])
             # The first block of taps adds to the bias, later blocks to the sum so far.
-            later = writer.splat(lanes, "i1", let(f"icmp sgt i64 {begin}, 0"))
+            later = writer.splat(lanes, "i1", writer.compare("sgt", begin, 0))
             later = let(f"and {vector(lanes, 'i1')} {later}, {mask}") if mask else later
             for k in range(block):
                 row = code.at(output, str(k), w.output_c)
                 before = code.in_every_lane(code.at(bias, str(k * size)), lanes)
                 for v in range(vectors):
                     address = code.at(row, str(v * lanes * size))
-                    whole = let(f"fadd {kind} {sums[k][v].get()}, {code.load(address, lanes, later, before)}")
-                    code.store(whole, address, lanes, mask)
+                    total = writer.float_add(kind, sums[k][v].get(), code.load(address, lanes, later, before))
+                    code.store(total, address, lanes, mask)
 
     def all_windows(output: str, count: str, o: str, block: int) -> None:
         """A band of the output, for a block of its channels."""
@@ -155,11 +155,11 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
             lambda v, n: tile(o, code.at(w.scratch, v, wide), code.at(own, v, wide), block, n, lanes),
         )  # fmt: skip
         last, to_last = code.at(w.scratch, full, wide), code.at(own, full, wide)
-        with code.only_if(f"sgt i64 {rest}, {half}"):
+        with code.only_if("sgt", rest, half):
             tile(o, last, to_last, block, 1, lanes, code.first_lanes(lanes, rest))
         # For a short rest, half a vector takes half the time.
-        few = let(f"select i1 {let(f'icmp sgt i64 {rest}, {half}')}, i64 0, i64 {rest}")
-        with code.only_if(f"sgt i64 {few}, 0"):
+        few = writer.select(writer.compare("sgt", rest, half), "0", rest)
+        with code.only_if("sgt", few, 0):
             tile(o, last, to_last, block, 1, half, code.first_lanes(half, few))
 
     with code.each_group("image", "output", "weight", "bias"):
@@ -179,7 +179,7 @@ def write_output(dtype: str, step: int, host: Machine) -> str:
 def write_weight(dtype: str, step: int, host: Machine) -> str:
     """The IR of the gradient of the weight: sums over some images, for some output channels, added to `sums`."""
     code = _Code(host, dtype, step, WEIGHT_WORDS)
-    w, let, writer, size, lanes = code.words, code.let, code.writer, code.size, code.lanes
+    w, writer, size, lanes = code.words, code.writer, code.size, code.lanes
     wide = lanes * size
     blocks, tap_blocks = _WEIGHT_TILES_OF_32 if code.many else _WEIGHT_TILES_OF_16
 
@@ -187,7 +187,7 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
         totals = code.zeros(block * taps, lanes)
         own = code.at(part.gradients, o, part.gradient_bytes)
         entry = code.at(w.offsets, tap, 8)
-        addresses = [code.at(w.scratch, let(f"load i64, ptr {code.at(entry, str(8 * t))}")) for t in range(taps)]
+        addresses = [code.at(w.scratch, writer.load("i64", code.at(entry, str(8 * t)))) for t in range(taps)]
 
         def visit(number: str, further: str, mask: str) -> None:
             gradient = code.at(own, number, wide)
@@ -198,7 +198,7 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
                     code.multiply_add(lanes, given[k], seen[t], totals[k * taps + t])
 
         with writer.loop(part.begin, part.end, 1) as v:
-            visit(v, let(f"load i64, ptr {code.at(w.steps, v, 8)}"), "")
+            visit(v, writer.load("i64", code.at(w.steps, v, 8)), "")
         with writer.loop("0", part.rests, 1) as n:
             visit(code.add(part.end, n), code.add(code.mul(n, w.image_room), part.rest_at), part.mask)
         row = code.at(code.at(w.sums, o, code.mul(w.taps, size)), tap, size)
@@ -218,7 +218,7 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
 
     groups = code.div(code.sub(code.add(w.images, w.group), "1"), w.group)
     bands = code.div(code.sub(code.add(w.rows, w.band), "1"), w.band)
-    several = let(f"icmp sgt i64 {w.group}, 1")
+    several = writer.compare("sgt", w.group, 1)
     with (
         code.each_group("image", "output", "sums"), writer.loop("0", groups, 1) as number,
         writer.loop("0", bands, 1) as b,
@@ -235,19 +235,19 @@ def write_weight(dtype: str, step: int, host: Machine) -> str:
         full = code.div(windows, lanes)
         rest = code.sub(windows, code.mul(full, lanes))
         mask = code.first_lanes(lanes, rest)
-        any_rest = let(f"zext i1 {let(f'icmp sgt i64 {rest}, 0')} to i64")
-        with writer.loop("0", let(f"zext i1 {several} to i64"), 1):
+        any_rest = code.as_count(writer.compare("sgt", rest, 0))
+        with writer.loop("0", code.as_count(several), 1):
             gather_gradients(gradients, images, full, any_rest, mask)
-        used = let(f"select i1 {several}, ptr {w.gradients}, ptr {gradients}")
-        room = let(f"select i1 {several}, i64 {w.gradient_bytes}, i64 {w.output_c}")
+        used = writer.select(several, w.gradients, gradients, "ptr")
+        room = writer.select(several, w.gradient_bytes, w.output_c)
         every = code.mul(images, full)
         chunks = code.div(code.sub(code.add(every, w.chunk), "1"), w.chunk)
         # At least one chunk, even if there are only rests.
-        chunks = let(f"select i1 {let(f'icmp eq i64 {chunks}, 0')}, i64 1, i64 {chunks}")
+        chunks = writer.select(writer.compare("eq", chunks, 0), "1", chunks)
         with writer.loop("0", chunks, 1) as c:
             begin = code.mul(c, w.chunk)
             end = code.smaller(code.add(begin, w.chunk), every)
-            last = let(f"zext i1 {let(f'icmp eq i64 {end}, {every}')} to i64")
+            last = code.as_count(writer.compare("eq", end, every))
             rests = code.mul(code.mul(last, any_rest), images)
             part = _Part(used, room, begin, end, rests, code.mul(full, wide), mask)
             code.in_steps(
@@ -276,4 +276,4 @@ def _add_rows(code: _Code, totals: list[str], target: str, rows: int, columns: i
     for r, row in enumerate(code.rows_of_sums(totals, rows, columns)):
         address = code.at(target, str(r), code.mul(code.words.taps, code.size))
         old = code.load(address, columns)
-        code.store(code.let(f"fadd {vector(columns, code.kind)} {old}, {row}"), address, columns)
+        code.store(code.writer.float_add(vector(columns, code.kind), old, row), address, columns)

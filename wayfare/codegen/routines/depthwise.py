@@ -36,7 +36,7 @@ class _Weight:
     @contextmanager
     def __call__(self, address: str) -> Iterator[None]:
         writer = self.nest.writer
-        one = writer.let(f"load {self.nest.kind}, ptr {address}, align 1")
+        one = writer.load(self.nest.kind, address, 1)
         self.value = writer.splat(self.nest.lanes, self.nest.kind, one)
         yield
 
@@ -90,11 +90,11 @@ def _write_weight(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
         def summed(address: str) -> Iterator[None]:
             totals.append(writer.variable(nest.vector, "zeroinitializer"))
             yield
-            whole = writer.intrinsic(
+            total = writer.intrinsic(
                 f"llvm.vector.reduce.fadd.{nest.short}", nest.kind,
                 [(nest.kind, "0.0"), (nest.vector, totals[-1].get())],
             )  # fmt: skip
-            writer.do(f"store {nest.kind} {whole}, ptr {address}, align 1")
+            writer.store(nest.kind, total, address, 1)
 
         def visit(row: Row) -> None:
             with writer.loop(row.begin, row.end, nest.lanes) as k:

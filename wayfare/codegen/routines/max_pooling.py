@@ -63,41 +63,38 @@ def _write(dtype: str, host: Machine) -> str:
     nowhere, lowest = splat_constant(lanes, "i32", "-1"), splat_constant(lanes, kind, number(-math.inf, dtype))
     iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
 
-    def at(base: str, index: str, step: str | int) -> str:
-        return let(f"getelementptr i8, ptr {base}, i64 {let(f'mul i64 {index}, {step}')}")
-
     with writer.loop("0", planes, 1) as plane:
-        own = at(image, plane, plane_bytes)
-        first = let(f"mul i64 {plane}, {windows}")
+        own = writer.at(image, (plane, plane_bytes))
+        first = writer.mul(plane, windows)
         with writer.loop("0", windows, lanes) as window:
             numbered = let(f"add {long} {writer.splat(lanes, 'i64', window)}, {iota}")
-            there = let(f"icmp slt {long} {numbered}, {writer.splat(lanes, 'i64', windows)}")
+            there = writer.compare("slt", numbered, writer.splat(lanes, "i64", windows), long)
             best, best_index = writer.variable(numbers, lowest), writer.variable(integers, nowhere)
             with writer.loop("0", elements, 1) as element:
-                entry = let(f"add i64 {let(f'mul i64 {element}, {windows}')}, {window}")
+                entry = writer.add(writer.mul(element, windows), window)
                 listed = writer.intrinsic(
                     f"llvm.masked.load.v{lanes}i32.p0", integers,
-                    [("ptr", at(table, entry, 4)), ("i32", "1"), (mask, there), (integers, nowhere)],
+                    [("ptr", writer.at(table, (entry, 4))), ("i32", "1"), (mask, there), (integers, nowhere)],
                 )  # fmt: skip
-                inside = let(f"icmp sge {integers} {listed}, zeroinitializer")
-                spots = let(f"getelementptr {kind}, ptr {own}, {integers} {listed}")
+                inside = writer.compare("sge", listed, "zeroinitializer", integers)
+                spots = writer.elements(kind, own, integers, listed)
                 x = writer.intrinsic(
                     f"llvm.masked.gather.{short}.v{lanes}p0", numbers,
                     [(vector(lanes, "ptr"), spots), ("i32", "1"), (mask, inside), (numbers, lowest)],
                 )  # fmt: skip
                 larger = let(f"fcmp ogt {numbers} {x}, {best.get()}")
                 is_nan = let(f"fcmp uno {numbers} {x}, {x}")
-                none_yet = let(f"icmp slt {integers} {best_index.get()}, zeroinitializer")
+                none_yet = writer.compare("slt", best_index.get(), "zeroinitializer", integers)
                 take = let(f"or {mask} {let(f'or {mask} {larger}, {is_nan}')}, {none_yet}")
                 take = let(f"and {mask} {take}, {inside}")
                 best.set(let(f"select {mask} {take}, {numbers} {x}, {numbers} {best.get()}"))
                 best_index.set(let(f"select {mask} {take}, {integers} {listed}, {integers} {best_index.get()}"))
-            out = let(f"add i64 {first}, {window}")
+            out = writer.add(first, window)
             for array, step, name, of, value in (
                 (values, size, short, numbers, best.get()),
                 (indices, 8, f"v{lanes}i64", long, let(f"sext {integers} {best_index.get()} to {long}")),
             ):
-                given = [(of, value), ("ptr", at(array, out, step)), ("i32", "1"), (mask, there)]
+                given = [(of, value), ("ptr", writer.at(array, (out, step))), ("i32", "1"), (mask, there)]
                 writer.intrinsic(f"llvm.masked.store.{name}.p0", "void", given)
     return function(writer)
 

@@ -52,14 +52,14 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
 
         with code.writer.loop("0", whole, lanes) as k:
             visit(k, "")
-        with code.only_if(f"slt i64 {whole}, {w.inner}"):
+        with code.only_if("slt", whole, w.inner):
             visit(whole, rest)
         kind = vector(columns, code.kind)
-        there = code.writer.splat(columns, "i1", code.let(f"icmp ne i64 {w.add}, 0"))
+        there = code.writer.splat(columns, "i1", code.writer.compare("ne", w.add, 0))
         target = code.at(code.at(w.out, row, w.out_step), column, size)
         for r, made in enumerate(code.rows_of_sums([s.get() for s in sums], rows, columns)):
             address = code.at(target, str(r), w.out_step)
-            code.store(code.let(f"fadd {kind} {made}, {code.load(address, columns, there)}"), address, columns)
+            code.store(code.writer.float_add(kind, made, code.load(address, columns, there)), address, columns)
 
     def all_rows(column: str, columns: int) -> None:
         with code.writer.loop("0", w.count, rows) as row:

@@ -102,32 +102,32 @@ class Nest:
         step_h, step_w, pad_h, pad_w, apart_h, apart_w = (word(writer, k) for k in range(16, 22))
         weights, weights_n, weights_c = pointer(writer, 22), word(writer, 23), word(writer, 24)
         size = str(self.size)
-        row_bytes = self._let(f"mul i64 {self.count}, {size}")
+        row_bytes = writer.mul(self.count, size)
         with writer.loop("0", batch, 1) as n, writer.loop("0", channels, 1) as c:
-            own = self._at(self._at(image, n, image_n), c, image_c)
-            base = self._at(self._at(matrix, n, matrix_n), c, matrix_c)
+            own = writer.at(image, (n, image_n), (c, image_c))
+            base = writer.at(matrix, (n, matrix_n), (c, matrix_c))
             if clear == "image":
-                self._clear(own, self._let(f"mul i64 {high}, {image_h}"))
+                self._clear(own, writer.mul(high, image_h))
             elif clear == "matrix":
-                self._clear(base, self._let(f"mul i64 {rows}, {row_bytes}"))
+                self._clear(base, writer.mul(rows, row_bytes))
             with writer.loop("0", kernel_h, 1) as i, writer.loop("0", kernel_w, 1) as j:
-                number = self._let(f"add i64 {self._let(f'mul i64 {i}, {kernel_w}')}, {j}")
-                matrix_row = self._at(base, number, matrix_k)
-                left = self._let(f"sub i64 {self._let(f'mul i64 {j}, {apart_w}')}, {pad_w}")
+                number = writer.add(writer.mul(i, kernel_w), j)
+                matrix_row = writer.at(base, (number, matrix_k))
+                left = writer.sub(writer.mul(j, apart_w), pad_w)
                 begin, end = self._inside(left, step_w, wide)
-                shift = self._let(f"sub i64 {self._let(f'mul i64 {i}, {apart_h}')}, {pad_h}")
-                weight = self._at(self._at(self._at(weights, n, weights_n), c, weights_c), number, size)
+                shift = writer.sub(writer.mul(i, apart_h), pad_h)
+                weight = writer.at(weights, (n, weights_n), (c, weights_c), (number, size))
                 with around(weight) if around else nullcontext(), writer.loop("0", rows, 1) as r:
-                    y = self._let(f"add i64 {self._let(f'mul i64 {r}, {step_h}')}, {shift}")
-                    there = self._let(f"icmp ult i64 {y}, {high}")
+                    y = writer.add(writer.mul(r, step_h), shift)
+                    there = writer.compare("ult", y, high)
                     visit(
                         Row(
-                            self._at(self._at(own, y, image_h), left, size),
-                            self._at(matrix_row, r, row_bytes),
+                            writer.at(own, (y, image_h), (left, size)),
+                            writer.at(matrix_row, (r, row_bytes)),
                             begin,
-                            self._let(f"select i1 {there}, i64 {end}, i64 {begin}"),
+                            writer.select(there, end, begin),
                             self.count,
-                            size if self.side_by_side else self._let(f"mul i64 {step_w}, {size}"),
+                            size if self.side_by_side else writer.mul(step_w, size),
                         )
                     )
         return function(writer)
@@ -136,41 +136,35 @@ class Nest:
         given = [("ptr", plane), ("i8", "0"), ("i64", size), ("i1", "false")]
         self.writer.intrinsic("llvm.memset.p0.i64", "void", given)
 
-    def _let(self, text: str) -> str:
-        return self.writer.let(text)
-
-    def _at(self, base: str, index: str, stride: str) -> str:
-        return self._let(f"getelementptr i8, ptr {base}, i64 {self._let(f'mul i64 {index}, {stride}')}")
-
     def _inside(self, left: str, step: str, wide: str) -> tuple[str, str]:
         """The range of windows inside the image, if window 0 is at `left` and each next one `step` further."""
-        return self._up(self._let(f"sub i64 0, {left}"), step), self._up(self._let(f"sub i64 {wide}, {left}"), step)
+        return self._up(self.writer.sub("0", left), step), self._up(self.writer.sub(wide, left), step)
 
     def _up(self, distance: str, step: str) -> str:
         """ceil(distance / step), clamped to 0 … count."""
-        positive = self._let(f"select i1 {self._let(f'icmp sgt i64 {distance}, 0')}, i64 {distance}, i64 0")
-        up = self._let(f"add i64 {positive}, {self._let(f'sub i64 {step}, 1')}")
-        steps = self._let(f"udiv i64 {up}, {step}")
-        return self._let(f"select i1 {self._let(f'icmp slt i64 {steps}, {self.count}')}, i64 {steps}, i64 {self.count}")
+        writer = self.writer
+        positive = writer.select(writer.compare("sgt", distance, 0), distance, "0")
+        steps = writer.div(writer.add(positive, writer.sub(step, 1)), step)
+        return writer.smaller(steps, self.count)
 
     # -- vectors
 
     def lanes_between(self, position: str, begin: str, end: str) -> str:
         """The mask of lanes, counted from `position`, that are in begin … end."""
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
-        kind = vector(self.lanes, "i64")
-        at = self._let(f"add {kind} {self.writer.splat(self.lanes, 'i64', position)}, {iota}")
-        low = self._let(f"icmp sge {kind} {at}, {self.writer.splat(self.lanes, 'i64', begin)}")
-        high = self._let(f"icmp slt {kind} {at}, {self.writer.splat(self.lanes, 'i64', end)}")
-        return self._let(f"and {self.mask} {low}, {high}")
+        writer, lanes, kind = self.writer, self.lanes, vector(self.lanes, "i64")
+        at = writer.let(f"add {kind} {writer.splat(lanes, 'i64', position)}, {iota}")
+        low = writer.compare("sge", at, writer.splat(lanes, "i64", begin), kind)
+        high = writer.compare("slt", at, writer.splat(lanes, "i64", end), kind)
+        return writer.let(f"and {self.mask} {low}, {high}")
 
     def image_at(self, row: Row, position: str) -> str:
         """The address in the image of window `position` of a row."""
-        return self._at(row.image, position, row.step)
+        return self.writer.at(row.image, (position, row.step))
 
     def matrix_at(self, row: Row, position: str) -> str:
         """The same in the matrix."""
-        return self._at(row.matrix, position, str(self.size))
+        return self.writer.at(row.matrix, (position, self.size))
 
     def step_of(self, row: Row) -> str | None:
         """The step of a row in the image, for `load` and `store`: None if contiguous."""
@@ -200,8 +194,9 @@ class Nest:
 
     def _spread(self, address: str, step: str) -> str:
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
-        steps = self._let(f"mul <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', step)}, {iota}")
-        return self._let(f"getelementptr i8, ptr {address}, <{self.lanes} x i64> {steps}")
+        kind = vector(self.lanes, "i64")
+        steps = self.writer.let(f"mul {kind} {self.writer.splat(self.lanes, 'i64', step)}, {iota}")
+        return self.writer.elements("i8", address, kind, steps)
 
 
 @dataclass(frozen=True, slots=True)

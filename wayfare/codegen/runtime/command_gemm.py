@@ -76,9 +76,8 @@ def _write(write_call: Callable[[Writer, str, str], Call], dtype: str, int_type:
         with writer.loop("0", word(writer, 10), 1) as i, writer.loop("0", word(writer, 11), 1) as j:
             matrices = []
             for start, (outer, inner) in zip(starts, steps, strict=True):
-                row = writer.let(f"add i64 {start}, {writer.let(f'mul i64 {i}, {outer}')}")
-                address = writer.let(f"add i64 {row}, {writer.let(f'mul i64 {j}, {inner}')}")
-                matrices.append(writer.let(f"inttoptr i64 {address} to ptr"))
+                row = writer.add(start, writer.mul(i, outer))
+                matrices.append(writer.pointer(writer.add(row, writer.mul(j, inner))))
             a, b, out = matrices
             call(a, b, out, beta)
         return function(writer)
@@ -91,14 +90,13 @@ def _write_gemv_call(writer: Writer, dtype: str, int_type: str) -> Call:
     size; the leading dimension of the matrix; the step along the result."""
     gemv = pointer(writer, 0)
     way, step_a, columns, inner, step_b, step_out = (word(writer, k) for k in (1, 2, 4, 5, 6, 7))
-    as_is = writer.let(f"icmp eq i64 {way}, {NOT_TRANSPOSED}")
-    m = writer.let(f"select i1 {as_is}, i64 {columns}, i64 {inner}")
-    n = writer.let(f"select i1 {as_is}, i64 {inner}, i64 {columns}")
+    as_is = writer.compare("eq", way, NOT_TRANSPOSED)
+    m, n = writer.select(as_is, columns, inner), writer.select(as_is, inner, columns)
     sizes = [m, n, step_b, step_a, step_out]
     if int_type == "i32":
-        sizes = [writer.let(f"trunc i64 {size} to i32") for size in sizes]
+        sizes = [writer.truncated(size) for size in sizes]
     m, n, step_b, step_a, step_out = sizes
-    trans = writer.let(f"trunc i64 {way} to i32")
+    trans = writer.truncated(way)
 
     def call(a: str, b: str, out: str, beta: str) -> None:
         writer.do(

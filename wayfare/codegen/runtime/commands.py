@@ -19,17 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.builder import Writer
-from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.llvm.module import DATA_OFFSET, RUN
 from wayfare.codegen.loop.layout import Scattered
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.blas import openblas
 from wayfare.codegen.runtime.command import LINE, SCRATCH, BufferView, Command, Scratch, Shape, Unsuited
 from wayfare.codegen.runtime.command_gemm import matmul_commands
 from wayfare.codegen.runtime.command_kernels import copy_commands, fill_commands, kernel_commands, update_commands
 from wayfare.codegen.runtime.kernel import Kernel
+from wayfare.codegen.runtime.run_list import RUN_LIST
 from wayfare.codegen.runtime.work_split import QUICK
 from wayfare.core.counters import COUNTERS
 
@@ -46,53 +43,17 @@ _ITEMS = tuple.__basicsize__
 # -- native part --------------------------------------------------------------------------------------------------
 
 
-def _write(_host: Machine) -> str:
-    """Fill in the addresses of arrays, then run the commands.
-
-    Words: the address of the array objects; a table of (destination, object number, offset) and its length; the
-    commands (function, blocks, number of blocks, bytes of a block, 1 to use the thread pool) and their number.
-    """
-    writer = Writer()
-    objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
-    commands, count = pointer(writer, 3), word(writer, 4)
-    with writer.loop("0", entries, 1) as i:
-        to, number, offset = _fields(writer, table, i, 3)
-        array = writer.let(f"load ptr, ptr {writer.let(f'getelementptr ptr, ptr {objects}, i64 {number}')}")
-        data = writer.let(f"load i64, ptr {writer.let(f'getelementptr i8, ptr {array}, i64 {DATA_OFFSET}')}")
-        address = writer.let(f"add i64 {data}, {offset}")
-        writer.do(f"store i64 {address}, ptr {writer.let(f'inttoptr i64 {to} to ptr')}")
-    with writer.loop("0", count, 1) as i:
-        called, first, many, size, threaded = _fields(writer, commands, i, 5)
-        target, blocks = (writer.let(f"inttoptr i64 {value} to ptr") for value in (called, first))
-        with writer.loop("0", threaded, 1):
-            writer.do(f"call void @{RUN}(ptr {target}, ptr {blocks}, i64 {many}, i64 {size})")
-        here = writer.let(f"select i1 {writer.let(f'icmp eq i64 {threaded}, 0')}, i64 {many}, i64 0")
-        with writer.loop("0", here, 1) as k:
-            block = writer.let(f"getelementptr i8, ptr {blocks}, i64 {writer.let(f'mul i64 {k}, {size}')}")
-            writer.do(f"call void {target}(ptr {block})")
-    writer.declared[RUN] = f"declare void @{RUN}(ptr, ptr, i64, i64)"
-    return function(writer)
-
-
-def _fields(writer: Writer, table: str, row: str, count: int) -> list[str]:
-    entry = writer.let(f"getelementptr [{count} x i64], ptr {table}, i64 {row}")
-    return [writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(count)]
-
-
-_RUN_LIST = Routine("run_list", _write)
-
-
 @cache
 def _ready() -> bool:
     """Is there native code, and do tuples have the expected memory layout?"""
     probe = (object(),)
-    return _RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
+    return RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
 
 
 @cache
 def _calls() -> tuple[Any, Any]:
     """The native function that keeps the GIL, and the one that releases it."""
-    address = _RUN_LIST.address
+    address = RUN_LIST.address
     return ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 

@@ -45,9 +45,9 @@ def write_gemm_call(writer: Writer, dtype: str, int_type: str) -> Callable[[str,
     """
     gemm = pointer(writer, 0)
     sizes = [word(writer, k) for k in range(1, 9)]
-    layouts = [writer.let(f"trunc i64 {size} to i32") for size in sizes[:2]]
+    layouts = [writer.truncated(size) for size in sizes[:2]]
     if int_type == "i32":
-        sizes = [writer.let(f"trunc i64 {size} to i32") for size in sizes]
+        sizes = [writer.truncated(size) for size in sizes]
     m, n, k, step_a, step_b, step_out = sizes[2:]
 
     def call(a: str, b: str, out: str, beta: str) -> None:
@@ -69,8 +69,7 @@ def _write(dtype: str, int_type: str) -> Callable[[Machine], str]:
         matmul = write_gemm_call(writer, dtype, int_type)
         tables = [pointer(writer, number) for number in (9, 10, 11)]
         with writer.loop(word(writer, 12), word(writer, 13), 1) as i:
-            entries = [writer.let(f"getelementptr ptr, ptr {table}, i64 {i}") for table in tables]
-            a, b, out = (writer.let(f"load ptr, ptr {entry}") for entry in entries)
+            a, b, out = (writer.load("ptr", entry) for entry in [writer.element("ptr", t, i) for t in tables])
             matmul(a, b, out, "0.0")
         return function(writer)
 

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.builder import Writer
-from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.llvm.module import DATA_OFFSET, RUN, SIZES, WORDS_PER_OPERAND, Layout
+from wayfare.codegen.llvm.module import SIZES, WORDS_PER_OPERAND, Layout
 from wayfare.codegen.loop import layout as layouts
 from wayfare.codegen.loop.interpreter import interpret
 from wayfare.codegen.math.library import numpy_function
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.kernel import Kernel, available
+from wayfare.codegen.runtime.run_list import RUN_LIST
 from wayfare.core.errors import LoopError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,41 +28,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _PIECE = 16 * 1024
 # Up to this many elements in all, one thread is used: waking another takes longer.
 _ALONE = 16 * 1024
-
-
-def _write(_host: Machine) -> str:
-    """Fill in the addresses of arrays, then run the blocks.
-
-    Words: the address of the array objects; a table of (destination, object number, offset) and its length; the
-    function; its blocks, their number and size in bytes; 1 to use the thread pool.
-    """
-    writer = Writer()
-    objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
-    target, blocks = pointer(writer, 3), pointer(writer, 4)
-    count, size, threaded = (word(writer, k) for k in range(5, 8))
-    with writer.loop("0", entries, 1) as i:
-        entry = writer.let(f"getelementptr [3 x i64], ptr {table}, i64 {i}")
-        to, number, offset = (
-            writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(3)
-        )
-        field = writer.let(f"getelementptr ptr, ptr {objects}, i64 {number}")
-        array = writer.let(f"load ptr, ptr {field}")
-        field = writer.let(f"getelementptr i8, ptr {array}, i64 {DATA_OFFSET}")
-        data = writer.let(f"load i64, ptr {field}")
-        address = writer.let(f"add i64 {data}, {offset}")
-        writer.do(f"store i64 {address}, ptr {writer.let(f'inttoptr i64 {to} to ptr')}")
-    with writer.loop("0", threaded, 1):
-        writer.do(f"call void @{RUN}(ptr {target}, ptr {blocks}, i64 {count}, i64 {size})")
-    here = writer.let(f"select i1 {writer.let(f'icmp eq i64 {threaded}, 0')}, i64 {count}, i64 0")
-    with writer.loop("0", here, 1) as i:
-        distance = writer.let(f"mul i64 {i}, {size}")
-        block = writer.let(f"getelementptr i8, ptr {blocks}, i64 {distance}")
-        writer.do(f"call void {target}(ptr {block})")
-    writer.declared[RUN] = f"declare void @{RUN}(ptr, ptr, i64, i64)"
-    return function(writer)
-
-
-_FILL_AND_RUN = Routine("fill_and_run", _write)
 
 
 class _Group:
@@ -78,8 +41,9 @@ class _Group:
         count, words = self.blocks.shape
         self.several = count > 1
         # The last word says whether to use the thread pool; it is set before each run.
-        self.words = (ctypes.c_int64 * 8)(
-            objects, self.table.ctypes.data, len(entries), code.rows, first, count, 8 * words, 0
+        self.command = (ctypes.c_int64 * 5)(code.rows, first, count, 8 * words, 0)
+        self.words = (ctypes.c_int64 * 5)(
+            objects, self.table.ctypes.data, len(entries), ctypes.addressof(self.command), 1
         )
 
 
@@ -133,8 +97,8 @@ class Batch:
             self._objects[:] = [id(a) for a in arrays[self._fixed :]]
             threaded = self._elements > _ALONE and thread_pool.threads() > 1
             for group in self._groups:
-                group.words[7] = threaded and group.several
-                _FILL_AND_RUN.run_block(group.words)
+                group.command[4] = threaded and group.several
+                RUN_LIST.run_block(group.words)
         for members in self._one_by_one:
             given = [arrays[k] for k in members]
             inputs, outputs = [*given[: self._inputs], *self._number_arrays], given[self._inputs :]
@@ -187,7 +151,7 @@ class Batch:
             return None
         kinds = nest.layout.classes
         layout = Layout("along", kinds[:inputs] + "b" * numbers + kinds[inputs:])
-        if not _FILL_AND_RUN.ready or self.kernel.code(layout) is None:
+        if not RUN_LIST.ready or self.kernel.code(layout) is None:
             return None
         fixed = [word for a in self._number_arrays for word in (a.ctypes.data, 0, 0, 0)]
         middle = SIZES + WORDS_PER_OPERAND * inputs
