@@ -123,8 +123,8 @@ def rows_nest(
     full = [k for k in per_element if all(a.strides[k] for a in moving)]
 
     def contiguous(a: Axis) -> tuple[int, int]:
-        lying = [k for k in per_element if a.strides[k] == itemsizes[k]]
-        return len([k for k in lying if k in full]), len(lying)
+        contiguous_ones = [k for k in per_element if a.strides[k] == itemsizes[k]]
+        return len([k for k in contiguous_ones if k in full]), len(contiguous_ones)
 
     best = max(outer, key=contiguous, default=None)
     if best is not None and contiguous(best) > contiguous(elements):

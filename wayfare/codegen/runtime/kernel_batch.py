@@ -120,10 +120,10 @@ class Batch:
         if self._alone:
             self._one_by_one.append(members)
             return
-        lies = (shape, tuple([a.strides for a in given]), tuple([a.itemsize for a in given]))
-        if lies not in self._forms:
-            self._forms[lies] = self._form(*lies)
-        form = self._forms[lies]
+        layout = (shape, tuple([a.strides for a in given]), tuple([a.itemsize for a in given]))
+        if layout not in self._forms:
+            self._forms[layout] = self._form(*layout)
+        form = self._forms[layout]
         if form is None:
             self._one_by_one.append(members)
             return
