@@ -1,4 +1,4 @@
-"""Command lists: kernels over places give what direct calls give, whatever the layout, and again on other arrays."""
+"""Command lists: kernels over buffer views give what direct calls give, in any layout, and again on other arrays."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from tests.codegen.loops import laid, random_elementwise, random_rows, random_shape, row_loop, stretched, values
+from tests.codegen.loops import broadcastable, laid, random_elementwise, random_rows, random_shape, row_loop, values
 from wayfare.codegen.loop.expr import NUMPY, apply, load
 from wayfare.codegen.loop.language import elementwise
 from wayfare.codegen.runtime import commands as command_lists
@@ -84,7 +84,7 @@ def test_elementwise_loops_on_any_layout(seed):
     rng = np.random.default_rng(seed)
     loop = random_elementwise(rng)
     kernel, shape = native.build(loop), random_shape(rng, 2000)
-    inputs = [stretched(rng, shape, o.dtype) for o in loop.inputs]
+    inputs = [broadcastable(rng, shape, o.dtype) for o in loop.inputs]
     outs = [laid(rng, values(rng, shape, o.dtype)) for o in loop.outputs]
     with np.errstate(all="ignore"):
         want = [np.broadcast_to(array, shape) for array in kernel(inputs)]
@@ -142,7 +142,7 @@ def test_an_output_may_be_the_input():
 @needs_native
 @pytest.mark.parametrize("threads", [3, 5])
 @pytest.mark.parametrize(("shape", "axes"), [((200_000,), (0,)), ((50_000, 2), (0,)), ((2, 90_000), (1,))])
-def test_few_long_rows_are_cut_into_pieces(threads, shape, axes):
+def test_few_long_rows_are_split_into_pieces(threads, shape, axes):
     wf.set_num_threads(threads)
     x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
     out = np.zeros(tuple(1 if a in axes else n for a, n in enumerate(shape)), np.float32)
@@ -156,7 +156,7 @@ def test_few_long_rows_are_cut_into_pieces(threads, shape, axes):
 
 
 @needs_native
-def test_work_is_shared_by_as_many_threads_as_there_are_now():
+def test_work_is_split_over_as_many_threads_as_there_are_now():
     x, out = numbers(400, 1000), np.zeros((400, 1000), np.float32)
     commands = Commands()
     assert commands.kernel(RELU, x.shape, None, *[[p] for p in views(x, out)])
@@ -214,11 +214,11 @@ def test_sizes_of_zero():
 def test_what_does_not_fit_is_refused_and_adds_nothing():
     x = numbers(4, 5)
     view, other = views(x, x.astype(np.float64))
-    folded = BufferView(1, 0, (4, 5), (0, 4), F32)
+    overlapping = BufferView(1, 0, (4, 5), (0, 4), F32)
     commands = Commands()
     assert not commands.kernel(RELU, (4, 5), None, [other], [view])
     assert not commands.kernel(RELU, (4, 5), None, [view, view], [view])
-    assert not commands.kernel(RELU, (4, 5), None, [view], [folded])
+    assert not commands.kernel(RELU, (4, 5), None, [view], [overlapping])
     assert not commands.kernel(RELU, (4, 6), None, [view], [view_of(numbers(4, 6), 2)])
     assert not commands.kernel(RELU, (3, 5), None, [view_of(numbers(1, 5), 2)], [view])
     assert not commands.copy(view, other) and not commands.copy(view, view.view((5, 4), (16, 4)))
@@ -289,10 +289,10 @@ def test_copies_that_transpose(dtype, threads, monkeypatch):
     rng = np.random.default_rng(5)
     for shape in ((8, 8), (9, 8), (8, 17), (64, 64), (65, 130), (100, 7), (3, 33, 20), (2, 3, 16, 70)):
         x = rng.integers(0, 99, shape).astype(dtype)
-        turned = x.swapaxes(-1, -2)
-        for source, target in ((turned, np.zeros(turned.shape, dtype)),
-                               (x, np.zeros(turned.shape, dtype).swapaxes(-1, -2)),
-                               (turned, np.zeros((*turned.shape[:-1], shape[-2] + 3), dtype)[..., :-3]),
+        transposed = x.swapaxes(-1, -2)
+        for source, target in ((transposed, np.zeros(transposed.shape, dtype)),
+                               (x, np.zeros(transposed.shape, dtype).swapaxes(-1, -2)),
+                               (transposed, np.zeros((*transposed.shape[:-1], shape[-2] + 3), dtype)[..., :-3]),
                                (np.moveaxis(x, 0, -1), np.zeros((*shape[1:], shape[0]), dtype))):  # fmt: skip
             commands = Commands()
             assert commands.copy(*views(source, target))

@@ -1,4 +1,4 @@
-"""Stacks of matrix products: every layout, both dtypes, and BLAS left as it was found."""
+"""Batched matmul: every layout, both dtypes, and BLAS left as it was found."""
 
 import threading
 
@@ -28,7 +28,7 @@ def some(*shape, dtype=np.float32):
 
 LAYOUTS = {
     "plain": lambda a: a,
-    "turned": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "transposed": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
     "heads": lambda a: np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2),
     "part": lambda a: np.concatenate([a, a], -1)[..., : a.shape[-1]],
     "shared": lambda a: np.broadcast_to(a[:1], a.shape),

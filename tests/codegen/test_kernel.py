@@ -64,7 +64,7 @@ def test_elementary_functions_are_vector_code_without_calls(function, dtype):
 
 @needs_x86
 @pytest.mark.parametrize("kind", ["sum", "max"])
-def test_folds_are_vector_code(kind):
+def test_reductions_are_vector_code(kind):
     asm = native.Kernel(row_loop(kind)).asm
     assert packed(asm, {"sum": "add", "max": r"(?:max|cmp\w*)"}[kind])
 

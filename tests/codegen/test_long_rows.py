@@ -1,4 +1,4 @@
-"""Few long rows in several threads: loops taken apart so that rows can be cut."""
+"""Few long rows in several threads: loops split into stages so that rows can be split."""
 
 import math
 
@@ -42,7 +42,7 @@ def softmax(dtype="f32"):
 
 
 def split(kernel, *arguments):
-    """The result, and whether the rows were cut."""
+    """The result, and whether the rows were split."""
     before = COUNTERS.kernels_split
     outs = kernel.rows(*arguments)
     return outs, COUNTERS.kernels_split > before
@@ -52,8 +52,8 @@ def split(kernel, *arguments):
 def test_one_stage(size):
     x = np.random.default_rng(0).normal(size=size).astype(np.float32)
     kernel = native.build(mean_square())
-    (got,), cut = split(kernel, [x, np.full(1, size, np.float32)], 0)
-    assert cut and got.shape == (1,)
+    (got,), was_split = split(kernel, [x, np.full(1, size, np.float32)], 0)
+    assert was_split and got.shape == (1,)
     np.testing.assert_allclose(got, math.fsum((x.astype(float) ** 2).tolist()) / size, rtol=1e-6)
     (again,) = kernel.rows([x * 2, np.full(1, size, np.float32)], 0)
     np.testing.assert_allclose(again, got * 4, rtol=1e-6)
@@ -62,9 +62,9 @@ def test_one_stage(size):
 @pytest.mark.parametrize("dtype, rtol", [("f32", 1e-5), ("f64", 1e-12)])
 def test_stages_follow_each_other(dtype, rtol):
     x = np.random.default_rng(0).normal(size=100_001).astype({"f32": np.float32, "f64": np.float64}[dtype]) * 3
-    (got, total), cut = split(native.build(softmax(dtype)), [x], 0)
+    (got, total), was_split = split(native.build(softmax(dtype)), [x], 0)
     exact = np.exp(x.astype(float))
-    assert cut
+    assert was_split
     np.testing.assert_allclose(got, exact / exact.sum(), rtol=rtol)
     np.testing.assert_allclose(total, [np.log(exact.sum())], rtol=rtol)
 
@@ -73,8 +73,8 @@ def test_narrow_tables_and_several_axes():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(50_000, 5))
     kernel = native.build(softmax("f64"))
-    (got, _), cut = split(kernel, [table], 0)
-    assert cut
+    (got, _), was_split = split(kernel, [table], 0)
+    assert was_split
     np.testing.assert_allclose(got, np.exp(table) / np.exp(table).sum(0), rtol=1e-12)
     block = rng.normal(size=(50, 40, 60))
     (got, total) = kernel.rows([block], (0, 1, 2))
@@ -104,8 +104,8 @@ def test_any_all_and_prod():
                           Reduction("sum", cast(x > 0, "i64")))),
     ), tuple((k, reduction(k, d)) for k, d in enumerate(("bool", "bool", "f64", "i64"))))  # fmt: skip
     values = 1 + np.random.default_rng(0).normal(size=120_000) * 1e-3
-    (some, every, product, count), cut = split(native.build(loop), [values], 0)
-    assert cut and not some[0] and every[0] and count[0] == 120_000
+    (some, every, product, count), was_split = split(native.build(loop), [values], 0)
+    assert was_split and not some[0] and every[0] and count[0] == 120_000
     np.testing.assert_allclose(product[0], math.exp(math.fsum(np.log(values).tolist())), rtol=1e-9)
     values[77_777] = 4
     assert native.build(loop).rows([values], 0)[0][0]
@@ -129,6 +129,6 @@ def test_one_thread_and_several_agree():
     x = np.random.default_rng(0).normal(size=1_000_000).astype(np.float32)
     several = native.build(softmax()).rows([x], 0)[1]
     wf.set_num_threads(1)
-    (_, total), cut = split(native.build(softmax()), [x], 0)
-    assert not cut
+    (_, total), was_split = split(native.build(softmax()), [x], 0)
+    assert not was_split
     np.testing.assert_allclose(total, several, rtol=1e-6)

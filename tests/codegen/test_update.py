@@ -83,7 +83,7 @@ def test_arrays_of_any_layout():
             np.testing.assert_allclose(got, wanted, rtol=1e-12)
 
 
-def test_large_arrays_are_cut_and_shared(monkeypatch):
+def test_large_arrays_are_split_over_threads(monkeypatch):
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
     rng = np.random.default_rng(4)
     shapes = [(300, 301), (7,), (100_003,), (5, 1)]
