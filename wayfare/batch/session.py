@@ -49,6 +49,8 @@ class Session(PendingCalls):
     """The executor that records calls and runs them in groups."""
 
     batches = True
+    # The ops of examples run later, in groups: no module is running then.
+    times_modules = False
 
     # -- recording
 
@@ -292,9 +294,13 @@ class Session(PendingCalls):
         array: Array = value.call.group.array_of(value)
         return array
 
-    def shows(self, tensors: tuple[Tensor, ...]) -> bool:
+    def may_read(self, *tensors: Tensor) -> bool:
         """Whether a check may read these values: if they are computed, or if an error must be raised right here."""
-        return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(3))
+        return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(2))
+
+    def may_decide(self, tensor: Tensor) -> bool:
+        """Never: the value may not be computed yet."""
+        return False
 
     def is_view(self, t: Tensor, shape: tuple[int, ...]) -> bool:
         """Whether `view` to that shape would need no copy, with the strides the tensor would have in the loop."""
@@ -319,8 +325,9 @@ class Session(PendingCalls):
                 self.has_outside_views = True
             out._lazy.view_of = (tensor, PickedView(indices), {})
 
-    def behind(self, tensor: Tensor) -> Tensor | None:
+    def behind(self, tensor: Tensor, name: str) -> Tensor | None:
         """The tensor whose memory a write goes to; None if it is lazy."""
+        self.changes(tensor, f"{name} writes to a tensor that all examples see")
         return None if tensor.__class__ is LazyTensor else tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:

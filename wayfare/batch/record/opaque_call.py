@@ -192,9 +192,9 @@ class _ShortTrace(_TraceAll):
             raise TooLong("it has too many steps")
         return super().apply(op, inputs, attrs)
 
-    def refuses(self, why: str) -> None:
+    def effect(self, reason: str) -> None:
         """Refuse what must not be traced: a hook must run once for each example."""
-        raise NotFusable(why)
+        raise NotFusable(reason)
 
     def value(self, t: Tensor) -> Traced:
         """The value of a tensor in the trace."""

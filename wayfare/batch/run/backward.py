@@ -28,7 +28,7 @@ from wayfare.codegen.routines.rows import Rows
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
-from wayfare.core.mode import batcher, changed_mode
+from wayfare.core.mode import changed_mode, executor
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, gradient_only, raw_ops
 from wayfare.core.tensor import Tensor, wrap
@@ -111,7 +111,7 @@ class Tape:
 
 def _eagerly() -> Any:
     """A mode in which ops run at once and are recorded by autograd, not by a session."""
-    return changed_mode(grad=True) if batcher() is None else changed_mode(grad=True, executor=None)
+    return changed_mode(grad=True, executor=None) if executor().batches else changed_mode(grad=True)
 
 
 @contextmanager

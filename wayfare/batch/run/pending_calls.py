@@ -25,16 +25,17 @@ from wayfare.batch.run.materialise import materialise_tensors
 from wayfare.batch.run.schedule import Agenda, Schedule, order_rows
 from wayfare.batch.run.segment import Segment
 from wayfare.batch.stats import SignatureStats, Stats
-from wayfare.codegen.routines.transposed_weights import turning
+from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
-from wayfare.core.mode import STATE, Mode, changed_mode, outer_mode, set_mode, watcher
+from wayfare.core.executor import Interceptor
+from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
 from wayfare.core.tensor import Tensor, wrap
 
 # Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
 LIMIT = 256 * 1024 * 1024
 
 
-class PendingCalls:
+class PendingCalls(Interceptor):
     """The part of a session that runs calls; `Session` adds how they are recorded."""
 
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
@@ -139,6 +140,28 @@ class PendingCalls:
             self.clear_fast_paths()
             self.common_results.clear()
 
+    def data_set(self, tensor: Tensor) -> None:
+        """`tensor.data` is about to be set: pending calls must read the old memory."""
+        self.changes(tensor, "it sets the .data of a tensor")
+        self.settle()
+
+    def grad_written(self, tensor: Tensor, grad: Tensor | None) -> None:
+        """`tensor.grad` is about to be set."""
+        self.changes(tensor, "it sets the .grad of a tensor")
+
+    def before_update(self, name: str) -> None:
+        """A fused update is about to run: pending calls must read the old values."""
+        self.changes(None, f"{name} updates tensors that all examples see")
+        self.settle()
+
+    def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+        """A custom Function runs at once, on ordinary tensors."""
+        if any(["mark_dirty" in part.__code__.co_names for part in (function.forward, function.setup_context)]):
+            for given in args:
+                if isinstance(given, Tensor):
+                    self.changes(given, f"{function.__name__} writes to a tensor that all examples see")
+        return self.for_real(lambda: current().executor.custom(function, args, run))
+
     def note_wait(self) -> None:
         """Count a wait for a value on the user's line, for the statistics."""
         frame = user_frame(3)
@@ -185,8 +208,10 @@ class PendingCalls:
         if self.profile is not None:
             self.profile.set_in_order(how + line, [e.number for e in began])
 
-    def for_real(self, function: Callable[[], Any]) -> Any:
+    def for_real(self, function: Callable[[], Any], changes: str = "") -> Any:
         """Run eagerly what cannot be recorded, on ordinary tensors."""
+        if changes:
+            self.changes(None, changes)
         self.settle()
         with self.outside():
             return function()
@@ -220,7 +245,7 @@ class PendingCalls:
         groups = self.schedule.order(calls)
         order_rows(groups)
         scheduled = perf_counter()
-        with changed_mode(executor=None), turning():
+        with changed_mode(executor=None), caching_transposes():
             for number, members in enumerate(groups):
                 try:
                     self._run(members)
