@@ -3,9 +3,9 @@
 import pytest
 
 import wayfare as wf
-from wayfare.compiler.account import Budget, Ledger
+from wayfare.compiler.costs import Budget, Ledger
 from wayfare.compiler.function import Compiled
-from wayfare.compiler.shortcut import MISS
+from wayfare.compiler.replay.fast_path import MISS
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from tests.compiler.checks import Spoilt, equal, numbers
-from wayfare.compiler.account import Ledger
+from wayfare.compiler.costs import Ledger
 
 CALLS = 20  # replays are compared with Python in some of them
 

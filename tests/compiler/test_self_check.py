@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 from tests.compiler.checks import Spoilt, equal, numbers
 from wayfare import nn
-from wayfare.compiler.account import Ledger
+from wayfare.compiler.costs import Ledger
 from wayfare.errors import CheckError
 from wayfare.optim.replay import GroupStep
 

@@ -18,8 +18,8 @@ import pytest
 import wayfare as wf
 from tests.compiler.guarding import guarded
 from wayfare import nn
-from wayfare.compiler.guards import Guards
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.guards import Guards
+from wayfare.compiler.captures.reach import reach
 
 shift = 1
 

@@ -17,7 +17,7 @@ from wayfare.batch.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
 from wayfare.batch.trying import in_try
-from wayfare.compiler.sleep import wake_all
+from wayfare.compiler.bypass import wake_all
 from wayfare.core.callsite import current_site, is_debugged, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.generator import key_for

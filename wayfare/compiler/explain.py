@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wayfare.compiler.entry import Entry
+from wayfare.compiler.replay.entry import Entry
+from wayfare.compiler.replay.trace_tree import Stretch
 from wayfare.compiler.structure import OBJECT, TENSOR, VALUE
-from wayfare.compiler.tree import Stretch
 from wayfare.core.format import time_text
 from wayfare.core.spec import OF_NUMPY
 from wayfare.ir.plan.plan import Plan

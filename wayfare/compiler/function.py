@@ -12,24 +12,24 @@ from collections.abc import Callable
 from sys import gettrace
 from typing import Any
 
-from wayfare.compiler.account import Budget, perf_counter
-from wayfare.compiler.check import Trial
-from wayfare.compiler.effects import Assigned, Variable
-from wayfare.compiler.entry import Entry, Unseen
+from wayfare.compiler.bypass import fall_asleep, wake
+from wayfare.compiler.cache import Known
+from wayfare.compiler.captures.guards import Guards
+from wayfare.compiler.captures.reach import reach
+from wayfare.compiler.check.self_check import Trial
+from wayfare.compiler.costs import Budget, perf_counter
 from wayfare.compiler.explain import Explanation, explain
-from wayfare.compiler.guards import Guards
-from wayfare.compiler.known import Known
-from wayfare.compiler.python import Plain, Python
-from wayfare.compiler.reach import reach
-from wayfare.compiler.recorder import GiveUp, Recorder
-from wayfare.compiler.shortcut import MISS, Shortcut, shortcut
+from wayfare.compiler.fallback import Plain, Python
+from wayfare.compiler.finish import Again, Dropped, take
+from wayfare.compiler.opaque_call import WholeCall
+from wayfare.compiler.record.call_audit import Witness
+from wayfare.compiler.record.effects import Assigned, Variable
+from wayfare.compiler.record.recorder import GiveUp, Recorder
+from wayfare.compiler.replay.entry import Entry, Unseen
+from wayfare.compiler.replay.fast_path import MISS, Shortcut, shortcut
+from wayfare.compiler.replay.trace_tree import Unsteady
 from wayfare.compiler.signature import Signature
-from wayfare.compiler.sleep import fall_asleep, wake
 from wayfare.compiler.structure import Opaque
-from wayfare.compiler.take import Again, Dropped, take
-from wayfare.compiler.tree import Unsteady
-from wayfare.compiler.whole import WholeCall
-from wayfare.compiler.witness import Witness
 from wayfare.core.callsite import MONITORS, is_debugged
 from wayfare.core.errors import CheckError
 from wayfare.core.format import time_text

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from operator import is_
 from typing import Any
 
-from wayfare.compiler.effects import Variable, values_of
-from wayfare.compiler.overlap import relations
+from wayfare.compiler.record.effects import Variable, values_of
+from wayfare.compiler.record.overlap import relations
 from wayfare.compiler.structure import OBJECT, Opaque, take_apart
 from wayfare.core.buffer_pool import owns_memory
 from wayfare.core.mode import Mode

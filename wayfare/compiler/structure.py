@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.compiler.purity import is_user_class
+from wayfare.compiler.captures.purity import is_user_class
 from wayfare.core.spec import Device, DType, Size
 from wayfare.core.tensor import Tensor
 

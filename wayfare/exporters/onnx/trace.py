@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.compiler.graph import Graph
-from wayfare.compiler.memory import Known
-from wayfare.compiler.reach import reach
-from wayfare.compiler.recorder import NO_DECISION, Recorder
+from wayfare.compiler.captures.reach import reach
+from wayfare.compiler.record.graph import Graph
+from wayfare.compiler.record.memory import Known
+from wayfare.compiler.record.recorder import NO_DECISION, Recorder
 from wayfare.compiler.structure import Opaque, take_apart
 from wayfare.core.callsite import Site, user_frame
 from wayfare.core.errors import ExportError

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.compiler.entry import Entry
 from wayfare.compiler.function import Compiled
-from wayfare.compiler.tree import Stretch
+from wayfare.compiler.replay.entry import Entry
+from wayfare.compiler.replay.trace_tree import Stretch
 
 # Ops that are a product, with or without what is added to it.
 _PRODUCTS = frozenset({"matmul", "linear", "linear_plain", "bmm", "mm", "addmm", "einsum", "dot", "mv"})

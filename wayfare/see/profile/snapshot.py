@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.reach import reach
 from wayfare.core.structure_epoch import structure_changed
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import note_write

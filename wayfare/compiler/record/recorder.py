@@ -1,0 +1,364 @@
+"""Runs a function's ops as usual and writes down what they compute: the executor of a compiled function's first calls.
+
+Nothing is pretended: every op runs at once, every branch of Python is taken for real. Beside it grows a graph of steps.
+Where Python looks at a number the recording is cut, and the answer noted (`Decision`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from wayfare.compiler.captures.bytecode import is_returned
+from wayfare.compiler.record.backward import RecordedPass
+from wayfare.compiler.record.graph import like
+from wayfare.compiler.record.memory import Known
+from wayfare.compiler.record.recorder_state import RETOLD, Decision, Draw, GiveUp, GradSlot, Notes
+from wayfare.core.callsite import user_frame
+from wayfare.core.dispatch import apply
+from wayfare.core.grad_layout import in_layout_of
+from wayfare.core.mode import STATE, current
+from wayfare.core.node import Node
+from wayfare.core.numpy_math import Array
+from wayfare.core.op import REGISTRY, Op
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.walk import reachable, split_edge
+from wayfare.core.write_clock import note_write, owner_of
+from wayfare.ir.fuse.update_op import update_op
+from wayfare.ir.graph import Value
+from wayfare.ir.plan.plan import Slot
+
+__all__ = ["NO_DECISION", "Decision", "Draw", "GiveUp", "Recorder", "outcome_of"]
+
+# Reads that tell nothing of the numbers.
+NO_DECISION = frozenset({"repr()", "stride()", "is_contiguous()", "as_strided()"})
+# Reads after which Python knows, or may change, what no recording knows.
+_REFUSED = {
+    "numpy()": "it hands the memory of a tensor to NumPy; use .tolist(), or do it outside",
+    "data_ptr()": "it reads the address of a tensor",
+    "storage_offset()": "it reads where in its memory a tensor lies",
+    "pickle": "it pickles a tensor",
+}
+# Families of ops that raise an error for some numbers: an index out of range, a matrix that is singular.
+_MAY_FAIL = frozenset({"indexing", "classes", "linear algebra", "loss", "segments"})
+_ADD = REGISTRY["add"]
+
+
+class Recorder(Notes):
+    """The executor while a function is recorded."""
+
+    records = True
+
+    # -- the executor
+
+    def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Run one op and enter it. Nobody need look at our calls here: that would take most of the time."""
+        looking = sys.getprofile()
+        if looking is None:
+            return self._apply(op, inputs, attrs)
+        sys.setprofile(None if self.witness is None else self.witness.before)
+        try:
+            return self._apply(op, inputs, attrs)
+        finally:
+            sys.setprofile(looking)
+
+    def _apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        knowns: list[Known] = []
+        with self.entering() as going:
+            if going:
+                self._check_writes()
+                knowns = [self.known(t) for t in inputs]
+                values = [self.arrays.value(k) for k in knowns]
+        with self.plain():
+            made = apply(op, inputs, attrs)
+        outputs = made if made.__class__ is tuple or made.__class__ is list else (made,)
+        with self.entering() as going:
+            if going:
+                recording = current().grad
+                # In a backward pass tensors have no history, though a gradient of the gradient may go through them.
+                bare = self.passing and not recording
+                cut = () if bare else tuple([not (recording and t._requires_grad) for t in inputs])
+                viewed = knowns[0] if knowns and op.view else None
+                self.enter(op, values, attrs, [t._array for t in outputs], viewed, cut)
+                if op.family in _MAY_FAIL:
+                    self.may_fail.append(self.arrays.value(self.known(outputs[0])))
+        return made
+
+    def is_contiguous(self, t: Tensor) -> bool:
+        """Do the rows of a tensor lie one after the other?"""
+        return bool(t._array.flags.c_contiguous)
+
+    def picked(self, x: Tensor, index: Any, out: Tensor) -> None:
+        """`x[i]` with a number that is in a tensor: a view in plain Python, a copy here, where nobody looks at it."""
+        self.copies_of_parts[id(out)] = (weakref.ref(out), x, index)
+
+    def show_parts(self, written: Tensor | None = None) -> None:
+        """Make views of such copies, as they are in plain Python, where that can be seen: by a write to one of them or
+        to what it is a part of, or because somebody holds one when the call ends. That cannot be replayed."""
+        found = [(out, x, index) for copy, x, index in self.copies_of_parts.values() if (out := copy()) is not None]
+        if written is not None:
+            memory = owner_of(written._array)
+            if not any(out is written or owner_of(x._array) is memory for out, x, _ in found):
+                return
+        for out, x, index in found:
+            with self.plain():
+                place: list[Any] = [slice(None)] * x.ndim
+                for dim, number in index:
+                    place[dim] = int(number._array.item())
+                view = x[tuple(place)]
+            out._array, out._view = view._array, view._view
+            out._edge = view._edge if out._requires_grad else None
+        self.copies_of_parts.clear()
+        if found:
+            self.give_up("it uses x[i], where i is a tensor, as the view of x that it is")
+
+    def notices(self, reason: str) -> None:
+        """Something happens that a replay would not do again, or not see."""
+        self.give_up(reason)
+
+    def flag_set(self, t: Tensor, what: str) -> None:
+        """Something about a tensor is set that is no number: of one from outside, a replay would not do it again."""
+        with self.entering() as going:
+            if going and self.source_of(t) is not None:
+                self.give_up(f"it sets {what} of a tensor from outside")
+
+    def custom(self, name: str) -> None:
+        """A custom Function was recorded as a node."""
+        self.customs.append(name)
+
+    def read(self, tensor: Tensor, how: str) -> Any:
+        """Python looks at a value: a decision."""
+        array = tensor._array
+        if how in _REFUSED:
+            self.give_up(_REFUSED[how])
+        elif how == "repr()" and not (self.witness is not None and self.witness.quiet):
+            self.give_up("it makes text of a tensor")
+        if how not in NO_DECISION and not how.startswith("the index of"):
+            with self.entering() as going:
+                if going:
+                    self._check_writes()
+                    known = self.known(tensor)
+                    value = self.arrays.value(known)
+                    frame = user_frame(1)
+                    if how == "item()" and array.size == 1 and is_returned(frame, self.code):
+                        self.returned = tensor
+                    elif value.step.name not in ("number", "array"):
+                        line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+                        self.decisions.append(Decision(value, how, outcome_of(array, how), line, len(self.slots)))
+        return array
+
+    def behind(self, tensor: Tensor) -> Tensor:
+        """A tensor is itself here."""
+        return tensor
+
+    def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
+        """Write in place, and enter what the memory holds now."""
+        if self.copies_of_parts:
+            self.show_parts(tensor)
+        with self.entering() as going:
+            if going:
+                self._check_writes()
+                source = self.known(result)
+                value = self.arrays.value(source)
+                known = self.known(tensor)
+                old = self.arrays.value(known)
+        copies: list[tuple[Any, Any]] = []
+        STATE.copies = copies
+        try:
+            with self.plain():
+                move(tensor, result)
+        finally:
+            STATE.copies = None
+        with self.entering() as going:
+            if going:
+                for array, copy in copies:
+                    seen = self.arrays.find(array)
+                    self.arrays.own(copy, old if seen is None else self.arrays.value(seen))
+                target = tensor._array
+                before = known.memory.value
+                self.arrays.write(known, self._expand(self._cast(value, target.dtype), target.shape))
+                if not (current().grad and tensor._requires_grad):
+                    self._keep_history(known, before)
+        self.mark_writes()
+
+    def _keep_history(self, known: Known, before: Value) -> None:
+        """Written where nothing is recorded, or through a detached tensor, memory has new values, and those who look at
+        it their old history."""
+        memory = known.memory
+        base = like(before.shape, before.dtype)
+        (memory.value,) = self.step(RETOLD, (memory.value, before), {}, (base,))
+        memory.version += 1
+
+    def _check_writes(self) -> None:
+        """Memory may not change behind the recorder's back."""
+        if self._writes.is_surprised(self.arrays.owners):
+            raise GiveUp("it writes to the memory of a tensor in a way that cannot be recorded")
+
+    def mark_writes(self) -> None:
+        """A write was entered."""
+        self._writes.renew()
+
+    # -- what a backward pass does
+
+    def backward(self, roots: Any, *, retain: bool, capture: Any, accumulate: bool) -> None:
+        """A backward pass inside the function."""
+        with self.entering() as going:
+            if going:
+                self._check_writes()
+        with self.unseen() if _is_all_ours(roots) else nullcontext():
+            RecordedPass(self, retain, capture, accumulate).run(roots)
+        self.mark_writes()
+
+    def stays_inside(self, roots: Sequence[tuple[Any, Any]], capture: Any) -> None:
+        """A backward pass that is recorded op by op may not go on into what was computed before the call."""
+        edges = [edge for node in reachable([e for e, _ in roots], self.start)[0] for edge in node.edges]
+        for target in [split_edge(edge)[0] for edge in (*edges, *[e for e, _ in roots])]:
+            if isinstance(target, Node) and target.number < self.start and (
+                capture is None or target not in capture.nodes
+            ):  # fmt: skip
+                self.give_up("backward() goes on into the graph of a tensor computed outside the function")
+                return
+
+    def enter_seed(self, array: Array) -> None:
+        """What a backward pass begins with: a gradient that was given, or the number 1."""
+        with self.entering() as going:
+            if going:
+                if self.arrays.find(array) is None:
+                    if array.size != 1 or array.item() != 1:
+                        raise GiveUp("backward() begins with values that were not computed by tensor operations")
+                    self.arrays.own(array, self.graph.constant(array))
+                    self._alive.append(array)
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Zeros for a gradient that did not come."""
+        array = np.zeros(shape, dtype)
+        with self.entering() as going:
+            if going:
+                self.arrays.own(array, self.graph.constant(array))
+        return array
+
+    def copied(self, array: Array, like: Array | None = None) -> Tensor:
+        """A tensor in memory of its own that holds what an array holds now; as a gradient of `like` it lies as that."""
+        copy = np.array(array if like is None else in_layout_of(array, like))
+        with self.entering() as going:
+            if going:
+                self.arrays.own(copy, self.array_value(array))
+        return wrap(copy)
+
+    def add_into(self, t: Tensor, array: Array) -> None:
+        """Add an array to a tensor's memory."""
+        with self.entering() as going:
+            if going:
+                known = self.known(t)
+                values = (self.arrays.value(known), self.array_value(array))
+        np.add(t._array, array, out=t._array)
+        note_write(t._array)
+        self.mark_writes()
+        with self.entering() as going:
+            if going:
+                self.arrays.write(known, self.step(_ADD, values, {}, (t._array,))[0])
+
+    # -- gradients of tensors from outside
+
+    def grad_read(self, t: Tensor) -> None:
+        """Somebody looks at `t.grad`."""
+        with self.entering() as going:
+            if going:
+                slot = self._grad_slot(t)
+                if slot is None or slot.written or slot.read:
+                    return
+                slot.read = True
+                grad = t._grad
+                if grad is not None:
+                    slot.entry = self.graph.source("grad", slot.owner, grad._array)
+                    slot.final = grad
+                    self._enter_source(slot.entry, grad)
+
+    def grad_written(self, t: Tensor, grad: Tensor | None) -> None:
+        """`t.grad` was set."""
+        with self.entering() as going:
+            if going:
+                slot = self._grad_slot(t)
+                if slot is not None:
+                    slot.written = True
+                    slot.final = grad
+
+    def _grad_slot(self, t: Tensor) -> GradSlot | None:
+        found = self.grads.get(id(t))
+        if found is None:
+            source = self.source_of(t)
+            if source is None:
+                return None
+            found = self.grads[id(t)] = GradSlot(source)
+            self._alive.append(t)
+        return found
+
+    # -- what else happens in a training step
+
+    @contextmanager
+    def calling(self, call: Any) -> Iterator[None]:
+        """What happens inside is Python that runs again at every replay."""
+        self.calls.append((call, len(self.decisions)))
+        before, self._call = self._call, [len(self.calls) - 1, 0]
+        try:
+            with self.unseen():
+                yield
+        finally:
+            self._call = before
+
+    def update(self, update: Any, written: list[Tensor], read: list[Tensor], numbers: Sequence[float]) -> None:
+        """A fused update of parameters in place."""
+        with self.entering() as going:
+            if going:
+                self._check_writes()
+                knowns = [self.known(t) for t in (*written, *read)]
+                values = [self.arrays.value(k) for k in knowns]
+        with self.plain():
+            update([t._array for t in written], [t._array for t in read], numbers)
+        with self.entering() as going:
+            if going:
+                given: Any = tuple(float(n) for n in numbers)
+                if self._call is not None:
+                    self.slots.append(tuple(self._call))
+                    given = Slot(len(self.slots) - 1)
+                    self._call[1] += 1
+                op = update_op(update, len(written) // len(update.written))
+                made = self.step(op, values, {"numbers": given}, [t._array for t in written])
+                for known, value in zip(knowns, made, strict=False):
+                    self.arrays.write(known, value)
+        self.mark_writes()
+
+    def draw(self, generator: Any, key: tuple[int, int]) -> None:
+        """A random key was taken."""
+        if (id(generator), key) in self._drawn:
+            return
+        if id(generator) not in self.states:
+            # The key is the first: the state before it is the key itself.
+            self.states[id(generator)] = (generator, key)
+        seed, calls = self.states[id(generator)][1]
+        offset = key[1] - calls if key[0] == seed and key[1] >= calls else None
+        self.slots.append(Draw(generator, key, offset))
+        self._drawn[id(generator), key] = len(self.slots) - 1
+
+
+def _is_all_ours(roots: Sequence[tuple[Any, Any]]) -> bool:
+    """Does a backward pass from these roots call nobody but us: no hook, no custom Function?"""
+    nodes, leaves = reachable([edge for edge, _ in roots])
+    return not any(node.extras is not None or node.op.family == "custom" for node in nodes) and not any(
+        leaf._extras for leaf in leaves
+    )  # fmt: skip
+
+
+def outcome_of(array: Array, how: str) -> Any:
+    """What Python learns by looking, as something that can be compared."""
+    if how == "bool()" and array.size == 1:
+        return bool(array.item())
+    if array.size == 1:
+        return array.dtype.char, repr(array.item())
+    return array.shape, array.dtype.char, hashlib.blake2b(np.ascontiguousarray(array).tobytes()).digest()
