@@ -1,8 +1,8 @@
-"""Compiled functions that are left alone for some calls: those go straight to the plain function, by way of C alone.
+"""Bypassing a compiled function that does not pay: its next calls go straight to the plain function, without Python
+code.
 
-What does not pay must not cost anything either, and a method `__call__` written in Python costs a third of a small op.
-So a function that sleeps is of a class of its own, whose `__call__` is found to be the plain function itself. An
-iterator counts the calls, and its last item wakes the function up.
+A `__call__` written in Python costs a third of a small op, so a bypassed function gets a class of its own, whose
+`__call__` is the plain function itself. An iterator counts the calls; its last item ends the bypass.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ import operator
 import weakref
 from typing import Any
 
-__all__ = ["fall_asleep", "wake", "wake_all"]
+__all__ = ["start_bypass", "end_bypass", "end_all_bypasses"]
 
-# Those that sleep: the iterator of the calls left, and how many there were.
-_ASLEEP: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
+# Functions that are bypassed now: the iterator over the calls left, and how many there were at the start.
+_BYPASSED: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
 
 
-def fall_asleep(compiled: Any) -> None:
-    """Leave a compiled function alone for as many calls as its Python says."""
-    calls, compiled._python.nap = compiled._python.nap, 0
+def start_bypass(compiled: Any) -> None:
+    """Bypass a compiled function for the next `_fallback.bypass_calls` calls."""
+    calls, compiled._fallback.bypass_calls = compiled._fallback.bypass_calls, 0
     left = itertools.repeat(compiled._function, calls)
-    steps = itertools.chain(left, (functools.partial(_woken, weakref.ref(compiled)),))
-    awake = type(compiled)
-    # Asked for its `__call__`, the class gives the next step; `next` takes the object for its default.
-    asleep = type(awake.__name__, (awake,), {"__call__": property(functools.partial(next, steps)), "_awake": awake})
-    _ASLEEP[compiled] = left, calls
-    compiled.__class__ = asleep
+    steps = itertools.chain(left, (functools.partial(_last_call, weakref.ref(compiled)),))
+    normal = type(compiled)
+    # Looking up `__call__` takes the next item of `steps`; the object is `next`'s default, which is never used.
+    members = {"__call__": property(functools.partial(next, steps)), "_normal": normal}
+    _BYPASSED[compiled] = left, calls
+    compiled.__class__ = type(normal.__name__, (normal,), members)
 
 
-def wake(compiled: Any) -> None:
-    """Let a function look at its calls again, and count those it did not see."""
-    left, calls = _ASLEEP.pop(compiled, (None, 0))
+def end_bypass(compiled: Any) -> None:
+    """End the bypass of a function, and count the calls that went past it."""
+    left, calls = _BYPASSED.pop(compiled, (None, 0))
     if left is not None:
-        compiled.__class__ = type(compiled)._awake
-        compiled._python.count(calls - operator.length_hint(left))
+        compiled.__class__ = type(compiled)._normal
+        compiled._fallback.count(calls - operator.length_hint(left))
 
 
-def wake_all() -> None:
-    """Wake all: somebody wants to know of calls of compiled functions (automatic batching)."""
-    for compiled in list(_ASLEEP):
-        wake(compiled)
+def end_all_bypasses() -> None:
+    """End all bypasses, because calls of compiled functions must be seen (by automatic batching)."""
+    for compiled in list(_BYPASSED):
+        end_bypass(compiled)
 
 
-def _woken(reference: Any, *args: Any, **options: Any) -> Any:
+def _last_call(reference: Any, *args: Any, **options: Any) -> Any:
     compiled = reference()
-    wake(compiled)
+    end_bypass(compiled)
     return compiled(*args, **options)

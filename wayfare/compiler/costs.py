@@ -1,25 +1,25 @@
-"""The account of a compiled function: what recording, planning and checking cost, and whether replaying pays."""
+"""Time budgets: what recording, planning and checking may cost, and whether replaying is faster than Python."""
 
 from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
 
-__all__ = ["Budget", "Ledger", "perf_counter"]
+__all__ = ["Budget", "Timings", "perf_counter"]
 
-# Recording and planning may cost this share of all the time the function has run.
+# The share of a function's total running time that recording and planning may take.
 _SHARE = 0.1
-# What may be spent before that: so many seconds, and so many recordings however long they take.
+# Allowed in any case: this many seconds, and this many recordings.
 _START, _FREE = 1.0, 3
-# Samples that are kept of each kind, and how many there must be before they are compared.
+# Timings that are kept of plain and of replayed calls, and how many are needed to compare them.
 _EAGER, _CALLS = 8, 16
 _FEW_EAGER, _FEW_CALLS = 3, 8
-# A replay may be this much slower than Python, as a ratio: less cannot be told from noise.
+# A replay counts as slower than Python from this ratio on: less is within the noise.
 _SLOWER = 1.05
 
 
 class Budget:
-    """What one function has spent beside its own work, of the time it has run."""
+    """The time one function has run, and how much of it was recording, planning and checking."""
 
     __slots__ = ("recordings", "spent", "total")
 
@@ -39,8 +39,8 @@ class Budget:
         self.total += seconds
 
 
-class Ledger:
-    """Times of one kind of call: by Python, and as the compiled function answers it."""
+class Timings:
+    """Times of calls of one entry: as plain Python, and as answered by the compiled function."""
 
     __slots__ = ("calls", "eager")
 
@@ -49,18 +49,18 @@ class Ledger:
         self.calls: deque[float] = deque(maxlen=_CALLS)
 
     def loses(self) -> tuple[float, float] | None:
-        """(seconds as it is, seconds by Python), where that can be told and Python is faster; else None."""
+        """(seconds compiled, seconds in plain Python) if there are enough timings and Python is faster; else None."""
         if len(self.eager) < _FEW_EAGER or len(self.calls) < _FEW_CALLS:
             return None
         now, python = _typical(self.calls), _typical(self.eager)
         return (now, python) if now > _SLOWER * python else None
 
     def typical(self) -> tuple[float | None, float | None]:
-        """What a call takes as it is, and by Python, in seconds; None where it was not measured."""
+        """Seconds of a call, compiled and as plain Python; None where it was not measured."""
         return _typical(self.calls) if self.calls else None, _typical(self.eager) if self.eager else None
 
 
 def _typical(samples: deque[float]) -> float:
-    """The mean of the faster three quarters: what else the machine did in the meantime is left out."""
+    """The mean of the fastest three quarters, so that what else the machine did is left out."""
     chosen = sorted(samples)[: max(1, len(samples) * 3 // 4)]
     return sum(chosen) / len(chosen)

@@ -1,4 +1,4 @@
-"""Calls of a compiled function that run as plain Python: why, how many, and one warning for each reason."""
+"""Calls of a compiled function that run as plain Python: the reasons, how often, and one warning for each reason."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from wayfare.compiler.costs import Budget, perf_counter
 from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import OperationError
 
-# Reasons that are remembered.
+# The most reasons that are kept.
 _REASONS = 32
-# Why calls run as plain Python without a word.
+# The reason shown for calls that ran as plain Python without a warning.
 _QUIET = "recording them did not seem worth it so far"
-# Plain calls in a row after which Python is left alone for a while, and for how many calls at the most.
+# Plain calls in a row after which the next calls bypass the compiled function, and the longest bypass, in calls.
 _IN_A_ROW, _LONGEST = 8, 4096
 
 
 class Plain:
-    """The answer that a call is to run as plain Python. Without a reason it is nobody's fault, and nothing is said."""
+    """The answer that a call runs as plain Python. Without a reason there is no warning."""
 
-    __slots__ = ("reason", "rests")
+    __slots__ = ("longest_bypass", "reason")
 
-    def __init__(self, reason: str, rests: int = _LONGEST) -> None:
+    def __init__(self, reason: str, longest_bypass: int = _LONGEST) -> None:
         self.reason = reason
-        self.rests = rests  # for how many calls Python may be left alone at the most
+        self.longest_bypass = longest_bypass  # the most calls that may bypass the function after this
 
 
-class Python:
+class Fallback:
     """The plain calls of one function."""
 
     def __init__(self, function: Callable[..., Any], name: str, fullgraph: bool, budget: Budget) -> None:
         self._function, self._name, self._budget = function, name, budget
         self.fullgraph = fullgraph
         self.reasons: dict[str, int] = {}  # why calls ran as plain Python, and how many did
-        self.nap = 0  # for how many calls the function is to be left alone now
-        self.slept = 0  # calls that went straight to the function
+        self.bypass_calls = 0  # how many calls are to bypass the function from now on
+        self.bypassed = 0  # calls that bypassed it so far
         self._reason = ""
         self._number = self._row = 0  # the last plain call, and how many there were in a row
-        self._nap = _IN_A_ROW
+        self._bypass_length = _IN_A_ROW
         self._last = 0.0  # seconds of the last plain call
 
     def run(self, plain: Plain, args: Any, options: Any, number: int) -> Any:
-        """Run a call, the so-many-th, as plain Python."""
+        """Run call number `number` as plain Python."""
         reason = plain.reason
         if not reason:
             self.reasons[_QUIET] = self.reasons.get(_QUIET, 0) + 1
@@ -55,7 +55,7 @@ class Python:
                 raise OperationError(f"compile: {self._name} cannot be replayed without Python, because "
                                      f"{self.with_line(reason)}",
                                      fix="Leave out fullgraph=True to have it run as plain Python.")  # fmt: skip
-            self._rest(self.tell(reason), number, plain.rests)
+            self._consider_bypass(self.tell(reason), number, plain.longest_bypass)
         began = perf_counter()
         try:
             return self._function(*args, **options)
@@ -64,7 +64,7 @@ class Python:
             self._budget.total += self._last
 
     def tell(self, reason: str) -> str:
-        """Count a plain call, and warn where the reason is new."""
+        """Count a plain call, and warn if the reason is new."""
         if reason not in self.reasons:
             if len(self.reasons) >= _REASONS:
                 reason = "there are more reasons than are remembered"
@@ -74,23 +74,23 @@ class Python:
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         return reason
 
-    def _rest(self, reason: str, number: int, longest: int) -> None:
-        """After some plain calls in a row the next ones go straight to the function, ever more of them."""
+    def _consider_bypass(self, reason: str, number: int, longest: int) -> None:
+        """After some plain calls in a row let the next ones bypass the function; twice as many each time."""
         if number != self._number + 1:
-            self._row, self._nap = 0, _IN_A_ROW
+            self._row, self._bypass_length = 0, _IN_A_ROW
         self._row, self._number = self._row + 1, number
         if self._row >= _IN_A_ROW:
-            self.nap = self._nap = min(2 * self._nap, longest)
+            self.bypass_calls = self._bypass_length = min(2 * self._bypass_length, longest)
             self._reason = reason
 
     def count(self, calls: int) -> None:
-        """So many calls went straight to the function."""
+        """Count calls that bypassed the function."""
         self.reasons[self._reason] += calls
-        self.slept += calls
+        self.bypassed += calls
         self._budget.total += calls * self._last
 
     def with_line(self, reason: str) -> str:
-        """A reason with a line of the user's: where no line is known, the one where the function is defined."""
+        """A reason with a line of the user's code; if it has none, the line where the function is defined."""
         function: Any = inspect.unwrap(self._function)
         code = getattr(getattr(function, "forward", function), "__code__", None)
         if code is None or re.search(r":\d+\)$", reason):

@@ -1,4 +1,4 @@
-"""A compiled function while others run the ops: one call for automatic batching, plain Python for everybody else."""
+"""A compiled function under another executor: one opaque call for automatic batching, plain Python otherwise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wayfare.compiler.captures.reach import reach
 from wayfare.core.mode import batcher, watcher
 
 
-class WholeCall:
+class OpaqueCall:
     """What automatic batching asks of a compiled function."""
 
     _function: Callable[..., Any]
@@ -18,7 +18,7 @@ class WholeCall:
     _is_method: bool
 
     def _elsewhere(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """A call while somebody else runs the ops, or watches them."""
+        """A call while another executor runs the ops, or an observer watches them."""
         batching = batcher()
         if batching is not None:
             if self._is_method and args:
@@ -27,27 +27,27 @@ class WholeCall:
                 made = batching.whole_call(self, _call_function, args, options, self)
             if made is not NotImplemented:
                 return made
-        looking = watcher()
-        if looking is None:
+        observer = watcher()
+        if observer is None:
             return self._function(*args, **options)
-        looking.starts(self)
+        observer.starts(self)
         try:
             return self._function(*args, **options)
         finally:
-            looking.ended(self)
+            observer.ended(self)
 
-    # As one call of automatic batching: nothing is known of batches in front of its arguments.
+    # For automatic batching: it is unknown whether the function accepts batch dimensions in front of its arguments.
     in_front = -1
 
     def name_in(self, owner: Any) -> str:
-        """What its calls are called."""
+        """The name under which its calls are counted."""
         return self._name
 
     def guard(self, owner: Any) -> Callable[[], bool] | None:
-        """A function that says whether all is as it is now; None where no guard can tell."""
+        """A function that checks whether all captures are unchanged; None if they cannot be guarded."""
         seen = reach(self._function, None if owner is self else (owner,))
         return None if seen.unguardable is not None else Guards(seen).still
 
 
-def _call_function(owner: WholeCall, *args: Any, **options: Any) -> Any:
+def _call_function(owner: OpaqueCall, *args: Any, **options: Any) -> Any:
     return owner._function(*args, **options)

@@ -1,7 +1,7 @@
-"""Attributes that code reaches by text: the name in `getattr(o, "k")`, the fields in `"{0.k}".format(o)`.
+"""Attributes that code reads by a string: `getattr(o, "k")`, `"{0.k}".format(o)`.
 
-Where the text is written out in the code, it is as good as an attribute that is spelt out. Where it is computed, or a
-function that takes such text is handed on (`functools.reduce(getattr, …)`), any attribute may be meant.
+A constant string counts like an attribute in the code. If the string is computed, or a function that takes one is
+passed on (`functools.reduce(getattr, …)`), any attribute may be read.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import string
 from itertools import pairwise
 from typing import Any
 
-# Built-in functions that reach attributes by a name that is only known when they run.
+# Built-in functions that access an attribute by name.
 BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
-# Methods of text that may reach attributes of what they are given.
+# Methods of strings that may read attributes of their arguments.
 FORMATTING = frozenset({"format", "format_map"})
-# Attributes by which code gets at all the others, or writes past the usual way.
+# Methods that access any attribute.
 ALL = frozenset({"__setattr__", "__delattr__", "__dir__"})
-# The same, past what objects do when they are asked for one.
+# The same, without calling `__getattribute__`.
 PAST = frozenset({"__dict__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__"})
-# Functions and classes that go over all attributes of what they are given, or take their names as text.
+# Functions and classes that read all attributes of their arguments, or take attribute names as strings.
 _ALL_OF = {
     "builtins": BY_NAME | {"dir"}, "operator": {"attrgetter", "methodcaller"}, "string": {"Formatter"},
     "dataclasses": {"asdict", "astuple", "fields", "replace"}, "json": {"dumps"},
@@ -30,14 +30,14 @@ _PAST_OF = {
 
 
 def ways_of(value: Any) -> tuple[bool, bool]:
-    """May something of a library reach any attribute of what it is given? And past what is noticed?"""
+    """May a library function read any attribute of its arguments? And may it do so without `__getattribute__`?"""
     name, module = getattr(value, "__name__", None), getattr(value, "__module__", None)
     past = name in PAST or name in _PAST_OF.get(str(module), ())
     return past or name in ALL or name in _ALL_OF.get(str(module), ()), past
 
 
 def fields(text: str) -> set[str] | None:
-    """The attributes that the fields of a text to be formatted name; None if it is no such text."""
+    """The attributes named in a format string; None if it is not a valid one."""
     found: set[str] = set()
     try:
         for _, field, nested, _ in string.Formatter().parse(text):
@@ -49,28 +49,28 @@ def fields(text: str) -> set[str] | None:
 
 
 def arguments(steps: list[dis.Instruction], start: int) -> list[tuple[int, int]] | None:
-    """Where the arguments of a call begin and end whose function was loaded before `start`; None where it is not called
-    at once, or its arguments branch."""
-    place = start + (start < len(steps) and steps[start].opname == "PUSH_NULL")
-    depth, ends = 0, {0: place}
-    while place < len(steps):
-        step = steps[place]
+    """The first and last positions of the arguments of the call whose function was loaded before `start`; None if it is
+    not called directly, or if its arguments contain jumps."""
+    position = start + (start < len(steps) and steps[start].opname == "PUSH_NULL")
+    depth, ends = 0, {0: position}
+    while position < len(steps):
+        step = steps[position]
         if step.is_jump_target or "JUMP" in step.opname or step.opname.startswith(("FOR_", "SEND", "RETURN", "STORE")):
             return None
-        if step.opname in ("PRECALL", "CALL") and step.arg == depth and steps[place - 1].opname != "PRECALL":
+        if step.opname in ("PRECALL", "CALL") and step.arg == depth and steps[position - 1].opname != "PRECALL":
             cuts = [ends.get(number) for number in range(depth + 1)]
             return None if None in cuts else list(pairwise(cuts))  # type: ignore[arg-type]
         depth += dis.stack_effect(step.opcode, step.arg, jump=False)
         if depth < 0:
             return None
         ends = {d: end for d, end in ends.items() if d < depth}
-        place += 1
-        ends[depth] = place
+        position += 1
+        ends[depth] = position
     return None
 
 
 def written_out(steps: list[dis.Instruction], where: tuple[int, int]) -> str | None:
-    """The text that an argument is, if it is a constant."""
+    """The value of an argument that is a constant string, else None."""
     begin, end = where
     step = steps[begin] if end == begin + 1 else None
     return step.argval if step is not None and step.opname == "LOAD_CONST" and isinstance(step.argval, str) else None

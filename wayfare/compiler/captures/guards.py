@@ -1,7 +1,7 @@
-"""Guards: whether all that a compiled function depended on, besides its arguments, is as it was.
+"""Guards: do all captures of a compiled function (what it depends on besides its arguments) still have their values?
 
-The check that runs at every call is one generated expression of identity tests. Where that fails, a slower look finds
-out whether the difference matters: an equal number may have taken the place of a number, an equal list of a list.
+The fast check at every call is one generated function of identity tests. If it fails, a slow check decides whether the
+difference matters: a number may have been replaced by an equal number, a list by an equal list.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from abc import get_cache_token
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.compiler.captures.location import HINT, Place, array_content
+from wayfare.compiler.captures.location import HINT, Location, array_content
 from wayfare.compiler.captures.reach import Reach
 from wayfare.core.structure_epoch import EPOCH
 
 
 class Guards:
-    """A snapshot of what a function can see. `holds()` says whether it is still so, `why()` what is not."""
+    """A snapshot of the captures of a function. `holds()` checks it, `why()` says what has changed."""
 
-    holds: Callable[..., bool]  # with `look=False`, only what can be told at once
+    holds: Callable[..., bool]  # with `thorough=False`, only the fast check
 
     def __init__(self, seen: Reach) -> None:
         self._take(seen)
@@ -28,135 +28,135 @@ class Guards:
     def _take(self, seen: Reach) -> None:
         self.seen = seen
         self._reason = ""
-        live = [place for place in seen.places if place.live]
-        self._outside = [place for place in live if not _by_epoch(place)]
-        # What only our own methods change: registered names and hooks. One number tells whether any of it has changed.
-        self._inside = [place for place in live if _by_epoch(place)]
+        live = [location for location in seen.locations if location.live]
+        self._outside = [location for location in live if not _by_epoch(location)]
+        # Names and hooks of modules, which only our own methods change. They increase one counter, the epoch.
+        self._inside = [location for location in live if _by_epoch(location)]
         self._values: dict[str, Any] = {}
         self.holds = self._generate() if seen.unguardable is None else self._never
 
     @property
     def count(self) -> int:
-        """How many tests a call costs while no module changes."""
+        """The number of tests at each call, if no module changes."""
         return len(self._outside) + bool(self._inside)
 
     def still(self) -> bool:
-        """`holds()`, as something that keeps the guards themselves alive."""
+        """`holds()` as a bound method, which keeps the guards alive."""
         return self.holds()
 
     def why(self) -> str:
-        """What is not as it was, in one sentence; empty when the guards held."""
+        """What has changed, in words; "" if the guards held."""
         return self._reason
 
     def changed_by_call(self) -> str:
-        """What the function itself changed while it ran, in words; empty if nothing."""
+        """What the call itself has changed, in words; "" if nothing."""
         return "" if self.holds() else self._reason
 
-    def replaced(self) -> list[Place]:
-        """The attributes, globals and cells that hold something else now."""
-        return [place for place in self.seen.places if place.live and place.same_now() is not True
-                and ((place.kind == "item" and isinstance(place.holder, dict))
-                     or (place.kind, place.key) == ("attribute", "cell_contents"))]  # fmt: skip
+    def replaced(self) -> list[Location]:
+        """The attributes, globals and cells that have another value now."""
+        return [location for location in self.seen.locations if location.live and location.same_now() is not True
+                and ((location.kind == "item" and isinstance(location.holder, dict))
+                     or (location.kind, location.key) == ("attribute", "cell_contents"))]  # fmt: skip
 
     def describe(self) -> list[str]:
-        """What is guarded, one entry a place."""
-        shown = dict.fromkeys(place.path.called() for place in self.seen.places if place.how is not HINT)
+        """What is guarded, one entry for each path."""
+        shown = dict.fromkeys(location.path.called() for location in self.seen.locations if location.how is not HINT)
         return list(shown)
 
-    # -- the quick way ------------------------------------------------------------------------------------------------
+    # -- the fast check -----------------------------------------------------------------------------------------------
 
     def _generate(self) -> Callable[[], bool]:
-        """`holds` as one function made of identity tests: a loop over records would cost several times as much."""
+        """Generate `holds` as one function of identity tests: a loop over locations is several times slower."""
         values = self._values
-        # Weak, so that guards go away with the last who uses them.
-        modules, slow = weakref.WeakMethod(self._modules_hold), weakref.WeakMethod(self._look)
+        # Weak references, so that there is no cycle and guards are freed at once.
+        modules, slow = weakref.WeakMethod(self._modules_hold), weakref.WeakMethod(self._check_slowly)
         values.update(EPOCH=EPOCH, epoch=self.seen.epoch, modules=modules, slow=slow, is_=operator.is_,
                       array_content=array_content, get_cache_token=get_cache_token)  # fmt: skip
-        tests = [self._test(number, place) for number, place in enumerate(self._outside)]
+        tests = [self._test(number, location) for number, location in enumerate(self._outside)]
         if self._inside:
             tests.append("(EPOCH[0] == epoch or modules()())")
-        # Python's compiler recurses over long chains, so they are cut.
+        # Python's compiler recurses over long `and` chains, so they are split.
         chains = [" and ".join(tests[i : i + 50]) for i in range(0, len(tests), 50)]
-        nested = "".join(f"        if not ({chain}):\n            return look and slow()()\n" for chain in chains)
-        source = f"def holds(look=True):\n    try:\n{nested}        return True\n"
-        source += "    except Exception:\n        return look and slow()()\n"
+        nested = "".join(f"        if not ({chain}):\n            return thorough and slow()()\n" for chain in chains)
+        source = f"def holds(thorough=True):\n    try:\n{nested}        return True\n"
+        source += "    except Exception:\n        return thorough and slow()()\n"
         exec(compile(source, "<wayfare guards>", "exec"), values)
         return values.pop("holds")  # type: ignore[no-any-return]
 
-    def _test(self, number: int, place: Place) -> str:
+    def _test(self, number: int, location: Location) -> str:
         holder, value, key = f"h{number}", f"v{number}", f"k{number}"
-        self._values[holder] = place.holder
-        self._values[value] = place.value
-        match place.kind:
+        self._values[holder] = location.holder
+        self._values[value] = location.value
+        match location.kind:
             case "item":
-                if type(place.key) in (str, int):
-                    return f"{holder}[{place.key!r}] is {value}"
-                self._values[key] = place.key
+                if type(location.key) in (str, int):
+                    return f"{holder}[{location.key!r}] is {value}"
+                self._values[key] = location.key
                 return f"{holder}[{key}] is {value}"
             case "attribute":
-                return f"{holder}.{place.key} is {value}"
+                return f"{holder}.{location.key} is {value}"
             case "weak":
-                return f"{holder}().{place.key} is {value}"
+                return f"{holder}().{location.key} is {value}"
             case "length":
-                return f"len({holder}) == {place.value}"
+                return f"len({holder}) == {location.value}"
             case "keys" | "names":
-                self._values[value] = list(place.value)
+                self._values[value] = list(location.value)
                 return f"[*{holder}] == {value}"
             case "elements":
-                return f"len({holder}) == {len(place.value)} and all(map(is_, {holder}, {value}))"
+                return f"len({holder}) == {len(location.value)} and all(map(is_, {holder}, {value}))"
             case "present":
-                return f"{place.key!r} in {holder}"
+                return f"{location.key!r} in {holder}"
             case "absent":
-                return f"{place.key!r} not in {holder}"
+                return f"{location.key!r} not in {holder}"
             case "unset":
-                return f"not hasattr({holder}, {place.key!r})"
+                return f"not hasattr({holder}, {location.key!r})"
             case "abc":
                 return f"get_cache_token() == {value}"
         return f"array_content({holder}) == {value}"
 
     def _modules_hold(self) -> bool:
-        """Are the modules as they were, though the epoch is another one? Then it is the one to be remembered."""
+        """The epoch has changed: are the modules of this function unchanged? If so, remember the new epoch."""
         epoch = EPOCH[0]
-        if not all(place.same_now() for place in self._inside):
+        if not all(location.same_now() for location in self._inside):
             return False
         self._values["epoch"] = epoch
         return True
 
-    def _never(self, look: bool = True) -> bool:
+    def _never(self, thorough: bool = True) -> bool:
         self._reason = f"it cannot be guarded: {self.seen.unguardable}"
         return False
 
-    # -- the slow way -------------------------------------------------------------------------------------------------
+    # -- the slow check -----------------------------------------------------------------------------------------------
 
-    def _look(self) -> bool:
-        """The quick test failed: what is different, and does it matter?"""
+    def _check_slowly(self) -> bool:
+        """The fast check failed: find what has changed, and whether it matters."""
         epoch = EPOCH[0]
         closer = False
         self._reason = ""
-        for place in self.seen.places:
-            if not place.live:
+        for location in self.seen.locations:
+            if not location.live:
                 continue
-            same = place.same_now()
+            same = location.same_now()
             if same is False:
-                self._reason = _sentence(place)
+                self._reason = _sentence(location)
                 return False
             closer = closer or same is None
-            if same is None and place.kind not in ("length", "names", "present"):
-                break  # Another container stands here: the places in the old one tell nothing any more.
+            if same is None and location.kind not in ("length", "names", "present"):
+                break  # Another container is here: the locations inside the old one do not matter any more.
         if closer:
-            return self._compare(self.seen.again())
-        for number, place in enumerate(self._outside):  # equal leaves took the places of leaves
-            self._values[f"v{number}"] = list(place.value) if place.kind in ("keys", "names") else place.value
+            return self._compare(self.seen.refreshed())
+        for number, location in enumerate(self._outside):  # leaves were replaced by equal ones
+            self._values[f"v{number}"] = list(location.value) if location.kind in ("keys", "names") else location.value
         self._values["epoch"] = epoch
         return True
 
     def _compare(self, new: Reach) -> bool:
-        """Walk again and compare place by place; where all is equal, the new places are watched from now on."""
+        """Walk the captures again and compare all locations. If all are equal, guard the new ones from now on."""
         if new.unguardable is not None:
             self._reason = f"it cannot be guarded any more: {new.unguardable}"
             return False
-        before = [place for place in self.seen.places if place.how is not HINT]
-        after = [place for place in new.places if place.how is not HINT]
+        before = [location for location in self.seen.locations if location.how is not HINT]
+        after = [location for location in new.locations if location.how is not HINT]
         if len(before) == len(after) and all(map(_alike, before, after)):
             self._take(new)
             return True
@@ -164,17 +164,17 @@ class Guards:
         return False
 
 
-def _alike(old: Place, new: Place) -> bool:
+def _alike(old: Location, new: Location) -> bool:
     return _label(old) == _label(new) and old.how is new.how and old.matches(new.value)
 
 
-def _label(place: Place) -> tuple[str, str, str]:
-    return place.kind, place.path.called(), str(place.key) if isinstance(place.key, (str, int)) else ""
+def _label(location: Location) -> tuple[str, str, str]:
+    return location.kind, location.path.called(), str(location.key) if isinstance(location.key, (str, int)) else ""
 
 
-def _first_difference(before: list[Place], after: list[Place]) -> str:
-    """What a second walk found that the first had not, in words."""
-    found = {_label(place): place for place in after}
+def _first_difference(before: list[Location], after: list[Location]) -> str:
+    """The first difference between two walks, in words."""
+    found = {_label(location): location for location in after}
     gone = None
     for old in before:
         now = found.pop(_label(old), None)
@@ -184,16 +184,16 @@ def _first_difference(before: list[Place], after: list[Place]) -> str:
     new = next(iter(found.values()), None)
     if new is not None:
         return f"{new.path.called()} is new"
-    return "what it leads to has another order now" if gone is None else f"{gone.path.called()} is gone"
+    return "its captures have another order now" if gone is None else f"{gone.path.called()} is gone"
 
 
-def _sentence(place: Place) -> str:
+def _sentence(location: Location) -> str:
     try:
-        found = place.now()
+        found = location.now()
     except Exception:
-        return f"{place.path.called()} is gone"
-    return place.sentence(found)
+        return f"{location.path.called()} is gone"
+    return location.sentence(found)
 
 
-def _by_epoch(place: Place) -> bool:
-    return place.in_module and place.kind not in ("item", "length", "names", "present")
+def _by_epoch(location: Location) -> bool:
+    return location.in_module and location.kind not in ("item", "length", "names", "present")

@@ -1,4 +1,4 @@
-"""A place where a function finds a value without being handed it, what it found there, and how that is compared."""
+"""A location from which a function reads a captured value: what it held, and how that is compared."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import numpy as np
 from wayfare.core.spec import Device, DType, Size, Spec
 from wayfare.core.tensor import Tensor
 
-# How the value of a place is compared with the one that was there.
-LEAF = "leaf"  # unchangeable: by type and equality
+# How the value at a location is compared with the earlier one.
+LEAF = "leaf"  # immutable: by type and equality
 SAME = "same"  # by identity
-CONTENTS = "contents"  # an equal one may stand in its place: what is inside has places of its own
-HINT = "hint"  # tells only that it is time to look closely
+CONTENTS = "contents"  # by type: what is inside has locations of its own
+HINT = "hint"  # a difference only means that the slow check must run
 
 _LEAVES = frozenset({
     int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range, slice, DType, Device,
@@ -33,7 +33,7 @@ _LEAVES = frozenset({
 
 
 def is_leaf(value: Any) -> bool:
-    """Is it a value that cannot change, compared by type and equality?"""
+    """Is it an immutable value, which is compared by type and equality?"""
     kind = type(value)
     if kind in _LEAVES:
         return True
@@ -43,7 +43,7 @@ def is_leaf(value: Any) -> bool:
 
 
 def same_leaf(old: Any, new: Any) -> bool:
-    """Are two unchangeable values of one type and equal? NaN is equal to itself, 0.0 and -0.0 are two values."""
+    """Are two immutable values of one type and equal? Here NaN equals NaN, and 0.0 does not equal -0.0."""
     if old is new:
         return True
     kind = type(old)
@@ -64,12 +64,12 @@ def same_leaf(old: Any, new: Any) -> bool:
     if isinstance(old, np.generic):
         return bool(old.dtype == new.dtype) and old.tobytes() == new.tobytes()
     if isinstance(old, enum.Enum):
-        return False  # there is one of each
+        return False  # each member exists once
     return bool(old == new)
 
 
 class Path(str):
-    """How to get to a value, as one would write it: a global `cfg`, then `cfg.sizes[1]`."""
+    """The expression that leads to a value: a global `cfg`, then `cfg.sizes[1]`."""
 
     __slots__ = ("root",)
     root: str
@@ -80,7 +80,7 @@ class Path(str):
         return made
 
     def attribute(self, name: str) -> Path:
-        """The path of an attribute; numbered entries of containers of modules read as such."""
+        """The path of an attribute; the numbered entries of module containers are written as `[0]`."""
         return Path(f"{self}[{name}]" if name.isdecimal() else f"{self}.{name}")
 
     def entry(self, key: Any) -> Path:
@@ -88,15 +88,15 @@ class Path(str):
         return Path(f"{self}[{_shown(key)}]")
 
     def called(self) -> str:
-        """In a sentence: "global `scale`", "closure `h`", "`cfg.sizes`"."""
+        """The path in a sentence: "global `scale`", "closure `h`", "`cfg.sizes`"."""
         return f"{self.root} `{self}`" if self.root else f"`{self}`"
 
 
-class Place:
-    """One place: `kind` says how to look there, `value` is what was found.
+class Location:
+    """One location: `kind` says how it is read, `value` is what it held.
 
-    A place that is not `live` cannot change by itself (an element of a tuple): it is compared only when what it lies
-    in has been replaced.
+    A location that is not `live` cannot change by itself (an element of a tuple): it is compared only if its container
+    was replaced.
     """
 
     __slots__ = ("how", "holder", "in_module", "key", "kind", "live", "path", "value")
@@ -114,7 +114,7 @@ class Place:
         self.how = SAME
 
     def now(self) -> Any:
-        """What is there now; an exception where there is nothing."""
+        """The current value; raises an exception if there is none."""
         match self.kind:
             case "item":
                 return self.holder[self.key]
@@ -135,10 +135,10 @@ class Place:
         return array_content(self.holder)
 
     def same_now(self) -> bool | None:
-        """Does it hold what it held? None where only a closer look can tell. An equal leaf is taken for the old one."""
+        """Is the value unchanged? None if only a new walk can tell. An equal leaf replaces the old value."""
         try:
             found = self.now()
-        except Exception:  # there is nothing to be found any more
+        except Exception:  # the value is gone
             return None if self.how is HINT or self.how is CONTENTS else False
         if found is self.value:
             return True
@@ -152,7 +152,7 @@ class Place:
         return False
 
     def matches(self, found: Any) -> bool:
-        """Would `found`, met in the same place, mean the same? (What it holds inside is compared on its own.)"""
+        """Is `found` equivalent to the old value? (Its contents have locations of their own.)"""
         if found is self.value:
             return True
         if self.how is CONTENTS:

@@ -1,4 +1,4 @@
-"""The attributes that code names, and those that objects and classes have."""
+"""The attribute names that occur in code, and helpers for attributes of objects and classes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ BARE = frozenset({"builtins", "typing", "abc", "collections.abc", "enum"})
 
 
 class Names:
-    """The attributes that code names anywhere."""
+    """The attribute names that occur anywhere in the visited code."""
 
     __slots__ = ("any", "asked", "counted", "formats", "past", "read", "stored")
 
     def __init__(self) -> None:
         self.read: set[str] = set()
         self.stored: set[str] = set()
-        self.counted: set[str] = set()  # read only to be counted up
-        self.asked: set[str] = set()  # something is asked for them: `hasattr(o, "k")`
-        self.any = False  # attributes are reached by names that are computed
-        self.past = False  # even past what objects do when they are asked for one
-        self.formats = False  # text is made of values
+        self.counted: set[str] = set()  # only read to be counted up
+        self.asked: set[str] = set()  # named in a string: `hasattr(o, "k")`
+        self.any = False  # attributes are read by computed names
+        self.past = False  # even without `__getattribute__`
+        self.formats = False  # values are converted to text
 
     def copy(self) -> Names:
-        """The same names, to be added to."""
+        """A copy."""
         made = Names()
         made.read, made.stored, made.counted = set(self.read), set(self.stored), set(self.counted)
         made.asked, made.any, made.past, made.formats = set(self.asked), self.any, self.past, self.formats
@@ -40,7 +40,7 @@ class Names:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, found: Facts) -> None:
-        """What one code object names."""
+        """Add the names of one code object."""
         self.read |= found.attributes
         self.stored |= found.stores
         self.counted |= found.counters
@@ -51,12 +51,12 @@ class Names:
 
 
 def is_special(name: str) -> bool:
-    """Is it a name that Python itself uses, with two underscores on both sides?"""
+    """Is it a special name (`__add__`)?"""
     return name.startswith("__") and name.endswith("__")
 
 
 def called_from_library(cls: type, name: str) -> bool:
-    """Does it take the place of something of a library's class, which may call it? (`backward` of a Function.)"""
+    """Does it override a member of a library class, which may call it (`backward` of a Function)?"""
     return not name.startswith("__") and any(
         name in base.__dict__ for base in cls.__mro__
         if base is not Module and base.__module__ not in BARE and not is_user_class(base)
@@ -64,7 +64,7 @@ def called_from_library(cls: type, name: str) -> bool:
 
 
 def content_of(cell: types.CellType) -> Any:
-    """What a cell holds; None where it is empty."""
+    """The contents of a cell; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -73,7 +73,7 @@ def content_of(cell: types.CellType) -> Any:
 
 @functools.lru_cache(1024)
 def slots_of(cls: Any) -> tuple[str, ...]:
-    """Names of the slots that instances have."""
+    """The names of the slots of a class."""
     found = [
         name for base in cls.__mro__ if "__slots__" in base.__dict__  # made by a class statement
         for name, member in base.__dict__.items() if isinstance(member, types.MemberDescriptorType)

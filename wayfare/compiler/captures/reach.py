@@ -1,7 +1,7 @@
-"""What a function can see without being handed it: closure cells, globals, defaults, its object, and what they hold.
+"""The captures of a function: everything it can reach besides its arguments (cells, globals, defaults, `self`, …).
 
-Code is read, not run: the names it mentions say what can matter. Where that cannot be told (a clock, a file, an
-iterator from outside), `Reach.unguardable` says why, and the function's Python has to run at every call.
+The code is read, not run: its names say what it can reach. If something cannot be guarded (a clock, a file, an iterator
+from outside), `Reach.unguardable` says why, and the function runs as plain Python.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from wayfare.compiler.captures.bytecode import Facts, Read, facts
 from wayfare.compiler.captures.dynamic_names import BY_NAME
-from wayfare.compiler.captures.location import CONTENTS, LEAF, SAME, Path, Place, is_leaf
+from wayfare.compiler.captures.location import CONTENTS, LEAF, SAME, Location, Path, is_leaf
 from wayfare.compiler.captures.names import Names, content_of, is_special
-from wayfare.compiler.captures.purity import is_user_class, is_user_function, is_user_module, unsteady
+from wayfare.compiler.captures.purity import impure, is_user_class, is_user_function, is_user_module
 from wayfare.compiler.captures.trusted import takes_steps
 from wayfare.compiler.captures.walk_objects import ObjectWalk
 from wayfare.compiler.captures.walk_values import ELEMENTS, MAKING, Unguardable
@@ -27,20 +27,20 @@ from wayfare.core.structure_epoch import EPOCH
 from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
 
-# What is equal to nothing but itself, or to text of the same letters.
+# Types whose values are equal only to themselves, and strings.
 _ONLY_ITSELF = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, str)
-# Built-in functions that make text of what they are given.
+# Built-in functions that convert values to text.
 _TEXT = frozenset({"str", "repr", "format", "ascii"})
 
 
 class Reach:
-    """All that a function can see, at one moment."""
+    """The captures of a function at one moment."""
 
     def __init__(self, function: Any, bound_self: Any, walk: Walk, epoch: int) -> None:
         self.function = function
         self._bound_self = tuple([weakref.ref(value) if id(value) in walk._weak else value
                                   for value in _listed(bound_self)])  # fmt: skip
-        self.places: list[Place] = walk.places
+        self.locations: list[Location] = walk.locations
         self.tensors: dict[int, Tensor] = walk.tensors
         self.arrays: list[Any] = walk.arrays
         self.unguardable: str | None = walk.reason
@@ -55,25 +55,25 @@ class Reach:
 
     @cached_property
     def watched(self) -> set[tuple[int, Any]]:
-        """(identity of the holder, key) of the attributes, globals and cells that are guarded."""
-        return {(id(p.holder), p.key) for p in self.places if p.live and p.kind in ("item", "attribute")}
+        """(id of the holder, key) of the guarded attributes, globals and cells."""
+        return {(id(p.holder), p.key) for p in self.locations if p.live and p.kind in ("item", "attribute")}
 
     def name_of(self, value: Any) -> str:
-        """How the function gets to a tensor or an array: "model[0].weight", "closure `h`"."""
+        """The path to a tensor or an array: "model[0].weight", "closure `h`"."""
         path = self._paths.get(id(value))
         return "" if path is None else path.called() if path.root else str(path)
 
-    def again(self, states: frozenset[tuple[int, Any]] | None = None) -> Reach:
-        """The same function's reach as it is now."""
+    def refreshed(self, states: frozenset[tuple[int, Any]] | None = None) -> Reach:
+        """The captures of the same function now."""
         objects = tuple([value() if isinstance(value, weakref.ref) else value for value in self._bound_self])
         return reach(self.function, objects or None, self.states if states is None else states)
 
 
 def reach(function: Any, bound_self: Any = None, states: frozenset[tuple[int, Any]] = frozenset()) -> Reach:
-    """Everything `function` can see without being handed it.
+    """Find everything that `function` can reach besides its arguments.
 
-    `bound_self` is a method's object, or a tuple of objects among the arguments that are to be guarded like it. What
-    lies in `states` is left out: it is handed in at every call.
+    `bound_self` is the object of a method, or a tuple of objects among the arguments that are guarded like it. `states`
+    are left out: they are inputs of every call.
     """
     names = Names()
     epoch = EPOCH[0]
@@ -83,10 +83,10 @@ def reach(function: Any, bound_self: Any = None, states: frozenset[tuple[int, An
             walk.start(function, bound_self)
         except Unguardable:
             break
-        except Exception as error:  # an object that cannot even be looked at: its Python runs at every call
-            walk.reason = f"it sees something that cannot be looked at ({type(error).__name__}: {error}){walk.site}"
+        except Exception as error:  # an object that raises an error when it is inspected
+            walk.reason = f"it reaches an object that cannot be inspected ({type(error).__name__}: {error}){walk.site}"
             break
-        # More names make more attributes matter, and what lies there may name more.
+        # New names make more attributes reachable, whose code may contain more names: repeat until nothing is new.
         if walk.names == names:
             walk.tensor_methods()
             break
@@ -95,12 +95,12 @@ def reach(function: Any, bound_self: Any = None, states: frozenset[tuple[int, An
 
 
 class Walk(ObjectWalk):
-    """Adds code to the walk over values: functions, the names they read, Python modules they take things from."""
+    """The walk over code: functions, the names they read, and the Python modules they use."""
 
     def start(self, function: Any, bound_self: Any) -> None:
-        """Walk from the function that is to be guarded."""
+        """Start the walk at the function."""
         objects = _listed(bound_self)
-        # What comes as an argument is not kept alive: with it goes what was recorded for it.
+        # Arguments are not kept alive: their entries are dropped together with them.
         self._weak = {id(value) for value in objects if can_be_weak(value)}
         if isinstance(function, types.MethodType):
             function, objects = function.__func__, (function.__self__, *objects)
@@ -114,7 +114,7 @@ class Walk(ObjectWalk):
             self.visit(function, Path("self" if isinstance(function, Module) else _name(function)))
 
     def function(self, function: types.FunctionType, path: Path) -> None:
-        """A user's function: its code, defaults, cells, and what the code names."""
+        """Visit a function of the user's: its code, defaults, cells, and the names in the code."""
         label = Path(str(path), "function")
         self.note("attribute", function, "__code__", function.__code__, label, LEAF)
         code = function.__code__
@@ -147,7 +147,7 @@ class Walk(ObjectWalk):
             value = cell.cell_contents
         except ValueError:
             self.refuse(f"uses {path.called()} before it is assigned")
-        if variable == "__class__" and isinstance(value, type):  # for super(): nothing is made of it
+        if variable == "__class__" and isinstance(value, type):  # for super(): no instance of it is made
             self.note("attribute", cell, "cell_contents", value, path, SAME)
             self.class_members(value, path, MAKING)
         elif not isinstance(value, types.ModuleType):
@@ -156,7 +156,7 @@ class Walk(ObjectWalk):
             self.note("attribute", cell, "cell_contents", value, path, SAME)
 
     def _code(self, code: types.CodeType, function: types.FunctionType, free: dict[str, Any]) -> None:
-        """What a code object and the code inside it name."""
+        """Visit the names in a code object and its nested code objects."""
         found = facts(code)
         self.codes.add(code)
         self._writes(function, found, free)
@@ -180,8 +180,9 @@ class Walk(ObjectWalk):
             self._code(inside, function, outer)
 
     def _by_name(self, function: types.FunctionType, read: Read, free: dict[str, Any]) -> bool:
-        """`getattr(cfg, name)`: is it a Python module? Then all that is in it is guarded, and nothing else is meant. Of
-        anything else, any attribute may be meant."""
+        """`getattr(cfg, name)`: if `cfg` is a Python module, guard all that is in it and return True. Otherwise any
+        attribute
+        of anything may be read."""
         holder: Any = free.get(read.name)
         value = None if holder is None else content_of(holder)
         key: Any = "cell_contents"
@@ -203,7 +204,7 @@ class Walk(ObjectWalk):
         return True
 
     def _writes(self, function: types.FunctionType, found: Facts, free: dict[str, Any]) -> None:
-        """The globals and the cells from outside that are assigned."""
+        """Note the globals and cells that the code assigns."""
         for write in found.writes:
             if write.where == "global":
                 self.assigned.append((function.__globals__, write.name, Path(write.name, "global")))
@@ -226,7 +227,7 @@ class Walk(ObjectWalk):
                 self.note("item", sys.modules, name, module, Path(name, "module"), SAME)
             for part in taken.names:
                 self._follow(module, Path(name), (part,))
-            if not taken.names and unsteady(module) is not None:
+            if not taken.names and impure(module) is not None:
                 self.refuse(f"imports the module {name}")
 
     def _global(self, function: types.FunctionType, name: str, chain: tuple[str, ...]) -> None:
@@ -251,7 +252,7 @@ class Walk(ObjectWalk):
                 self.note("abc", builtins, None, get_cache_token(), registered, SAME)
             if ("item", id(builtins), name) not in self._known:
                 self.note("item", builtins, name, builtins[name], path, SAME)
-            if name not in BY_NAME or chain:  # of those the code says what they are used for
+            if name not in BY_NAME or chain:  # for `getattr` and the like, the code says which attribute they read
                 self.visit(builtins[name], path)
         elif ("absent", id(builtins), name) not in self._known:
             self.note("absent", builtins, name, False, path, LEAF)
@@ -264,9 +265,9 @@ class Walk(ObjectWalk):
             self.names.read.update(chain)
 
     def _follow(self, module: Any, path: Path, chain: tuple[str, ...]) -> None:
-        """`module.a.b`: the module's `a`, and so on while that is a module itself."""
+        """Visit `module.a.b`: follow the names while they are modules."""
         for position, name in enumerate(chain):
-            value = getattr(module, name, self)  # some modules load their parts when asked
+            value = getattr(module, name, self)  # some modules load submodules lazily
             path = Path(f"{path}.{name}")
             if name not in module.__dict__ and ("absent", id(module.__dict__), name) not in self._known:
                 self.note("absent", module.__dict__, name, False, path, LEAF)
@@ -280,13 +281,13 @@ class Walk(ObjectWalk):
                 continue
             if name in module.__dict__:
                 self.hold("item", module.__dict__, name, value, path)
-            self.visit(value, path)  # of a library: looked at only for what cannot be guarded
+            self.visit(value, path)  # library code is only checked for what cannot be guarded
             self.names.read.update(chain[position + 1 :])
             return
         self.visit(module, path)
 
     def python_module(self, module: Any, path: Path) -> str:
-        """A Python module that is passed around: anything that is named may be used."""
+        """Visit a Python module that is passed around: every name in the code may be read from it."""
         if self.names.any:
             self._all_of_module(module, path, deep=True)
         else:
@@ -302,23 +303,24 @@ class Walk(ObjectWalk):
                 self.note("absent", held, name, False, path.attribute(name), LEAF)
 
     def _all_of_module(self, module: Any, path: Path, deep: bool = False) -> None:
-        """A Python module that is read by a name that is computed: anything in it may be used; with `deep`, also all
-        that is in the modules there."""
+        """Visit a Python module that is read by a computed name: anything in it may be used; with `deep`, also
+        everything
+        in its submodules."""
         held = module.__dict__
         if (module, deep) in self._whole:
             return
         self._whole.add((module, deep))
         own = is_user_module(module)
         self.note("names", held, None, tuple(held), path, LEAF)
-        if not own:  # one test for all that is equal only to itself
+        if not own:  # one test for all values that are equal only to themselves
             self.note("names", held.values(), None, tuple(held.values()), path, LEAF)
         for name, value in list(held.items()):
             inside = path.attribute(name)
             if (own or not isinstance(value, _ONLY_ITSELF)) and ("item", id(held), name) not in self._known:
                 self.note("item", held, name, value, inside, LEAF if is_leaf(value) else SAME)
             if isinstance(value, types.ModuleType):
-                users = is_user_module(value)  # inside the library that is its demos, which are nobody's here
-                if (deep or users) and (own or not users) and unsteady(value) is None:
+                users = is_user_module(value)  # inside Wayfare these are the demos, which are not used here
+                if (deep or users) and (own or not users) and impure(value) is None:
                     self.visit(value, inside)
                 elif not deep:
                     self._named_of_module(value, inside)
@@ -328,8 +330,9 @@ class Walk(ObjectWalk):
                 self.visit(value, inside)
 
     def _unless_called(self, value: Any, path: Path) -> None:
-        """Visit a function that may not be meant at all. Where it cannot be guarded, its code counts as not read: who
-        calls it is noticed."""
+        """Visit a function that may not be used at all. If it cannot be guarded, its code counts as not read, and the
+        call
+        audit notices a call of it."""
         codes, site = set(self.codes), self.site
         try:
             self.visit(value, path)
@@ -340,7 +343,7 @@ class Walk(ObjectWalk):
             self._function_attributes(value, path)
 
     def _of_python_module(self, module: Any, name: str, path: Path) -> None:
-        """Something in a Python module. What a library has for itself stays what it is; it may have been replaced."""
+        """Visit a member of a Python module. For members of libraries it is only guarded that they are not replaced."""
         held, value = module.__dict__, module.__dict__[name]
         inside = path.attribute(name)
         if (is_user_module(module) or _is_users(value)) and not isinstance(value, types.ModuleType):
@@ -348,12 +351,12 @@ class Walk(ObjectWalk):
             return
         if ("item", id(held), name) not in self._known:
             self.note("item", held, name, value, inside, SAME)
-        if isinstance(value, types.ModuleType) and unsteady(value) is None:  # others are noticed when they are called
+        if isinstance(value, types.ModuleType) and impure(value) is None:  # the call audit notices calls of the others
             self.visit(value, inside)
 
 
 def _is_users(value: Any) -> bool:
-    """Is it a function, a class or an object of the user's?"""
+    """Is it a function, a class or an object from the user's code?"""
     if isinstance(value, types.FunctionType):
         return is_user_function(value)
     if isinstance(value, (functools.partial, types.MethodType)):
@@ -362,10 +365,10 @@ def _is_users(value: Any) -> bool:
 
 
 def can_be_weak(value: Any) -> bool:
-    """Is it an object with attributes that may go away?"""
+    """Can it be held by a weak reference, so that entries are dropped together with it?"""
     cls: Any = type(value)
     may = isinstance(value, (Module, types.FunctionType)) or takes_steps(cls) or is_user_class(cls)
-    # (Below 0 since Python 3.12, where the reference lies before the object.)
+    # The offset is negative since Python 3.12, where the reference is stored before the object.
     return may and cls.__weakrefoffset__ != 0 and type(getattr(value, "__dict__", None)) is dict
 
 
@@ -374,7 +377,7 @@ def _listed(objects: Any) -> tuple[Any, ...]:
 
 
 def _names_in(code: types.CodeType, what: str) -> set[str]:
-    """The names that code and the code inside it read, or write."""
+    """The names that a code object and its nested code objects read or write."""
     found = facts(code)
     return {entry.name for entry in getattr(found, what)}.union(*[_names_in(inside, what) for inside in found.inside])
 

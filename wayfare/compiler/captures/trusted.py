@@ -1,6 +1,6 @@
-"""What compiled functions may call and use of Python and its libraries: only what is known to depend on nothing else.
+"""The allow-list of library functions and classes that compiled functions may use: those that depend on arguments only.
 
-Everything that is not listed here, and is not the user's own code, makes Python run at every call.
+Anything that is neither listed here nor the user's own code makes a function run as plain Python.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 
 from wayfare.compiler.captures.purity import is_installed_file
 
-# Built-in functions whose results follow from their arguments, or that only show something.
+# Built-in functions whose results depend on their arguments only, or that only print.
 _BUILTINS = frozenset({
     "abs", "all", "any", "ascii", "bin", "callable", "chr", "delattr", "dir", "divmod", "format", "getattr", "hasattr",
     "hex", "isinstance", "issubclass", "iter", "len", "max", "min", "next", "oct", "ord", "pow", "print", "repr",
     "round", "setattr", "sorted", "sum", "vars", "__build_class__",
 })  # fmt: skip
-# Modules in C whose functions do so.
+# Modules in C with such functions.
 _C_MODULES = frozenset({
     "math", "cmath", "_operator", "operator", "itertools", "_functools", "_collections", "_bisect", "_heapq", "_struct",
     "_statistics", "binascii", "_json", "_sre", "_abc", "_string", "zlib", "numpy", "numpy._core._multiarray_umath",
     "numpy.core._multiarray_umath", "numpy.linalg._umath_linalg", "numpy._core.multiarray", "numpy.core.multiarray",
     "_warnings", "_typing",
 })  # fmt: skip
-# Types whose methods look at nothing but the object and the arguments. Containers from outside are guarded.
+# Types whose methods depend on the object and the arguments only. Captured containers are guarded.
 _TYPES: tuple[type, ...] = (
     str, bytes, bytearray, int, float, complex, bool, tuple, frozenset, range, slice, list, dict, set, type(None),
     collections.deque, collections.OrderedDict, collections.defaultdict, type({}.keys()), type({}.values()),
@@ -41,16 +41,16 @@ _TYPES: tuple[type, ...] = (
     re.Match, BaseException, memoryview, types.SimpleNamespace, datetime.date, datetime.time, datetime.timedelta,
     datetime.timezone, operator.itemgetter, functools.partial, types.CellType, types.FunctionType,
 )  # fmt: skip
-# Class methods of those that look at a clock.
+# Methods of these types that read a clock.
 _CLOCKS = frozenset({"now", "utcnow", "today", "fromtimestamp", "utcfromtimestamp", "astimezone", "timestamp"})
-# Classes in C that may be named, called and asked about.
+# Classes in C that may be used.
 _CLASSES = frozenset({
     *_TYPES, object, type, super, property, staticmethod, classmethod, enumerate, zip, map, filter, reversed,
     datetime.datetime, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.CodeType,
     types.GenericAlias, types.UnionType, functools.partial, operator.attrgetter, operator.methodcaller, np.ufunc,
     np.ndarray, enum.EnumType,
 })  # fmt: skip
-# Modules of the standard library, written in Python, whose functions and classes follow from their arguments.
+# Modules of the standard library, written in Python, whose functions depend on their arguments only.
 _MODULES = frozenset({
     "functools", "collections", "collections.abc", "_collections_abc", "contextlib", "dataclasses", "enum", "typing",
     "types", "abc", "_py_abc", "copy", "copyreg", "operator", "re", "re._compiler", "re._parser", "string", "textwrap",
@@ -58,24 +58,24 @@ _MODULES = frozenset({
     "keyword", "itertools", "math", "cmath", "sre_compile", "sre_parse", "graphlib", "struct",
     "colorsys", "datetime", "_pydatetime", "numpy", "scipy", "typing_extensions",
 })  # fmt: skip
-# Functions in those that keep something from call to call.
+# Functions in these modules that keep state from call to call.
 _KEEPING = frozenset({
     "singledispatch.<locals>.wrapper", "singledispatch.<locals>.dispatch", "singledispatchmethod.__get__",
     "singledispatchmethod.__get__.<locals>._method", "cached_property.__get__", "_lru_cache_wrapper.<locals>.wrapper",
 })  # fmt: skip
-# A logger may be told something; how it is set up is nobody's business inside.
+# Functions that only log or warn; what they do inside does not matter.
 _TELLING = frozenset({
     "Logger.debug", "Logger.info", "Logger.warning", "Logger.error", "Logger.critical", "Logger.exception",
     "Logger.log", "warn", "warn_explicit", "debug", "info", "warning", "error", "critical", "log",
 })  # fmt: skip
-# Parts of Wayfare that read files, count, or draw in ways of their own.
-_UNSTEADY_PARTS = tuple(f"wayfare.{part}." for part in (
+# Parts of Wayfare that read files or keep state.
+_IMPURE_PARTS = tuple(f"wayfare.{part}." for part in (
     "io", "data", "train", "cli", "see.profile", "see.debug", "see.viewer", "see.report", "see.tensorboard",
     "exporters.onnx", "exporters.program", "api.testing",
 ))  # fmt: skip
-# But a program that was loaded computes the same at every call.
-_STEADY = frozenset({"wayfare.exporters.program.loaded", "wayfare.exporters.program.run"})
-# Functions that read or set what is set for the whole process.
+# But a loaded program depends on its arguments only.
+_PURE = frozenset({"wayfare.exporters.program.loaded", "wayfare.exporters.program.run"})
+# Functions that read or set state of the whole process.
 _NUMPY_STATE = frozenset({
     "geterr", "seterr", "geterrcall", "seterrcall", "getbufsize", "setbufsize", "get_printoptions", "set_printoptions",
     "errstate.__enter__", "printoptions", "show_config",
@@ -86,15 +86,15 @@ _OWN_STATE = frozenset({
     "set_num_interop_threads", "set_printoptions", "fork_rng", "set_default_dtype", "set_default_tensor_type",
     "set_default_device", "use_deterministic_algorithms", "set_float32_matmul_precision", "set_anomaly_enabled",
 })  # fmt: skip
-_NUMPY_UNSTEADY = ("numpy.random", "numpy.lib.npyio", "numpy.lib._npyio_impl", "numpy.ctypeslib")
+_NUMPY_IMPURE = ("numpy.random", "numpy.lib.npyio", "numpy.lib._npyio_impl", "numpy.ctypeslib")
 
 
-# What a named tuple finds its fields by.
+# The descriptor type of named tuple fields.
 _FIELD: Any = type(vars(collections.namedtuple("_Field", "x"))["x"])
 
 
 def known_type(cls: type) -> bool:
-    """May a class that is not the user's be used? Of Python code: what its methods do is seen when they run."""
+    """May a class that is not the user's be used? Classes in Python may: the call audit sees their methods run."""
     if cls in _CLASSES or issubclass(cls, (BaseException, np.generic, enum.Enum)):
         return True
     if cls.__module__ == "itertools":
@@ -104,18 +104,18 @@ def known_type(cls: type) -> bool:
 
 @lru_cache(1024)
 def takes_steps(cls: type) -> bool:
-    """Is it an optimiser or a schedule of the library, or of the user's by its rules?"""
+    """Is it an optimiser or a learning rate schedule, of Wayfare or derived from one?"""
     return any(base.__module__.startswith("wayfare.optim") for base in cls.__mro__)
 
 
 def keeps_schedule(cls: type) -> bool:
-    """Is it a schedule, which notices everybody who reads an attribute of it?"""
+    """Is it a learning rate schedule? It notices itself when its attributes are read."""
     return any((base.__module__, base.__name__) == ("wayfare.optim.lr_scheduler.base", "LRScheduler")
                for base in cls.__mro__)  # fmt: skip
 
 
 def known_instance(value: Any) -> tuple[str, ...] | None:
-    """The attributes that an object in C reads when it is used; None where that is not known."""
+    """The attributes that an object in C reads when it is used; None if that is not known."""
     kind = type(value)
     if kind in (operator.attrgetter, operator.methodcaller):
         found = value.__reduce__()[1]
@@ -129,8 +129,8 @@ def known_instance(value: Any) -> tuple[str, ...] | None:
     return () if kind.__module__ in ("wayfare.core.op", "typing") or kind is _FIELD else None
 
 
-def strange_call(function: Any) -> str | None:
-    """Why a function in C may give something else at the next call; None for those that are known."""
+def unknown_call(function: Any) -> str | None:
+    """Why a function in C is not trusted, in words; None if it is."""
     name = getattr(function, "__name__", "?")
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
@@ -156,28 +156,28 @@ def strange_call(function: Any) -> str | None:
 _LRU = lru_cache(lambda: None)
 
 
-def strange_code(code: types.CodeType, module: str) -> str | None:
-    """Why a function of a library may give something else at the next call; None for those that are known."""
+def unknown_code(code: types.CodeType, module: str) -> str | None:
+    """Why a Python function of a library is not trusted, in words; None if it is."""
     where = is_installed_file(code.co_filename)
     name = code.co_qualname
     if module == "wayfare" or module.startswith("wayfare."):
-        unsteady = f"{module}.".startswith(_UNSTEADY_PARTS) and module not in _STEADY
-        return f"calls {module}.{name}" if unsteady else None
+        impure = f"{module}.".startswith(_IMPURE_PARTS) and module not in _PURE
+        return f"calls {module}.{name}" if impure else None
     if module.startswith("numpy") or module.startswith("scipy"):
-        unsteady = module.startswith(_NUMPY_UNSTEADY) or name in _NUMPY_STATE
-        return f"calls {module}.{name}" if unsteady else None
+        impure = module.startswith(_NUMPY_IMPURE) or name in _NUMPY_STATE
+        return f"calls {module}.{name}" if impure else None
     if code.co_filename.startswith(("<frozen importlib", "<__array_function__", "<string>")):
-        return None  # an import of what is there; functions that libraries have written themselves
+        return None  # an import of a loaded module; functions that libraries generate
     if where is not None and (module in _MODULES or module.partition(".")[0] in ("numpy", "scipy")):
         return f"calls {module}.{name}" if name in _KEEPING else None
-    return f"calls {module}.{name}, of which nothing is known"
+    return f"calls {module}.{name}, which is not known to depend on its arguments only"
 
 
 def reads_our_state(code: types.CodeType, module: str) -> bool:
-    """Is it a function of ours that reads or sets something for the whole process?"""
+    """Is it a function of Wayfare that reads or sets state of the whole process?"""
     return code.co_qualname in _OWN_STATE and module.startswith("wayfare.")
 
 
 def is_telling(code: types.CodeType, module: str) -> bool:
-    """Does a function only tell somebody something (a logger, the user)? What goes on inside does not matter then."""
+    """Does a function only log or warn? Then the calls inside it do not matter."""
     return module in ("logging", "warnings") and code.co_qualname in _TELLING

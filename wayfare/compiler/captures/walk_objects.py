@@ -1,7 +1,7 @@
-"""The walk goes into objects: their attributes, their classes, modules, optimisers, and what was assigned to functions.
+"""The walk over objects: attributes, classes, modules, optimisers, and attributes of functions.
 
-What is *not* there matters as much as what is: an attribute that comes may hide one of the class, or answer `hasattr`.
-A name that was read and not found is guarded by the names that are there: as many as before, and each of them still.
+A *missing* attribute matters too: if it is added later, it hides one of the class, or changes `hasattr`. It is guarded
+through the names that exist: their number must be the same, and each of them must still exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wayfare.core.tensor import Tensor
 from wayfare.nn.hooks import Hooks
 from wayfare.nn.module import Module
 
-# Attributes of Wayfare's modules that change only together with others.
+# Attributes of modules that only change together with others.
 _OF_MODULE = frozenset({"_names", "_hooks", "_order", "_wayfare_calls"})
 _BESIDE = frozenset({
     "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__",
@@ -34,25 +34,25 @@ _TOLD = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annot
 _TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _PATCHED = ("forward", "__call__", "step", "zero_grad", "backward")
 _ALWAYS = frozenset({"training", "forward"})
-# What Python does not let anybody delete from a class.
+# Members of a class that cannot be deleted.
 _LASTING = frozenset({"__dict__", "__module__", "__doc__"})
-# What an optimiser tells a recorder of itself, and what only its own steps use.
+# Attributes that an optimiser reports to the recorder itself, and those that only its own steps use.
 _NOTICED = frozenset({"param_groups", "state", "defaults"})
 _OF_STEPS = _NOTICED | {"step", "zero_grad", "_before", "_after", "_in_step"}
-# So many names are looked for one by one; more are compared as a list.
+# Up to this many names are tested one by one; more are compared as a list.
 _ONE_BY_ONE = 5
 
 
 class ObjectWalk(ValueWalk):
-    """Adds what has attributes to the walk over values."""
+    """Adds objects with attributes to the walk over values."""
 
     def _wanted(self, name: str, value: Any = None) -> bool:
         names = self.names
         return names.any or name in names.read or (name in names.counted and type(value) is not int)
 
     def same_names(self, held: Any, guarded: Collection[str], path: Path, in_module: bool = False) -> None:
-        """Guard the names in a dictionary of attributes. Those in `guarded` have places of their own already."""
-        if self.names.past:  # their order can be seen
+        """Guard the names in a dictionary of attributes. Those in `guarded` have locations of their own already."""
+        if self.names.past:  # their order can be read
             self.note("names", held, None, tuple(held), path, LEAF, in_module=in_module)
             return
         others = [name for name in held if name not in guarded]
@@ -66,7 +66,7 @@ class ObjectWalk(ValueWalk):
     # -- objects ----------------------------------------------------------------------------------------------------
 
     def _of_class(self, value: Any, path: Path) -> None:
-        """What an instance of a user's class has beside the contents of the kind of container it is."""
+        """Visit the attributes of a container whose class is the user's."""
         if is_user_class(type(value)):
             self._attributes(value, path)
 
@@ -80,13 +80,13 @@ class ObjectWalk(ValueWalk):
         held = getattr(value, "__dict__", None)
         if type(held) is dict and "__wrapped__" in held and not is_user_class(cls):
             if cls is _CACHE and not _is_its_own(value):
-                self.refuse(f"uses {path.called()}, which keeps what it has returned (lru_cache)")
+                self.refuse(f"uses {path.called()}, which caches its results (lru_cache)")
             self.visit(held["__wrapped__"], path)  # a compiled or fused function
             self._named_attributes(value, path)
             return SAME
         if held is not None or slots_of(cls):
             self._attributes(value, path)
-            # What has no text of its own shows its address.
+            # Without a `__repr__` of its own, its text contains its address.
             return SAME if self.names.formats and cls.__str__ is cls.__repr__ is object.__repr__ else CONTENTS
         names = known_instance(value)
         if names is None:
@@ -127,7 +127,7 @@ class ObjectWalk(ValueWalk):
         return SAME
 
     def class_members(self, cls: type, path: Path, without: frozenset[str]) -> None:
-        """What may be used of a user's class and of those it derives from: special methods, and what is named."""
+        """Visit the members of a class and its bases that may be used: special methods, and names in the code."""
         if is_user_class(type(cls)):
             self.class_members(type(cls), path, frozenset())
         for base in cls.__mro__:
@@ -151,37 +151,37 @@ class ObjectWalk(ValueWalk):
         special = is_special(name)
         if name == "__match_args__":
             return self.names.any
-        if special or issubclass(cls, enum.Enum):  # the members of an enumeration are what they are
+        if special or issubclass(cls, enum.Enum):  # the members of an enumeration are constant
             runs = isinstance(member, (types.FunctionType, staticmethod, classmethod, property))
             always = special and name not in COMPARING and (self.names.formats or name not in _TEXT)
             return runs and name not in _BESIDE and (always or self._wanted(name))
         return name == "forward" or self._wanted(name)
 
     def _library_class(self, cls: type, path: Path) -> None:
-        """The methods of a class of ours that somebody may replace, and what it derives from."""
+        """Guard the methods of one of our classes that users may replace."""
         if (cls, "library") in self._members:
             return
         self._members.add((cls, "library"))
         for name in _PATCHED:
-            # Found in the class or in what it derives from, and no method of the class of classes.
+            # Only a member of the class or its bases, not one of the metaclass.
             if any(name in base.__dict__ for base in cls.__mro__):
                 self.note("attribute", cls, name, getattr(cls, name), Path(cls.__qualname__).attribute(name), SAME)
 
     def _told(self, value: Any, path: Path) -> None:
-        """What a function or a class tells of itself, if code asks."""
+        """Guard the name, docstring, … of a function or class, if the code reads them."""
         for name in sorted(_TOLD & self.names.read):
             self.hold("attribute", value, name, getattr(value, name, None), path.attribute(name))
 
     # -- functions --------------------------------------------------------------------------------------------------
 
     def _function_attributes(self, function: Any, path: Path) -> None:
-        """What was assigned to a function or a partial: `step.calls`."""
+        """Visit the attributes of a function or a partial: `step.calls`."""
         held = function.__dict__
         self.holders.append((held, path, False))
         self._told(function, path)
         names = self.names
         wanted = [name for name in held if name != "__wrapped__" and self._wanted(name, held[name])]
-        # Nobody takes the methods of tensors from a function, unless it is asked whether it has them.
+        # Names of tensor methods are not expected on functions, unless they occur in `hasattr`.
         owners = (types.FunctionType, Tensor, Module)
         missing = names.asked.union(name for name in names.read if not is_special(name)
                                     and not any(hasattr(owner, name) for owner in owners))  # fmt: skip
@@ -192,7 +192,7 @@ class ObjectWalk(ValueWalk):
             self.hold("item", held, name, held[name], path.attribute(name))
 
     def _named_attributes(self, value: Any, path: Path) -> None:
-        """The same for a compiled or fused function, which has attributes of its own beside those."""
+        """The same for a compiled or fused function, which also has attributes of its own."""
         held = vars(value)
         self._told(value, path)
         self.holders.append((held, path, False))
@@ -230,16 +230,17 @@ class ObjectWalk(ValueWalk):
             self._hooks_of(path, f"{kind.replace('_', '-')} hooks of", getattr(hooks, kind, None))
 
     def _steps(self, value: Any, path: Path) -> None:
-        """An optimiser or a schedule: its own steps say what they count on; who reads its numbers is noticed then."""
+        """Visit an optimiser or a schedule: its steps report what they depend on, and it notices when its numbers are
+        read."""
         held = object.__getattribute__(value, "__dict__")
         if self.names.past:
             self.refuse(f"may read all attributes of {path.called()}, whose numbers change with every step")
-        for name in ("_before", "_after"):  # hooks for its step; some are gone after the first
+        for name in ("_before", "_after"):  # hooks of its step; some run only once
             hooks, label = held.get(name, {}), path.attribute(f"hooks{name}")
             staying = tuple([key for key, hook in hooks.items() if not getattr(hook, "once", False)])
             self.note("keys", hooks, None, tuple(hooks), label, HINT)
             self.note("hooks", hooks, None, staying, label, LEAF, live=False)
-        # Every attribute of a schedule that is read is noticed.
+        # A schedule notices every read of an attribute.
         readable = not keeps_schedule(type(value))
         wanted = [name for name in held if name in ("step", "zero_grad")
                   or (readable and name not in _OF_STEPS and self._wanted(name, held[name]))]  # fmt: skip
@@ -255,7 +256,7 @@ class ObjectWalk(ValueWalk):
                 self.visit(t, path.attribute("param_groups"))
 
     def _class_numbers(self, base: type) -> None:
-        """What is named of a user's class of optimisers. Its steps are the optimiser's own affair."""
+        """Visit the members of a user's optimiser class that the code names, except its steps."""
         members: Any = base.__dict__
         label = Path(base.__qualname__.rpartition(">.")[2])
         wanted = [name for name in members if not is_special(name) and name not in _PATCHED and self._wanted(name)]
@@ -270,7 +271,7 @@ _CACHE: Any = type(functools.lru_cache(lambda: None))
 
 
 def _is_its_own(cached: Any) -> bool:
-    """Is it a library's own function with a cache, which the library answers for?"""
+    """Is it a cached function of a library, at module level? Then it is trusted."""
     module = sys.modules.get(cached.__module__)
     filename = getattr(module, "__file__", None) or ""
     return is_installed_file(filename) == "library" and module.__dict__.get(cached.__name__) is cached

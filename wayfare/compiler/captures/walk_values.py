@@ -1,4 +1,4 @@
-"""The walk over everything a function can see: from its code to values, from values to what is inside them."""
+"""The walk over captured values: from a value to everything inside it."""
 
 from __future__ import annotations
 
@@ -16,92 +16,93 @@ from typing import Any
 import numpy as np
 
 from wayfare.compiler.captures.dynamic_names import FORMATTING, fields, ways_of
-from wayfare.compiler.captures.location import CONTENTS, HINT, LEAF, SAME, Path, Place, array_content, is_leaf
+from wayfare.compiler.captures.location import CONTENTS, HINT, LEAF, SAME, Location, Path, array_content, is_leaf
 from wayfare.compiler.captures.names import Names, content_of
-from wayfare.compiler.captures.purity import is_user_function, unsteady
+from wayfare.compiler.captures.purity import impure, is_user_function
 from wayfare.core.op import Op
 from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
 
-ELEMENTS = 2000  # captured values outside modules, beyond which looking at them at every call costs too much
+ELEMENTS = 2000  # the most captured values outside modules: testing more at every call is too slow
 ARRAY_BYTES = 1 << 16
 _UNROLLED = 8
 MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 
 
 class Unguardable(Exception):
-    """The walk met something no guard can vouch for."""
+    """The walk found something that cannot be guarded."""
 
 
 class ValueWalk:
-    """Visits values and notes, in a fixed order, the places in which they and what they hold were found."""
+    """Visits values and notes, in a fixed order, the locations of each value and of everything inside it."""
 
     def __init__(self, names: Names, states: frozenset[tuple[int, Any]] = frozenset()) -> None:
-        self.places: list[Place] = []
+        self.locations: list[Location] = []
         self.tensors: dict[int, Tensor] = {}
         self.paths: dict[int, Path] = {}
         self.arrays: list[Any] = []
         self.names = names.copy()
-        self.states = states  # (identity of the holder, key) of what every call reads and replaces
-        self.holders: list[tuple[dict[str, Any], Path, bool]] = []  # attributes of what was met: is it a module?
+        self.states = states  # (id of the holder, key) of states, which every call reads and assigns
+        # Attribute dictionaries that were visited; of a module?
+        self.holders: list[tuple[dict[str, Any], Path, bool]] = []
         self.assigned: list[tuple[Any, Any, Path]] = []  # globals and cells that code assigns: (holder, key, path)
-        self.codes: set[types.CodeType] = set()  # code of the user's that was read
+        self.codes: set[types.CodeType] = set()  # the user's code objects that were read
         self.reason: str | None = None
         self.site = ""
-        self._weak: set[int] = set()  # objects that are not to be kept alive
+        self._weak: set[int] = set()  # ids of objects that must not be kept alive
         self._met: dict[int, str] = {}
-        self._alive: list[Any] = []  # what was met stays alive, so that its id stays its own
+        self._alive: list[Any] = []  # keeps visited objects alive, so that their ids stay valid
         self._known: set[tuple[str, int, Any]] = set()
         self._elements = 0
         self._bytes = 0
         self._members: set[tuple[type, str]] = set()
-        self._whole: set[tuple[Any, bool]] = set()  # Python modules of which anything may be used
+        self._whole: set[tuple[Any, bool]] = set()  # Python modules in which everything is guarded
 
-    # -- places -----------------------------------------------------------------------------------------------------
+    # -- locations -----------------------------------------------------------------------------------------------------
 
     def hold(
         self, kind: str, holder: Any, key: Any, value: Any, path: Path, live: bool = True, in_module: bool = False
     ) -> None:
-        """Note a place and visit what it holds."""
+        """Note a location and visit its value."""
         if (kind, id(holder), key) in self._known:
             return
         if self.states and (id(holder), key) in self.states:
             self.note("state", holder, key, None, path, SAME, live=False)
             return
-        place = self.note(kind, holder, key, value, path, SAME, live, in_module)
-        place.how = self.visit(value, path)
+        location = self.note(kind, holder, key, value, path, SAME, live, in_module)
+        location.how = self.visit(value, path)
 
     def note(
         self, kind: str, holder: Any, key: Any, value: Any, path: Path, how: str,
         live: bool = True, in_module: bool = False,
-    ) -> Place:  # fmt: skip
-        """Note a place only."""
+    ) -> Location:  # fmt: skip
+        """Note a location."""
         self._known.add((kind, id(holder), key))
         if id(holder) in self._weak and kind == "attribute":
             kind, holder = "weak", weakref.ref(holder)
         self._alive.append(holder)
-        place = Place(kind, holder, key, value, path, live, in_module)
-        place.how = how
-        self.places.append(place)
+        location = Location(kind, holder, key, value, path, live, in_module)
+        location.how = how
+        self.locations.append(location)
         if live and not in_module:
             self._elements += len(value) if kind in ("keys", "elements") else 1
             if self._elements > ELEMENTS:
-                self.refuse(f"sees more than {ELEMENTS:,} values from outside (at {path.called()})")
-        return place
+                self.refuse(f"captures more than {ELEMENTS:,} values (at {path.called()})")
+        return location
 
     def refuse(self, why: str) -> None:
-        """Say why there can be no guards, and stop."""
+        """Stop the walk: there can be no guards, because …"""
         self.reason = f"it {why}{self.site}"
         raise Unguardable
 
     def at(self, code: types.CodeType, line: int) -> None:
-        """The line of the user's code that leads to what is visited next."""
+        """Set the line of the user's code that leads to the next values."""
         self.site = f" ({os.path.basename(code.co_filename)}:{line})"
 
     # -- values -----------------------------------------------------------------------------------------------------
 
     def visit(self, value: Any, path: Path) -> str:
-        """Go into a value; says how it is to be compared itself."""
+        """Visit a value; returns how it is compared itself."""
         if is_leaf(value):
             if isinstance(value, enum.Enum):
                 self.class_members(type(value), path, MAKING)
@@ -117,12 +118,12 @@ class ValueWalk:
             self._met[key] = SAME
             self._tensor(value, path)
             return SAME
-        self._met[key] = CONTENTS  # for what leads back here
+        self._met[key] = CONTENTS  # in case the walk comes back here
         self._met[key] = how = self._go_into(value, path)
         return how
 
     def tensor_methods(self) -> None:
-        """The methods of tensors that the code names, and its operators: somebody may replace them."""
+        """Guard the methods and operators of tensors that the code uses: users may replace them."""
         members: Any = Tensor.__dict__
         for name in sorted(self.names.read):
             if name in members and isinstance(members[name], types.FunctionType):
@@ -147,10 +148,10 @@ class ValueWalk:
 
     def _go_into(self, value: Any, path: Path) -> str:
         if isinstance(value, Module):
-            # A compiled module is the one inside it.
+            # Of a compiled module, the wrapped one.
             self._module(getattr(value, "_orig_mod", value), path)
             return CONTENTS
-        why = unsteady(value)
+        why = impure(value)
         if why is not None:
             self.refuse(why)
         for kinds, way in _WAYS:
@@ -159,7 +160,7 @@ class ValueWalk:
         return self._object(value, path)
 
     def _fixed(self, value: Any, path: Path) -> str:
-        """A value whose parts stay what they are."""
+        """A value with fixed parts, such as a method or a partial."""
         for kinds, parts in _PARTS:
             for part in parts if isinstance(value, kinds) else ():
                 self.hold("attribute", value, part, getattr(value, part), path, live=kinds is functools.partial)
@@ -170,28 +171,28 @@ class ValueWalk:
         return CONTENTS
 
     def _builtin(self, value: Any, path: Path) -> str:
-        """A function in C, or a method of an object there: what it is a method of may be read."""
-        owner = getattr(value, "__self__", None)  # a stream that is only written has none
+        """A function in C, or a bound method: its object may be read."""
+        owner = getattr(value, "__self__", None)  # a stream may have none
         anything = self.ways_to_all(value)
         if isinstance(owner, str) and value.__name__ in FORMATTING:
             found = fields(owner)
             self.names.read |= found or set()
             self.names.any |= found is None
             self.names.formats = True
-        bound = anything or isinstance(value, types.MethodWrapperType)  # so is `cfg.__dir__` of a Python module
+        bound = anything or isinstance(value, types.MethodWrapperType)  # also `cfg.__dir__` of a Python module
         if owner is not None and owner is not builtins and (bound or not isinstance(owner, (types.ModuleType, type))):
             self.visit(owner, path)
         return SAME
 
     def ways_to_all(self, value: Any) -> bool:
-        """Note it if something of a library may reach any attribute of what it is given."""
+        """Note whether a library function may read any attribute of its arguments."""
         anything, past = ways_of(value)
         self.names.any |= anything
         self.names.past |= past
         return anything
 
     def _descriptor(self, value: Any, path: Path) -> str:
-        """What a class in C, or a slot, has: `object.__getattribute__`, `str.format`, `C.k.__get__`."""
+        """A descriptor: `object.__getattribute__`, `str.format`, `C.k.__get__`."""
         self.ways_to_all(value)
         if isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             self.names.read.add(value.__name__)
@@ -202,12 +203,12 @@ class ValueWalk:
         self.refuse(f"reads {path.called()}, a view of a dictionary")
         return SAME
 
-    python_module: Callable[[Any, Path], str]  # a Python module that is more than the first word of `module.name`
-    function: Callable[[types.FunctionType, Path], None]  # a function of the user's
+    python_module: Callable[[Any, Path], str]  # visits a Python module
+    function: Callable[[types.FunctionType, Path], None]  # visits a function of the user's
     class_members: Callable[[type, Path, frozenset[str]], None]
     _module: Callable[[Module, Path], None]
     _object: Callable[[Any, Path], str]
-    _of_class: Callable[[Any, Path], None]  # what it has beside its contents, where its class is the user's
+    _of_class: Callable[[Any, Path], None]  # visits the attributes of a container whose class is the user's
     _function_attributes: Callable[[Any, Path], None]
 
     def _function_value(self, function: types.FunctionType, path: Path) -> str:
@@ -216,7 +217,7 @@ class ValueWalk:
             self._function_attributes(function, path)
             return CONTENTS
         self.ways_to_all(function)
-        # What a decorator of a library wrapped may be the user's.
+        # A function that a library decorator wraps may be the user's.
         for cell in function.__closure__ or ():
             inside = content_of(cell)
             if isinstance(inside, types.FunctionType) and not is_user_function(inside):
@@ -287,7 +288,7 @@ _PARTS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     ((staticmethod, classmethod), ("__func__",)),
     (functools.cached_property, ("func",)),
 )
-# How each kind of value is gone into; the first that fits.
+# The method that visits each type of value; the first match counts.
 _WAYS: tuple[tuple[Any, str], ...] = (
     (types.ModuleType, "python_module"),
     (type, "_class_value"),
@@ -302,5 +303,5 @@ _WAYS: tuple[tuple[Any, str], ...] = (
     ((types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
       types.GetSetDescriptorType, types.MemberDescriptorType), "_descriptor"),
     (types.MappingProxyType, "_proxy"),
-    ((io.IOBase, Op), "_builtin"),  # an op's record stays what it is; its caches are no matter
+    ((io.IOBase, Op), "_builtin"),  # an op record is constant, apart from its caches
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Comparing what a plan makes with what Python makes: the first difference, in words."""
+"""Comparing the results of a plan with those of Python: the first difference, in words."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import numpy as np
 from wayfare.core.numpy_math import Array
 from wayfare.core.tensor import Tensor
 
-# How far two ways of computing the same may lie apart, relative and absolute: ten times what `assert_close` allows,
-# because a fused kernel adds in another order.
+# Relative and absolute tolerances: ten times those of `assert_close`, because fused kernels add in another order.
 _CLOSE = {"e": (1e-2, 1e-4), "f": (1.3e-5, 1e-4), "d": (1e-6, 1e-6), "F": (1.3e-5, 1e-4), "D": (1e-6, 1e-6)}
 
 
-# A difference of so many times the noise is no noise.
+# Differences up to this many times the noise are allowed.
 _NOISE = 4.0
 
 
 class Difference(Exception):
-    """What is different, and by how much."""
+    """A plan and Python differ: what, and by how much."""
 
 
 class Shown:
-    """A tensor as a plan would make it: its values, whether it requires a gradient, and how unsteady the values are."""
+    """A tensor as a plan would make it: its values, whether it requires a gradient, and the noise of the values."""
 
     __slots__ = ("array", "needs", "noise")
 
@@ -31,12 +30,12 @@ class Shown:
         self.array, self.needs, self.noise = array, needs, noise
 
 
-# Stands for what is compared elsewhere, or cannot be told beforehand.
+# Stands for something that is compared elsewhere, or whose value is not known before.
 ANY: Any = object()
 
 
 def same(where: str, got: Any, want: Any) -> None:
-    """Raise `Difference` unless a structure made by a plan is what Python made of it."""
+    """Raise `Difference` unless a structure made by a plan equals the one that Python made."""
     if got is want or got is ANY:
         return
     if isinstance(got, Shown):
@@ -70,8 +69,8 @@ def same(where: str, got: Any, want: Any) -> None:
 
 
 def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
-    """The same for two arrays, or None in the place of one. `noise`: how far apart two runs of the plan were, on inputs
-    that differ by rounding."""
+    """The same for two arrays or None. `noise`: how far apart two runs of the plan were, on inputs that differ by
+    rounding."""
     if _called(got) != _called(want):
         fail(where, f"the plan gives {_called(got)}, Python {_called(want)}")
     if want is None:
@@ -82,7 +81,7 @@ def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
             fail(where, f"{wrong} of {want.size} elements differ")
         return
     relative, absolute = _CLOSE[want.dtype.char]
-    # Sums end in other digits, by as much as what was added is large.
+    # The rounding errors of a sum grow with the size of what is added.
     absolute = absolute * max(1.0, _scale(want)) + _NOISE * noise
     with np.errstate(all="ignore"):
         apart = ~np.isclose(got, want, relative, absolute, equal_nan=True)
@@ -92,7 +91,7 @@ def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
 
 
 def fail(where: str, what: str) -> Any:
-    """Say what is different."""
+    """Raise `Difference`."""
     raise Difference(f"{where}: {what}")
 
 
@@ -104,7 +103,7 @@ def content(t: Tensor) -> Array:
 
 
 def nudged(array: Array) -> Array:
-    """A copy, of floats with every second one off by a rounding."""
+    """A copy; every second float is changed by one rounding step."""
     copy = array.copy(order="K")
     if array.dtype.kind in "fc" and array.size:
         steps = (np.arange(array.size).reshape(array.shape) % 2).astype(array.real.dtype)
@@ -113,7 +112,7 @@ def nudged(array: Array) -> Array:
 
 
 def noise_between(one: Array, other: Array) -> float:
-    """How far apart two arrays are."""
+    """The largest difference between two arrays."""
     if one.dtype.kind not in "fc" or one.shape != other.shape or not one.size:
         return 0.0
     with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
-"""The self-check: a replayed call beside plain Python, compared in all that it returns and leaves behind.
+"""The self-check: a call is replayed and also run as plain Python; results and side effects are compared.
 
-The plan runs first, on copies of what it would write; then Python runs for real, and its results are the ones that
-count. So a wrong plan is found, and does no harm.
+The plan runs first, on copies of the memory it would write. Then Python runs for real, and its results are returned. So
+a wrong plan is found without doing harm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wayfare.compiler.check.compare import ANY, Difference, Shown, arrays, conte
 from wayfare.compiler.costs import perf_counter
 from wayfare.compiler.record.effects import ABSENT
 from wayfare.compiler.record.recording import Output, Recording
-from wayfare.compiler.replay.entry import Entry, Way
+from wayfare.compiler.replay.entry import Entry, Progress
 from wayfare.compiler.structure import ITEM, put_together, take_apart
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import raw_ops
@@ -25,85 +25,85 @@ from wayfare.core.tensor import Tensor
 from wayfare.core.walk import reachable
 from wayfare.core.write_clock import tick
 
-__all__ = ["Trial"]
+__all__ = ["SelfCheck"]
 
 
-class Trial:
-    """One replay on copies: what it would return, write and leave behind."""
+class SelfCheck:
+    """One replay on copies: its results, writes and side effects."""
 
-    def __init__(self, entry: Entry, way: Way, arguments: Sequence[Tensor]) -> None:
-        assert way.end.recording is not None
-        self._entry, self._way, self._arguments = entry, way, arguments
-        self._recording: Recording = way.end.recording
+    def __init__(self, entry: Entry, progress: Progress, arguments: Sequence[Tensor]) -> None:
+        assert progress.end.recording is not None
+        self._entry, self._progress, self._arguments = entry, progress, arguments
+        self._recording: Recording = progress.end.recording
         self._drawn = [(g, g._seed, g._calls + count) for g, count in self._recording.draws if count]
-        # What call-outs leave behind: they have run, and are put back before Python runs.
-        self._told = [(call, call.left()) for call in way.ran]
+        # The state after the call-outs: they have run, and are undone before Python runs.
+        self._told = [(call, call.left()) for call in progress.ran]
         self._before = [effect.variable.get() for effect in self._recording.effects]
         self._gradients: list[Any] | None = None
-        # Found now: Python may put another `.grad` in the place of one that is returned.
+        # Looked up now: Python may replace a `.grad` that is returned.
         self._outside = [out.source.tensor(arguments) if out.source is not None else None
                          for out in self._recording.outputs]  # fmt: skip
         try:
             self._run()
         finally:
-            way.undo()
+            progress.undo()
 
     def _run(self) -> None:
         """Run the plan on copies of what it writes."""
-        entry, stretch, arguments = self._entry, self._way.end, self._arguments
-        if stretch.plan is None:
-            entry.plan(stretch, arguments, self._way.there)
-        assert stretch.plan is not None and stretch.fetch is not None
-        stretch.fetch.renew(entry.moved)
-        given = stretch.fetch.arrays(arguments, self._way.there)
-        written = {id(source) for source in stretch.written}
+        entry, block, arguments = self._entry, self._progress.end, self._arguments
+        if block.plan is None:
+            entry.plan(block, arguments, self._progress.there)
+        assert block.plan is not None and block.fetch is not None
+        block.fetch.renew(entry.moved)
+        given = block.fetch.arrays(arguments, self._progress.there)
+        written = {id(source) for source in block.written}
         with np.errstate(all="ignore"):
             other = [nudged(array) for array in given]
-        places = [place for place, where in enumerate(stretch.inputs) if id(where) in written]
+        places = [place for place, where in enumerate(block.inputs) if id(where) in written]
         for place in places:
             given[place] = given[place].copy(order="K")
         began = perf_counter()
-        made = stretch.plan.run(given, self._way.given)
+        made = block.plan.run(given, self._progress.given)
         self.seconds = perf_counter() - began
         count = len(self._recording.made)
         self._made = [np.array(array) for array in made[:count]]
-        if stretch.gradient is not None and self._recording.seeds and not self._recording.dead:
+        if block.gradient is not None and self._recording.seeds and not self._recording.dead:
             self._differentiate(made[:count], made[count : count + len(self._recording.saved)])
-        noise = self._run_again(other)
+        noise = self._run_nudged(other)
         self._noise = [noise_between(a, b) for a, b in zip(self._made, noise, strict=False)]
-        # Of what is written: whose it is, the values, and their noise.
+        # For each written input: source, tensor, values, noise.
         self._written: list[tuple[Any, Tensor | None, Array, float]] = []
         for place in places:
-            where: Any = stretch.inputs[place]
+            where: Any = block.inputs[place]
             apart = noise_between(given[place], other[place]) if noise else 0.0
             self._written.append((where, where.tensor(arguments), given[place], apart))
 
-    def _run_again(self, given: list[Array]) -> list[Array]:
-        """What the plan makes of inputs that are off by a rounding: what is noise in the results is seen by that. The
-        bias before a normalisation has a gradient of nothing but rounding errors, which Adam makes steps of full length
-        of. Nothing where such numbers are refused."""
-        assert self._way.end.plan is not None
+    def _run_nudged(self, given: list[Array]) -> list[Array]:
+        """The results of the plan for inputs changed by a rounding step, to measure the noise of the results. (The
+        gradient of a bias before a normalisation is only rounding errors, and Adam scales it to full steps.) Empty if
+        the plan refuses these inputs."""
+        assert self._progress.end.plan is not None
         try:
-            return list(self._way.end.plan.run(given, self._way.given))
+            return list(self._progress.end.plan.run(given, self._progress.given))
         except Exception:
             return []
 
     def _differentiate(self, made: Sequence[Array], saved: Sequence[Array]) -> None:
-        """The gradients that somebody outside may ask for, as the plan makes them."""
-        gradient = self._way.end.gradient
+        """The gradients of the call, computed by its backward plan."""
+        gradient = self._progress.end.gradient
         if gradient.plan is None or self._recording.customs:
-            return  # nobody has asked for them yet; or Python of the user's would run that is not meant to
+            return  # none was needed yet; or the user's own backward would run twice
         self._seeds = [_seed(value.shape, value.dtype) for value in self._recording.seeds]
-        node = gradient.node(self._arguments, made, saved, self._way.given)
+        node = gradient.node(self._arguments, made, saved, self._progress.given)
         needs = tuple([edge is not None for edge in node.edges])
         self._gradients = gradient._rule(raw_ops, needs, tuple(self._seeds), node._kept)
 
-    # -- what Python does
+    # -- comparing
 
     def compare(self, python: Callable[[], Any]) -> tuple[Any, float, str]:
-        """Run Python for real. Gives its result, the seconds it took, and what is different, in words ("" if nothing).
+        """Run Python. Returns its result, the seconds it took, and the difference in words ("" if there is none).
 
-        An error that Python raises goes on: it is the difference.
+        An error that Python raises is not caught.
         """
         start = tick()
         began = perf_counter()
@@ -136,14 +136,14 @@ class Trial:
             same(f"the .grad of {self._name(source)}", expected, None if t is None or t._grad is None else t.grad)
         for generator, seed, calls in self._drawn:
             if (generator._seed, generator._calls) != (seed, calls):
-                fail("the random generator", "it was asked another number of times")
+                fail("the random generator", "it gave another number of random keys")
         for call, left in self._told:
             same("the state of an optimiser or schedule", left, call.left())
         if self._gradients is not None:
             self._compare_gradients(result, start)
 
     def _compare_gradients(self, result: Any, start: int) -> None:
-        """Ask Python's results for the same gradients."""
+        """Compare the gradients with those of Python's results."""
         recording = self._recording
         tensors: list[Tensor] = []
         take_apart(result, tensors, [])
@@ -153,7 +153,7 @@ class Trial:
             if out.kind == "made":
                 made[out.made] = result_tensor
         wanted = [number for number, needs in enumerate(recording.made_needs) if needs]
-        sources = [source for source, _ in recording.slopes]
+        sources = [source for source, _ in recording.input_grads]
         leaves = [source.tensor(self._arguments) for source in sources]
         if any(number not in made for number in wanted) or any(t is None or not t._requires_grad for t in leaves):
             return
@@ -168,11 +168,11 @@ class Trial:
             same(f"the gradient of {self._name(source)}", _dense(mine), _dense(theirs))
 
     def _shown(self, out: Output, outside: Tensor | None) -> Any:
-        """What an output of the call would be, as far as it can be told."""
+        """What an output of the replay would be, as far as it is known."""
         if out.kind == "outside":
             return outside
         if out.kind != "made":
-            return ANY  # a view of something that is compared itself
+            return ANY  # a view of an output that is compared itself
         attached = bool(self._recording.seeds or self._recording.dead) and self._recording.made_needs[out.made]
         return Shown(self._made[out.made], out.leaf or attached, self._noise[out.made] if self._noise else 0.0)
 
@@ -185,7 +185,7 @@ class Trial:
 
 
 def _seed(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Numbers that are all different, so that no mistake cancels out."""
+    """A gradient of different numbers, so that errors do not cancel out."""
     return np.cos(np.arange(int(np.prod(shape)), dtype=np.float64)).reshape(shape).astype(dtype)
 
 

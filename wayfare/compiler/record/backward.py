@@ -1,8 +1,8 @@
-"""The backward pass of a recording: the engine's own rules on real arrays, each node entered as one step.
+"""Recording a backward pass: the engine's own rules run on real arrays, and each node is recorded as one step.
 
-The backward of a custom Function is entered step by step, between two marks: `ARRIVES` around each gradient it is
-given, `LEAVES` around each it gives. They say what the function is given, and whether it is called at all, where only
-some gradients come (see partial_gradient.py).
+The backward of a custom Function is recorded op by op, between two marker steps: `ARRIVES` for each gradient that it
+receives, `LEAVES` for each that it returns. `replay/partial_gradient.py` uses them if only some gradients exist: they
+tell what the Function receives, and whether it is called at all.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def _mark(name: str) -> Op:
     )  # fmt: skip
 
 
-# A gradient that a custom Function is given; and (gradient, *those it was given) one that it gives.
+# A gradient that a custom Function receives; one that it returns, followed by those that it received.
 ARRIVES, LEAVES = _mark("arrives"), _mark("leaves")
 
 
 class Visit:
-    """A node that a pass went through: what it keeps for its gradient, and whether it can do without."""
+    """A node that a backward pass visited, and what it saved."""
 
-    __slots__ = ("again", "code", "custom", "grad_name", "name", "offset", "reads")
+    __slots__ = ("code", "custom", "grad_name", "name", "offset", "reads", "repeatable")
 
     def __init__(self, node: Node, reads: list[Memory]) -> None:
         self.name, self.grad_name, self.code, self.offset = node.op.name, node.name(), node.code, node.offset
         self.custom = node.op.family == "custom"
-        self.reads = reads  # the memory of what it keeps
-        self.again = is_made_again(node)  # it keeps shapes only, so it can be gone through any number of times
+        self.reads = reads  # the memory of its saved values
+        self.repeatable = is_made_again(node)  # it saves only shapes, so it can be visited any number of times
 
 
 class RecordedPass:
-    """One backward pass: takes the youngest pending node until none is left, as the engine does."""
+    """One backward pass: visits the newest pending node until none is left, as the engine does."""
 
     def __init__(
         self, recorder: Recorder, retain: bool, capture: Any, accumulate: bool, bare: bool = False
@@ -66,14 +66,14 @@ class RecordedPass:
         self.retain = retain
         self.capture = capture
         self.accumulate = accumulate
-        self.bare = bare  # without the hooks of tensors from outside: who asks for this pass will call them
+        self.bare = bare  # without the hooks of captured tensors: the real backward pass calls them
         self.pending: dict[Node, list[Any]] = {}
         self.heap: list[tuple[int, Node]] = []
-        # Of a bare pass: the nodes it went through, by the steps they became.
+        # Of a bare pass: the visited nodes, by the steps that were recorded for them.
         self.visits: dict[int, list[Visit]] = {}
 
     def run(self, roots: list[tuple[Any, Any]]) -> None:
-        """Send gradients from the roots (edge, array) to the leaves or to what is captured."""
+        """Send gradients from the roots (edge, array) to the leaves or to `capture`."""
         outer, self.recorder.passing = self.recorder.passing, True
         try:
             self._run(roots)
@@ -93,10 +93,10 @@ class RecordedPass:
     def _visit(self, node: Node, arrived: list[Any], leaves: RecordedLeaves) -> None:
         several = node.outs is not None
         outside = self.bare and node.number < self.recorder.start
-        grads = arrived if outside else self._looked_at(node, arrived)
+        grads = arrived if outside else self._after_hooks(node, arrived)
         g = tuple(grads) if several else grads[0]
         arrived = list(grads)
-        if several and not node.op.takes_none:  # rules are given zeros; the step knows that there is nothing
+        if several and not node.op.takes_none:  # the rule receives zeros; the step records that there is no gradient
             g = tuple([like(*out) if x is None else x for x, out in zip(grads, node.outs or (), strict=True)])
         edges = node.edges
         if self.capture is not None:
@@ -106,7 +106,7 @@ class RecordedPass:
                 return
             edges = self.capture.towards(edges)
         if node.number < self.recorder.start:
-            self.recorder.give_up("backward() goes on into the graph of a tensor computed outside the function")
+            self.recorder.give_up("backward() continues into the graph of a tensor computed outside the function")
         if node.extras is not None and node.extras.pre_hooks:
             g = call_pre_hooks(node, g, False)
         kept = unpack(node, False)
@@ -125,7 +125,7 @@ class RecordedPass:
                 self._send(edge, x, leaves)
 
     def _marked(self, node: Node, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
-        """The backward of a custom Function, between marks."""
+        """Run the backward of a custom Function, between marker steps."""
         recorder, several = self.recorder, node.outs is not None
         given = [x if x is None else x.view() for x in (g if several else (g,))]
         came = []
@@ -157,8 +157,8 @@ class RecordedPass:
         found = [self.recorder.arrays.find(array) for array in arrays]
         return [known.memory for known in found if known is not None]
 
-    def _looked_at(self, node: Node, arrived: list[Any]) -> list[Any]:
-        """The gradients of a node's outputs after the hooks of those tensors; None for one that got none."""
+    def _after_hooks(self, node: Node, arrived: list[Any]) -> list[Any]:
+        """The gradients of a node's outputs after the tensor hooks; None for an output without one."""
         recorder, grads = self.recorder, list(arrived)
         extras = node.extras
         if extras is not None and not self.bare:
@@ -175,7 +175,7 @@ class RecordedPass:
         return grads
 
     def _enter(self, node: Node, g: Any, kept: tuple[Any, ...], edges: Any, grads: list[Any]) -> None:
-        """Enter the rule of a node as one step, and fit the gradients to what they are of."""
+        """Record the rule of a node as one step, and sum the gradients to the shapes of the inputs."""
         recorder, op = self.recorder, node.op
         inputs = tuple(_spec(edge, k) for edge, k in zip(node.edges, kept[1:], strict=True))
         needs = tuple(edge is not None for edge in edges)
@@ -186,12 +186,12 @@ class RecordedPass:
         if not given:
             return
         made = kept[0] if kept[0].__class__ is tuple else (kept[0],) * len(node.specs)
-        for i in given:  # a rule may hand on the array it was given: an array of its own for each gradient
+        for i in given:  # a rule may return the array it received: each gradient needs its own
             grads[i] = grads[i].view()
         with recorder.entering() as going:
             if going:
                 values = [recorder.array_value(x) for x in vjp_inputs(op, needs, g, made, kept[1:])]
-                # No gradient goes on through what was kept of an input that requires none.
+                # A saved input that requires no gradient stops gradients of this gradient.
                 cuts = vjp_inputs(op, needs, [None if x is None else False for x in g], [False] * len(made),
                                   [edge is None for edge in node.edges])  # fmt: skip
                 step = vjp_op(op, needs, tuple(x is not None for x in g), given, node.specs, inputs)
@@ -212,7 +212,7 @@ class RecordedPass:
 
 
 class RecordedLeaves(Leaves):
-    """Where gradients end, with every sum and every `.grad` noted."""
+    """The leaves of a backward pass; every sum and every `.grad` is recorded."""
 
     __slots__ = ("_bare", "_recorder")
 
@@ -243,7 +243,7 @@ class RecordedLeaves(Leaves):
 
 
 def added(recorder: Recorder, old: Any, new: Any) -> Any:
-    """The sum of two arrays, entered."""
+    """The sum of two arrays, recorded as a step."""
     total = np.asarray(old + new)
     with recorder.entering() as going:
         if going:
@@ -269,5 +269,5 @@ def _spec(edge: Any, kept: Any) -> Spec:
         return edge.spec
     if isinstance(kept, Spec):
         return kept
-    # Nothing was kept of it, so its shape and dtype mean nothing to the rule.
+    # Nothing was saved of it, so the rule does not use its shape and dtype.
     return spec_of(kept) if isinstance(kept, np.ndarray) else Spec((), float32)

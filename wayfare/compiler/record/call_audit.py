@@ -1,9 +1,9 @@
-"""Who was called while a function was recorded: every call of the user's code is seen, and must be known.
+"""The call audit: while a function is recorded, every function that the user's code calls is checked.
 
-The code of a function is read before it runs, and says what it depends on. What the code alone does not tell is what is
-called in the end: a method of an object that came out of a call, a special method, a function in C. So the calls are
-looked at as they happen (`sys.setprofile`), and the first that is neither the user's own code that was read, nor known
-to depend on nothing but its arguments, makes the function run as plain Python.
+`captures/` reads the code of a function before it runs, to find what it depends on. The code alone does not tell which
+functions are called in the end: a method of a returned object, a special method, a function in C. So calls are watched
+as they happen (`sys.setprofile`). A call of a function whose code was not read, and which is not known to depend on its
+arguments only, makes the compiled function run as plain Python.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from types import CodeType, FrameType, FunctionType, MethodType, NoneType
 from typing import Any
 
 from wayfare.compiler.captures.purity import is_user_namespace
-from wayfare.compiler.captures.trusted import is_telling, reads_our_state, strange_call, strange_code
+from wayfare.compiler.captures.trusted import is_telling, reads_our_state, unknown_call, unknown_code
 from wayfare.core.callsite import INSIDE
 
 _OURS, _USERS, _LIBRARY, _SILENT, _STATE = "ours", "user's", "library", "silent", "state"
 
 
-class Witness:
-    """Looks at the calls of one recording. `reason` says what was called that is not known, with the line."""
+class CallAudit:
+    """Watches the calls of one recording. `reason` names the first unknown function that was called, with the line."""
 
     def __init__(self, codes: set[CodeType]) -> None:
         self._codes = codes
         self._kinds: dict[CodeType, str] = {}
         self.reason = ""
-        self._silent = 0  # inside something that only shows or tells
-        self._stack: list[bool] = []  # for each function that runs: does it run for the user?
-        self.before = sys.getprofile()  # who looked at calls before, and is told as well
+        self._silent = 0  # depth of calls that only print or log
+        self._stack: list[bool] = []  # for each running function: was it called by the user's code?
+        self.before = sys.getprofile()  # the profiler that was installed before; it is called as well
 
     @staticmethod
-    def can_look() -> bool:
-        """Can calls be looked at without disturbing a profiler? One written in C could not be told of them."""
+    def can_start() -> bool:
+        """Can calls be watched without disturbing a profiler? One written in C cannot be called from here."""
         return isinstance(sys.getprofile(), (FunctionType, MethodType, NoneType))
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> CallAudit:
         sys.setprofile(self._event)
         return self
 
@@ -46,18 +46,18 @@ class Witness:
         sys.setprofile(self.before)
 
     @contextmanager
-    def away(self) -> Iterator[None]:
-        """Do not look for a while."""
-        looking = sys.getprofile()
+    def paused(self) -> Iterator[None]:
+        """Stop watching inside this context."""
+        profiler = sys.getprofile()
         sys.setprofile(self.before)
         try:
             yield
         finally:
-            sys.setprofile(looking)
+            sys.setprofile(profiler)
 
     @property
     def quiet(self) -> bool:
-        """Is what happens now only shown to people?"""
+        """Does the running code only print or log?"""
         return self._silent > 0
 
     def _event(self, frame: FrameType, event: Any, what: Any) -> None:
@@ -74,13 +74,13 @@ class Witness:
             if what is print:
                 self._silent += 1
             elif not self._silent and self._stack and self._stack[-1]:
-                self._note(strange_call(what), frame)
+                self._note(unknown_call(what), frame)
         elif what is print:
             self._silent -= 1
 
     def _called(self, frame: FrameType) -> bool:
-        """A function in Python is called. Does it run for the user? So does a library that the user calls; what our own
-        code calls runs for us."""
+        """A Python function is called; does it count as the user's? So does a library that the user's code calls, but
+        not what Wayfare calls."""
         code = frame.f_code
         kind = self._kinds.get(code) or self._kind(frame)
         users = self._stack[-1] if self._stack else True
@@ -92,13 +92,13 @@ class Witness:
             self._note(f"calls {code.co_qualname}", frame)
         elif kind is _LIBRARY:
             if users and not self._silent:
-                self._note(strange_code(code, frame.f_globals.get("__name__", "?")), frame)
+                self._note(unknown_code(code, frame.f_globals.get("__name__", "?")), frame)
             return users
         elif "__name__" not in frame.f_globals and not users:
-            self._kinds[code] = _OURS  # text that our own code made code of
+            self._kinds[code] = _OURS  # code that Wayfare generated
         else:
             if code not in self._codes and not self._silent:
-                self._note(f"runs {code.co_qualname}, which was not seen to be used", frame)
+                self._note(f"runs {code.co_qualname}, which was not found in its code", frame)
             return True
         return False
 
@@ -118,7 +118,7 @@ class Witness:
 def _kind_of(code: CodeType, namespace: dict[str, Any]) -> str:
     module = str(namespace.get("__name__", "?"))
     filename = code.co_filename
-    if filename == "<string>":  # text that was made code, as in data classes: of whom its globals are
+    if filename == "<string>":  # generated code, as in data classes: it belongs to the module of its globals
         filename = str(namespace.get("__file__", filename))
     if is_telling(code, module):
         return _SILENT
@@ -126,6 +126,6 @@ def _kind_of(code: CodeType, namespace: dict[str, Any]) -> str:
         return _LIBRARY
     if reads_our_state(code, module):
         return _STATE
-    if INSIDE[filename] and module.startswith("wayfare") and strange_code(code, module) is None:
+    if INSIDE[filename] and module.startswith("wayfare") and unknown_code(code, module) is None:
         return _OURS
     return _USERS if is_user_namespace(filename, namespace) else _LIBRARY

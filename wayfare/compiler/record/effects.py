@@ -1,7 +1,7 @@
-"""What a function leaves behind beside its results: attributes, globals and closure variables that it assigns.
+"""Side effects: attributes, globals and closure variables that a function assigns.
 
-`self.last = h` is written again after every replay, with the tensor of that replay; `self.calls += 1` is counted up.
-What a function both reads and assigns (`self.state`) is handed in at every call like an argument.
+`self.last = h` is assigned again after every replay, with the tensor of that replay; `self.calls += 1` is counted up. A
+variable that a function both reads and assigns (`self.state`) is a state: an input of every call, like an argument.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ABSENT: Any = object()
 
 
 class Begun(Exception):
-    """A counter is new: the next call will find it there."""
+    """A counter was created by this call: record the next call instead."""
 
 
 class Variable:
-    """A place that is assigned: an entry of a dictionary (attributes, globals), or a closure cell."""
+    """A variable that is assigned: an entry of a dictionary (attributes, globals), or a closure cell."""
 
     __slots__ = ("holder", "in_module", "key", "path")
 
@@ -31,7 +31,7 @@ class Variable:
         self.holder, self.key, self.path, self.in_module = holder, key, path, in_module
 
     def get(self) -> Any:
-        """What is there; `ABSENT` if nothing is."""
+        """Its value, or `ABSENT`."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.key, ABSENT)
         try:
@@ -50,17 +50,17 @@ class Variable:
 
     @property
     def name(self) -> str:
-        """The name by which code assigns it."""
+        """Its name in the code that assigns it."""
         return str(self.path) if self.key == "cell_contents" else str(self.key)
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """What tells it from others."""
+        """A key that identifies it."""
         return id(self.holder), self.key
 
 
 class Effect:
-    """One assignment that a call makes: to a structure of tensors and values, or a whole number that is counted up."""
+    """One assignment by a call: of a structure of tensors and values, or an integer that is counted up."""
 
     __slots__ = ("by", "outputs", "shape", "variable")
 
@@ -68,21 +68,21 @@ class Effect:
         self.variable = variable
         self.shape = shape
         self.by = by
-        self.outputs: list[int] = []  # numbers of the outputs among the tensors of the structure
+        self.outputs: list[int] = []  # for each tensor of the structure: the number of the output
 
     def apply(self, tensors: Sequence[Tensor]) -> None:
-        """Make the assignment; `tensors` are those the call leaves behind."""
+        """Make the assignment; `tensors` are the outputs of the call."""
         self.variable.set(self.value(tensors))
 
     def value(self, tensors: Sequence[Tensor]) -> Any:
-        """What is assigned."""
+        """The assigned value."""
         if self.by is not None:
             return self.variable.get() + self.by
         return put_together(self.shape, iter([tensors[i] for i in self.outputs]))
 
 
 class Assigned:
-    """The variables that a function may assign, as they were before a call."""
+    """The variables that a function may assign, with their values before a call."""
 
     def __init__(self, seen: Reach, states: Sequence[Variable]) -> None:
         self._seen = seen
@@ -93,7 +93,8 @@ class Assigned:
         self._before = [(variable, variable.get()) for variable in {v.identity: v for v in found}.values()]
 
     def effects(self, tensors: list[Tensor]) -> list[Effect]:
-        """What the call has assigned; the tensors in it are added. Raises `Opaque` where that cannot be done again."""
+        """The assignments of the call; their tensors are added to `tensors`. Raises `Opaque` if one cannot be
+        repeated."""
         found = []
         for variable, before in self._before:
             now = variable.get()
@@ -120,7 +121,7 @@ class Assigned:
         return found
 
     def _is_guarded(self, variable: Variable) -> bool:
-        """Is it read as well? Then a change is for the guards to notice."""
+        """Is it read as well? Then guards notice that it changed."""
         return variable.identity in self._seen.watched
 
     def _counts(self, variable: Variable) -> bool:
@@ -129,5 +130,5 @@ class Assigned:
 
 
 def values_of(states: Sequence[Variable], take: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """What the states are now, taken apart."""
+    """The values of the states, flattened by `take`."""
     return tuple([ABSENT if (value := state.get()) is ABSENT else take(value) for state in states])

@@ -1,7 +1,6 @@
-"""The graph that the recordings of one function share: equal steps on equal values are one step.
+"""The graph that all recordings of an entry share. Steps are interned: equal ops on equal values are one step.
 
-So two recordings that begin alike have their beginning in common, value by value, and what was planned for the one
-serves the other.
+So two recordings with the same beginning share its values, and one plan serves both.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from wayfare.ir.plan.plan import Slot
 
 # Constants up to this many bytes are compared by content.
 _SMALL = 1 << 16
-# What attributes may hold beside numbers, if their text is to say all.
+# Types of attributes, apart from numbers, whose `repr` identifies them.
 _SHOW_THEMSELVES = (slice, type(Ellipsis), Slot)
 
 
 class Source:
-    """Where a call finds one of the graph's inputs: among its arguments, in a captured tensor, in the gradient of
-    either, or in the tensor either is a view of."""
+    """Where a call finds an input of the graph: an argument, a captured tensor, the `.grad` of one of these, or the
+    base of a view."""
 
     __slots__ = ("kind", "layout", "path", "value", "what")
 
@@ -35,10 +34,10 @@ class Source:
         self.what = what
         self.value = leaf("input", number, array.shape, array.dtype)
         self.layout = array.strides, array.flags.writeable
-        self.path: tuple[Any, ...] = ()  # of a base: how the view in front of it looks at it
+        self.path: tuple[Any, ...] = ()  # of a base: the view ops from it to the view
 
     def tensor(self, arguments: Sequence[Tensor]) -> Tensor | None:
-        """The tensor of this call; None for a gradient or base that is not there."""
+        """The tensor of this call; None if there is no such gradient or base."""
         what = self.what
         if self.kind == "argument":
             return arguments[what] if what < len(arguments) else None
@@ -54,17 +53,17 @@ class Source:
 
 
 class Graph:
-    """Values and steps, each once."""
+    """Interned values and steps."""
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
         self._by_key: dict[Any, Source] = {}
         self._same: dict[Any, Any] = {}
-        # By the first output of a step: through which of its inputs no gradient goes.
+        # By the first output of a step: for each input, whether gradients stop there.
         self.cuts: dict[Value, tuple[bool, ...]] = {}
 
     def source(self, kind: str, what: Any, array: Array) -> Source:
-        """The input that is found there."""
+        """The input for this source."""
         key = (kind, what if kind == "argument" else id(what))
         found = self._by_key.get(key)
         if found is None or found.value.shape != array.shape or found.value.dtype != array.dtype or (
@@ -75,12 +74,12 @@ class Graph:
         return found
 
     def number(self, array: Array) -> Value:
-        """A number that Python gave."""
+        """A Python number."""
         number = array.item()
         return self._once(("number", repr(number), array.dtype.char), lambda: leaf("number", number, (), array.dtype))
 
     def constant(self, array: Array) -> Value:
-        """An array that the function makes anew in every call."""
+        """An array that the function creates in every call."""
         copy = np.array(array)
         key = None
         if copy.nbytes <= _SMALL:
@@ -88,7 +87,7 @@ class Graph:
         return self._once(key, lambda: leaf("array", copy, copy.shape, copy.dtype))
 
     def fresh(self, what: Any, array: Array) -> Value:
-        """A value of its own that is given by `what`: a seed of a gradient."""
+        """The seed number `what` of a backward pass: a gradient of a result."""
         return self._once(("fresh", what, array.shape, array.dtype.char),
                           lambda: leaf("seed", what, array.shape, array.dtype))  # fmt: skip
 
@@ -103,9 +102,9 @@ class Graph:
     def step(
         self, op: Op, inputs: Sequence[Value], attrs: dict[str, Any], made: Sequence[Array], cut: tuple[bool, ...] = ()
     ) -> tuple[Value, ...]:
-        """The outputs of an op on these values, which came out like the arrays `made`.
+        """The outputs of an op on these values; `made` are the arrays that it returned.
 
-        `cut` says through which inputs no gradient goes: for those who differentiate the steps once more.
+        `cut` says for each input whether gradients stop there. It is used when the steps are differentiated again.
         """
         key: Any = None
         if is_plain(attrs, _SHOW_THEMSELVES):
@@ -124,5 +123,5 @@ class Graph:
 
 
 def like(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Zeros of this shape and dtype that take no memory, to show to those who look at nothing else."""
+    """A stand-in array with this shape and dtype that takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape)

@@ -1,4 +1,4 @@
-"""Which tensors lie in the same memory, and how: what a write to the one does to the others."""
+"""Which tensors overlap in memory, and by how much."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def overlap(a: Any, b: Any) -> int | None:
 
 
 def relations(tensors: Sequence[Tensor], labels: Sequence[Any] | None = None) -> Relations:
-    """Every pair that overlaps: (label of the one, of the other, bytes between their starts).
+    """Every overlapping pair: (label of the first, of the second, bytes between their starts, are they one object).
 
-    Labels are the places in the sequence if none are given. One tensor object in two places is such a pair too, marked.
+    Without `labels`, the positions in the sequence are the labels.
     """
     by_owner: dict[int, list[int]] = {}
     for place, t in enumerate(tensors):
@@ -43,7 +43,7 @@ def relations(tensors: Sequence[Tensor], labels: Sequence[Any] | None = None) ->
 
 
 def relations_between(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Relations:
-    """Every pair of one of the tensors (by place) and one of the others (by identity) that overlaps."""
+    """Every overlapping pair of one of the tensors (by position) and one of the others (by id)."""
     by_owner: dict[int, list[Tensor]] = {}
     for t in others:
         by_owner.setdefault(id(owner_of(t._array)), []).append(t)

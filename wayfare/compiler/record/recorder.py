@@ -1,7 +1,7 @@
-"""Runs a function's ops as usual and writes down what they compute: the executor of a compiled function's first calls.
+"""The recorder: the executor that runs the first calls of a compiled function eagerly and records every op.
 
-Nothing is pretended: every op runs at once, every branch of Python is taken for real. Beside it grows a graph of steps.
-Where Python looks at a number the recording is cut, and the answer noted (`Decision`).
+Every op runs at once on real arrays, and Python takes its branches as usual; meanwhile a graph of steps is built. Where
+Python reads a value, the recording is cut into blocks, and the value is noted (`Decision`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from wayfare.compiler.captures.bytecode import is_returned
 from wayfare.compiler.record.backward import RecordedPass
 from wayfare.compiler.record.graph import like
-from wayfare.compiler.record.memory import Known
-from wayfare.compiler.record.recorder_state import RETOLD, Decision, Draw, GiveUp, GradSlot, Notes
+from wayfare.compiler.record.memory import ArrayState
+from wayfare.compiler.record.recorder_state import KEEP_HISTORY, Decision, Draw, GiveUp, GradSlot, RecorderState
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply
 from wayfare.core.grad_layout import in_layout_of
@@ -36,21 +36,21 @@ from wayfare.ir.plan.plan import Slot
 
 __all__ = ["NO_DECISION", "Decision", "Draw", "GiveUp", "Recorder", "outcome_of"]
 
-# Reads that tell nothing of the numbers.
+# Reads that do not depend on the numbers.
 NO_DECISION = frozenset({"repr()", "stride()", "is_contiguous()", "as_strided()"})
-# Reads after which Python knows, or may change, what no recording knows.
+# Reads after which Python may see or change what cannot be recorded.
 _REFUSED = {
-    "numpy()": "it hands the memory of a tensor to NumPy; use .tolist(), or do it outside",
+    "numpy()": "it gives the memory of a tensor to NumPy; use .tolist(), or do it outside",
     "data_ptr()": "it reads the address of a tensor",
-    "storage_offset()": "it reads where in its memory a tensor lies",
+    "storage_offset()": "it reads the storage offset of a tensor",
     "pickle": "it pickles a tensor",
 }
-# Families of ops that raise an error for some numbers: an index out of range, a matrix that is singular.
+# Families of ops that raise an error for some numbers: an index out of range, a singular matrix.
 _MAY_FAIL = frozenset({"indexing", "classes", "linear algebra", "loss", "segments"})
 _ADD = REGISTRY["add"]
 
 
-class Recorder(Notes):
+class Recorder(RecorderState):
     """The executor while a function is recorded."""
 
     records = True
@@ -58,18 +58,18 @@ class Recorder(Notes):
     # -- the executor
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Run one op and enter it. Nobody need look at our calls here: that would take most of the time."""
-        looking = sys.getprofile()
-        if looking is None:
+        """Run and record one op. The call audit is paused: watching our own calls would take most of the time."""
+        profiler = sys.getprofile()
+        if profiler is None:
             return self._apply(op, inputs, attrs)
-        sys.setprofile(None if self.witness is None else self.witness.before)
+        sys.setprofile(None if self.audit is None else self.audit.before)
         try:
             return self._apply(op, inputs, attrs)
         finally:
-            sys.setprofile(looking)
+            sys.setprofile(profiler)
 
     def _apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        knowns: list[Known] = []
+        knowns: list[ArrayState] = []
         with self.entering() as going:
             if going:
                 self._check_writes()
@@ -81,7 +81,7 @@ class Recorder(Notes):
         with self.entering() as going:
             if going:
                 recording = current().grad
-                # In a backward pass tensors have no history, though a gradient of the gradient may go through them.
+                # In a backward pass tensors have no history, but gradients of the gradient may pass through them.
                 bare = self.passing and not recording
                 cut = () if bare else tuple([not (recording and t._requires_grad) for t in inputs])
                 viewed = knowns[0] if knowns and op.view else None
@@ -91,16 +91,17 @@ class Recorder(Notes):
         return made
 
     def is_contiguous(self, t: Tensor) -> bool:
-        """Do the rows of a tensor lie one after the other?"""
+        """Is a tensor contiguous?"""
         return bool(t._array.flags.c_contiguous)
 
     def picked(self, x: Tensor, index: Any, out: Tensor) -> None:
-        """`x[i]` with a number that is in a tensor: a view in plain Python, a copy here, where nobody looks at it."""
+        """`x[i]` with a tensor `i` was taken: a view in eager mode, but a copy here, as long as nobody notices."""
         self.copies_of_parts[id(out)] = (weakref.ref(out), x, index)
 
     def show_parts(self, written: Tensor | None = None) -> None:
-        """Make views of such copies, as they are in plain Python, where that can be seen: by a write to one of them or
-        to what it is a part of, or because somebody holds one when the call ends. That cannot be replayed."""
+        """Turn these copies into views, as in eager mode, before the difference can be noticed: when a copy or its
+        source
+        is written, or when a copy is still alive at the end of the call. Such a call cannot be replayed."""
         found = [(out, x, index) for copy, x, index in self.copies_of_parts.values() if (out := copy()) is not None]
         if written is not None:
             memory = owner_of(written._array)
@@ -116,29 +117,29 @@ class Recorder(Notes):
             out._edge = view._edge if out._requires_grad else None
         self.copies_of_parts.clear()
         if found:
-            self.give_up("it uses x[i], where i is a tensor, as the view of x that it is")
+            self.give_up("it relies on x[i], where i is a tensor, being a view of x")
 
     def notices(self, reason: str) -> None:
-        """Something happens that a replay would not do again, or not see."""
+        """The function does something that a replay cannot repeat or notice."""
         self.give_up(reason)
 
     def flag_set(self, t: Tensor, what: str) -> None:
-        """Something about a tensor is set that is no number: of one from outside, a replay would not do it again."""
+        """A property of a tensor is set. For a captured tensor or an argument, a replay would not repeat that."""
         with self.entering() as going:
             if going and self.source_of(t) is not None:
                 self.give_up(f"it sets {what} of a tensor from outside")
 
     def custom(self, name: str) -> None:
-        """A custom Function was recorded as a node."""
+        """A custom Function was called."""
         self.customs.append(name)
 
     def read(self, tensor: Tensor, how: str) -> Any:
-        """Python looks at a value: a decision."""
+        """Python reads a value: record a decision."""
         array = tensor._array
         if how in _REFUSED:
             self.give_up(_REFUSED[how])
-        elif how == "repr()" and not (self.witness is not None and self.witness.quiet):
-            self.give_up("it makes text of a tensor")
+        elif how == "repr()" and not (self.audit is not None and self.audit.quiet):
+            self.give_up("it converts a tensor to text")
         if how not in NO_DECISION and not how.startswith("the index of"):
             with self.entering() as going:
                 if going:
@@ -154,11 +155,11 @@ class Recorder(Notes):
         return array
 
     def behind(self, tensor: Tensor) -> Tensor:
-        """A tensor is itself here."""
+        """The real tensor behind a stand-in; here every tensor is real."""
         return tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
-        """Write in place, and enter what the memory holds now."""
+        """Write in place, and record the new value of the memory."""
         if self.copies_of_parts:
             self.show_parts(tensor)
         with self.entering() as going:
@@ -187,24 +188,24 @@ class Recorder(Notes):
                     self._keep_history(known, before)
         self.mark_writes()
 
-    def _keep_history(self, known: Known, before: Value) -> None:
-        """Written where nothing is recorded, or through a detached tensor, memory has new values, and those who look at
-        it their old history."""
+    def _keep_history(self, known: ArrayState, before: Value) -> None:
+        """A write without grad mode, or through a detached tensor, changes the values of a tensor but not its autograd
+        history: record that."""
         memory = known.memory
         base = like(before.shape, before.dtype)
-        (memory.value,) = self.step(RETOLD, (memory.value, before), {}, (base,))
+        (memory.value,) = self.step(KEEP_HISTORY, (memory.value, before), {}, (base,))
         memory.version += 1
 
     def _check_writes(self) -> None:
-        """Memory may not change behind the recorder's back."""
+        """Give up if memory was written in a way that the recorder did not see."""
         if self._writes.is_surprised(self.arrays.owners):
             raise GiveUp("it writes to the memory of a tensor in a way that cannot be recorded")
 
     def mark_writes(self) -> None:
-        """A write was entered."""
+        """A write was recorded."""
         self._writes.renew()
 
-    # -- what a backward pass does
+    # -- backward passes
 
     def backward(self, roots: Any, *, retain: bool, capture: Any, accumulate: bool) -> None:
         """A backward pass inside the function."""
@@ -216,27 +217,27 @@ class Recorder(Notes):
         self.mark_writes()
 
     def stays_inside(self, roots: Sequence[tuple[Any, Any]], capture: Any) -> None:
-        """A backward pass that is recorded op by op may not go on into what was computed before the call."""
+        """Give up if a backward pass that is recorded op by op would continue into the graph from before the call."""
         edges = [edge for node in reachable([e for e, _ in roots], self.start)[0] for edge in node.edges]
         for target in [split_edge(edge)[0] for edge in (*edges, *[e for e, _ in roots])]:
             if isinstance(target, Node) and target.number < self.start and (
                 capture is None or target not in capture.nodes
             ):  # fmt: skip
-                self.give_up("backward() goes on into the graph of a tensor computed outside the function")
+                self.give_up("backward() continues into the graph of a tensor computed outside the function")
                 return
 
     def enter_seed(self, array: Array) -> None:
-        """What a backward pass begins with: a gradient that was given, or the number 1."""
+        """Record the start of a backward pass: a given gradient, or the number 1."""
         with self.entering() as going:
             if going:
                 if self.arrays.find(array) is None:
                     if array.size != 1 or array.item() != 1:
-                        raise GiveUp("backward() begins with values that were not computed by tensor operations")
+                        raise GiveUp("backward() starts from values that were not computed by tensor operations")
                     self.arrays.own(array, self.graph.constant(array))
                     self._alive.append(array)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Zeros for a gradient that did not come."""
+        """Zeros in place of a missing gradient."""
         array = np.zeros(shape, dtype)
         with self.entering() as going:
             if going:
@@ -244,7 +245,7 @@ class Recorder(Notes):
         return array
 
     def copied(self, array: Array, like: Array | None = None) -> Tensor:
-        """A tensor in memory of its own that holds what an array holds now; as a gradient of `like` it lies as that."""
+        """A tensor with a copy of an array; with `like`, in the memory layout of that array."""
         copy = np.array(array if like is None else in_layout_of(array, like))
         with self.entering() as going:
             if going:
@@ -252,7 +253,7 @@ class Recorder(Notes):
         return wrap(copy)
 
     def add_into(self, t: Tensor, array: Array) -> None:
-        """Add an array to a tensor's memory."""
+        """Add an array to a tensor in place."""
         with self.entering() as going:
             if going:
                 known = self.known(t)
@@ -264,10 +265,10 @@ class Recorder(Notes):
             if going:
                 self.arrays.write(known, self.step(_ADD, values, {}, (t._array,))[0])
 
-    # -- gradients of tensors from outside
+    # -- `.grad` of arguments and captured tensors
 
     def grad_read(self, t: Tensor) -> None:
-        """Somebody looks at `t.grad`."""
+        """`t.grad` is read."""
         with self.entering() as going:
             if going:
                 slot = self._grad_slot(t)
@@ -299,11 +300,11 @@ class Recorder(Notes):
             self._alive.append(t)
         return found
 
-    # -- what else happens in a training step
+    # -- optimisers and random numbers
 
     @contextmanager
     def calling(self, call: Any) -> Iterator[None]:
-        """What happens inside is Python that runs again at every replay."""
+        """What runs inside this context is a call-out: Python that runs again at every replay."""
         self.calls.append((call, len(self.decisions)))
         before, self._call = self._call, [len(self.calls) - 1, 0]
         try:
@@ -339,7 +340,7 @@ class Recorder(Notes):
         if (id(generator), key) in self._drawn:
             return
         if id(generator) not in self.states:
-            # The key is the first: the state before it is the key itself.
+            # The first key of a generator is its state before the call.
             self.states[id(generator)] = (generator, key)
         seed, calls = self.states[id(generator)][1]
         offset = key[1] - calls if key[0] == seed and key[1] >= calls else None
@@ -348,7 +349,7 @@ class Recorder(Notes):
 
 
 def _is_all_ours(roots: Sequence[tuple[Any, Any]]) -> bool:
-    """Does a backward pass from these roots call nobody but us: no hook, no custom Function?"""
+    """Does a backward pass from these roots run only our own code: no hook, no custom Function?"""
     nodes, leaves = reachable([edge for edge, _ in roots])
     return not any(node.extras is not None or node.op.family == "custom" for node in nodes) and not any(
         leaf._extras for leaf in leaves
@@ -356,7 +357,7 @@ def _is_all_ours(roots: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def outcome_of(array: Array, how: str) -> Any:
-    """What Python learns by looking, as something that can be compared."""
+    """The value that Python reads, in a form that can be compared and hashed."""
     if how == "bool()" and array.size == 1:
         return bool(array.item())
     if array.size == 1:

@@ -1,4 +1,4 @@
-"""What one recorded call did, in the form a replay needs: values to compute, memory to write, tensors to hand out."""
+"""One recorded call in the form that a replay needs: values to compute, memory to write, tensors to return."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from wayfare.ir.graph import Value, in_order
 
 
 class Output:
-    """How a replay gets a tensor that the call leaves behind (a result, or the `.grad` of something).
+    """How a replay makes a tensor that outlives the call (a result, an assigned tensor, or a `.grad`).
 
-    `kind` is "outside": the tensor of `source`; "made": number `made` of what the plan computes; "view": what `path`
-    shows of another output or of a tensor from outside.
+    `kind` is "outside" for the tensor of `source`, "made" for result number `made` of the plan, and "view" for the view
+    ops `path` applied to output number `base`.
     """
 
     __slots__ = ("base", "cut", "grad", "kind", "leaf", "made", "needs", "path", "source")
@@ -40,13 +40,13 @@ class Output:
         self.made = -1
         self.base = -1
         self.path: tuple[Any, ...] = ()
-        self.cut = False  # of a base that requires a gradient, though this does not
-        self.leaf = False  # made inside, and told to require a gradient
-        self.grad = -1  # the output that is its `.grad`
+        self.cut = False  # a view that is detached from its base
+        self.leaf = False  # made inside, with requires_grad set
+        self.grad = -1  # the number of the output that is its `.grad`
 
 
 class Recording:
-    """One path through the function."""
+    """One recorded path through the function."""
 
     def __init__(self, recorder: Recorder, results: Sequence[Tensor]) -> None:
         self.decisions: list[Decision] = recorder.decisions
@@ -60,7 +60,7 @@ class Recording:
         self._check_outside()
         self.made: list[Value] = []
         self.made_needs: list[bool] = []
-        self.orders: list[tuple[int, ...] | None] = []  # of the dimensions in memory, where it is not the usual one
+        self.orders: list[tuple[int, ...] | None] = []  # the order of dimensions in memory, if not contiguous
         self._made_tensors: list[Tensor] = []
         self.outputs: list[Output] = []
         self._numbered: list[tuple[int, Tensor]] = []
@@ -68,7 +68,7 @@ class Recording:
         self._by_memory: dict[int, int] = {}
         self._by_array: dict[int, int] = {}
         self._results = results
-        # Those with a history first: the others may then be the same without it.
+        # Results with autograd history first: the others may then be detached views of them.
         for t in sorted(results, key=lambda t: (
             not t._requires_grad, t._edge is None, t._view is None and not owns_memory(t._array)
         )):  # fmt: skip
@@ -78,7 +78,7 @@ class Recording:
         self.effects: list[Any] = []
         self.grads: list[tuple[Source, int | None]] = []
         self.grad_guards: list[tuple[Source, Source | None]] = []
-        self.forgotten: list[Source] = []  # whose `.grad` is set without a look at what it was
+        self.forgotten: list[Source] = []  # sources whose `.grad` is replaced without being read
         self._finish_grads()
         self.writes: list[tuple[Source, Value]] = [
             (m.source, m.value) for m in recorder.arrays.memories
@@ -87,11 +87,11 @@ class Recording:
         self._check_sharing()
         self.unused = self._may_fail()
         self.draws = self._draws()
-        # For gradients from outside: what they begin from, the sources they are of, what is kept for them, the nodes
-        # gone through (by the steps they became), and where the memory of what those keep (by id) can be seen: numbers
-        # of `made`, and sources.
+        # The backward pass after the call: its seeds, the gradients of the sources, the saved values, the visited nodes
+        # (by the steps recorded for them), and where the memory of their saved values (by id) is visible: numbers of
+        # `made`, and sources.
         self.seeds: list[Value] = []
-        self.slopes: list[tuple[Source, Value]] = []
+        self.input_grads: list[tuple[Source, Value]] = []
         self.saved: list[Value] = []
         self.visits: dict[int, list[Visit]] = {}
         self.homes: dict[int, list[int | Source]] = {}
@@ -103,7 +103,7 @@ class Recording:
     # -- results
 
     def _output(self, t: Tensor) -> int:
-        """The number of the output that a tensor is."""
+        """The number of a tensor among the outputs."""
         found = self._by_tensor.get(id(t))
         if found is not None:
             return found
@@ -123,7 +123,7 @@ class Recording:
                 return self._view_of(t, self._outside(seen), t._view.path)
             if not t._requires_grad or t._edge is None or self._is_part(t, memory.source):
                 return self._view_of(t, self._outside(memory.source), known.path)
-            # Its history is not that of the memory (a leaf was made of it inside): the gradient counts for more.
+            # Its autograd history is not that of the memory (it became a leaf inside): keep the history, not the alias.
         if id(memory) in self._by_memory:
             return self._view_of(t, self._by_memory[id(memory)], known.path)
         if id(t._array) in self._by_array:
@@ -145,7 +145,7 @@ class Recording:
         return number
 
     def _is_part(self, t: Tensor, source: Source) -> bool:
-        """Is it a view of a tensor from outside that is a view itself, with the history of that?"""
+        """Is it a view of a captured tensor that is a view itself, both of the same base?"""
         whole = self._recorder.met[id(source)][1] if id(source) in self._recorder.met else None
         return whole is not None and whole._view is not None and t._view is not None and (
             t._view.base is whole._view.base
@@ -179,7 +179,7 @@ class Recording:
         return number
 
     def _is_shared(self, memory: Memory) -> bool:
-        """Does another result look at the same memory? Asked with all of them in view."""
+        """Do several outputs share this memory?"""
         arrays = self._recorder.arrays
         owners = [arrays.find(t._array) for t in self._wanted]
         return sum(k is not None and k.memory is memory for k in owners) > 1
@@ -202,22 +202,22 @@ class Recording:
             elif not (slot.entry is not None and self._recorder.source_of(slot.final) is slot.entry):
                 self.grads.append((slot.owner, self._output(slot.final)))
 
-    # -- what must hold for a replay to be right
+    # -- what cannot be replayed
 
     def _check_outside(self) -> None:
         for t, array, edge, needs in self._recorder.entered:
             if t._array is not array:
-                raise GiveUp("it gives a tensor from outside other memory (`.data = …`)")
+                raise GiveUp("it replaces the memory of an argument or captured tensor (`.data = …`)")
             if t._edge is not edge or t._requires_grad is not needs:
-                raise GiveUp("it writes in place into the history of a tensor from outside")
+                raise GiveUp("it changes the autograd history of an argument or captured tensor by a write in place")
 
     def _check_sharing(self) -> None:
-        """Memory that is written must be known by one name only."""
+        """Memory that is written must be an input only once."""
         if not self.writes:
             return
         written = {id(source) for source, _ in self.writes}
         if any([memory.source is not None and id(memory.source) in written for memory in self._recorder.read_apart]):
-            raise GiveUp("it writes in place to memory that it also sees through a view that requires a gradient")
+            raise GiveUp("it writes in place to memory that it also reads through a view that requires a gradient")
         by_owner: dict[int, list[tuple[Memory, Array]]] = {}
         for memory in self._recorder.arrays.memories:
             base = memory.base()
@@ -228,13 +228,14 @@ class Recording:
                 if other is not memory and (id(memory.source) in written or id(other.source) in written) and (
                     overlap(base, array) is not None
                 ):  # fmt: skip
-                    raise GiveUp("it writes in place to memory that two tensors from outside share")
+                    raise GiveUp("it writes in place to memory that two arguments or captured tensors share")
             others.append((memory, base))
             if id(memory.source) in written and any(np.may_share_memory(base, a) for a in self._recorder.seen_arrays):
-                raise GiveUp("it writes in place to memory that it also sees as a NumPy array")
+                raise GiveUp("it writes in place to memory that it also captures as a NumPy array")
 
     def _may_fail(self) -> list[Value]:
-        """What is computed though nobody uses it, because an index out of range, say, is an error all the same."""
+        """Values that are computed although nothing uses them, because their ops may raise an error (index out of
+        range)."""
         asked = self._recorder.may_fail
         if not asked:
             return []
@@ -243,22 +244,22 @@ class Recording:
         return [v for v in asked if id(v.step) not in used]
 
     def _draws(self) -> list[tuple[Any, int]]:
-        """Generators, and how many keys each gave."""
+        """Random generators, and how many keys each gave."""
         found = []
         for generator, (_seed, calls) in self._recorder.states.values():
             found.append((generator, generator._calls - calls))
         return found
 
-    # -- gradients from outside
+    # -- the backward pass after the call
 
     def _differentiate(self) -> None:
-        """Record the backward pass that somebody outside may ask for."""
+        """Record the backward pass that may follow the call."""
         recorder = self._recorder
         tensors = [t for t, needs in zip(self._made_tensors, self.made_needs, strict=True) if needs]
         edges = [t._edge or t for t in tensors]
         forward = set(self.segment_of)
         sources = {id(s): (s, t) for s, t in recorder.met.values() if t._requires_grad}
-        # A state that was computed from the same weights outside is an argument like any other.
+        # Gradients stop at the sources: a state computed outside from the same weights is an input like any other.
         capture = Capture([t._edge or t for _, t in sources.values()], edges, recorder.start)
         roots: list[tuple[Any, Array]] = []
         for number, t in enumerate(tensors):
@@ -277,7 +278,7 @@ class Recording:
             with quietly():
                 going.run(roots)
         except InPlaceError as error:
-            raise GiveUp(f"a gradient that somebody outside may ask for cannot be computed: {error.args[0]}") from None
+            raise GiveUp(f"its gradient cannot be computed: {error.args[0]}") from None
         except GraphError:
             self.dead = True  # a backward pass inside has used the graph up
             if any(self._is_alive(root, capture) for root in roots):
@@ -285,41 +286,43 @@ class Recording:
             return
         except GiveUp:
             raise
-        except Exception as error:  # of a custom Function: it is meant for whoever asks for the gradient
+        except Exception as error:  # raised by a custom Function: the real backward pass must raise it
             raise GiveUp(f"its gradient cannot be recorded: {type(error).__name__}: {error}") from None
         finally:
             drew = self._give_back(drawn)
         if drew:
-            raise GiveUp("a backward draws random numbers when a gradient is asked for outside the function")
+            raise GiveUp("a custom backward draws random numbers")
         if recorder.failed:
             raise GiveUp(recorder.failed)
         if len(recorder.decisions) != decided:
-            raise GiveUp("a backward looks at a gradient that is computed outside the function")
+            raise GiveUp("a custom backward reads the values of a gradient")
         seen: set[Any] = set()
         for source, t in sources.values():
             found = capture.of(t)
-            if found is not None and (t._edge or t) not in seen:  # two tensors in one place of the graph are one
+            if found is not None and (t._edge or t) not in seen:  # two tensors with the same edge have one gradient
                 seen.add(t._edge or t)
-                self.slopes.append((source, recorder.array_value(found)))
+                self.input_grads.append((source, recorder.array_value(found)))
         self._save(forward)
         self._find_homes(going)
 
     def _check_later(self, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> None:
-        """Give up where somebody outside can change what a backward finds, or looks for a gradient of a leaf."""
+        """Give up if a tensor that a custom backward reads can be written after the call, or if a result is a leaf made
+        inside."""
         recorder = self._recorder
         shown = {id(known.memory) for _, t in self._numbered if (known := recorder.arrays.find(t._array)) is not None}
         for t in tensors:
             known = recorder.known(t)
             source = known.memory.source
             if id(known.memory) in shown or (source is not None and recorder.arrays.value(known) is not source.value):
-                raise GiveUp("a backward finds a tensor, as an attribute of its context, that others can write to")
+                raise GiveUp("a custom backward reads a tensor from its ctx that can be written after the call")
         inside = {id(t) for number, t in self._numbered if self.outputs[number].leaf}
         if any(id(leaf) in inside for leaf in leaves):
-            raise GiveUp("it returns a leaf made inside, whose gradient may be asked for")
+            raise GiveUp("it returns a leaf that it has made, whose gradient may be needed")
 
     def _check_views(self) -> None:
-        """No result may be computed from one that cannot be told from what it is like: a view, whose history lies
-        beside the call's node, or one of two equal ones."""
+        """Give up if a result is computed from another one that has no output of its own in the call's node: from a
+        view,
+        or from one of two equal results."""
         live = [(t, self.outputs[number]) for number, t in self._numbered if t._edge is not None]
         for t, out in live:
             equal = out.kind == "made" and sum(v is self.made[out.made] for v in self.made) > 1
@@ -331,8 +334,9 @@ class Recording:
                     raise GiveUp(f"it returns {what}, and another result that is computed from it")
 
     def _check_equal(self) -> None:
-        """What Python computes twice is one step in the graph. Who asks for the gradient of a result of it, or hangs a
-        hook on it, must not be told of the other."""
+        """Give up if Python computes a value twice (one step in the graph) and returns one of them together with a
+        result
+        computed from the other: their gradients and hooks would be mixed up."""
         wanted = [v for v, needs in zip(self.made, self.made_needs, strict=True) if needs]
         twice = [v for v in wanted if id(v.step) in self._recorder.twice]
         if not twice or len(wanted) < 2:
@@ -340,10 +344,10 @@ class Recording:
         for v in wanted:
             inside = {id(step) for step in in_order([v]) if step is not v.step}
             if any(id(other.step) in inside for other in wanted):
-                raise GiveUp("it computes the same twice, and returns it beside what is computed from it")
+                raise GiveUp("it computes a value twice, and returns it together with a result computed from it")
 
     def _give_back(self, drawn: int) -> bool:
-        """Take back random keys that a backward drew; were there any?"""
+        """Return the random keys that a custom backward drew; were there any?"""
         extra = self._recorder.slots[drawn:]
         del self._recorder.slots[drawn:]
         for draw in extra:
@@ -353,7 +357,7 @@ class Recording:
         return bool(extra)
 
     def _find_homes(self, going: RecordedPass) -> None:
-        """Find out where the memory can be seen, and written, of what the nodes keep."""
+        """Find where the memory of saved values is visible, and so can be written."""
         self.visits = going.visits
         kept = {id(m): m for visits in self.visits.values() for visit in visits for m in visit.reads}
         self.homes = {key: [m.source] for key, m in kept.items() if m.source is not None}
@@ -368,7 +372,7 @@ class Recording:
                     homes.append(out.made)
 
     def _is_alive(self, root: tuple[Any, Array], capture: Capture) -> bool:
-        """Can a gradient be sent from this root?"""
+        """Can a backward pass start from this root?"""
         try:
             RecordedPass(self._recorder, True, capture, accumulate=False, bare=True).run([root])
         except GraphError:
@@ -376,7 +380,7 @@ class Recording:
         return True
 
     def _save(self, forward: set[int]) -> None:
-        """What the gradient reads of the call: values computed in it, and inputs that it writes over."""
+        """Choose the values that the gradient reads: values of the call, and inputs that the call overwrites."""
         recorder = self._recorder
         written = {id(m) for m in recorder.arrays.memories if m.source is not None and m.written}
         lost = set()
@@ -384,22 +388,22 @@ class Recording:
             known = recorder.arrays.find(t._array)
             if known is not None and id(known.memory) in written:
                 lost.add(source.value)
-        steps = in_order([v for _, v in self.slopes], forward)
+        steps = in_order([v for _, v in self.input_grads], forward)
         self.saved = [v for step in steps if id(step) in forward or step.outputs[0] in lost for v in step.outputs]
         used = {id(v) for step in steps if id(step) not in forward for v in step.inputs}
-        used |= {id(v) for _, v in self.slopes}
-        # What was written over is kept in any case: the steps may have to run once more, from the beginning.
+        used |= {id(v) for _, v in self.input_grads}
+        # Overwritten inputs are saved in any case: the steps may have to run again from the beginning.
         self.saved = [v for v in self.saved if id(v) in used and v not in lost]
-        self.saved += [v for step in in_order([v for _, v in self.slopes]) for v in step.outputs if v in lost]
+        self.saved += [v for step in in_order([v for _, v in self.input_grads]) for v in step.outputs if v in lost]
 
 
 def order_of(array: Array) -> tuple[int, ...] | None:
-    """The dimensions by the length of their steps in memory, longest first; None where that is the usual order."""
+    """The dimensions by stride, largest first; None for a contiguous array."""
     if array.flags.c_contiguous or array.ndim < 2:
         return None
     return tuple(sorted(range(array.ndim), key=lambda dim: -abs(array.strides[dim])))
 
 
 def in_order_of(array: Array, order: tuple[int, ...]) -> Array:
-    """A copy whose dimensions lie in memory in this order."""
+    """A copy with this order of dimensions in memory."""
     return np.ascontiguousarray(array.transpose(order)).transpose(tuple(np.argsort(order)))

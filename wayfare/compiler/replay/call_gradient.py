@@ -1,8 +1,8 @@
-"""A compiled call as one node of the graph outside: its gradient is a plan of its own.
+"""The gradient of a replayed call, which is one node of the caller's autograd graph: a plan of its own.
 
-What that plan needs of the call is computed with the results and kept by the node. There is a plan for each set of
-results that gradients came for, and of inputs that they are asked of. Where the gradient is itself to be
-differentiated, or a result is computed from another whose gradient is asked for, the node becomes those it stands for.
+The values that this plan reads are computed with the results and saved in the node. There is one plan for each set of
+results with a gradient and of inputs that need one. If the gradient is differentiated again, or the gradient of a
+result is needed from which another result is computed, the node is expanded into the nodes of its ops.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from wayfare.compiler.record.backward import Visit
 from wayfare.compiler.record.graph import Graph, Source, like
 from wayfare.compiler.record.recording import Recording
 from wayfare.compiler.replay.call_node import CallNode, Kept
-from wayfare.compiler.replay.expand import History, date_back
-from wayfare.compiler.replay.partial_gradient import Arrived
+from wayfare.compiler.replay.expand import ExpandedNodes, date_back
+from wayfare.compiler.replay.partial_gradient import PartialBackward
 from wayfare.compiler.replay.trace_tree import rebased
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import record_one
@@ -31,13 +31,13 @@ from wayfare.core.op import REGISTRY, Op, gradient_only
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import split_edge
 from wayfare.core.write_clock import tick
-from wayfare.ir.counting import traced_flops
+from wayfare.ir.flops import traced_flops
 from wayfare.ir.graph import Value, in_order
 from wayfare.ir.plan.plan import Plan
 
-# Gradients up to so many bytes are copied where that saves a second plan.
+# Gradients up to this many bytes are made contiguous, which saves a second plan.
 _SMALL = 1 << 16
-# Sets of results with a gradient and of inputs asked for that are remembered.
+# The most plans for one path.
 _PARTS = 16
 _CLONE = REGISTRY["clone"]
 
@@ -47,20 +47,20 @@ def _record_of(name: str, rule: Any) -> Op:
 
 
 class Gradient:
-    """The gradient of one recorded path, for calls from outside."""
+    """The gradient of one recorded path with respect to its inputs."""
 
     def __init__(self, recording: Recording, graph: Graph, name: str) -> None:
         self.recording = recording
         self.graph = graph
         self.name = name
-        self.sources = [source for source, _ in recording.slopes]
-        # All inputs that the gradient may be computed from when it is differentiated again.
+        self.sources = [source for source, _ in recording.input_grads]
+        # All inputs that the gradient may depend on when it is differentiated again.
         self.given = recording.sources
         self.wanted = [v for v, needs in zip(recording.made, recording.made_needs, strict=True) if needs]
         self.outs = tuple([(tuple(v.shape), v.dtype) for v in self.wanted])
         self.saved_at = {v: i for i, v in enumerate(recording.saved)}
         self.made_at = {v: i for i, v in reversed(list(enumerate(recording.made)))}
-        # For each saved value the result that has it, if one does.
+        # For each saved value: the number of the result that is the same value, or None.
         self.shared = [self.made_at.get(v) for v in recording.saved]
         self.by_value = {source.value: source for source in self.given}
         self._parts: dict[Any, Part] = {}
@@ -71,7 +71,7 @@ class Gradient:
         self, arguments: Sequence[Tensor], made: Sequence[Array], saved: Sequence[Array], given: Sequence[Any],
         above: int = 2,
     ) -> CallNode:  # fmt: skip
-        """The node of a call, whose line is to be looked for from so many frames above on."""
+        """The node of a call; its source line is searched from `above` frames up."""
         node = CallNode()
         node.op = self.op
         node.attrs = {}
@@ -90,7 +90,7 @@ class Gradient:
         return node
 
     def _work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
-        """The arithmetic of the call: that of the ops recorded."""
+        """The FLOPs of the call: the sum over its ops."""
         return traced_flops(self.recording.made)
 
     def _rule(self, m: Any, needs: tuple[bool, ...], g: Any, kept: Kept) -> list[Any]:
@@ -108,12 +108,12 @@ class Gradient:
             found = self._parts[arrived, needs] = Part(self.recording, arrived, needs)
         return found
 
-    # -- what a node must keep
+    # -- what a node must save
 
     @cached_property
     def reads(self) -> list[tuple[int, Source]]:
-        """The sources whose arrays the gradient reads, or whose memory has what was kept, by their keys."""
-        targets = [value for _, value in self.recording.slopes]
+        """The sources whose arrays the gradient reads, or whose memory holds a saved value, with their ids."""
+        targets = [value for _, value in self.recording.input_grads]
         stop = {id(v.step) for v in self.recording.saved}
         found = {id(self.by_value[step.outputs[0]]): self.by_value[step.outputs[0]] for step in in_order(targets, stop)
                  if step.op is None and step.outputs[0] in self.by_value and id(step) not in stop}  # fmt: skip
@@ -123,33 +123,33 @@ class Gradient:
 
     @cached_property
     def shown(self) -> list[int]:
-        """The numbers of the results that show what was kept."""
+        """The numbers of the results that share memory with a saved value."""
         return sorted({home for homes in self.recording.homes.values() for home in homes if isinstance(home, int)})
 
     @cached_property
     def passing(self) -> list[Source]:
-        """The sources that are not where they were when the call is over: gradients, and what views are of."""
+        """The sources that cannot be found again after the call: `.grad` tensors, and bases of views."""
         return [source for source in self.given if source.kind not in ("argument", "captured")]
 
     @cached_property
     def keeping(self) -> frozenset[int]:
-        """The steps whose nodes keep anything."""
+        """The steps whose nodes save tensors."""
         return keeping(self.recording, self.recording.visits)
 
     @cached_property
     def nested(self) -> bool:
-        """Is a result computed from another?"""
+        """Is a result computed from another result?"""
         return len(self.wanted) > 1 and any(
             other is not v and id(v.step) in steps
             for other in self.wanted for steps in ({id(step) for step in in_order([other])},)
             for v in self.wanted if v.step.op is not None
         )  # fmt: skip
 
-    # -- by a plan
+    # -- with a plan
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that was made last."""
+        """The newest plan."""
         return next((part.plan for part in reversed(self._parts.values()) if part.plan is not None), None)
 
     def _by_plan(self, part: Part, grads: Sequence[Any], kept: Kept) -> list[Any]:
@@ -168,13 +168,13 @@ class Gradient:
             found[i] = array
         return found
 
-    # -- by single nodes
+    # -- expanded into single nodes
 
     def _by_ops(self, grads: Sequence[Any], needs: Sequence[bool], kept: Kept) -> list[Any]:
         """The gradient on tensors, so that it can be differentiated again."""
         self._refuse_customs()
         with changed_mode(grad=True):
-            # How the inputs came about is not for this pass to go into: they get their history back afterwards.
+            # This pass must stop at the inputs: they are cut off, and get their edges back below.
             cut = [None if edge is None else _without_history(source) for source, edge in
                    zip(self.sources, kept.edges, strict=True)]  # fmt: skip
             edges = {source.value: t._edge for source, t in zip(self.sources, cut, strict=True) if t is not None}
@@ -191,7 +191,7 @@ class Gradient:
         return [next(found) if need and t is not None else None for t, need in zip(cut, needs, strict=True)]
 
     def unroll(self, node: CallNode, kept: Kept) -> None:
-        """Put the nodes that a node stands for in its place."""
+        """Replace the node of a call by the nodes of its ops."""
         self._refuse_customs()
         edges = {source.value: edge for source, edge in zip(self.sources, kept.edges, strict=True) if edge is not None}
         freed = {id(step) for step in in_order([self.wanted[i] for i in kept.spent])}
@@ -204,51 +204,51 @@ class Gradient:
             if result is not None and t._edge is not None and split_edge(result._edge)[0] is node:
                 result._edge = t._edge
 
-    def _history(self, edges: dict[Value, Any], kept: Kept, freed: Container[int] = ()) -> History:
-        return History(self.graph, kept.array_of, edges, kept.given, kept.line, freed)
+    def _history(self, edges: dict[Value, Any], kept: Kept, freed: Container[int] = ()) -> ExpandedNodes:
+        return ExpandedNodes(self.graph, kept.array_of, edges, kept.given, kept.line, freed)
 
     def _refuse_customs(self) -> None:
         if self.recording.customs:
             raise GraphError(
                 f"backward: {self.name} was compiled, and uses the custom Function {self.recording.customs[0]}: the "
-                "gradient of its gradient, or of a result inside it, would need that Function's own rule once more",
+                "gradient of its gradient, or of a result inside it, would need that Function's own backward again",
                 fix="Call the function without wf.compile where such gradients are wanted.",
             )
 
 
 class Part:
-    """The gradient for some results that gradients came for, of some inputs."""
+    """The gradient for one set of results with a gradient and of inputs that need one."""
 
     def __init__(self, recording: Recording, arrived: tuple[bool, ...], needs: tuple[bool, ...]) -> None:
-        part = Arrived(recording.seeds, arrived, [value for _, value in recording.slopes], needs)
+        part = PartialBackward(recording.seeds, arrived, [value for _, value in recording.input_grads], needs)
         self.values = [v for v in part.values if v is not None]
         self.places = [i for i, v in enumerate(part.values) if v is not None]
         self.keeping = keeping(recording, part.steps)
-        # The nodes on the way back, each with its step and where what it keeps can be seen.
+        # The nodes in the order of the backward pass: step, node, and where its saved values are visible.
         self.way: list[tuple[int, Visit, list[int | Source]]] = [
             (step, visit, [home for memory in visit.reads for home in recording.homes.get(id(memory), ())])
             for step in reversed(part.steps) for visit in recording.visits.get(step, ())
         ]  # fmt: skip
         self.homes = list({home: None for _, _, homes in self.way for home in homes})
         self.plan: Plan | None = None
-        # Where each input of the plan comes from: (0, number of a saved value), (1, of a seed), (2, key of a source).
+        # Where each input of the plan comes from: (0, number of a saved value), (1, of a seed) or (2, id of a source).
         self.inputs: list[tuple[int, int]] = []
 
 
 def keeping(recording: Recording, steps: Any) -> frozenset[int]:
-    """Those of the steps whose nodes keep more than shapes."""
-    return frozenset(step for step in steps if any(not visit.again for visit in recording.visits.get(step, ())))
+    """The steps whose nodes save more than shapes."""
+    return frozenset(step for step in steps if any(not visit.repeatable for visit in recording.visits.get(step, ())))
 
 
 def _in_rows(gradient: Array) -> Array:
-    """A small gradient row after row: that of a sum is one number stretched, and one plan is to serve all of them."""
+    """Make a small gradient contiguous: that of a sum is one number broadcast, and one plan should serve both."""
     if gradient.flags.c_contiguous or gradient.nbytes > _SMALL:
         return gradient
     return np.ascontiguousarray(gradient)
 
 
 def _without_history(source: Source) -> Tensor:
-    """A tensor in the place of an input, whose numbers are not there."""
+    """A tensor without numbers that stands for an input."""
     given, copy = (wrap(like(source.value.shape, source.value.dtype)) for _ in range(2))
     given._requires_grad = True
     record_one(_CLONE, (given,), [given._array], copy, {})
@@ -265,7 +265,8 @@ def _dead_record(name: str) -> Op:
 
 
 def used_up(name: str) -> Node:
-    """A node whose gradient was used inside the call: asking for it again is the error it would be without compile."""
+    """A node that a backward pass inside the call has used up: another backward raises the same error as in eager
+    mode."""
     node = Node()
     node.op = _dead_record(name)
     node.attrs = {}

@@ -1,4 +1,4 @@
-"""The node of a compiled call in the graph outside, and what it keeps of the call."""
+"""The autograd node of a replayed call, and the values it saves."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class CallNode(Node):
-    """A node of many steps. What it keeps is freed step by step, as the nodes would be that it stands for."""
+    """One node for many ops. Its saved values are freed op by op, as they would be with one node for each op."""
 
     __slots__ = ("_kept", "gradient", "results")
 
     gradient: Gradient
-    # The tensors that are its outputs, weakly, where some are computed from others.
+    # Weak references to its outputs, if some are computed from others.
     results: Sequence[weakref.ref[Tensor]]
     _kept: Kept | None
 
@@ -41,7 +41,7 @@ class CallNode(Node):
 
     @property
     def kept(self) -> Any:
-        """What it keeps, as nodes do; it says itself what is used up."""
+        """Its saved values, as other nodes have them; `Kept` knows which are freed."""
         return (self._kept,)
 
     @kept.setter
@@ -50,7 +50,7 @@ class CallNode(Node):
             self._kept.spend()
 
     def unroll(self) -> None:
-        """Become the nodes it stands for, if a result is computed from another, whose gradient is asked for."""
+        """Expand into the nodes of its ops, if a result is computed from another result."""
         if self._kept is not None and self.gradient.nested:
             self._kept.whole = True
             self.gradient.unroll(self, self._kept)
@@ -58,7 +58,7 @@ class CallNode(Node):
 
 
 class Kept:
-    """What a node keeps of its call: values for the plan, the tensors it was given, and its random keys."""
+    """What a node saves of its call: values for the plan, the input tensors, and the random keys."""
 
     __slots__ = ("_arguments", "_arrays", "_gradient", "_made", "_passing", "_time", "edges", "given", "last", "line",
                  "saved", "spent", "used", "whole")  # fmt: skip
@@ -77,19 +77,19 @@ class Kept:
             t = source.tensor(arguments)
             if t is not None:
                 self._arrays[key] = t._array
-        # Results that show what is kept, as long as anybody has them.
+        # Weak references to results that share memory with saved values.
         self._made = {i: weakref.ref(made[i]) for i in gradient.shown}
         self._time = time
         self.edges: tuple[Any, ...] = ()
         self.line: tuple[Any, int] = (None, 0)
-        # The steps of the last pass, those of all that freed what they kept, and the results these began from.
+        # The last backward pass (results with a gradient, steps); all freed steps; the results whose passes freed them.
         self.last: tuple[tuple[bool, ...], frozenset[int]] = ((), frozenset())
         self.used: frozenset[int] = frozenset()
         self.spent: set[int] = set()
-        self.whole = False  # is the node to become those it stands for?
+        self.whole = False  # is the node being expanded?
 
     def spend(self) -> None:
-        """The last pass was the only one meant to go through its steps."""
+        """Free the values of the last backward pass (`retain_graph=False`)."""
         arrived, steps = self.last
         self.used |= steps
         self.spent.update(i for i, here in enumerate(arrived) if here)
@@ -99,23 +99,23 @@ class Kept:
             self._passing.clear()
 
     def tensor(self, source: Source) -> Tensor | None:
-        """The tensor that the call found there."""
+        """The tensor that the call found at a source."""
         key = id(source)
         return self._passing[key] if key in self._passing else source.tensor(self._arguments)
 
     def arrays_for(self, places: Sequence[tuple[int, int]], seeds: Sequence[Any]) -> list[Array]:
-        """The arrays for a plan: of saved values, of seeds, of sources."""
+        """The input arrays of a plan (see `Part.inputs`)."""
         held: tuple[Any, ...] = (self.saved, seeds, self._arrays)
         return [held[kind][at] for kind, at in places]
 
     def array_of(self, value: Value) -> Array | None:
-        """The array of an input or of a kept value; None for another one."""
+        """The array of an input or of a saved value; None for any other value."""
         gradient = self._gradient
         if self.saved is None:
             raise Gone
         number = gradient.saved_at.get(value)
         if number is not None:
-            # A result that was kept itself is looked at for writes from now on.
+            # If the result is alive, use its own array, so that later writes to it are noticed.
             made = self._made.get(gradient.made_at.get(value, -1))
             result = None if made is None else made()
             return self.saved[number] if result is None or self._is_lost(result) else result
@@ -133,13 +133,13 @@ class Kept:
         return array
 
     def check(self, part: Part) -> None:
-        """Refuse to compute a gradient from what is freed, or was written in place since."""
+        """Raise an error if saved values were freed or written in place since the call."""
         if part.keeping.isdisjoint(self.used):
             if latest_write[0] <= self._time or not any([self._is_written(home) for home in part.homes]):
                 return
-        # The error is that of the node which comes first on the way back.
+        # Raise the error of the first node of the backward pass that has one.
         for step, visit, homes in part.way:
-            if step in self.used and not visit.again:
+            if step in self.used and not visit.repeatable:
                 raise used_up(visit.grad_name, locate(visit.code, visit.offset))
             for home in homes if step not in self.used else ():
                 if self._is_written(home):
@@ -150,7 +150,7 @@ class Kept:
                     raise written_since(visit.name, locate(visit.code, visit.offset), now, then)
 
     def _is_lost(self, result: Array) -> bool:
-        """Was a result written, and is its node not one to complain of that?"""
+        """Was a result written in place, and must that be ignored because the node is not being expanded?"""
         return not self.whole and written_after(result, self._time)
 
     def _home(self, home: int | Source) -> Array | None:

@@ -1,4 +1,4 @@
-"""One kind of call of a compiled function: what must hold for it, the tree of its paths, and running along them."""
+"""A cache entry: the recordings of calls with one signature under the same guards, and how they are replayed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.compiler.captures.guards import Guards
-from wayfare.compiler.costs import Ledger, perf_counter
+from wayfare.compiler.costs import Timings, perf_counter
 from wayfare.compiler.record.graph import Graph, Source
 from wayfare.compiler.record.overlap import Relations, relations, relations_between
 from wayfare.compiler.record.recorder import Draw, outcome_of
 from wayfare.compiler.record.recording import Output, Recording, in_order_of
 from wayfare.compiler.replay.call_gradient import Gradient, used_up
-from wayfare.compiler.replay.trace_tree import Stretch, Tree
+from wayfare.compiler.replay.trace_tree import Block, Tree
 from wayfare.compiler.structure import put_together
 from wayfare.core import buffer_pool
 from wayfare.core.dispatch import apply
@@ -26,33 +26,33 @@ from wayfare.ir.graph import Value
 
 
 class Unseen(Exception):
-    """Python has not been seen to go on from here: it must be run."""
+    """This outcome of a decision was not recorded: Python must run."""
 
-    def __init__(self, stretch: Stretch | None = None, outcome: Any = None) -> None:
+    def __init__(self, block: Block | None = None, outcome: Any = None) -> None:
         super().__init__()
-        self.stretch, self.outcome = stretch, outcome
+        self.block, self.outcome = block, outcome
 
 
-class Way:
-    """One call on its way along the tree: the stretch it has come to, and what was computed and given so far."""
+class Progress:
+    """The state of one replay: the block it has reached, and what was computed and given so far."""
 
     __slots__ = ("end", "given", "ran", "there")
 
-    def __init__(self, end: Stretch) -> None:
+    def __init__(self, end: Block) -> None:
         self.end = end
-        self.given: list[Any] = []  # random keys, and numbers of optimisers
+        self.given: list[Any] = []  # random keys, and numbers from optimisers
         self.ran: list[Any] = []  # call-outs that have run
-        self.there: dict[Value, Array] = {}  # values that earlier stretches hand on
+        self.there: dict[Value, Array] = {}  # values that earlier blocks export
 
     def undo(self) -> None:
-        """Put the Python state of call-outs back."""
+        """Undo the call-outs."""
         for call in reversed(self.ran):
             call.undo()
         self.ran.clear()
 
 
-class Fixed:
-    """A captured tensor as the plans know it."""
+class CapturedTensor:
+    """A captured tensor with the properties that plans rely on."""
 
     __slots__ = ("array", "needs", "spec", "tensor")
 
@@ -63,7 +63,7 @@ class Fixed:
         self.spec = (self.array.shape, self.array.strides, self.array.dtype)
 
     def holds(self) -> bool:
-        """Is it as it was, or in other memory that lies alike?"""
+        """Is it unchanged, or in other memory with the same layout?"""
         array = self.tensor._array
         if self.tensor.requires_grad is not self.needs or (array.shape, array.strides, array.dtype) != self.spec:
             return False
@@ -72,23 +72,23 @@ class Fixed:
 
 
 class Entry:
-    """The recordings of one function for arguments of one kind under the same guards."""
+    """The recordings of one function for one signature under the same guards."""
 
     def __init__(self, name: str, guards: Guards) -> None:
         self.name = name
         self.guards = guards
         self.graph = Graph()
         self.tree = Tree(self.graph, name)
-        self.fixed: list[Fixed] = []
-        self.moved = 0  # how often captured tensors were found in other memory
-        self._fixed_ids: set[int] = set()
+        self.captured: list[CapturedTensor] = []
+        self.moved = 0  # how often captured tensors had moved to other memory
+        self._captured_ids: set[int] = set()
         self._owners: set[int] = set()
-        # How captured tensors overlap each other, and the arguments them.
+        # How captured tensors overlap each other, and how arguments overlap them.
         self._layout: Relations = ()
         self._pattern: Relations = ()
         for t in guards.seen.tensors.values():
-            self._fix(t)
-        self._look_at_memory()
+            self._capture(t)
+        self._note_owners()
         self._layout = self._layout_now = self._overlaps()
         self.grad_guards: list[tuple[Source, Source | None]] = []
         self._grad_layout: Relations = ()
@@ -97,21 +97,21 @@ class Entry:
         self.hits = 0
         self.eager_reason = ""  # why its calls run as plain Python
         self.why = ""
-        self.ledger = Ledger()
-        self.planning = 0.0  # seconds that went into plans and are not accounted for yet
-        self.shortened = False  # was a shortcut tried?
-        self.burst = 0  # calls that are to run as plain Python, to time them
-        self.unseen: dict[tuple[int, Any], int] = {}  # outcomes that were met before they were recorded
+        self.timings = Timings()
+        self.planning = 0.0  # seconds of planning that are not accounted for yet
+        self.fast_path_tried = False  # was it tried to make a fast path?
+        self.burst = 0  # how many of the next calls run as plain Python, to time them
+        self.unseen: dict[tuple[int, Any], int] = {}  # outcomes that were seen but not recorded
 
-    # -- does it hold?
+    # -- checking
 
-    def holds(self, arguments: Sequence[Tensor], look: bool = True) -> bool:
-        """May this entry be replayed for these arguments? Without `look`, only if that can be told at once."""
+    def holds(self, arguments: Sequence[Tensor], thorough: bool = True) -> bool:
+        """May this entry be replayed for these arguments? With `thorough=False`, only the fast check is made."""
         self.why = ""
-        if not self.guards.holds(look):
+        if not self.guards.holds(thorough):
             self.why = self.guards.why()
             return False
-        for f in self.fixed:
+        for f in self.captured:
             t = f.tensor
             if t._array is f.array and t._requires_grad is f.needs:
                 continue
@@ -119,28 +119,28 @@ class Entry:
             if not f.holds():
                 self.why = f"{self.guards.seen.name_of(t)} has another shape, dtype or requires_grad"
                 return False
-            self._look_at_memory()
+            self._note_owners()
             self._layout_now = self._overlaps()
         if self._layout_now != self._layout:
-            self.why = "captured tensors share memory in another way"
+            self.why = "captured tensors overlap in memory in another way"
             return False
         for owner, entry in self.grad_guards:
             t = owner.tensor(arguments)  # type: ignore[assignment]
             grad = t._grad if t is not None else None
             if (grad is None) is not (entry is None):
-                self.why = "a .grad was there and is not, or the other way round"
+                self.why = "a .grad that was None is not, or the other way round"
                 return False
             if entry is not None:
                 grad = entry.tensor(arguments)
                 assert grad is not None
                 layout = grad._array.strides, grad._array.flags.writeable
                 if grad._edge is not None or not _alike(grad._array, entry.value) or layout != entry.layout:
-                    self.why = "a .grad has another shape, or a history"
+                    self.why = "a .grad has another shape or layout, or requires a gradient"
                     return False
         for source in self.views:
             base, owner = source.tensor(arguments), source.what.tensor(arguments)
             if base is None or not _alike(base._array, source.value) or owner._view.path != source.path:
-                self.why = "a tensor is no longer a view, or of something else"
+                self.why = "a tensor is no longer a view, or it is a view of something else"
                 return False
         if self._shared(arguments) != self._pattern:
             self.why = "other arguments share memory with captured tensors"
@@ -152,16 +152,16 @@ class Entry:
 
     @property
     def shares_memory(self) -> bool:
-        """Do arguments lie in the memory of captured tensors?"""
+        """Do arguments share memory with captured tensors?"""
         return bool(self._pattern)
 
-    def _look_at_memory(self) -> None:
-        """Note in which memory captured tensors lie."""
+    def _note_owners(self) -> None:
+        """Note which memory captured tensors use."""
         self._owners = {id(owner_of(t._array)) for t in self._captured()}
 
     def _captured(self) -> list[Tensor]:
         found = {id(t): t for t in self.guards.seen.tensors.values()}
-        return list((found | {id(f.tensor): f.tensor for f in self.fixed}).values())
+        return list((found | {id(f.tensor): f.tensor for f in self.captured}).values())
 
     def _overlaps(self) -> Relations:
         """How captured tensors overlap each other."""
@@ -183,119 +183,119 @@ class Entry:
             return ()
         return relations(found) + relations_between(found, [*self._captured(), *arguments])
 
-    # -- growing
+    # -- adding recordings
 
     def add(self, recording: Recording, arguments: Sequence[Tensor]) -> None:
-        """Enter a recording."""
+        """Add a recording."""
         self.tree.add(recording)
         self.recordings += 1
         for source in recording.sources:
             if source.kind == "captured":
-                self._fix(source.what)
+                self._capture(source.what)
             elif source.kind == "base" and source not in self.views:
                 self.views.append(source)
         for guard in recording.grad_guards:
             if guard not in self.grad_guards:
                 self.grad_guards.append(guard)
-        self._look_at_memory()
+        self._note_owners()
         self._layout = self._layout_now = self._overlaps()
         self._pattern = self._shared(arguments)
         self._grad_layout = self._grads_overlap(arguments)
 
-    def _fix(self, t: Tensor) -> None:
-        """A captured tensor is to stay as it is, but for its numbers."""
-        if id(t) not in self._fixed_ids:
-            self._fixed_ids.add(id(t))
-            self.fixed.append(Fixed(t))
+    def _capture(self, t: Tensor) -> None:
+        """Guard the shape, dtype and layout of a captured tensor (not its values)."""
+        if id(t) not in self._captured_ids:
+            self._captured_ids.add(id(t))
+            self.captured.append(CapturedTensor(t))
 
-    def start_again(self) -> None:
-        """Forget what a recording that was of no use has left in the graph."""
+    def reset_graph(self) -> None:
+        """Remove what a recording that was not kept has left in the graph."""
         if not self.recordings:
             self.graph = Graph()
             self.tree = Tree(self.graph, self.name)
 
-    # -- running
+    # -- replaying
 
-    def lead(self, arguments: Sequence[Tensor]) -> Way:
-        """Go along the decisions to the last stretch. Raises `Unseen`, with nothing changed, where Python must run."""
-        stretch = self.tree.root
-        assert stretch is not None
-        way = Way(stretch)
+    def follow(self, arguments: Sequence[Tensor]) -> Progress:
+        """Run all blocks but the last. Raises `Unseen`, with nothing changed, if an outcome was not recorded."""
+        block = self.tree.root
+        assert block is not None
+        progress = Progress(block)
         try:
             while True:
-                stretch.visits += 1
-                if stretch.calls or len(way.given) < len(stretch.slots):
-                    self._give(stretch, way.given, way.ran)
-                if stretch.recording is not None:
-                    way.end = stretch
-                    return way
-                made = self.compute(stretch, arguments, way.given, way.there)
-                outcome = outcome_of(made[0], stretch.how)
-                child = stretch.children.get(outcome)
+                block.visits += 1
+                if block.calls or len(progress.given) < len(block.slots):
+                    self._give(block, progress.given, progress.ran)
+                if block.recording is not None:
+                    progress.end = block
+                    return progress
+                made = self.compute(block, arguments, progress.given, progress.there)
+                outcome = outcome_of(made[0], block.how)
+                child = block.children.get(outcome)
                 if child is None:
-                    raise Unseen(stretch, outcome)
-                keep(stretch, made, way.there)
-                stretch = child
+                    raise Unseen(block, outcome)
+                keep(block, made, progress.there)
+                block = child
         except BaseException:
-            way.undo()
+            progress.undo()
             raise
 
-    def complete(self, way: Way, arguments: Sequence[Tensor]) -> Any:
-        """Run the last stretch, and do to the world outside what the call does. Gives what the function returns."""
+    def complete(self, progress: Progress, arguments: Sequence[Tensor]) -> Any:
+        """Run the last block and apply the side effects of the call. Returns the result of the function."""
         try:
-            made = self.compute(way.end, arguments, way.given, way.there)
-            recording = way.end.recording
+            made = self.compute(progress.end, arguments, progress.given, progress.there)
+            recording = progress.end.recording
             assert recording is not None
-            tensors = self.finish(way.end, made, arguments, way.given)
+            tensors = self.finish(progress.end, made, arguments, progress.given)
         except BaseException:
-            way.undo()
+            progress.undo()
             raise
         for effect in recording.effects:
             effect.apply(tensors)
         return put_together(recording.shape, iter([tensors[i] for i in recording.results]))
 
     def compute(
-        self, stretch: Stretch, arguments: Sequence[Tensor], given: Sequence[Any], there: dict[Value, Array]
+        self, block: Block, arguments: Sequence[Tensor], given: Sequence[Any], there: dict[Value, Array]
     ) -> list[Array]:
-        """Run the plan of a stretch; it is made if there is none."""
-        if stretch.plan is None:
-            self.plan(stretch, arguments, there)
-        fetch = stretch.fetch
-        assert stretch.plan is not None and fetch is not None
+        """Run the plan of a block; make it first if there is none."""
+        if block.plan is None:
+            self.plan(block, arguments, there)
+        fetch = block.fetch
+        assert block.plan is not None and fetch is not None
         if fetch.moved != self.moved:
             fetch.renew(self.moved)
-        recording = stretch.recording
-        if recording is not None and not stretch.plan.python_steps:
-            # Nothing can go wrong any more, so gradients that nobody looks at make room for the new ones.
+        recording = block.recording
+        if recording is not None and not block.plan.python_steps:
+            # Nothing can fail from here on, so old gradients that the call replaces are freed first.
             for source in recording.forgotten:
                 source.tensor(arguments)._grad = None  # type: ignore[union-attr]
-        made = stretch.plan.run(fetch.arrays(arguments, there), given)
+        made = block.plan.run(fetch.arrays(arguments, there), given)
         if recording is not None:
             fetch.note_writes(arguments)
         return made
 
-    def plan(self, stretch: Stretch, arguments: Sequence[Tensor], there: dict[Value, Array]) -> None:
-        """Make the plan of a stretch."""
+    def plan(self, block: Block, arguments: Sequence[Tensor], there: dict[Value, Array]) -> None:
+        """Make the plan of a block."""
         began = perf_counter()
         samples: dict[Any, Array] = dict(there)
         for source in self.graph.sources:
             t = source.tensor(arguments)
             if t is not None:
                 samples[source] = t._array
-        self.tree.plan(stretch, samples)
-        buffer_pool.trim()  # what recording left there is of other sizes than what the plan will ask for
+        self.tree.plan(block, samples)
+        buffer_pool.trim()  # buffers left by the recording have other sizes than those of the plan
         self.planning += perf_counter() - began
 
-    def _give(self, stretch: Stretch, given: list[Any], ran: list[Any]) -> None:
-        """Random keys and numbers for the steps of this stretch."""
+    def _give(self, block: Block, given: list[Any], ran: list[Any]) -> None:
+        """Random keys and numbers for the steps of this block."""
         numbers: dict[int, list[tuple[float, ...]]] = {}
-        for number, call in stretch.calls:
+        for number, call in block.calls:
             try:
                 numbers[number] = call.run()
             except StaleCall:
                 raise Unseen from None
             ran.append(call)
-        for slot in stretch.slots[len(given) :]:
+        for slot in block.slots[len(given) :]:
             if slot.__class__ is Draw:
                 generator = slot.generator
                 given.append((generator._seed, generator._calls + slot.offset) if slot.offset is not None else slot.key)
@@ -303,13 +303,13 @@ class Entry:
                 given.append(numbers[slot[0]][slot[1]])
 
     def finish(
-        self, stretch: Stretch, made: list[Array], arguments: Sequence[Tensor], given: Sequence[Any]
+        self, block: Block, made: list[Array], arguments: Sequence[Tensor], given: Sequence[Any]
     ) -> list[Any]:
-        """Do to the world outside what the call does, and give its tensors."""
-        recording = stretch.recording
+        """Apply the side effects of the call (except assignments), and return its tensors."""
+        recording = block.recording
         assert recording is not None
         self.hits += 1
-        stretch.hits += 1
+        block.hits += 1
         for generator, count in recording.draws:
             if count:
                 with generator._lock:
@@ -321,13 +321,13 @@ class Entry:
                 t._array = in_order_of(t._array, order)
         if recording.seeds or recording.dead:
             saved = made[count : count + len(recording.saved)]
-            self._attach(stretch, recording, made_tensors, saved, arguments, given)
+            self._attach(block, recording, made_tensors, saved, arguments, given)
         tensors: list[Any] = []
         for out in recording.outputs:
             tensors.append(self._tensor(out, made_tensors, tensors, arguments))
         for out, t in zip(recording.outputs, tensors, strict=True):
             if out.needs and out.kind == "view" and not t._requires_grad:
-                t._requires_grad = True  # of a leaf made inside, which nobody else knows
+                t._requires_grad = True  # a view of a leaf that was made inside the call
             if out.grad >= 0:
                 t._grad = tensors[out.grad]
         for source, number in recording.grads:
@@ -353,10 +353,10 @@ class Entry:
         return t
 
     def _attach(
-        self, stretch: Stretch, recording: Recording, made: list[Tensor], saved: list[Array],
+        self, block: Block, recording: Recording, made: list[Tensor], saved: list[Array],
         arguments: Sequence[Tensor], given: Sequence[Any],
     ) -> None:  # fmt: skip
-        """Give results that require a gradient their place in the graph."""
+        """Attach the results that require a gradient to the autograd graph."""
         wanted = [t for t, needs in zip(made, recording.made_needs, strict=True) if needs]
         if recording.dead:
             for t in wanted:
@@ -364,24 +364,24 @@ class Entry:
                 node.shape, node.dtype = t._array.shape, t._array.dtype
                 t._requires_grad = True
             return
-        if stretch.gradient is None:
-            stretch.gradient = Gradient(recording, self.graph, self.name)
+        if block.gradient is None:
+            block.gradient = Gradient(recording, self.graph, self.name)
         arrays = [t._array for t in made]
-        # A result that is also kept is kept itself: a write nobody notices changes the gradient, as in plain Python.
-        saved = [array if at is None else arrays[at] for array, at in zip(saved, stretch.gradient.shared, strict=True)]
-        node = stretch.gradient.node(arguments, arrays, saved, given)
+        # A saved value that is also a result is saved as that result, so that it shares memory as in eager mode.
+        saved = [array if at is None else arrays[at] for array, at in zip(saved, block.gradient.shared, strict=True)]
+        node = block.gradient.node(arguments, arrays, saved, given)
         for number, t in enumerate(wanted):
             t._edge = (node, number)
             t._requires_grad = True
-        if stretch.gradient.nested:
+        if block.gradient.nested:
             node.results = [weakref.ref(t) for t in wanted]
 
 
-def keep(stretch: Stretch, made: Sequence[Array], there: dict[Value, Array]) -> None:
-    """Remember what a stretch hands on."""
-    assert stretch.value is not None
-    there[stretch.value] = made[0]
-    there.update(zip(stretch.exports, made[1:], strict=True))
+def keep(block: Block, made: Sequence[Array], there: dict[Value, Array]) -> None:
+    """Keep the values that a block exports."""
+    assert block.value is not None
+    there[block.value] = made[0]
+    there.update(zip(block.exports, made[1:], strict=True))
 
 
 def _alike(array: Array, value: Value) -> bool:

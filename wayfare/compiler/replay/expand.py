@@ -1,7 +1,7 @@
-"""The history of a call as a graph of single nodes, made afterwards of what the call's own node keeps.
+"""Expanding the node of a replayed call into one node for each op, from the values that the node saved.
 
-The nodes are those that the ops would have left without compile. Nothing is computed again for that, but what a node
-keeps and the call did not.
+The new nodes are those that eager mode would have recorded. Only values that they save and the call did not are
+computed again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.compiler.record.graph import Graph, like
-from wayfare.compiler.record.recorder_state import RETOLD
+from wayfare.compiler.record.recorder_state import KEEP_HISTORY
 from wayfare.core.node import Node
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import VALUE
@@ -25,14 +25,14 @@ from wayfare.ir.plan.plan import Slot
 
 
 class Gone(Exception):
-    """What a node keeps is freed."""
+    """The saved values of a node were freed."""
 
 
-class History:
+class ExpandedNodes:
     """Nodes for the values of one call.
 
-    `array_of` gives the array of a value that is there (an input, a kept value), or None, or raises `Gone`; `edges` the
-    place in the graph of the inputs that have one; `freed` the ids of steps whose nodes keep nothing any more.
+    `array_of` returns the array of an input or a saved value, None for other values, or raises `Gone`; `edges` are the
+    graph edges of the inputs; `freed` holds the ids of steps whose saved values were freed.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class History:
         self.nodes: list[Node] = []
 
     def tensors(self, values: Sequence[Value]) -> list[Tensor]:
-        """Tensors with the history of these values; their numbers are not there."""
+        """Tensors with the autograd history of these values, but without their numbers."""
         for step in in_order(values, {id(v.step) for v in self._edges}):
             if step.op is not None and not all(v in self._edges for v in step.outputs):
                 self._enter(step)
@@ -63,7 +63,7 @@ class History:
 
     def _enter(self, step: Step) -> None:
         op: Any = step.op
-        if op is RETOLD:
+        if op is KEEP_HISTORY:
             self._edges[step.outputs[0]] = self._edges.get(step.inputs[1])
             return
         cut = self._cuts.get(step.outputs[0], (False,) * len(step.inputs))
@@ -106,7 +106,7 @@ class History:
         found = self._known(value)
         if found is not None:
             return found
-        # What was not kept is computed from what was.
+        # Compute it from saved values.
         stack = [value.step]
         while stack:
             step = stack[-1]
@@ -142,6 +142,6 @@ class History:
 
 
 def date_back(nodes: Sequence[Node], number: float) -> None:
-    """Let nodes seem older than whoever has this number, in their order: nothing that uses them is older."""
+    """Number the nodes just below `number`, in order, so that the engine visits them after all nodes that use them."""
     for i, node in enumerate(nodes):
         node.number = number - 1 + (i + 1) / (len(nodes) + 1)  # type: ignore[assignment]

@@ -1,10 +1,9 @@
-"""Shortcuts: the replay of a call that only computes, as one generated function.
+"""The fast path: the replay of a call that only computes, as one generated Python function.
 
-A call of a small model takes some microseconds, most of them Python that finds out again what was known before: which
-kind of call it is, where the weights lie, what is to be handed out. For calls without decisions, writes and random
-numbers all that is written out as one function of tests and one native call. It tests everything that the long way
-does, and where a test fails it says `MISS`, having done nothing. Results that require a gradient get their node as
-always.
+A call of a small model takes a few microseconds, and most of that is Python overhead: computing the signature, checking
+guards, collecting weights, wrapping results. For calls without decisions, writes and random numbers this is generated
+as one function: a sequence of tests and one native call. It tests everything that the slow path tests, and returns
+`MISS`, with nothing changed, if a test fails. Results that require a gradient get their node as on the slow path.
 """
 
 from __future__ import annotations
@@ -24,58 +23,58 @@ from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
 
-# What a shortcut answers when the call is another one than it was made for.
+# Returned by a fast path for a call that it was not made for.
 MISS = object()
-# Arguments and weights beyond which the Python of a call does not matter any more.
+# With more arguments and weights than this, Python overhead does not matter any more.
 _MOST_TENSORS = 256
-# Bytes of memory for what lies between the steps that are worth keeping from call to call.
+# An arena of at most this many bytes is kept from call to call.
 _KEPT = 1 << 16
 _PLAIN = (int, bool, str, type(None))
 
 
-def shortcut(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Any) -> Any:
-    """A `Shortcut` for calls of this kind that replays an entry; None where it does more than compute."""
-    _, _, sharing, lies, held = key
-    stretch = entry.tree.root
-    recording = stretch.recording if stretch is not None else None
+def fast_path(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Any) -> Any:
+    """A `FastPath` that replays an entry for calls with this signature; None if the call does more than compute."""
+    _, _, sharing, layouts, held = key
+    block = entry.tree.root
+    recording = block.recording if block is not None else None
     if (
-        stretch is None or recording is None or stretch.plan is None or stretch.calls or stretch.slots
+        block is None or recording is None or block.plan is None or block.calls or block.slots
         or recording.writes or recording.grads or recording.forgotten or recording.dead or recording.effects
-        or held is not None or any(recording.orders) or any(more for *_, more in lies)
-        or (recording.seeds and stretch.gradient is None)
+        or held is not None or any(recording.orders) or any(more for *_, more in layouts)
+        or (recording.seeds and block.gradient is None)
         or any(count for _, count in recording.draws) or entry.grad_guards or entry.shares_memory
-        or len(entry.fixed) + len(tensors) > _MOST_TENSORS
+        or len(entry.captured) + len(tensors) > _MOST_TENSORS
         or any(out.kind != "made" or out.leaf or out.grad >= 0 for out in recording.outputs)
-        or not stretch.plan.fresh_results or stretch.fetch is None or sharing is not None
-        or not stretch.plan.fits(stretch.fetch.arrays(tensors, {}))
+        or not block.plan.fresh_results or block.fetch is None or sharing is not None
+        or not block.plan.fits(block.fetch.arrays(tensors, {}))
     ):  # fmt: skip
         return None
     try:
-        return Shortcut(entry, key, args, tensors, objects)
+        return FastPath(entry, key, args, tensors, objects)
     except _Other:
         return None
 
 
 class _Other(Exception):
-    """There is something among the arguments that no shortcut tests."""
+    """The arguments contain something that a fast path cannot test."""
 
 
-class Shortcut:
-    """The replay of one entry. `call(args, mode)` gives what the function returns, or `MISS`."""
+class FastPath:
+    """The replay of one entry. `call(args, mode)` returns the result of the function, or `MISS`."""
 
     def __init__(
         self, entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Sequence[Any]
     ) -> None:
-        stretch = entry.tree.root
-        assert stretch is not None and stretch.plan is not None and stretch.recording is not None
+        block = entry.tree.root
+        assert block is not None and block.plan is not None and block.recording is not None
         self.entry, self.key = entry, key
         _, state, _, _, _ = key
-        self._stretch, self._plan, self._recording = stretch, stretch.plan, stretch.recording
+        self._block, self._plan, self._recording = block, block.plan, block.recording
         self._values: dict[str, Any] = {
             "MISS": MISS, "Tensor": Tensor, "new": Tensor.__new__, "ndarray": np.ndarray, "owner_of": owner_of,
             "default_dtype": default_dtype, "is_plain": is_plain, "put_together": put_together,
             "entry": entry, "guards": entry.guards,
-            "stretch": stretch, "plan": self._plan,
+            "block": block, "plan": self._plan,
         }  # fmt: skip
         self._objects = {id(x) for x in objects}
         self._lines: list[str] = []
@@ -92,35 +91,35 @@ class Shortcut:
         self._write_run(state)
         self.renew()
         source = "\n    ".join(["def call(args, mode):", *self._lines])
-        exec(compile(source, "<wayfare shortcut>", "exec"), self._values)
+        exec(compile(source, "<wayfare fast path>", "exec"), self._values)
         self.call: Any = self._values.pop("call")
 
     def renew(self) -> None:
-        """Captured tensors lie elsewhere than before."""
+        """Captured tensors have moved to other memory."""
         self.moved = self.entry.moved
         self._values["owners"] = self.entry._owners
-        for number, fixed in enumerate(self.entry.fixed):
-            self._values[f"w{number}"] = fixed.array
+        for number, captured in enumerate(self.entry.captured):
+            self._values[f"w{number}"] = captured.array
 
     # -- tests
 
     def _miss_unless(self, *tests: str) -> None:
-        # Python's compiler recurses over long chains, so they are cut.
+        # Python's compiler recurses over long `and` chains, so they are split.
         for i in range(0, len(tests), 50):
             self._lines.append(f"if not ({' and '.join(tests[i : i + 50])}): return MISS")
 
     def _name(self, value: Any) -> str:
-        """A name for something that is tested for."""
+        """A name for a constant of the generated function."""
         name = f"x{len(self._values)}"
         self._values[name] = value
         return name
 
     def _take_apart(self, name: str, structure: Any) -> None:
-        """Tests of a structure of arguments, and names for its tensors: t0, t1, …"""
+        """Generate tests of the structure of the arguments, and names for its tensors: t0, t1, …"""
         kind = structure.__class__
         if id(structure) in self._objects:
-            # Also where it is a tuple: the first argument of a method is known by identity, whatever it is.
-            # It is not kept alive: with it goes what was recorded for it.
+            # Compared by identity, even a tuple: `self` of a method may have any type. A weak reference, because the
+            # entry is dropped together with the object.
             known = f"{self._name(weakref.ref(structure))}()" if can_be_weak(structure) else self._name(structure)
             self._miss_unless(f"{name} is {known}")
         elif kind is tuple or kind is list:
@@ -139,7 +138,7 @@ class Shortcut:
             raise _Other
 
     def _test_argument(self, number: int, t: Tensor) -> None:
-        """Is it a tensor like that one? Then its array is a0, a1, … and the owner of its memory o0, o1, …"""
+        """Generate tests of a tensor, and names for its array (a0, a1, …) and the owner of its memory (o0, o1, …)."""
         array, n = t._array, number
         self._miss_unless(f"t{n}.__class__ is Tensor")
         self._lines += [f"if t{n}._view is not None: t{n}._renew()", f"a{n} = t{n}._array"]
@@ -153,20 +152,20 @@ class Shortcut:
         self._miss_unless(f"id(o{n}) not in owners")
 
     def _test_outside(self, state: Any) -> None:
-        """Is all else as it was: modes, guards, captured tensors, the plan?"""
+        """Generate tests of modes, guards, captured tensors and the plan."""
         grad, inference, dtype = state
         modes = f"mode.grad is {grad} and mode.inference is {inference}"
         self._miss_unless(
             f"(mode is None or ({modes}))" if grad and not inference else f"mode is not None and {modes}",
-            f"default_dtype() is {self._name(dtype)}", "stretch.plan is plan", "stretch.hits < stretch.next_check",
+            f"default_dtype() is {self._name(dtype)}", "block.plan is plan", "block.hits < block.next_check",
             "guards.holds()",
         )  # fmt: skip
         tests = []
-        for number, fixed in enumerate(self.entry.fixed):
-            tensor = self._name(fixed.tensor)
-            tests += [f"{tensor}._array is w{number}", f"{tensor}._requires_grad is {fixed.needs}"]
+        for number, captured in enumerate(self.entry.captured):
+            tensor = self._name(captured.tensor)
+            tests += [f"{tensor}._array is w{number}", f"{tensor}._requires_grad is {captured.needs}"]
         for source in self.entry.views:
-            # An argument that is a view must be one of something alike.
+            # An argument that was a view must be a view of a tensor with the same shape and dtype.
             if source.what.kind != "argument":
                 raise _Other
             view, base = f"t{source.what.what}._view", source.value
@@ -178,36 +177,36 @@ class Shortcut:
     # -- running
 
     def _write_run(self, state: Any) -> None:
-        weights = {id(fixed.tensor): number for number, fixed in enumerate(self.entry.fixed)}
+        weights = {id(captured.tensor): number for number, captured in enumerate(self.entry.captured)}
         arrays = []
-        for source in self._stretch.inputs:
+        for source in self._block.inputs:
             if not isinstance(source, Source) or source.kind not in ("argument", "captured"):
                 raise _Other
             arrays.append(f"a{source.what}" if source.kind == "argument" else f"w{weights[id(source.what)]}")
         arrays += [self._name(constant) for constant in self._plan.constants]
-        fresh = self._plan.fresh
-        if self._plan.whole_list is not None and self._plan.arena_bytes <= _KEPT:
-            # Nobody sees what lies between the steps, and calls come one after the other.
-            (make, *how), *fresh = fresh
+        allocations = self._plan.allocations
+        if self._plan.single_list is not None and self._plan.arena_bytes <= _KEPT:
+            # One arena for all calls: it holds no results, and calls of one function do not overlap.
+            (make, *how), *allocations = allocations
             arrays.append(self._name(make(*how)))
-        for make, *how in fresh:
+        for make, *how in allocations:
             self._lines.append(f"n{len(arrays)} = {self._name(make)}({', '.join(map(self._name, how))})")
             arrays.append(f"n{len(arrays)}")
         objects = "".join(f"{name}, " for name in arrays)
-        if self._plan.whole_list is not None:
-            # A tuple is what native code reads; a list would be made one.
-            self._values["run"] = self._plan.whole_list.run
+        if self._plan.single_list is not None:
+            # Native code reads a tuple; a list would be converted.
+            self._values["run"] = self._plan.single_list.run
             self._lines.append(f"run(({objects}))")
             made = [arrays[number] for number in self._plan.made_numbers]
         else:
             self._values["run"] = self._plan.run_objects
             made = [f"m{i}" for i in range(len(self._plan.made_numbers))]
             self._lines.append(f"{''.join(f'{name}, ' for name in made)}{'= ' * bool(made)}run([{objects}])")
-        self._lines += ["stretch.visits += 1", "stretch.hits += 1", "entry.hits += 1"]
+        self._lines += ["block.visits += 1", "block.hits += 1", "entry.hits += 1"]
         count = len(self._recording.made)
         made, saved = made[:count], made[count : count + len(self._recording.saved)]
         if self._recording.seeds:
-            shared = self._stretch.gradient.shared
+            shared = self._block.gradient.shared
             saved = [name if at is None else made[at] for name, at in zip(saved, shared, strict=True)]
         for i, name in enumerate(made):
             self._lines += [f"r{i} = new(Tensor)", f"r{i}._array = {name}",
@@ -227,16 +226,16 @@ class Shortcut:
             self._lines.append(f"return put_together({self._name(shape)}, iter([{', '.join(results)}]))")
 
     def _write_node(self, made: list[str], saved: list[str]) -> None:
-        """The place in the graph of the results that require a gradient."""
+        """Generate the node of the results that require a gradient."""
         wanted = [i for i, needs in enumerate(self._recording.made_needs) if needs]
         given, made_arrays, saved_arrays = (
             "".join(f"{name}, " for name in names) for names in ([f"t{i}" for i in range(self._tensors)], made, saved)
         )
-        self._values["node_of"] = self._stretch.gradient.node
-        # The frame of this function is nobody's line.
+        self._values["node_of"] = self._block.gradient.node
+        # 3 frames up: the generated function is not a line of the user's code.
         self._lines.append(f"node = node_of(({given}), ({made_arrays}), ({saved_arrays}), (), 3)")
         for number, i in enumerate(wanted):
             self._lines += [f"r{i}._edge = (node, {number})", f"r{i}._requires_grad = True"]
-        if self._stretch.gradient.nested:
+        if self._block.gradient.nested:
             self._values["ref"] = weakref.ref
             self._lines.append(f"node.results = ({''.join(f'ref(r{i}), ' for i in wanted)})")

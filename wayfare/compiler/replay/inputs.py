@@ -1,4 +1,4 @@
-"""Where the arrays of a plan's inputs come from at each call, worked out once."""
+"""Collecting the input arrays of a plan at each call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from wayfare.ir.graph import Value
 
 
 class Fetch:
-    """The arrays of captured tensors are remembered; those of arguments, and of earlier stretches, are looked up."""
+    """Finds the inputs of one block: arrays of captured tensors are cached, those of arguments and earlier blocks
+    looked up."""
 
     __slots__ = ("_arguments", "_captured", "_cuts", "_histories", "_others", "_template", "_written", "moved")
 
@@ -37,14 +38,14 @@ class Fetch:
         self.moved = -1
 
     def renew(self, moved: int) -> None:
-        """Captured tensors lie elsewhere than before."""
+        """Captured tensors have moved to other memory."""
         self.moved = moved
         for place, t in self._captured:
             self._template[place] = t._array
         self._histories = histories([s.what._array for s in self._written if s.kind == "captured"])
 
     def arrays(self, arguments: Sequence[Tensor], there: dict[Value, Array]) -> list[Array]:
-        """The arrays of this call."""
+        """The input arrays of one call."""
         found = self._template.copy()
         for place, number in self._arguments:
             found[place] = arguments[number]._array
@@ -55,7 +56,7 @@ class Fetch:
         return found
 
     def note_writes(self, arguments: Sequence[Tensor]) -> None:
-        """The plan has written what it writes."""
+        """Note that the plan has written to its targets in place."""
         if self._histories:
             note_writes(self._histories)
         for source in self._written:

@@ -1,8 +1,8 @@
-"""The gradient of a call where gradients came for some of its results only, and are asked for some of its inputs.
+"""The backward pass of a call if only some results have a gradient, or only some inputs need one.
 
-The recorded backward pass began from all results. What hangs on results that got no gradient is left out of it, as the
-engine does not go there: a zero in their place would make zeros of gradients that are None, and NaN of zero times
-infinity.
+The recorded backward pass begins from all results. Steps that depend only on results without a gradient are removed, as
+the engine does not visit them either. Zeros instead would turn gradients that are None into zeros, and make NaN of zero
+times infinity.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from wayfare.ir.vjp import rule_of, vjp_inputs, vjp_op
 _ADD = REGISTRY["add"]
 
 
-class Arrived:
-    """The part of a backward pass that some seeds lead to, as far as some targets need it.
+class PartialBackward:
+    """The part of a backward pass that starts from some seeds and is needed for some targets.
 
-    `values` has what each target becomes, None where nothing arrives; `steps` the ids of the recorded steps that are
-    on the way, from the last to the first.
+    `values` are the new targets, None where no gradient arrives; `steps` the ids of the recorded steps that remain,
+    last first.
     """
 
     def __init__(
         self, seeds: Sequence[Value], arrived: Sequence[bool], targets: Sequence[Value], needs: Sequence[bool]
     ) -> None:
-        # For each value that hangs on seeds: does anything arrive there?
+        # For each value that depends on seeds: is there a gradient?
         self._there: dict[Value, bool] = dict(zip(seeds, arrived, strict=True))
         order = in_order(targets)
         for step in order:
@@ -38,7 +38,7 @@ class Arrived:
         self._live: set[Value] = {v for v, here in zip(targets, there, strict=True) if here}
         self.steps: dict[int, None] = {}
         for step in reversed(order):
-            self._look_back(step)
+            self._mark_needed(step)
         self._new: dict[Value, Value] = {}
         for step in order:
             if id(step) in self.steps:
@@ -48,7 +48,7 @@ class Arrived:
     def _now(self, value: Value) -> Value:
         return self._new.get(value, value)
 
-    # -- what arrives
+    # -- which gradients exist
 
     def _follow(self, step: Step) -> None:
         """Find out which outputs of a step have a gradient."""
@@ -56,7 +56,7 @@ class Arrived:
             return
         there = [self._there.get(v, True) for v in step.inputs]
         if step.op is ARRIVES:
-            here = True  # zeros, if nothing comes and the function is called all the same
+            here = True  # zeros, if there is no gradient but the Function is called
         elif step.op is LEAVES:
             here = any(there[1:])
         elif step.op.family == "vjp":
@@ -68,14 +68,14 @@ class Arrived:
             here = any(there[i] for i, v in enumerate(step.inputs) if v in self._there)
         self._there.update((v, here) for v in step.outputs)
 
-    # -- what is needed
+    # -- which steps are needed
 
-    def _look_back(self, step: Step) -> None:
-        """If anything of a step is needed, so is what it is computed from."""
+    def _mark_needed(self, step: Step) -> None:
+        """If an output of a step is needed, so are its inputs."""
         if step.op is None or not any(v in self._live for v in step.outputs):
             return
         if not any(v in self._there for v in step.inputs):
-            return  # of the call itself, or what a custom Function makes of such
+            return  # a step of the forward pass, or of a custom Function on its values
         self.steps[id(step)] = None
         inputs = step.inputs
         if step.op.family == "vjp":
@@ -83,8 +83,8 @@ class Arrived:
         self._live.update(v for v in inputs if self._there.get(v))
 
     def _narrowed(self, step: Step) -> tuple[Any, list[int], list[int]]:
-        """A vjp step for the gradients that are there and those that are needed: its op, and the numbers of the old
-        inputs and outputs that it has."""
+        """A vjp step reduced to the gradients that exist and those that are needed: its op, and the numbers of the
+        inputs and outputs that it keeps."""
         assert step.op is not None
         rule = rule_of(step.op)
         numbers = iter(range(len(step.inputs)))
@@ -103,7 +103,7 @@ class Arrived:
         op = vjp_op(rule.op, needs, tuple(i is not None for i in grads), given, rule.outputs, rule.inputs)
         return op, vjp_inputs(rule.op, needs, grads, made, taken), wanted
 
-    # -- what remains
+    # -- the remaining steps
 
     def _rebuild(self, step: Step) -> None:
         inputs = step.inputs
@@ -134,7 +134,7 @@ class Arrived:
 
 
 def _given(step: Step, came: Sequence[bool]) -> Sequence[int]:
-    """The outputs of a vjp step for which its rule gives something where only some gradients came."""
+    """The outputs of a vjp step for which its rule returns a gradient if only some gradients exist."""
     assert step.op is not None
     rule = rule_of(step.op)
     everything = range(len(rule.given))
@@ -145,7 +145,7 @@ def _given(step: Step, came: Sequence[bool]) -> Sequence[int]:
     try:
         found = rule_of(vjp_op(rule.op, rule.needs, arrived, rule.given, rule.outputs, rule.inputs)).traced(step.attrs)
     except (WayfareError, NotImplementedError, TypeError, AttributeError, IndexError, ValueError):
-        return everything  # it looks at numbers
+        return everything  # the rule reads numbers, which a trace does not have
     return [position for position, i in enumerate(rule.given) if found[i] is not None]
 
 

@@ -15,7 +15,7 @@ def plan_of(function, *args):
     compiled = wf.compile(function)
     for _ in range(3):
         compiled(*args)
-    (kind,) = compiled.explain().data["kinds"]
+    (kind,) = compiled.explain().data["signatures"]
     root = kind["variants"][0]["tree"]
     return root["plan"]
 
@@ -72,7 +72,7 @@ def test_a_number_stretched_is_no_reason_to_keep_what_is_computed_from_it():
     for call in range(3):
         x = numbers(200, 200, seed=call)
         assert wf.equal(f(x), x + wf.arange(200))
-    ((entry,),) = f._known.kinds.values()
+    ((entry,),) = f._cache.entries.values()
     assert sum(constant.nbytes for constant in entry.tree.root.plan.constants) < 4096
 
 

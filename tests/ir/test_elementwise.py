@@ -8,7 +8,7 @@ import wayfare.nn.functional as F
 from wayfare.codegen.runtime import kernel
 from wayfare.core.counters import counted
 from wayfare.core.op import REGISTRY
-from wayfare.ir.fuse.single import _Numbers
+from wayfare.ir.fuse.elementwise import _Numbers
 
 pytestmark = pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 
@@ -32,7 +32,7 @@ def step_by_step(monkeypatch):
     for op in REGISTRY.values():
         if op.large is not None:
             monkeypatch.setattr(op, "large_from", 2**62)
-            monkeypatch.setattr(op, "large_slopes", None)
+            monkeypatch.setattr(op, "large_vjp", None)
 
 
 def test_large_arrays_run_natively_and_small_ones_do_not():

@@ -1,4 +1,4 @@
-"""Writing ops as expressions of the loop language."""
+"""Elementwise ops as expressions of the loop language."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wayfare.codegen.math.library import loop_math
 from wayfare.core.errors import LoopError
 from wayfare.core.op import Op
 
-# Makes a number that is given when the loop runs.
+# Makes a number that is given at run time.
 Parameter = Callable[[float, str], Expr]
 
 # Rough costs, in additions.
@@ -27,7 +27,7 @@ _DIVISIONS = frozenset({"div", "sqrt", "rsqrt", "quotient", "remainder", "floor_
 
 
 def computed_in(dtype: np.dtype[Any]) -> str:
-    """The loop language's dtype for computing with this one: halves are computed in single precision."""
+    """The dtype of the loop language in which this one is computed: float32 for float16."""
     name = OF_NUMPY[dtype]
     return "f32" if name == "f16" else name
 
@@ -38,7 +38,7 @@ def converted(x: Expr, dtype: str) -> Expr:
 
 
 class _Math:
-    """The `m` of a formula, where a choice between two numbers takes the dtype of the op."""
+    """The `m` of a formula; `where` with two numbers has the dtype of the op."""
 
     differentiable = False
 
@@ -55,7 +55,7 @@ class _Math:
 
 
 def written(op: Op, args: Sequence[Expr], attrs: dict[str, Any], out: np.dtype[Any], parameter: Parameter) -> Expr:
-    """An elementwise op as an expression; a LoopError or AttributeError where it cannot be one."""
+    """An elementwise op as an expression; raises LoopError or AttributeError if that is impossible."""
     wanted = computed_in(out)
     if op.name == "cast":
         if out == np.float16:
@@ -79,7 +79,7 @@ def _by_formula(op: Op, args: Sequence[Expr], attrs: dict[str, Any], parameter: 
     m = _Math(dtype)
     if dtype in FLOATS:
         try:
-            # As numbers given at run time, so that one loop serves all of them.
+            # Attributes are given at run time, so that one loop serves all their values.
             given = {k: parameter(v, dtype) if isinstance(v, float) else v for k, v in attrs.items()}
             return op.formula(m, *args, **given)
         except LoopError:
@@ -144,7 +144,7 @@ def cost(roots: Sequence[Expr]) -> int:
 
 
 def cost_of_op(op: Op, dtypes: Sequence[np.dtype[Any]], attrs: dict[str, Any], out: np.dtype[Any]) -> float:
-    """The cost of one elementwise op; infinity where it cannot be written in the loop language."""
+    """The cost of one elementwise op; infinity if it cannot be written in the loop language."""
     if op.family != "elementwise" or op.outputs != 1 or any(d not in OF_NUMPY for d in (*dtypes, out)):
         return math.inf
     args = [load(i, computed_in(d)) for i, d in enumerate(dtypes)]

@@ -1,4 +1,4 @@
-"""Plain folds of large arrays as native loops: values, dtypes, layouts, accuracy, and how often they run natively."""
+"""Reductions of large arrays as native loops: values, dtypes, layouts, accuracy, and how often they run natively."""
 
 import itertools
 import math
@@ -12,11 +12,11 @@ from wayfare.codegen.runtime import kernel
 from wayfare.core.counters import COUNTERS
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import spec_of
-from wayfare.ir.fuse.reductions import LargeFold
+from wayfare.ir.fuse.reductions import LargeReduction
 
 pytestmark = pytest.mark.skipif(not kernel.available(), reason="llvmlite is not there")
 
-FOLDS = sorted(name for name, op in REGISTRY.items() if isinstance(op.large, LargeFold))
+REDUCTIONS = sorted(name for name, op in REGISTRY.items() if isinstance(op.large, LargeReduction))
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
@@ -37,13 +37,13 @@ def layouts(x):
     yield np.broadcast_to(x[:1], x.shape)
 
 
-def test_every_fold_has_a_native_form():
+def test_every_reduction_has_a_native_form():
     extremes = {"amax", "amin", "max_of_all", "min_of_all", "argmax", "argmin"}
-    assert set(FOLDS) == {"sum", "prod", "any", "all"} | extremes
+    assert set(REDUCTIONS) == {"sum", "prod", "any", "all"} | extremes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 def test_native_agrees_with_the_forward(name, dtype):
     op = REGISTRY[name]
     x = numbers((6, 5, 70), dtype)
@@ -70,14 +70,14 @@ def test_nan_wins(name):
 
 
 @pytest.mark.parametrize("shape", [(0, 300), (300, 0), (0,)])
-def test_nothing_to_fold(shape):
+def test_nothing_to_reduce(shape):
     x = np.zeros(shape, np.float32)
     for dim in ((0,), (len(shape) - 1,), tuple(range(len(shape)))):
         got = REGISTRY["sum"].large(x, dim=dim, keepdim=False)
         np.testing.assert_array_equal(got, x.sum(axis=dim))
 
 
-def test_a_fold_of_no_dimensions_is_left_to_numpy():
+def test_a_reduction_of_no_dimensions_is_left_to_numpy():
     x = numbers((3, 4), "float32")
     np.testing.assert_array_equal(REGISTRY["sum"].large(x, dim=(), keepdim=False), x)
 

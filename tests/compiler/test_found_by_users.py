@@ -1,4 +1,4 @@
-"""What strangers found: each was a wrong answer, a wrong warning or a needless fall to plain Python."""
+"""Problems that users found: each was a wrong answer, a wrong warning or a needless fall to plain Python."""
 
 import collections
 import copy

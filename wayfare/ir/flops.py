@@ -1,4 +1,4 @@
-"""How much arithmetic a trace is: the sum over its ops."""
+"""The FLOPs of a traced graph: the sum over its ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wayfare.ir.graph import Value, in_order
 
 
 def traced_flops(outputs: Iterable[Value], symbols: Sequence[Any] = ()) -> int | None:
-    """The operations of all steps behind some values, for given sizes; None if one of them cannot say."""
+    """The FLOPs of all steps behind some values, for given sizes; None if one of them is unknown."""
     total = 0
     for step in in_order(outputs):
         if step.op is None:

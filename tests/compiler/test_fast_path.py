@@ -15,11 +15,11 @@ CALLS = 5
 
 
 def warmed(function, *args):
-    """Compiled, and called until it has a shortcut."""
+    """Compiled, and called until it has a fast path."""
     compiled = wf.compile(function)
     for _ in range(CALLS):
         compiled(*args)
-    assert compiled._shortcuts, compiled.explain()
+    assert compiled._fast_paths, compiled.explain()
     return compiled
 
 
@@ -67,7 +67,7 @@ def test_more_sizes_than_shortcuts_are_kept(taken):
         for size in range(1, 9):
             x = numbers(size, 4, seed=turn)
             equal(compiled(x), predict(x))
-    assert len(compiled._shortcuts) == 4
+    assert len(compiled._fast_paths) == 4
 
 
 @pytest.mark.parametrize("arrange", [
@@ -237,14 +237,14 @@ def test_changes_of_the_model_are_seen(change):
         equal(*results)
 
 
-def test_weights_that_move_keep_their_shortcut(taken):
+def test_weights_that_move_keep_their_fast_path(taken):
     model = model_of()
     predict = predicting(model)
     compiled = warmed(predict, numbers(2, 4))
     for seed in range(3):
         model[0].weight.data = numbers(6, 4, seed=seed)
         x = numbers(2, 4, seed=seed)
-        equal(compiled(x), predict(x))  # the long way, which tells the shortcut where they lie
+        equal(compiled(x), predict(x))  # the long way, which tells the fast path where they lie
         before = taken[0]
         equal(compiled(x), predict(x))
         assert taken[0] == before + 1
@@ -304,7 +304,7 @@ def test_arguments_that_share_memory():
     for args in [(x[:3], x[3:]), (x[:3], x[:3]), (x, x)]:
         for _ in range(CALLS):
             equal(compiled(*args), function(*args))
-    assert len(compiled._shortcuts) == 1  # for those that share none
+    assert len(compiled._fast_paths) == 1  # for those that share none
 
 
 def test_an_argument_that_is_a_weight(taken):
@@ -368,7 +368,7 @@ def test_a_replay_by_a_shortcut_is_a_replay():
     for other in range(1, 20):
         for factor in (float(other), 0.0):
             equal(compiled(numbers(3)), numbers(3) * factor)
-    assert not compiled._known._reasons
+    assert not compiled._cache._reasons
 
 
 @pytest.mark.parametrize("function", [
@@ -383,14 +383,14 @@ def test_what_does_more_than_compute_has_none(function):
             wf.manual_seed(call)
             results.append(way(numbers(3, seed=call)))
         equal(*results)
-    assert not compiled._shortcuts
+    assert not compiled._fast_paths
 
 
 def test_a_checked_function_has_none():
     compiled = wf.compile(lambda x: x * 2, check=True)
     for _ in range(CALLS):
         compiled(numbers(3))
-    assert not compiled._shortcuts
+    assert not compiled._fast_paths
 
 
 def test_a_watcher_that_wants_every_op_gets_it(taken):
@@ -403,7 +403,7 @@ def test_a_watcher_that_wants_every_op_gets_it(taken):
 
 def test_a_shortcut_that_fails_leaves_it_to_the_long_way():
     compiled = warmed(lambda x: x * 2, numbers(3))
-    (short,) = compiled._shortcuts
+    (short,) = compiled._fast_paths
 
     def fails(args, mode):
         raise ValueError("broken")
@@ -432,6 +432,6 @@ def test_only_little_memory_is_kept(width, kept):
         return (x @ weight).relu() @ weight.T
 
     compiled = warmed(predict, wf.ones(2, 4))
-    (short,) = compiled._shortcuts
+    (short,) = compiled._fast_paths
     held = [v for v in short._values.values() if isinstance(v, np.ndarray) and v.dtype == np.uint8]
     assert bool(held) is kept and short._plan.arena_bytes >= 2 * width * 4

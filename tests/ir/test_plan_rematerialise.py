@@ -1,4 +1,4 @@
-"""Plans that need less memory: attention in the arena, results that lodge others, values that are computed again."""
+"""Plans that need less memory: attention in the arena, buffers in the memory of results, rematerialised values."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_attention_is_products_and_loops(options):
     q, k, v = arrays_of((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 7))
     plan = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, **options) * 1.5, [q, k, v])
     if kernel.available():
-        assert plan.python_steps == 0 and plan.products >= 6
+        assert plan.python_steps == 0 and plan.matmuls >= 6
 
 
 def test_the_gradient_of_a_mask():
@@ -101,17 +101,17 @@ BLOCK = [(1024, 128), (128,), (128,), (128, 512), (512, 128), (128, 512), (512, 
 def test_the_output_of_a_normalisation_is_computed_again(monkeypatch):
     arrays = arrays_of(*BLOCK)
     plan = check(block, arrays)
-    assert "_again" in plan.describe()
+    assert "_remat" in plan.describe()
     monkeypatch.setattr(rematerialise, "_BUDGET", 0.0)
     other = planned(block, arrays)
-    assert "_again" not in other.describe()
-    assert plan.peak_bytes < other.peak_bytes and plan.products == other.products
+    assert "_remat" not in other.describe()
+    assert plan.peak_bytes < other.peak_bytes and plan.matmuls == other.matmuls
 
 
 @needs_loops
 def test_nothing_is_computed_again_for_small_arrays():
     plan = planned(block, arrays_of((8, 16), (16,), (16,), (16, 64), (64, 16), (16, 64), (64, 16)))
-    assert "_again" not in plan.describe()
+    assert "_remat" not in plan.describe()
 
 
 @needs_loops
@@ -124,7 +124,7 @@ def test_the_weights_of_attention_are_computed_again(monkeypatch):
     kept = planned(lambda x: layer(x).square(), [x])
     monkeypatch.setattr(rematerialise, "_BUDGET", 0.5)
     again = check(lambda x: layer(x).square(), [x])
-    assert again.products > kept.products and again.peak_bytes < kept.peak_bytes
+    assert again.matmuls > kept.matmuls and again.peak_bytes < kept.peak_bytes
     scores = "[2, 4, 96, 96] along"
     assert again.describe().count(scores) > kept.describe().count(scores)
 
@@ -146,12 +146,12 @@ def test_everything_that_can_be_is_computed_again(monkeypatch, size):
             total = total + F.softmax(h, 1).amax(1, keepdim=True) * h.mean(1, keepdim=True).exp()
         return total * h + F.layer_norm(c, (size,))
 
-    assert "_again" in check(steps, [x]).describe()
+    assert "_remat" in check(steps, [x]).describe()
 
 
 @needs_loops
 def test_what_is_added_to_later_is_not_taken_for_what_it_was(monkeypatch):
-    """A sum of products grows in its memory: what was made of an earlier sum is kept."""
+    """A sum of matmuls is accumulated in its buffer: a value computed from an earlier sum is kept."""
     x, w = arrays_of((64, 64), (64, 64))
     monkeypatch.setattr(rematerialise, "_WORTH", 64)
     monkeypatch.setattr(rematerialise, "_BUDGET", 100.0)

@@ -1,8 +1,8 @@
 """One elementwise record on large arrays: its formula as a native loop, and its gradient rules as another.
 
-`LargeForm` has the signature of the record's `forward`, `LargeSlopes` computes all gradients of a node that are wanted
-in one visit of its arrays. Both say no (by falling back, or by returning None) where the loop language has no words for
-a formula or a rule; then NumPy does the work.
+`LargeForm` has the signature of the record's `forward`; `LargeGradients` computes all needed gradients of a node in one
+loop. If a formula or a rule cannot be written in the loop language, the first falls back to NumPy, and the second
+returns None.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op, joint
 from wayfare.core.spec import OF_NUMPY as DTYPE_OF
 from wayfare.core.spec import DType, Spec
-from wayfare.ir.fuse.write import computed_in, converted, written
+from wayfare.ir.fuse.expressions import computed_in, converted, written
 
-# Sets of dtypes and attributes remembered for one record.
+# The most sets of dtypes and attributes that are kept for one record.
 _REMEMBERED = 256
 _FAILURES = (LoopError, AttributeError, TypeError, ValueError, KeyError, NotImplementedError)
 
 
 class _Numbers:
-    """The run-time numbers of a loop: attributes of the record, given as inputs of their own."""
+    """Attributes of the record that are inputs of the loop, given at run time."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -40,19 +40,19 @@ class _Numbers:
         self._places: dict[tuple[str, str], int] = {}
 
     def __call__(self, value: float, dtype: str) -> Expr:
-        # By every bit of it: 0.0 and -0.0 are two numbers, NaN is one.
+        # Compared by bits: 0.0 and -0.0 are different, NaN equals NaN.
         place = self._places.setdefault((float(value).hex(), dtype), len(self.values))
         if place == len(self.values):
             self.values.append((value, dtype))
         return load(self.first + place, dtype)
 
     def arrays(self) -> list[Array]:
-        """The numbers as arrays of no dimensions."""
+        """The numbers as 0-dimensional arrays."""
         return [np.asarray(value, NUMPY[dtype]) for value, dtype in self.values]
 
 
 def _key_of(attrs: dict[str, Any]) -> Any:
-    # 0.0 == -0.0, and a sign may be all that an attribute says.
+    # 0.0 == -0.0, but the sign of an attribute may matter.
     return str(attrs) if 0 in attrs.values() else tuple(attrs.items())
 
 
@@ -65,7 +65,7 @@ def _loop(name: str, dtypes: Sequence[np.dtype[Any]], numbers: _Numbers, made: S
     outputs = tuple(Operand(e.dtype) for e in made)
     loop = Loop(name, inputs, outputs, (Stage(tuple(enumerate(made))),))
     if any(d.kind in "biu" for d in dtypes):
-        # Some functions of whole numbers and masks cannot be written in instructions; better found out now.
+        # Some functions of integers and bools have no instructions: find that out now.
         validate(lowered(loop), frozenset())
     return native.build(loop)
 
@@ -83,7 +83,7 @@ class LargeForm:
 
     def __init__(self, op: Op, left_to_numpy: str = "") -> None:
         self.op = op
-        # Characters of the dtypes in which NumPy is faster.
+        # Characters of the dtypes for which NumPy is faster.
         self.left_to_numpy = left_to_numpy
         self._known: dict[Any, tuple[Kernel, list[Array]] | None] = {}
         self._quick: dict[Any, tuple[Any, np.dtype[Any]]] = {}
@@ -91,7 +91,7 @@ class LargeForm:
     def __call__(self, *arrays: Array, **attrs: Any) -> Any:
         quick = None
         if not attrs:
-            # Arrays that lie as others did before: their plan is found by one look.
+            # The launch plan for arrays with the same shapes and strides is cached.
             try:
                 quick = tuple([(a.__class__, a.dtype.char, a.shape, a.strides) for a in arrays])
             except AttributeError:  # a plain number for an array
@@ -116,13 +116,13 @@ class LargeForm:
         return out
 
     def into(self, out: Array, *arrays: Array, **attrs: Any) -> bool:
-        """Write the result to `out` (which may be one of the arrays); False where that is not possible."""
+        """Write the result to `out` (which may be one of the arrays); False if that is not possible."""
         found = self._find(arrays, attrs)
         if found is None or not all(a.shape == out.shape or _fits(a.shape, out.shape) for a in arrays):
             return False
         kernel, numbers = found
         if kernel.loop.outputs[0].dtype != OF_NUMPY.get(out.dtype):
-            return False  # a comparison gives a mask, which is converted on the way
+            return False  # a comparison returns bools, which would need a conversion
         kernel([*arrays, *numbers], [out])
         return True
 
@@ -135,7 +135,7 @@ class LargeForm:
         except KeyError:
             found = self._make([a.dtype for a in arrays], attrs) if native.available() else None
         except (TypeError, AttributeError):
-            return None  # an attribute that cannot be a key, a plain number for an array
+            return None  # an unhashable attribute, or a plain number as an array
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[key] = found
@@ -155,9 +155,9 @@ class LargeForm:
 
 
 class _RuleOps:
-    """The `m` of a gradient rule that is to become a loop: elementwise ops by name, on expressions."""
+    """The `m` of a gradient rule that becomes a loop: elementwise ops on expressions."""
 
-    # Then rules keep to ops, and do not touch arrays that are not there.
+    # So that gradient rules use ops only, and no NumPy functions.
     differentiable = True
 
     def __init__(self, numbers: _Numbers) -> None:
@@ -179,8 +179,8 @@ class _RuleOps:
         return call
 
 
-class LargeSlopes:
-    """The gradients of a node of an elementwise record, on large arrays."""
+class LargeGradients:
+    """The gradients of an elementwise op on large arrays."""
 
     __slots__ = ("_known", "op")
 
@@ -189,7 +189,7 @@ class LargeSlopes:
         self._known: dict[Any, tuple[Kernel | None, list[Array], tuple[int | None, ...]] | None] = {}
 
     def __call__(self, g: Array, kept: tuple[Any, ...], needs: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        """One gradient (or None) for each input, or None where the rules must run in NumPy."""
+        """One gradient (or None) for each input, or None if the rules must run in NumPy."""
         arrays = [g]
         key: list[Any] = [g.dtype.char, needs]
         for value in kept:
@@ -214,7 +214,7 @@ class LargeSlopes:
         if found is None:
             return None
         kernel, numbers, places = found
-        # A place of -1: the gradient goes through unchanged.
+        # -1: the gradient passes unchanged.
         made = kernel([*arrays, *numbers]) if kernel is not None else []
         return [None if place is None else g if place < 0 else made[place] for place in places]
 
@@ -246,18 +246,18 @@ class LargeSlopes:
                 roots.append(made if isinstance(made, Expr) else const(made, given.dtype))
             outs = [e for e in roots if e is not None and e is not given]
             own = OF_NUMPY[dtypes[0]]
-            # Two inputs with the same gradient must not share its memory unless it is g itself.
-            kernel = _loop(op.name + "_slope", dtypes, numbers, [converted(e, own) for e in outs]) if outs else None
+            # Two inputs with the same gradient get an array each, unless it is g itself.
+            kernel = _loop(op.name + "_grad", dtypes, numbers, [converted(e, own) for e in outs]) if outs else None
         except _FAILURES:
             return None
         places = iter(range(len(outs)))
         return kernel, numbers.arrays(), tuple(None if e is None else -1 if e is given else next(places) for e in roots)
 
 
-def prepare(op: Op, large_from: int, slopes_from: int, left_to_numpy: str = "") -> None:
-    """Give an elementwise record its forms for large arrays."""
+def prepare(op: Op, large_from: int, large_vjp_from: int, left_to_numpy: str = "") -> None:
+    """Give an elementwise record its forward and gradients for large arrays."""
     op.large = LargeForm(op, left_to_numpy)
     op.large_from = large_from
     if isinstance(op.vjp, tuple):
-        op.large_slopes = LargeSlopes(op)
-        op.slopes_from = slopes_from
+        op.large_vjp = LargeGradients(op)
+        op.large_vjp_from = large_vjp_from
