@@ -108,9 +108,9 @@ def test_verbose_lists_what_a_plan_does():
     for _ in range(3):
         f(wf.ones(3, 3))
     plan = f.explain(verbose=True).data["signatures"][0]["variants"][0]["tree"]["plan"]
-    assert [line.split()[0] for line in plan["actions"]] == ["product", "kernel"]
-    assert "product [3, 3] @ [3, 3]" in str(f.explain(verbose=True))
-    assert "product [3, 3]" not in str(f.explain())
+    assert [line.split()[0] for line in plan["actions"]] == ["matmul", "kernel"]
+    assert "matmul [3, 3] @ [3, 3]" in str(f.explain(verbose=True))
+    assert "matmul [3, 3]" not in str(f.explain())
 
 
 def test_the_gradient_from_outside_has_a_plan_of_its_own():

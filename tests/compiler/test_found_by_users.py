@@ -152,7 +152,7 @@ def test_freezing_inside_says_so_on_its_line():
         return loss
 
     step(numbers(4, 4))
-    with pytest.warns(UserWarning, match=r"sets requires_grad of a tensor from outside \(test_strangers.py:\d+\)"):
+    with pytest.warns(UserWarning, match=r"sets requires_grad of a tensor from outside \(test_found_by_users.py:\d+\)"):
         step(numbers(4, 4))
 
 

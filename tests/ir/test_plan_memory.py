@@ -166,7 +166,7 @@ def test_views_cost_nothing():
     x, w = arrays_of((6, 4), (6, 4))
     plan = planned(lambda x, w: (x.t() @ w)[1:3].reshape(2, 4).transpose(0, 1), [x, w], [False, False])
     # The matmul, and the result in an array of its own.
-    assert [line.split()[0] for line in plan.describe().splitlines()[1:]] == ["product", "copy"]
+    assert [line.split()[0] for line in plan.describe().splitlines()[1:]] == ["matmul", "copy"]
 
 
 def test_parts_are_written_to_their_place():
