@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.command import Place
+from wayfare.codegen.runtime.command import BufferView
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.assemble import cover, numpy_key, placed
@@ -78,10 +78,10 @@ class View:
             return False
         return self.strides == contiguous_strides(self.shape, self.dtype) or is_contiguous(self)
 
-    def resolve(self) -> Place:
+    def resolve(self) -> BufferView:
         """The same in the form that command lists take."""
         real = self.buffer.real
-        return Place(real.number, real.offset + self.offset, self.shape, self.strides, self.dtype)
+        return BufferView(real.number, real.offset + self.offset, self.shape, self.strides, self.dtype)
 
     def as_strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
         """The same part of the buffer with another shape and other strides."""
