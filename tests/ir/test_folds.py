@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.codegen.routines.reductions import folded, runs, sum_to
+from wayfare.codegen.routines.reductions import reduce_axes, runs, sum_to
 from wayfare.codegen.runtime import kernel
 from wayfare.core.counters import COUNTERS
 from wayfare.core.op import REGISTRY
@@ -122,7 +122,7 @@ def test_sums_are_at_least_as_exact_as_numpy(kind, dtype, threads):
             (np.stack([row] * columns), (1,)),
             (np.stack([row] * columns, axis=1), (0,)),
         ):
-            ours = np.abs(np.asarray(folded("sum", x, axis, False, x.dtype), np.float64) - exact).max()
+            ours = np.abs(np.asarray(reduce_axes("sum", x, axis, False, x.dtype), np.float64) - exact).max()
             theirs = np.abs(np.asarray(np.sum(x, axis=axis), np.float64) - exact).max()
             assert ours <= theirs + roundings
     finally:

@@ -25,7 +25,7 @@ from wayfare.batch.settling import settle_tensors
 from wayfare.batch.sharing import Owned
 from wayfare.batch.stats import KindStats, Stats
 from wayfare.batch.value import Array, Call, Value
-from wayfare.codegen.routines.transposed_weights import turning
+from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
 from wayfare.core.executor import Interceptor
 from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
@@ -244,7 +244,7 @@ class Work(Interceptor):
         groups = self.schedule.order(calls)
         placed(groups)
         scheduled = perf_counter()
-        with changed_mode(executor=None), turning():
+        with changed_mode(executor=None), caching_transposes():
             for number, members in enumerate(groups):
                 try:
                     self._run(members)
