@@ -119,8 +119,8 @@ class Op:
     # The forward as a native loop, for arrays of at least `large_from` elements; all gradients of a node in one.
     large: Any = field(default=None, repr=False)
     large_from: int = sys.maxsize
-    large_slopes: Any = field(default=None, repr=False)
-    slopes_from: int = sys.maxsize
+    large_vjp: Any = field(default=None, repr=False)
+    large_vjp_from: int = sys.maxsize
     # What the op is in ONNX: the name of an operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that
     # writes nodes with the builder `b` and gives the value(s), or NotExportable. None: the formula, written out.
     onnx: str | Callable[..., Any] | NotExportable | None = field(default=None, repr=False)

@@ -15,8 +15,8 @@ from wayfare.core.op import BatchRule, NotExportable, Op, Rule, Sample, joint, r
 from wayfare.core.signature import DIMS, FLAG, Attribute, Signature
 from wayfare.core.spec import Spec, bool_, broadcast
 from wayfare.ir.fuse.composite import NATIVE_FROM, Composite
-from wayfare.ir.fuse.reductions import prepare_fold
-from wayfare.ir.fuse.single import prepare
+from wayfare.ir.fuse.elementwise import prepare
+from wayfare.ir.fuse.reductions import prepare_reduction
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]
@@ -42,7 +42,7 @@ _NATIVE_FROM = {
 # In float32 NumPy's vector forms of these are better than ours (in float64 it has none of the first three).
 _NUMPY_IN_SINGLE = frozenset({"sin", "cos", "tan", "asinh", "acosh", "atanh", "log10"})
 # A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
-_SLOPES_FROM = 8192
+_LARGE_VJP_FROM = 8192
 
 
 def _native_from(name: str, forward: Callable[..., Any], formula: Callable[..., Any] | None) -> int:
@@ -102,7 +102,7 @@ def elementwise(
         broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
         onnx=onnx,
     ))  # fmt: skip
-    prepare(op, _native_from(name, forward, formula), _SLOPES_FROM, "f" if name in _NUMPY_IN_SINGLE else "")
+    prepare(op, _native_from(name, forward, formula), _LARGE_VJP_FROM, "f" if name in _NUMPY_IN_SINGLE else "")
     return op
 
 
@@ -239,7 +239,7 @@ def reduction(
         kinds=kinds, grad_name=grad_name, work=work, onnx=onnx,
     )  # fmt: skip
     if formula is None:
-        prepare_fold(op)
+        prepare_reduction(op)
     return op
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from wayfare.batch.analysis.effects import has_side_effects
 from wayfare.batch.analysis.hooks import codes_in, registers_hooks
 from wayfare.batch.analysis.purity import is_pure_function
-from wayfare.compiler.names import content_of
+from wayfare.compiler.captures.names import content_of
 from wayfare.core.tensor import Tensor
 
 

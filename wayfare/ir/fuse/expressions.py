@@ -1,0 +1,154 @@
+"""Elementwise ops as expressions of the loop language."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.loop.expr import FLOATS, OF_NUMPY, Expr, cast, const, index, load, truth, walk
+from wayfare.codegen.math.library import loop_math
+from wayfare.core.errors import LoopError
+from wayfare.core.op import Op
+
+# Makes a number that is given at run time.
+Parameter = Callable[[float, str], Expr]
+
+# Rough costs, in additions.
+_CHEAP = frozenset({
+    "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "cast",
+    "bits", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite", "signbit", "fma",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right", "floor", "ceil", "copysign",
+    "trunc", "rint", "square", "sign", "fmax", "fmin",
+})  # fmt: skip
+_DIVISIONS = frozenset({"div", "sqrt", "rsqrt", "quotient", "remainder", "floor_divide", "fmod"})
+
+
+def computed_in(dtype: np.dtype[Any]) -> str:
+    """The dtype of the loop language in which this one is computed: float32 for float16."""
+    name = OF_NUMPY[dtype]
+    return "f32" if name == "f16" else name
+
+
+def converted(x: Expr, dtype: str) -> Expr:
+    """A cast as NumPy's astype does it."""
+    return x if x.dtype == dtype else truth(x) if dtype == "bool" else cast(x, dtype)
+
+
+class _Math:
+    """The `m` of a formula; `where` with two numbers has the dtype of the op."""
+
+    differentiable = False
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(loop_math, name)
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        if not isinstance(a, Expr) and not isinstance(b, Expr):
+            a = const(a, self._dtype)
+        return loop_math.where(condition, a, b)
+
+
+def written(op: Op, args: Sequence[Expr], attrs: dict[str, Any], out: np.dtype[Any], parameter: Parameter) -> Expr:
+    """An elementwise op as an expression; raises LoopError or AttributeError if that is impossible."""
+    wanted = computed_in(out)
+    if op.name == "cast":
+        if out == np.float16:
+            return cast(converted(args[0], "f16"), "f32")
+        return converted(args[0], wanted)
+    own = _OWN.get(op.name)
+    if own is not None:
+        return own(args, attrs, parameter)
+    made = _by_formula(op, args, attrs, parameter)
+    if not isinstance(made, Expr):
+        made = const(made, wanted)
+    return converted(made, wanted)
+
+
+def _by_formula(op: Op, args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Any:
+    if op.formula is None:
+        if attrs:
+            raise LoopError(f"{op.name} has attributes and no formula")
+        return getattr(loop_math, op.name)(*args)
+    dtype = args[0].dtype
+    m = _Math(dtype)
+    if dtype in FLOATS:
+        try:
+            # Attributes are given at run time, so that one loop serves all their values.
+            given = {k: parameter(v, dtype) if isinstance(v, float) else v for k, v in attrs.items()}
+            return op.formula(m, *args, **given)
+        except LoopError:
+            pass  # The formula branches on one of them.
+    elif attrs and dtype in ("bool", "u8"):
+        raise LoopError(f"{op.name}: the numbers of attributes may wrap around in {dtype}")
+    return op.formula(m, *args, **attrs)
+
+
+def _sign(args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Expr:
+    (x,) = args
+    if x.dtype == "bool":
+        return x
+    zero, one = const(0, x.dtype), const(1, x.dtype)
+    if x.dtype == "u8":
+        return loop_math.where(x > zero, one, zero)  # type: ignore[no-any-return]
+    return loop_math.where(x > zero, one, loop_math.where(x < zero, const(-1, x.dtype), zero))  # type: ignore[no-any-return]
+
+
+_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    0.5: lambda x: loop_math.sqrt(x),
+    -0.5: lambda x: 1 / loop_math.sqrt(x),
+    -1: lambda x: 1 / x,
+    -2: lambda x: 1 / (x * x),
+    0: lambda x: const(1, x.dtype),
+    1: lambda x: x,
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    4: lambda x: (x * x) * (x * x),
+}
+
+
+def _power(args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Expr:
+    (x,) = args
+    exponent = float(attrs["exponent"])
+    quick = _POWERS.get(exponent)
+    if quick is not None:
+        return quick(x)
+    return loop_math.pow(x, parameter(exponent, x.dtype))  # type: ignore[no-any-return]
+
+
+def _at_index(args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Expr:
+    x, place = args
+    return loop_math.where(index() == cast(place, "i64"), x, const(0, x.dtype))  # type: ignore[no-any-return]
+
+
+_OWN: dict[str, Callable[[Sequence[Expr], dict[str, Any], Parameter], Expr]] = {
+    "zeros_like": lambda args, attrs, parameter: const(0, args[0].dtype),
+    "at_index": _at_index,
+    "sign": _sign,
+    "pow_to_number": _power,
+}
+
+
+def cost(roots: Sequence[Expr]) -> int:
+    """A rough cost of computing expressions for one element, in additions."""
+    total = 0
+    for e in walk(*roots):
+        if e.args:
+            total += 1 if e.op in _CHEAP else 4 if e.op in _DIVISIONS else 10
+    return total
+
+
+def cost_of_op(op: Op, dtypes: Sequence[np.dtype[Any]], attrs: dict[str, Any], out: np.dtype[Any]) -> float:
+    """The cost of one elementwise op; infinity if it cannot be written in the loop language."""
+    if op.family != "elementwise" or op.outputs != 1 or any(d not in OF_NUMPY for d in (*dtypes, out)):
+        return math.inf
+    args = [load(i, computed_in(d)) for i, d in enumerate(dtypes)]
+    try:
+        return cost([written(op, args, attrs, out, lambda value, dtype: load(len(args), dtype))])
+    except (LoopError, AttributeError):
+        return math.inf
