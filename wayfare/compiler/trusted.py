@@ -74,7 +74,7 @@ _UNSTEADY_PARTS = frozenset({
     "cli", "doctor", "cache_report",
 })  # fmt: skip
 # But a program that was loaded computes the same at every call.
-_STEADY = frozenset({"wayfare.exporters.program.loaded", "wayfare.exporters.program.run"})
+_STEADY = frozenset({"wayfare.exporters.bundle.loaded", "wayfare.exporters.bundle.run"})
 # Functions that read or set what is set for the whole process.
 _NUMPY_STATE = frozenset({
     "geterr", "seterr", "geterrcall", "seterrcall", "getbufsize", "setbufsize", "get_printoptions", "set_printoptions",

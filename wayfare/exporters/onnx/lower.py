@@ -11,7 +11,7 @@ from wayfare.core.spec import Spec, bool_, int64
 from wayfare.core.symbolic_sizes import Dim, Number
 from wayfare.exporters.onnx.builder import Builder
 from wayfare.exporters.onnx.graph import Graph, Value
-from wayfare.exporters.onnx.program import Block, Node, Program, Var
+from wayfare.exporters.program import Block, Node, Program, Var
 
 # Unnamed constants of more elements than this are named for where they are used.
 _SMALL = 64

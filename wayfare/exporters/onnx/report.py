@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wayfare.core.format import bytes_text, counted, time_text
+from wayfare.exporters.inspect.layout import headline, listed, times_text
 from wayfare.exporters.onnx.graph import Graph
-from wayfare.exporters.onnx.layout import headline, listed, times_text
 
 
 class Checked(NamedTuple):

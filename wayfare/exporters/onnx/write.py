@@ -17,26 +17,17 @@ import numpy as np
 from wayfare.core.errors import ExportError, FileAccessError, MissingFileError
 from wayfare.core.symbolic_sizes import Dim, formula_of
 from wayfare.core.version import __version__
-from wayfare.exporters.onnx.beside import fault_of
+from wayfare.exporters.inspect.external_data import fault_of
 from wayfare.exporters.onnx.builder import DTYPE_NUMBERS
 from wayfare.exporters.onnx.graph import Graph, Node, Value
-from wayfare.exporters.onnx.sizes import symbols_in
+from wayfare.exporters.packages import onnx_package
+from wayfare.exporters.recover.sizes import symbols_in
 from wayfare.io.files import path_text
 
 # The oldest version of the file format that knows an operator set.
 _FORMAT = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 # Weights beyond this go to a file of their own; protobuf itself ends at 2 GiB.
 LARGE = 1 << 30
-
-
-def onnx_package(op: str = "export") -> Any:
-    """The `onnx` package, or how to get it."""
-    try:
-        import onnx
-    except ImportError:
-        raise ExportError(f"{op}: the package onnx is not installed",
-                          fix='Install it with: pip install "wayfare[onnx]".') from None  # fmt: skip
-    return onnx
 
 
 class Writer:
