@@ -9,7 +9,7 @@ from wayfare.core.symbolic_sizes import shown
 from wayfare.exporters.program import Block, Node, Program, Var
 from wayfare.exporters.recover.sizes import symbols_in
 from wayfare.ir.passes.constant_folding import COPIES, computed
-from wayfare.ops.recurrence_onnx import Repeated
+from wayfare.ops.recurrent.onnx_rules import Repeated
 
 
 def simplified(program: Program) -> Program:

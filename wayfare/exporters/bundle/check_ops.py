@@ -17,7 +17,7 @@ from wayfare.core.symbolic_sizes import Dim, Number
 from wayfare.exporters.bundle.json_values import Bad
 from wayfare.exporters.bundle.workspace import bytes_of, room_of
 from wayfare.exporters.program import Var
-from wayfare.ops.recurrence_onnx import Repeated
+from wayfare.ops.recurrent.onnx_rules import Repeated
 
 # What a step of a recurrence takes in the tuple of all of them.
 _BYTES_OF_A_STEP = 8

@@ -12,7 +12,7 @@ from wayfare.compiler.structure import ITEM, TENSOR, VALUE
 from wayfare.core.errors import ExportError, FileFormatError
 from wayfare.core.spec import DTYPES, DType
 from wayfare.core.symbolic_sizes import Dim, Number, value_of
-from wayfare.ops.recurrence_onnx import Repeated
+from wayfare.ops.recurrent.onnx_rules import Repeated
 
 DTYPE_NAMES = {dtype.name: dtype for dtype in DTYPES}
 # Operators of formulas, with the number of their operands.

@@ -18,8 +18,8 @@ from wayfare.exporters.bundle.check_ops import check_size, made_by
 from wayfare.exporters.bundle.json_values import LARGEST, Bad
 from wayfare.exporters.bundle.memory import Held, last_uses
 from wayfare.exporters.program import Block, Node, Program, Var
-from wayfare.ops.recurrence_onnx import Repeated
-from wayfare.ops.windows import memory_of
+from wayfare.ops.movement.windows import memory_of
+from wayfare.ops.recurrent.onnx_rules import Repeated
 
 _STACK, _CLONE = REGISTRY["stack"], REGISTRY["clone"]
 # Kinds of calls of one step that are remembered as fitting.

@@ -19,7 +19,7 @@ from wayfare.exporters.recover.constants import Differs, FromElsewhere, Hidden, 
 from wayfare.exporters.recover.sizes import Fitting, in_run, symbols_in
 from wayfare.exporters.trace import Modules, Run
 from wayfare.ir.graph import Value
-from wayfare.ops.recurrence_onnx import Repeated
+from wayfare.ops.recurrent.onnx_rules import Repeated
 
 # Runs by number; an iteration of a loop in a run is a run too: (run, iteration, which loop).
 Who = list[Any]
