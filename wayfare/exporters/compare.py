@@ -15,13 +15,14 @@ from wayfare.core.errors import ExportError
 from wayfare.core.mode import Watcher, changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.tensor import Tensor, wrap
-from wayfare.exporters.probe_inputs import fresh_inputs
+from wayfare.exporters.probe_inputs import probe_inputs
 
 if TYPE_CHECKING:
     from wayfare.exporters.traced import Traced
 
-# A call on fresh inputs may take so many ops, and each may make so many elements, more for long and large examples.
-_PATIENCE, _ROOM, _MOST_ROOM = 20_000, 1 << 22, 1 << 27
+# Limits of a call on probe inputs: how many ops, and how many elements an op may make. Long and large examples raise
+# them; `_MOST_ELEMENTS` is never exceeded.
+_MAX_OPS, _MAX_ELEMENTS, _MOST_ELEMENTS = 20_000, 1 << 22, 1 << 27
 OTHER_WAY = (
     "Perhaps Python takes another way there than in the examples: add an example of that kind, or leave the axis out "
     "of dynamic_axes."
@@ -29,9 +30,9 @@ OTHER_WAY = (
 
 
 class Counterexample(Exception):
-    """Arguments for which a file does something else than the function, and the error that says so.
+    """Arguments for which a file and the function differ, and the error that says so.
 
-    `asked` says that it is known why: Python decides by a size.
+    With `asked` the reason is known: Python decides by a size.
     """
 
     def __init__(self, arrays: Sequence[Array], error: ExportError, asked: bool) -> None:
@@ -42,14 +43,14 @@ class Counterexample(Exception):
 
 
 def compare_calls(traced: Traced, compare: Callable[[Sequence[Array], Sequence[Array], bool], None]) -> None:
-    """`compare(arrays, what the function gives, whether nobody has seen them)`: the traced calls, then fresh inputs.
+    """Call `compare(arrays, results of the function, whether they are probe inputs)`: traced calls, then probe inputs.
 
-    What it raises for fresh inputs comes out as a `Counterexample`.
+    An ExportError for probe inputs becomes a `Counterexample`.
     """
     for made in traced.runs:
         compare(made.arrays, made.results, False)
     with traced.in_eval_mode(), no_grad():
-        for arrays, site in fresh_inputs(traced):
+        for arrays, site in probe_inputs(traced):
             try:
                 with _explained(site):
                     wanted = _results_of(traced, arrays)
@@ -60,13 +61,13 @@ def compare_calls(traced: Traced, compare: Callable[[Sequence[Array], Sequence[A
 
 
 def _results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
-    """What the function itself gives; None for what it does not take, or where it does not come to an end."""
+    """The results of the function; None if it raises for these inputs, or does not end within the limits."""
     tensors: list[Tensor] = []
     longest = max(len(run.trace.events) for run in traced.runs)
     largest = max(a.size for run in traced.runs for a in (*run.arrays, *run.results))
-    patience = _Patience(max(_PATIENCE, 100 * longest), min(max(_ROOM, 1000 * largest), _MOST_ROOM))
+    op_limit = _OpLimit(max(_MAX_OPS, 100 * longest), min(max(_MAX_ELEMENTS, 1000 * largest), _MOST_ELEMENTS))
     try:
-        with changed_mode(watcher=patience):
+        with changed_mode(watcher=op_limit):
             structure = take_apart(traced.examples.call([wrap(np.array(a)) for a in arrays]), tensors, [])
     except Exception:
         return None
@@ -77,26 +78,26 @@ def _results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
     return [t._array for t in tensors]
 
 
-class _Patience(Watcher):
-    """Lets only so many ops run, on arrays of only so many elements: made-up numbers may keep a loop going for ever."""
+class _OpLimit(Watcher):
+    """Limits the number of ops and the size of their results: with made-up numbers a loop may never end."""
 
     allows_plans = False
     allows_batches = False
 
-    def __init__(self, ops: int, room: int) -> None:
+    def __init__(self, ops: int, max_elements: int) -> None:
         self._left = ops
-        self._room = room
+        self._max_elements = max_elements
 
     def ran(self, op: Any, inputs: Any, outputs: Any, attrs: Any) -> None:
         """After an op."""
         self._left -= 1
-        if self._left < 0 or any(out.numel() > self._room for out in outputs):
+        if self._left < 0 or any(out.numel() > self._max_elements for out in outputs):
             raise TimeoutError
 
 
 @contextmanager
 def _explained(site: Site | None) -> Iterator[None]:
-    """A difference at sizes that were chosen for the other answer to a question has the line of the question."""
+    """Name the line of the size query in the error, if the sizes were chosen for its other answer."""
     try:
         yield
     except ExportError as error:

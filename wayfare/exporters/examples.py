@@ -17,12 +17,12 @@ from wayfare.exporters.recover.sizes import prime_unlike
 from wayfare.nn.module import Module
 
 Sizes = dict[str, int]
-# Small sizes for up to four axes at once, no axis of which goes with another.
+# Small sizes for up to four axes, which vary independently.
 _SMALL = ((4, 9, 6, 8), (8, 3, 9, 6), (3, 6, 4, 9), (9, 8, 3, 4))
 
 
 class Examples:
-    """Calls of the function: the structure of the arguments, and for each call the arrays in it."""
+    """Example calls of the function: the structure of the arguments, and the arrays of each call."""
 
     def __init__(self, function: Any, examples: Any, names: Sequence[str] | None, axes: Any) -> None:
         self.function = function
@@ -36,7 +36,7 @@ class Examples:
             self._enter(number, call)
         self._check_call()
         self.names = self._names(names)
-        # What else dynamic_axes names: outputs, if all is well. Their sizes follow from those of the inputs.
+        # Names in dynamic_axes that are not inputs: they must be outputs, whose sizes follow from the inputs.
         self.other_axes: list[str] = []
         self.axes = self._axes(axes)
         for arrays in self.arrays[1:]:
@@ -67,7 +67,7 @@ class Examples:
         self.arrays.append(arrays)
 
     def _check_call(self) -> None:
-        """Can the function be called with so many arguments? A list of tensors is taken for several examples."""
+        """Check the number of arguments. (A list of tensors is taken for several examples.)"""
         signature = self._signature()
         if signature is None:
             return
@@ -80,7 +80,7 @@ class Examples:
             ) from None
 
     def _signature(self) -> inspect.Signature | None:
-        """The parameters of the function; None for those of C, which do not tell."""
+        """The signature of the function; None for functions of C, which may not have one."""
         target: Any = self.function.forward if isinstance(self.function, Module) else self.function
         try:
             return inspect.signature(target)
@@ -88,7 +88,7 @@ class Examples:
             return None
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Call the function with these tensors in the places of the examples' ones."""
+        """Call the function with these tensors in place of the examples'."""
         return self.function(*self.arguments(tensors))
 
     def arguments(self, tensors: Sequence[Tensor]) -> Any:
@@ -110,7 +110,7 @@ class Examples:
         return found
 
     def _found_names(self) -> list[str]:
-        """The names of the parameters that the tensors are given for."""
+        """Input names from the parameters of the function."""
         parts = self.shape[1:]
         signature = self._signature()
         parameters = [] if signature is None else signature.parameters.values()
@@ -122,7 +122,7 @@ class Examples:
         return found
 
     def _axes(self, given: Any) -> list[dict[int, str]]:
-        """The dynamic axes of each input, by name. `[0, 1]` for some axes gives them names of their own."""
+        """The names of the dynamic axes of each input. A list of axes such as `[0, 1]` gets automatic names."""
         found: list[dict[int, str]] = [{} for _ in self.names]
         if given is not None and not isinstance(given, dict):
             raise ArgumentTypeError(f"export: dynamic_axes must be a dictionary, it is {given!r}",
@@ -150,7 +150,7 @@ class Examples:
         return found
 
     def sizes_of(self, arrays: Sequence[Array], axes: list[dict[int, str]] | None = None) -> Sizes:
-        """The dynamic sizes of a call; one name must be one size."""
+        """The dynamic sizes of a call by name; equal names must have equal sizes."""
         sizes: Sizes = {}
         for name, array, named in zip(self.names, arrays, self.axes if axes is None else axes, strict=True):
             for axis, label in named.items():
@@ -175,7 +175,7 @@ class Examples:
     # -- other sizes
 
     def resized(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-        """A call at other sizes: its arrays cut, or repeated from their beginning."""
+        """The arrays of a call at other sizes: cut short, or repeated from the beginning."""
         made = []
         for array, named in zip(arrays, self.axes, strict=True):
             for axis, label in named.items():
@@ -194,9 +194,9 @@ class Examples:
         return total
 
     def other_sizes(self, number: int) -> Iterator[Sizes]:
-        """Sizes to try for a call: small primes unlike any other size, other small ones, then larger ones than it has.
+        """Sizes to try for a call: small distinct primes, other small sizes, then larger ones than it has.
 
-        Multiples for a function that takes only those, sizes next to it for one that wants no small ones.
+        Also multiples, for a function that needs those, and sizes near the given ones, for one that needs large ones.
         """
         have = self.sizes_of(self.arrays[number])
         yield self._unlike(dict.fromkeys(have, 5))
@@ -208,7 +208,7 @@ class Examples:
             yield {label: n + more * (shift + 1) for shift, (label, n) in enumerate(have.items())}
 
     def _unlike(self, least: Sizes) -> Sizes:
-        """Primes, each at least so large, unlike each other and all sizes of the first call."""
+        """Primes of at least these sizes, different from each other and from all sizes of the first call."""
         taken = {n for array in self.arrays[0] for n in array.shape}
         found: Sizes = {}
         for label, n in least.items():
@@ -218,7 +218,7 @@ class Examples:
 
 
 def tensor_names(shape: Any, base: str) -> list[str]:
-    """Names for the tensors of a structure: `base_key` by its keys and fields, `base_0`, `base_1`, … without."""
+    """Names for the tensors of a structure: `base_key` for keys and fields, `base_0`, `base_1`, … otherwise."""
     if not isinstance(shape, tuple):
         return [base]
     kind, *parts = shape
@@ -231,7 +231,7 @@ def tensor_names(shape: Any, base: str) -> list[str]:
     names = [name for key, part in named for name in tensor_names(part, f"{base}_{key}" if base else key)]
     if kind not in (tuple, list) or not _is_numbered(shape):
         return names
-    # Tuples in tuples are counted through, and one tensor alone needs no number.
+    # Nested tuples are numbered through, and a single tensor needs no number.
     return [base] if len(names) == 1 and base else [f"{base}_{i}" if base else str(i) for i in range(len(names))]
 
 
@@ -248,10 +248,10 @@ def shown(sizes: Sizes) -> str:
 
 
 def runs_of(examples: Examples, trace: Callable[[list[Array]], Any], wanted: int) -> Iterator[Any]:
-    """Traces of all examples at several sizes, the first of them at sizes unlike all others.
+    """Traces of all examples at several sizes; the first trace has sizes that are distinct primes.
 
-    A function need not take every size (only even ones, say), but the first example must be good for some beside its
-    own; of others that are not, their own sizes count.
+    A function need not work at every size (only even ones, say), but the first example must work at some other sizes
+    than its own. Other examples that do not are traced at their own sizes only.
     """
     for number, arrays in enumerate(examples.arrays):
         own = trace(arrays)

@@ -1,4 +1,4 @@
-"""`wayfare export module:function --out model.onnx` (or model.wf): its options, and running it."""
+"""The command `wayfare export module:function --out model.onnx` (or model.wf)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             opset = {} if options.opset is None else {"opset": options.opset}
             print(export_model(function, examples, options.out, names, dynamic_axes=axes, **opset))
     except WayfareError as error:
-        # Where nothing of the user's was running, the line is that of whoever started the command.
+        # If no code of the user was running, the error names the line that started the command: leave it out.
         print(f"wayfare export: {str(error).replace(started, '').removeprefix('export: ')}", file=sys.stderr)
         return 1
     finally:
@@ -86,7 +86,7 @@ def _working_folder() -> str:
 
 
 def find(target: str) -> Any:
-    """What `module:name` names."""
+    """The object that `module:name` names."""
     module, _, path = target.partition(":")
     if not module or not path:
         raise ArgumentError(f"export: {target!r} is not of the form module:function")
@@ -146,5 +146,5 @@ def _drawn(rng: Any, dtype_name: str, sizes: list[int], below: str | None) -> Te
     try:
         drawn = rng.normal(size=sizes) if dtype.is_floating_point else rng.integers(0, bound, size=sizes)
         return wrap(drawn.astype(dtype.numpy))
-    except (MemoryError, ValueError, OverflowError):  # more elements than can be counted are too many, too
+    except (MemoryError, ValueError, OverflowError):  # NumPy raises the latter two for sizes it cannot count
         raise no_memory("export", sizes, dtype.numpy) from None

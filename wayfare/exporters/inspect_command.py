@@ -1,4 +1,4 @@
-"""`wayfare inspect FILE`: what is in a model file, an ONNX model or a program of `wf.export`, told by its contents."""
+"""The command `wayfare inspect FILE`: what is in an ONNX model or a program of `wf.export`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(inspect(name))
     except WayfareError as error:
-        # Nothing of the user's was running, so there is no line to name; and who found it does not matter.
+        # No code of the user was running, so the sentence is printed without a line and without the function's name.
         _, _, sentence = error.sentence.partition(": ")
         print(f"wayfare inspect: {sentence.rstrip('.')}. {error.fix}".rstrip(), file=sys.stderr)
         return 1
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def program_text(path: str, program: LoadedProgram) -> str:
-    """What a file with a program holds, laid out like what `wf.onnx.inspect` tells of a model."""
+    """What a program file holds, in the layout of `wf.onnx.inspect`."""
     return "\n".join(_lines(os.path.basename(path), program))
 
 

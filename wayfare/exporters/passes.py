@@ -1,4 +1,4 @@
-"""Simpler programs that compute the same: constants folded, equal steps done once, what nobody uses left out."""
+"""Passes over programs: constant folding, common subexpressions, dead nodes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wayfare.ops.recurrent.onnx_rules import Repeated
 
 
 def simplified(program: Program) -> Program:
-    """All passes, in order. The program itself is changed."""
-    _Once(program).run()
+    """Run all passes; the program is changed in place."""
+    _Simplifier(program).run()
     _drop_unused(program)
     return program
 
 
-class _Once:
-    """Folds constants and does equal steps once, block by block; an inner block sees what was done around it."""
+class _Simplifier:
+    """Constant folding and common subexpressions, block by block; an inner block may reuse nodes of outer blocks."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -34,7 +34,7 @@ class _Once:
         symbols[:] = [(self._now(var), axis) for var, axis in symbols]
 
     def _now(self, var: Var) -> Var:
-        """The variable that stands for this one."""
+        """The variable that replaces this one."""
         while id(var) in self.same:
             var = self.same[id(var)]
         if var.array is not None and not var.name and var.array.size <= 64:
@@ -47,7 +47,7 @@ class _Once:
         nodes = []
         for node in block.nodes:
             node.inputs = [self._now(v) for v in node.inputs]
-            if node.op is not None and self._is_settled(node, done):
+            if node.op is not None and self._is_done(node, done):
                 continue
             for inner in node.blocks:
                 self._block(inner, done)
@@ -55,8 +55,8 @@ class _Once:
         block.nodes = nodes
         block.outputs = [self._now(v) for v in block.outputs]
 
-    def _is_settled(self, node: Node, done: dict[Any, Node]) -> bool:
-        """Is there nothing left to do for a node?"""
+    def _is_done(self, node: Node, done: dict[Any, Node]) -> bool:
+        """Replace a node by an equal earlier node, by constants, or by its input (a copy). False if it must stay."""
         assert node.op is not None
         if node.op.name in COPIES:
             self._becomes(node.outputs[0], node.inputs[0])
@@ -95,18 +95,18 @@ def _described(structure: Any) -> Any:
 
 
 def _computed(node: Node) -> list[Array] | None:
-    """The results of a node that works on constants alone, by numbers that are known."""
+    """The results of a node whose inputs are constants and whose attributes depend on no size; else None."""
     arrays = [v.array for v in node.inputs if v.array is not None]
     if node.op is None or len(arrays) < len(node.inputs) or symbols_in(node.attrs):
         return None
     return computed(node.op, arrays, node.attrs)
 
 
-# -- what nobody uses --------------------------------------------------------------------------------------------------
+# -- dead nodes --------------------------------------------------------------------------------------------------------
 
 
 def _drop_unused(program: Program) -> None:
-    """Leave out nodes whose results are used neither by results nor by sizes."""
+    """Remove nodes that neither the results nor a size depend on."""
     while True:
         used: set[int] = set()
         numbers: set[int] = set()
@@ -147,7 +147,7 @@ def _drop(block: Block, used: set[int]) -> bool:
 
 
 def _drop_stacked(node: Node, used: set[int]) -> bool:
-    """Of the values that a loop collects, leave out those nobody uses."""
+    """Remove collected outputs of a loop that are not used."""
     block, count = node.blocks[0], node.attrs["carried"]
     lead = 1 if node.attrs["asks"] else 0
     keep = [n for n in range(count, len(node.outputs)) if id(node.outputs[n]) in used]

@@ -1,4 +1,4 @@
-"""Inputs that no run has seen, for comparing a file with the function it was made from."""
+"""Probe inputs: inputs that no traced run has seen, for comparing a file with the function."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from wayfare.exporters.recover.sizes import prime_unlike
 if TYPE_CHECKING:
     from wayfare.exporters.traced import Traced
 
-# Inputs of more elements than this are not made up: nobody wants to wait for them.
+# Larger inputs than this (in elements) are not tried: it would take too long.
 _LARGEST = 1 << 20
-# How far one axis alone goes.
+# The size of one axis alone when the others stay small, and how small those are.
 _LONG, _SHORT = 257, 3
-# So many mixtures of the examples are tried for a function that decides by values; more where the examples do not show
-# every combination of its decisions.
+# How many mixtures of the examples are tried for a function that branches on values; more if the examples do not show
+# every combination of its branches.
 _MIXED, _MIXED_MORE = 16, 64
-# And so many are traced where the runs do not tell all about sizes and decisions.
+# How many calls are traced where the examples do not explain all sizes and branches.
 _EXPLORED = 24
 
 
-class Fresh(NamedTuple):
-    """Arrays for a call. `site` is the line of a question about sizes, if they were made for its other answer."""
+class ProbeInputs(NamedTuple):
+    """Arrays for a call. `site` is the line of a size query, if they were made for its other answer."""
 
     arrays: list[Array]
     site: Site | None = None
 
 
-def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
-    """Other numbers like the examples', other sizes (1, 2 and large ones among them), and mixtures of the examples."""
+def probe_inputs(traced: Traced) -> Iterator[ProbeInputs]:
+    """Other numbers like the examples', other sizes (also 1, 2 and large ones), and mixtures of the examples."""
     rng = np.random.default_rng(0)
     examples = traced.examples
     seen = {n for run in traced.runs for n in examples.sizes_of(run.arrays).values()}
@@ -45,7 +45,7 @@ def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
             if examples.elements(arrays, sizes) <= _LARGEST:
                 tried.append(sizes)
                 given = examples.resized(arrays, sizes)
-                yield Fresh([_others(rng, a, b) for a, b in zip(given, arrays, strict=True)])
+                yield ProbeInputs([_others(rng, a, b) for a, b in zip(given, arrays, strict=True)])
     unlike = examples.sizes_of(traced.runs[0].arrays)
     calls = [run.arrays for run in traced.runs if examples.sizes_of(run.arrays) == unlike]
     first = examples.arrays[0]
@@ -53,17 +53,17 @@ def fresh_inputs(traced: Traced) -> Iterator[Fresh]:
         small = [sizes for sizes in others if examples.elements(first, sizes) <= _LARGEST]
         for sizes in small:
             given = examples.resized(first, sizes)
-            yield Fresh([_others(rng, a, b) for a, b in zip(given, first, strict=True)], site)
+            yield ProbeInputs([_others(rng, a, b) for a, b in zip(given, first, strict=True)], site)
         if by_user and not small:
             traced.program.notes.append(f"Python decides by a size at {site}, and goes another way with "
                                         f"{shown(others[0])}, which is too large to be tried")  # fmt: skip
     decides = any(node.kind == "if" or node.attrs.get("asks") for node in traced.program.block.walk())
     for _ in range(_MIXED_MORE if traced.program.notes else _MIXED if decides else 0):
-        yield Fresh(_mixed(rng, examples.arrays, examples.arrays))
+        yield ProbeInputs(_mixed(rng, examples.arrays, examples.arrays))
 
 
-def made_up(examples: Examples) -> Iterator[list[Array]]:
-    """Mixtures of the examples at small sizes of all kinds, to see more of what the function does."""
+def exploration_inputs(examples: Examples) -> Iterator[list[Array]]:
+    """Mixtures of the examples at various small sizes, for more runs to trace."""
     rng = np.random.default_rng(1)
     for number in range(_EXPLORED):
         like = examples.arrays[number % len(examples.arrays)]
@@ -84,7 +84,7 @@ def _other_sizes(have: Sizes, seen: set[int]) -> Iterator[Sizes]:
     yield dict.fromkeys(have, 1)
     yield dict.fromkeys(have, 2)
     yield {label: prime_unlike(seen, 31 + 6 * number) for number, label in enumerate(have)}
-    # One axis goes far while the others stay small: all of them at once would take long.
+    # One axis large, the others small: all of them large would take long.
     for label in have:
         yield {**{other: min(n, _SHORT) for other, n in have.items()}, label: _LONG}
 
@@ -99,7 +99,7 @@ def _others(rng: Any, array: Array, like: Array) -> Array:
 
 
 def _mixed(rng: Any, likes: list[list[Array]], calls: list[list[Array]]) -> list[Array]:
-    """Arrays like one of these, of numbers out of all calls; floats stretched, turned where they have both signs."""
+    """Arrays like one of `likes`, with numbers from all calls; floats scaled, and negated if they have both signs."""
     like = likes[rng.integers(len(likes))]
     made = []
     for number, array in enumerate(like):

@@ -1,7 +1,7 @@
-"""The program that several runs of a function have in common: ops on variables, sizes as formulas, no Python.
+"""A program without Python: blocks of nodes on variables, with sizes as formulas.
 
-It is what the model file is written from. Numbers among the attributes and shapes may be `Dim`s: their symbols are
-listed in `Program.symbols`.
+It is recovered from several runs of a function; ONNX files and `.wf` bundles are written from it. Numbers in attributes
+and shapes may be `Dim`s, whose symbols are listed in `Program.symbols`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wayfare.core.spec import DType
 
 
 class Var:
-    """A tensor of the program: computed, given, or (with an `array`) constant."""
+    """A variable of the program: an input, computed, or (with an `array`) a constant."""
 
     __slots__ = ("array", "dtype", "fixed", "name", "shape")
 
@@ -28,7 +28,7 @@ class Var:
         self.shape = shape  # sizes may be Dims
         self.name = name
         self.array = array
-        # Does it depend on nothing that is given when the model runs?
+        # Is its value the same in every call, because it depends on no input?
         self.fixed = fixed or array is not None
 
     def __repr__(self) -> str:
@@ -37,12 +37,15 @@ class Var:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One step. `kind` is "op" (a record, in `op`), "number" and "grid" (constants that follow from sizes),
-    "if" (with a block for each way) or "loop" (with one for an iteration).
+    """One node. `kind` is "op" (with the record in `op`), "number" or "grid" (constants that depend on sizes),
+    "if" (with two blocks, then and else) or "loop" (with one block, the body).
 
-    A loop is given what it carries, before that (with `entry`) whether to begin at all; its block gets the number of
-    the iteration and what is carried, and gives (with `asks`) whether to go on, what is carried, and what is collected.
-    `trips` is how often it runs at most, None for no bound."""
+    Attributes of a loop: `trips`, the maximal number of iterations (None: no bound); `carried`, the number of
+    loop-carried variables; `entry`, whether the first input is the condition to begin; `asks`, whether the first output
+    of the body is the condition to continue. The other inputs are the initial values of the carried variables. The body
+    takes the number of the iteration and the carried variables; it gives their next values, then the values that the
+    loop collects by stacking.
+    """
 
     kind: str
     inputs: list[Var]
@@ -61,14 +64,14 @@ class Node:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Nodes in order, between inputs and outputs. A block inside a node may use what the blocks around it know."""
+    """Nodes in order, with inputs and outputs. A block inside a node may use variables of the blocks around it."""
 
     inputs: list[Var]
     nodes: list[Node]
     outputs: list[Var]
 
     def walk(self) -> Iterator[Node]:
-        """Every node, those of inner blocks after the node they are in."""
+        """Every node; those of inner blocks come after the node that holds the block."""
         waiting = list(reversed(self.nodes))
         while waiting:
             node = waiting.pop()
@@ -77,7 +80,7 @@ class Block:
                 waiting.extend(reversed(block.nodes))
 
     def constants(self) -> list[Var]:
-        """Every variable with an array, also in inner blocks, once, in the order of first use."""
+        """Every constant, also those of inner blocks, once, in the order of first use."""
         used: list[Var] = []
         for node in self.walk():
             used += node.inputs
@@ -88,14 +91,14 @@ class Block:
 
 @dataclass(eq=False, slots=True)
 class Program:
-    """A block with the names of what goes in and comes out."""
+    """The main block, with the names of its inputs and outputs."""
 
     block: Block
-    # What the symbols of a Dim's formula are: an axis of a variable, or (axis -1) the one number it holds.
+    # What each symbol of a formula is: an axis of a variable, or (axis -1) the value of a scalar variable.
     symbols: list[tuple[Var, int]]
     input_names: list[str]
     output_names: list[str]
-    # The results as the function gave them: see `wayfare.compiler.structure.put_together`.
+    # The structure of the function's results, for `wayfare.compiler.structure.put_together`.
     structure: Any
-    # What was taken for granted, as sentences for the report.
+    # What was assumed without being seen, as sentences for the report.
     notes: list[str] = field(default_factory=list)

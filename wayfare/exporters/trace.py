@@ -1,7 +1,7 @@
-"""One run of a function, written down: every op, every look of Python at a value, with the user's line and the module.
+"""A trace of one run of a function: every op and every value that Python read, with the user's line and the module.
 
-The run is real (inference: no gradients, modules in eval mode). It uses the recorder of compiled functions, which knows
-views and writes in place; here each op is kept as it happened, in order, so that runs can be laid side by side.
+The function really runs (inference: no gradients, modules in eval mode). The tracer is the recorder of compiled
+functions, which handles views and in-place writes; here every op is kept in order, so that runs can be compared.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from wayfare.nn.module import Module
 _CLONE = REGISTRY["clone"]
 
 
-# Reads that tell nothing of the numbers, or are meant for people.
+# Reads that Python does not decide by: they give no values, or are for printing.
 _NO_DECISION = NO_DECISION | {"storage_offset()", "data_ptr()"}
 
 
 class Place(NamedTuple):
-    """Where in the user's code something happened: the line, and which part of it."""
+    """A position in the user's code: the line, and which part of the line."""
 
     site: Site | None
     part: Any
@@ -51,8 +51,9 @@ def _parts(code: CodeType) -> tuple[Any, ...]:
 def current_place(asked: bool = False) -> Place:
     """The part of the user's code that is running now.
 
-    It tells two decisions of one line apart, but not the two copies of a question that Python makes of `while`: they
-    have the same source. A jump (`asked`) has the whole statement for its source, what it looks at has its own.
+    It distinguishes two conditions on one line, but not the two copies that Python compiles of a `while` condition:
+    they have the same source. A jump (`asked`) has the whole statement as its source, so for a read the position of
+    the instruction before it is taken.
     """
     frame = user_frame(2)
     if frame is None:
@@ -63,8 +64,8 @@ def current_place(asked: bool = False) -> Place:
     return Place(site, parts[at] if 0 <= at < len(parts) else None)
 
 
-class Happening:
-    """Something in a trace: where in the user's code, and the path of the module, it happened."""
+class Event:
+    """An entry of a trace: where in the user's code it happened, and in which module (by its path)."""
 
     __slots__ = ("path", "place")
 
@@ -78,8 +79,8 @@ class Happening:
         return self.place.site
 
 
-class Event(Happening):
-    """An op that ran: its step in the recorder's graph."""
+class OpEvent(Event):
+    """An op that ran, as a step of the recorder's graph."""
 
     __slots__ = ("step",)
 
@@ -89,14 +90,14 @@ class Event(Happening):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the same event of another run has in common with it."""
+        """Equal for the same op of another run."""
         step = self.step
         kinds = tuple((len(v.shape), v.dtype.char) for v in step.outputs)
         return ("op", step.name, self.place, self.path, kinds)
 
 
-class Look(Happening):
-    """Python looked at a value, and saw an outcome."""
+class ReadEvent(Event):
+    """Python read a value (`if t:`, `t.item()`); `array` is what it saw."""
 
     __slots__ = ("array", "how", "value")
 
@@ -108,34 +109,34 @@ class Look(Happening):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the same look of another run has in common with it."""
-        return ("look", self.how, self.place, self.path)
+        """Equal for the same read of another run, whatever it saw."""
+        return ("read", self.how, self.place, self.path)
 
     @property
     def truth(self) -> bool | None:
-        """The answer to a question of yes or no; None for other looks."""
+        """What `bool(t)` gave; None for other reads."""
         return bool(self.array.item()) if self.how == "bool()" and self.array.size == 1 else None
 
     def refusal(self) -> ExportError:
-        """Why Python must not look in this way, and what to do in its place."""
+        """The error for a read that a file cannot do, with what to write instead."""
         if self.how in _COUNTED:
             sentence = (f"{self.how}: how many elements there are depends on the values of the input, and in a file "
                         "shapes follow from sizes alone")  # fmt: skip
         else:
-            sentence = f"{self.how} looks at a number that depends on the input, and Python may do anything with it"
+            sentence = f"{self.how} reads a number that depends on the input, and Python may do anything with it"
         error = ExportError(f"export: {sentence}", fix=_COUNTED.get(self.how) or _INSTEAD.get(self.how) or _INSTEAD[""])
         error.happened_in("", self.site)
         return error
 
 
-# Looks that tell how many elements a result has, and what to do in their place.
+# Reads that make the number of elements depend on values, and what to write instead.
 _COUNTED = {
     "a mask as index": "Keep the shape: wf.where(mask, x, 0), masked_fill, or a sum over x * mask.",
     "masked_select()": "Keep the shape: wf.where(mask, x, 0), or masked_fill.",
     "nonzero()": "Keep the shape: compute with the mask itself (wf.where(mask, x, 0), x * mask), or take a fixed "
     "number of places with topk.",
 }
-# What to do in place of looking at a number.
+# What to write instead of reading a number.
 _INSTEAD = {
     "item()": "Keep it a tensor: index with it, compute with it; a loop that runs so often is wf.while_loop, or "
     "wf.scan over an input.",
@@ -143,8 +144,8 @@ _INSTEAD = {
 }
 
 
-class Region(Happening):
-    """A control-flow function (`wf.cond`, `wf.while_loop`, `wf.scan`): runs of its parts, and what came out."""
+class RegionEvent(Event):
+    """A call of `wf.cond`, `wf.while_loop` or `wf.scan`: traces of its functions, and the results."""
 
     __slots__ = ("blocks", "inputs", "kind", "options", "outputs")
 
@@ -159,12 +160,12 @@ class Region(Happening):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the same call of another run has in common with it."""
+        """Equal for the same call of another run."""
         return ("region", self.kind, self.options, self.place, self.path, len(self.inputs), len(self.outputs))
 
 
 class Trace:
-    """What happened between some inputs and some results."""
+    """The events between inputs and results, in order."""
 
     __slots__ = ("events", "inputs", "results")
 
@@ -174,8 +175,8 @@ class Trace:
         self.results = results
 
 
-class _EachAnew(Graph):
-    """A graph in which equal steps stay two: what happened twice is seen twice."""
+class _UnmergedGraph(Graph):
+    """A graph that does not merge equal steps: a trace has every op as often as it ran."""
 
     def _once(self, key: Any, make: Callable[[], Value]) -> Value:
         return make()
@@ -183,14 +184,14 @@ class _EachAnew(Graph):
     def step(
         self, op: Op, inputs: Sequence[Value], attrs: dict[str, Any], made: Sequence[Array], cut: tuple[bool, ...] = ()
     ) -> tuple[Value, ...]:
-        """Enter a step."""
+        """Add a step, also if there is an equal one."""
         step = Step(op, tuple(inputs), attrs)
         step.outputs = tuple([Value(step, i, a.shape, a.dtype) for i, a in enumerate(made)])
         return step.outputs
 
 
 class Modules(Watcher):
-    """The modules a function uses: their paths, and which of them are running. The watcher of a trace."""
+    """The watcher of a trace: paths of the modules that the function uses, and which of them are running."""
 
     allows_plans = False
     allows_batches = False
@@ -199,10 +200,10 @@ class Modules(Watcher):
         self.names: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
         self.captured: dict[int, Tensor] = {}
-        # Modules that were in training mode; whoever traces puts them back.
+        # Modules that were switched from training to eval mode; `Traced.in_eval_mode` switches them back.
         self.switched: list[Module] = []
         self._stack: list[str] = []
-        # By the id of a module that was called: itself, and its plain attributes before the first call.
+        # By the id of a called module: the module, and its plain attributes before the first call.
         self._plain: dict[int, tuple[Module, dict[str, Any]]] = {}
         if isinstance(function, Module):
             self.enter_names(function, "")
@@ -213,7 +214,7 @@ class Modules(Watcher):
                 self.tensors[number] = found.name_of(t).replace(" ", "_").replace("`", "")
 
     def enter_names(self, module: Module, path: str) -> None:
-        """Name a module and all that is in it."""
+        """Give paths to a module, its submodules, parameters and buffers."""
         for name, inner in module.named_modules(prefix=path):
             self.names.setdefault(id(inner), name)
         for name, t in [*module.named_parameters(prefix=path), *module.named_buffers(prefix=path)]:
@@ -249,7 +250,7 @@ class Modules(Watcher):
 
     @property
     def notes(self) -> list[str]:
-        """Which plain attributes calls have changed: what follows from them is in the file as it was."""
+        """Notes on plain attributes that change from call to call: the file has the value of the traced call."""
         found = []
         for module, before in self._plain.values():
             now = _numbers_of(module)
@@ -266,21 +267,21 @@ def _numbers_of(module: Module) -> dict[str, Any]:
 class Tracer(Recorder):
     """The executor while a function is traced for export."""
 
-    def __init__(self, arguments: Sequence[Tensor], modules: Modules, patience: float) -> None:
+    def __init__(self, arguments: Sequence[Tensor], modules: Modules, max_events: float) -> None:
         self.events: list[Any] = []
         self.modules = modules
-        self._patience = patience
+        self._max_events = max_events
         self.dropped: set[Site | None] = set()
-        super().__init__(_EachAnew(), arguments, modules.captured)
+        super().__init__(_UnmergedGraph(), arguments, modules.captured)
 
     def _note(self, step: Step) -> None:
         super()._note(step)
-        if len(self.events) > self._patience:
+        if len(self.events) > self._max_events:
             raise TimeoutError
-        self.events.append(Event(step, current_place(), self.modules.path))
+        self.events.append(OpEvent(step, current_place(), self.modules.path))
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Run one op and enter it. Dropout lets everything through; other random numbers are refused."""
+        """Run one op and record it. Dropout becomes the identity; other random ops are refused."""
         if op.name == "dropout":
             self.dropped.add(current_place().site)
             return super().apply(_CLONE, inputs, {})
@@ -290,7 +291,7 @@ class Tracer(Recorder):
         return super().apply(op, inputs, self._attributes(op, attrs))
 
     def _attributes(self, op: Op, attrs: dict[str, Any]) -> dict[str, Any]:
-        """The attributes in the kinds that a file has for them."""
+        """The attributes in the types that the op's signature names."""
         for key, value in attrs.items():
             if isinstance(value, (Tensor, np.ndarray)):
                 raise ExportError(f"export: {op.name} is given a tensor for {key}, where a file holds a number",
@@ -298,27 +299,27 @@ class Tracer(Recorder):
         return attrs if op.signature is None else op.signature.in_its_kinds(attrs)
 
     def give_up(self, reason: str) -> None:
-        """Say what cannot be written down, at the line where it happens; a look at numbers may be what led there."""
-        looks = [e for e in self.events if isinstance(e, Look) and e.truth is None]
-        if looks:
-            raise looks[-1].refusal()
+        """Refuse what cannot be recorded. If Python read numbers before, that read is the likely cause and is named."""
+        reads = [e for e in self.events if isinstance(e, ReadEvent) and e.truth is None]
+        if reads:
+            raise reads[-1].refusal()
         raise ExportError(f"export: {reason}",
                           fix="Compute with tensor operations (for a mask as an index: wf.where).")  # fmt: skip
 
     def _keep_history(self, known: Known, before: Value) -> None:
-        """What memory holds is what was written last; a file has no other history of it."""
+        """Nothing: without gradients only the last value written to a memory matters."""
 
     def notices(self, reason: str) -> None:
-        """What is made of others' memory is a constant of the file."""
+        """Nothing: what is read from foreign memory becomes a constant of the file."""
 
     def flag_set(self, t: Tensor, what: str) -> None:
-        """A file has no gradients."""
+        """Nothing: a file has no gradients."""
 
     def stays_inside(self, roots: Any, capture: Any) -> None:
-        """Nor a backward pass."""
+        """Nothing: a file has no backward pass."""
 
     def read(self, tensor: Tensor, how: str) -> Any:
-        """Python looks at a value."""
+        """Python reads a value: record it as an event."""
         array = tensor._array
         if how not in _NO_DECISION and not how.startswith("the index of"):
             with self.entering() as going:
@@ -326,14 +327,14 @@ class Tracer(Recorder):
                     self._check_writes()
                     value = self.value(tensor)
                     place = current_place(asked=True)
-                    self.events.append(Look(value, how, np.array(array), place, self.modules.path))
+                    self.events.append(ReadEvent(value, how, np.array(array), place, self.modules.path))
         return array
 
-    # -- control flow that the user states
+    # -- control-flow functions
 
     @contextmanager
     def apart(self) -> Iterator[list[Any]]:
-        """What happens inside goes to a list of its own."""
+        """Events inside this block go to a list of their own."""
         outer, self.events = self.events, []
         try:
             yield self.events
@@ -341,8 +342,8 @@ class Tracer(Recorder):
             self.events = outer
 
     def block(self, function: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Trace, list[Tensor]]:
-        """One part of a control-flow function, run on its own inputs: what happened, and the results."""
-        arguments, inputs = self._anew("block input", [t._array for t in given])
+        """Trace one function of a control-flow function on copies of its inputs: the trace, and the results."""
+        arguments, inputs = self._new_values("block input", [t._array for t in given])
         with self.apart() as events:
             made = list(function(*arguments))
             results = [self.value(t) for t in made]
@@ -350,14 +351,14 @@ class Tracer(Recorder):
 
     def region(self, kind: str, given: Sequence[Tensor], blocks: list[Trace], arrays: Sequence[Array], options: Any
                ) -> list[Tensor]:  # fmt: skip
-        """Enter a control-flow function whose results are these arrays."""
+        """Record a control-flow function whose results are these arrays."""
         inputs = [self.value(t) for t in given]
-        made, outputs = self._anew("region", arrays)
-        self.events.append(Region(kind, inputs, blocks, outputs, options, current_place(), self.modules.path))
+        made, outputs = self._new_values("region", arrays)
+        self.events.append(RegionEvent(kind, inputs, blocks, outputs, options, current_place(), self.modules.path))
         return made
 
-    def _anew(self, name: str, arrays: Sequence[Array]) -> tuple[list[Tensor], list[Value]]:
-        """Tensors with copies of some arrays, which no step has made, and the values that they are."""
+    def _new_values(self, name: str, arrays: Sequence[Array]) -> tuple[list[Tensor], list[Value]]:
+        """Tensors with copies of some arrays, and new leaf values of the graph for them."""
         tensors = [wrap(np.array(a)) for a in arrays]
         values = [self.graph.fresh(name, t._array) for t in tensors]
         for t, value in zip(tensors, values, strict=True):
@@ -377,17 +378,17 @@ class Run:
         self.arrays = arrays
         self.results = results
         self.structure = structure
-        # By the id of a leaf value: the tensor from outside it stands for.
+        # By the id of a leaf value: the captured tensor that it stands for.
         self.sources = sources
         self.dropped = dropped
 
 
 def run(
-    call: Callable[[Sequence[Tensor]], Any], arrays: Sequence[Array], modules: Modules, patience: float = math.inf
+    call: Callable[[Sequence[Tensor]], Any], arrays: Sequence[Array], modules: Modules, max_events: float = math.inf
 ) -> Run:
-    """Trace one call, which gets a tensor for each array. After so many events it is given up (`patience`)."""
+    """Trace one call, which gets a tensor for each array. TimeoutError after `max_events` events."""
     arguments = [wrap(np.array(a)) for a in arrays]
-    tracer = Tracer(arguments, modules, patience)
+    tracer = Tracer(arguments, modules, max_events)
     inputs = [tracer.value(t) for t in arguments]
     before = [t._array.copy() for t in arguments]
     with changed_mode(executor=tracer, watcher=modules, grad=False):

@@ -15,23 +15,23 @@ from wayfare.core.numpy_math import Array
 from wayfare.exporters.compare import Counterexample
 from wayfare.exporters.examples import Examples, runs_of, tensor_names
 from wayfare.exporters.passes import simplified
-from wayfare.exporters.probe_inputs import made_up
+from wayfare.exporters.probe_inputs import exploration_inputs
 from wayfare.exporters.program import Program
 from wayfare.exporters.recover.paths import merged
-from wayfare.exporters.trace import Look, Modules, Run, run
+from wayfare.exporters.trace import Modules, ReadEvent, Run, run
 
-# Runs at other sizes than the example's: formulas of two sizes have three unknowns.
+# Runs at other sizes than the example's. Formulas of two sizes have three unknowns, so three would be the least.
 _OTHERS = 4
-# Runs on made-up numbers are taken so many at a time, and may have so many events, or more if the examples do.
-_EXPLORED, _PATIENCE = 6, 500
-# So often the program is made anew with a call that showed a difference.
+# How many exploration runs are added before the next attempt, and how many events one may have at least.
+_EXPLORED, _MAX_EVENTS = 6, 500
+# How often the program is made again with a counterexample as another run.
 _COUNTEREXAMPLES = 3
 
 _Proved = TypeVar("_Proved")
 
 
 class Traced:
-    """A function traced at several sizes: its program, its runs, and the modules it used."""
+    """A function traced at several sizes: its runs, the modules it used, and the program."""
 
     def __init__(self, function: Any, examples: Any, input_names: Sequence[str] | None, dynamic_axes: Any,
                  output_names: Sequence[str] | None = None) -> None:  # fmt: skip
@@ -47,23 +47,23 @@ class Traced:
         with self.in_eval_mode():
             self._run_again()
 
-    def _run(self, arrays: list[Any], patience: float = math.inf) -> Run:
-        return run(self.examples.call, arrays, self.modules, patience)
+    def _run(self, arrays: list[Any], max_events: float = math.inf) -> Run:
+        return run(self.examples.call, arrays, self.modules, max_events)
 
     def _merged(self) -> Program:
         examples = self.examples
         return simplified(merged(self.runs, self.modules, examples.names, examples.axes, self._output_names))
 
     def _merged_or_explored(self) -> Program:
-        """The program of the runs; where they do not tell all about it, of runs on made-up numbers too."""
+        """The program of the runs; if they are not enough, with runs on exploration inputs too."""
         try:
             return self._merged()
         except ExportError as why:
-            looks = [e for run in self.runs for e in run.trace.events if isinstance(e, Look)]
-            if any(e.truth is None for e in looks) or not (looks or any(self.examples.axes)):
+            reads = [e for run in self.runs for e in run.trace.events if isinstance(e, ReadEvent)]
+            if any(e.truth is None for e in reads) or not (reads or any(self.examples.axes)):
                 raise
             error = why
-        for number, arrays in enumerate(made_up(self.examples), 1):
+        for number, arrays in enumerate(exploration_inputs(self.examples), 1):
             self._add_run(arrays)
             if number % _EXPLORED == 0:
                 try:
@@ -73,19 +73,21 @@ class Traced:
         raise error
 
     def _add_run(self, arrays: list[Array]) -> bool:
-        """Trace one more call; False if the function does not take it, or does not come to an end."""
+        """Trace one more call; False if the function raises for it, or does not end."""
         longest = max(len(run.trace.events) for run in self.runs)
         try:
             with self.in_eval_mode(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self.runs.append(self._run(arrays, max(_PATIENCE, 4 * longest)))
+                self.runs.append(self._run(arrays, max(_MAX_EVENTS, 4 * longest)))
         except Exception:
             return False
         return True
 
     def proved(self, prove: Callable[[], _Proved]) -> _Proved:
-        """`prove()`, which compares what was written with the function. What shows a difference is a run that was
-        missing: the program is made anew with it, if it can be."""
+        """The result of `prove()`, which compares what was written with the function.
+
+        A counterexample is a run that was missing: it is traced, and the program is made again with it.
+        """
         for _ in range(_COUNTEREXAMPLES):
             try:
                 return prove()
@@ -104,7 +106,7 @@ class Traced:
             raise found.error from None
 
     def _run_again(self) -> None:
-        """The same call must give the same: Python's own random numbers, counters and clocks do not go into a file."""
+        """Check that the same call gives the same results: a file has no random numbers, counters or clocks."""
         first = self.runs[-1]
         again = self._run(first.arrays)
         if first.structure != again.structure or not all(map(_equal, first.results, again.results)):
@@ -113,7 +115,7 @@ class Traced:
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
-        """With the modules that are used out of training mode; afterwards each is as it was."""
+        """Inside, the modules that are used are in eval mode; afterwards each is as it was."""
         for module in self.modules.switched:
             module.training = False
         try:
@@ -124,12 +126,12 @@ class Traced:
 
     @property
     def notes(self) -> list[str]:
-        """What was taken for granted, as sentences for the report."""
+        """What was assumed without being seen, as sentences for the report."""
         return [*self.modules.notes, *self.program.notes]
 
     @property
     def size_names(self) -> list[str]:
-        """What the symbols of sizes are called; one that counts iterations has no name."""
+        """The names of the size symbols; empty for one that counts iterations."""
         inputs = {id(v): number for number, v in enumerate(self.program.block.inputs)}
         names = []
         for number, (var, axis) in enumerate(self.program.symbols):
@@ -163,7 +165,7 @@ def _output_names(given: Sequence[str] | None, structure: Any, examples: Example
 
 
 def _found_output_names(structure: Any, inputs: list[str]) -> list[str]:
-    """The keys or fields of what is returned, if they can be names; `output`, or `output_0`, … for anything else."""
+    """The keys or fields of the returned structure if they can be names; otherwise `output`, or `output_0`, …"""
     names = tensor_names(structure, "")
     if all(names) and len(set(names)) == len(names) and not set(names) & set(inputs) and not names[0].isdigit():
         return names

@@ -1,7 +1,7 @@
-"""Wayfare's own static bundle: a function as a file of tensors and a graph of registered ops, run without its source.
+"""`.wf` bundles: a function as a file of tensors and a graph of registered ops, run without its Python source.
 
-The file is safetensors; the graph is JSON in its metadata. It names ops of the registry and nothing else, so no file
-can bring code with it.
+The file is safetensors; the graph is JSON in its metadata. It can only name ops of the registry, so a file contains
+no code.
 """
 
 from wayfare.exporters.bundle.files import export, load_program

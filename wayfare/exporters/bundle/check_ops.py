@@ -1,7 +1,7 @@
-"""May an op of the registry be called so? Records trust their callers; a file is trusted with nothing.
+"""Checks calls of ops that a file describes. Records trust their callers; files are not trusted.
 
-The signature of the record says what a call may look like, its shape rule what would come of it. Both are asked twice:
-with the sizes that the file claims when it is read, and with the sizes that are really there before each op runs.
+The signature of the record says which calls are valid, its shape rule what they give. Both are checked twice: when the
+file is read, with the sizes it claims, and before each op runs, with the real sizes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wayfare.exporters.bundle.workspace import bytes_of, room_of
 from wayfare.exporters.program import Var
 from wayfare.ops.recurrent.onnx_rules import Repeated
 
-# What a step of a recurrence takes in the tuple of all of them.
+# Bytes of one step in the tuple of all steps of a recurrence.
 _BYTES_OF_A_STEP = 8
 
 
 def check_call(name: Any, inputs: list[Var], attrs: dict[str, Any], outputs: list[Var], limit: int) -> Op:
-    """The op of that name, if it can be called with these and gives these, at the sizes that the file claims."""
+    """The op of this name, after checking that it takes these inputs and gives these outputs, at the claimed sizes."""
     op = REGISTRY.get(name) if isinstance(name, str) else None
     if op is None:
         raise Bad(f"there is no op {str(name)[:40]!r}")
@@ -43,10 +43,10 @@ def check_call(name: Any, inputs: list[Var], attrs: dict[str, Any], outputs: lis
 
 
 class Call(NamedTuple):
-    """What a call of an op would come to."""
+    """What a call of an op would make."""
 
     made: list[Spec]
-    room: int  # bytes it needs on its way, beside inputs and results
+    room: int  # bytes of workspace, in addition to inputs and results
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
 
 def made_by(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], limit: int) -> Call:
-    """What an op gives, if it can be called so and neither that nor what it makes on its way is over the limit."""
+    """What an op would make, after checking that the call is valid and within the memory limit."""
     signature = op.signature
     assert signature is not None, op.name
     problem = signature.problem(op.name, op.family, op.kinds, specs, attrs)
@@ -84,14 +84,14 @@ def made_by(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], limit: int) ->
 
 def check_size(name: str, shape: Sequence[int], itemsize: int, limit: int) -> None:
     """Refuse a value of that shape if its bytes are over the limit."""
-    # A size of 0 makes all of a value nothing, but not what is done on the way to it.
+    # A size of 0 counts as 1: the result is empty, but what is computed on the way may not be.
     count = math.prod(max(n, 1) for n in shape) * itemsize
     if count > limit:
         raise Bad(f"{name} would make a value of shape {list(shape)}, over the {limit:,} bytes allowed")
 
 
 def _plain(value: Any, limit: int) -> Any:
-    """Numbers as they are in the example, without their formulas."""
+    """Values of the example's sizes in place of formulas."""
     if isinstance(value, Repeated):
         times = int.__int__(value.times)
         if times * _BYTES_OF_A_STEP > limit:
@@ -105,7 +105,7 @@ def _plain(value: Any, limit: int) -> Any:
 
 
 def _check_path(name: str, spec: Spec, path: Any, limit: int) -> None:
-    """A chain of views: each a view op, called as it can be."""
+    """Check a chain of views: each must be a valid call of a view op."""
     if len(path) > 64:
         raise Bad(f"{name} has no chain of views")
     for step in path:

@@ -1,4 +1,4 @@
-"""JSON and arrays as a program again. Every name, number, shape and dtype is checked before anything runs."""
+"""Decoding JSON and arrays to a program. Every name, number, shape and dtype is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _KINDS = ("number", "grid", "if", "loop")
 
 
 class Decoding:
-    """Reads a document; `limit` bounds the bytes of any one value at the sizes of the example."""
+    """Decodes a document; `limit` bounds the bytes of each value at the example's sizes."""
 
     def __init__(self, document: Any, arrays: dict[str, Array], limit: int) -> None:
         self.limit = limit
         self._vars: list[Var] = []
-        self._seen: list[bool] = []  # is it in force in the block at hand?
+        self._seen: list[bool] = []  # is the variable visible in the current block?
         if not isinstance(document, dict):
             raise Bad("its graph is no object")
         if document.get("version") != VERSION:
@@ -140,7 +140,7 @@ class Decoding:
         return node
 
     def _inner(self, given: Any, depth: int) -> Block:
-        """A block inside a node: what is made in it is not known outside."""
+        """A block inside a node: its variables are not visible outside."""
         if not isinstance(given, dict):
             raise Bad("a block of its graph is none")
         first = len(self._vars)
@@ -200,7 +200,7 @@ class Decoding:
 
 
 def _alike(some: list[Var], others: list[Var]) -> None:
-    """Variables that stand for one another have the same dtype and as many dimensions."""
+    """Check that corresponding variables have the same dtype and rank."""
     if len(some) != len(others):
         raise Bad("a block of its graph gives another number of values than are wanted")
     for a, b in zip(some, others, strict=True):

@@ -1,4 +1,4 @@
-"""A program as JSON and arrays. Variables are numbered in the order in which they come to be."""
+"""Encoding a program as JSON and arrays. Variables are numbered in the order in which they are defined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION = 1
 
 
 class Encoding:
-    """Numbers the variables of a program, and collects its constants by the names they will have in the file."""
+    """Numbers the variables of a program, and collects its constants by their names in the file."""
 
     def __init__(self, program: Program, function: str, size_names: list[str], example_sizes: list[int]) -> None:
         self._numbers: dict[int, int] = {}

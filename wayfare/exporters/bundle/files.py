@@ -1,4 +1,4 @@
-"""`wf.export` and `wf.load_program`: the file."""
+"""`wf.export` and `wf.load_program`: writing and reading `.wf` files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from wayfare.io.header import strict_json
 from wayfare.io.structure import Plan
 
 _KEY, _WRITER = "wayfare.program", "wayfare.version"
-# The values of a call may take no more bytes than this, unless the caller says so.
+# The default limit of the bytes that the values of a call take.
 _LIMIT = 1 << 32
-# Its loops may turn so often in one call.
+# The default limit of loop iterations in one call.
 _TURNS = 1 << 24
 
 
@@ -64,7 +64,7 @@ def export(
 
 
 def _encoded(traced: Traced, function: str) -> tuple[Encoding, str]:
-    """What is to be written: the weights, and the document as a text."""
+    """What is written: the weights, and the graph as JSON text."""
     program = traced.program
     sizes = [int.__int__(v.shape[axis]) if axis >= 0 else 0 for v, axis in program.symbols]
     names = [name or f"size_{number}" for number, name in enumerate(traced.size_names)]
@@ -73,7 +73,7 @@ def _encoded(traced: Traced, function: str) -> tuple[Encoding, str]:
 
 
 def _compare(loaded: LoadedProgram, traced: Traced) -> None:
-    """The program must do what the function did, at every size it was tried at, and what it does with fresh inputs."""
+    """Check that the program gives the results of the function, for all traced calls and for probe inputs."""
 
     def compare(arrays: Sequence[Array], wanted: Sequence[Array], fresh: bool) -> None:
         shown = traced.examples.sizes_text(arrays)

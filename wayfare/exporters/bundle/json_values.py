@@ -1,4 +1,4 @@
-"""Sizes, attributes and results as JSON, and back with distrust: ints, floats, texts, dtypes, formulas of sizes."""
+"""Sizes, attributes and structures as JSON, and back: files are not trusted, so all is checked when it is read."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OPERANDS = {"+": 2, "-": 2, "*": 2, "/": 2, "//": 2, "%": 2, "**": 2, "neg": 1,
              "trunc": 1}  # fmt: skip
 LARGEST = 2**62
 _DEEPEST = 24
-# How many steps a recurrence may have.
+# The maximal number of steps of a recurrence.
 MOST_STEPS = 1 << 24
 
 
 class Bad(Exception):
-    """Something in the file that is not as it should be."""
+    """Something in the file that is not as it should be, as a sentence."""
 
 
 def refused(where: str, why: Any) -> FileFormatError:
-    """The error for a file that is damaged or made to do harm."""
+    """The error for a file that is damaged or malicious."""
     return FileFormatError(f"load_program: {where} is damaged or was not made by wf.export: {why}")
 
 
@@ -37,7 +37,7 @@ def refused(where: str, why: Any) -> FileFormatError:
 
 
 def encoded(value: Any) -> Any:
-    """A number, an attribute, a nesting of tuples, as JSON."""
+    """A number, an attribute or nested tuples of them, as JSON."""
     if isinstance(value, Dim):
         return {"size": _plain_formula(value.formula)}
     if isinstance(value, Number):
@@ -64,7 +64,7 @@ def _plain_formula(formula: Any) -> Any:
 
 
 def encoded_structure(shape: Any) -> Any:
-    """The form of the results: "tensor", "item", plain values, lists, tuples and dictionaries."""
+    """The structure of the results as JSON: "tensor", "item", plain values, lists, tuples and dictionaries."""
     if shape is TENSOR:
         return "tensor"
     if shape is ITEM:
@@ -87,7 +87,7 @@ def encoded_structure(shape: Any) -> Any:
 
 
 class Numbers:
-    """Reads numbers that may be formulas over so many symbols, with the values the symbols had in the example."""
+    """Reads attributes and sizes, which may be formulas; `sizes` are the values of the symbols in the example."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)
@@ -121,7 +121,7 @@ class Numbers:
         raise Bad(f"an attribute is {str(given)[:60]}")
 
     def size(self, given: Any) -> int:
-        """A whole number, or a formula of one."""
+        """An integer, or a formula of one."""
         if type(given) is int:
             return int(self._bounded(given))
         formula, value = self._formula(given)
@@ -130,7 +130,7 @@ class Numbers:
         return Dim(self._bounded(value), formula)
 
     def shape(self, given: Any) -> tuple[int, ...]:
-        """Sizes, none of them negative."""
+        """A shape; no size may be negative."""
         if not isinstance(given, list) or len(given) > 64:
             raise Bad(f"a shape is {str(given)[:60]}")
         found = tuple(self.size(n["size"] if isinstance(n, dict) and n.keys() == {"size"} else n) for n in given)
@@ -175,7 +175,7 @@ class Numbers:
 
 
 def read_structure(given: Any, depth: int = 0) -> tuple[Any, int]:
-    """The form of the results as `put_together` takes it, and how many tensors it has."""
+    """The structure of the results as `put_together` takes it, and the number of tensors in it."""
     if depth > _DEEPEST:
         raise Bad("the results are nested too deeply")
     if given in ("tensor", "item"):

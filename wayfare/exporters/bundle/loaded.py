@@ -13,7 +13,7 @@ from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.run import MOST_RECORDED, Runner, opaque
 from wayfare.exporters.program import Program, Var
 
-# Kinds of calls that are remembered as fitting.
+# How many signatures of checked calls are remembered.
 _KINDS = 64
 
 
@@ -34,21 +34,22 @@ class LoadedProgram:
         found = program.block.constants()
         constants = {id(var): wrap(var.array) for var in found if var.array is not None}
         self._weights = {var.name: constants[id(var)] for var in found}
-        # The results one after the other, without compiling.
+        # The flat list of results, without compiling.
         runner = Runner(program, constants, limit, turns)
         self._results = opaque(runner)
         results, structure, weights = self._results, program.structure, list(constants.values())
 
         def call(*tensors: Tensor) -> Any:
-            del weights[len(weights) :]  # named here, so that what is compiled knows that it depends on them
+            del weights[len(weights) :]  # does nothing; names them, so that wf.compile captures the weights
             return put_together(structure, iter(results(*tensors)))
 
         call.__name__ = call.__qualname__ = function
         self._run: Any = wf.compile(call) if compiled else call
         self._plain, self._runner = call, runner
-        # A loop may turn without end: only when a call has shown how often it does is the next one recorded.
+        # A loop may have very many iterations, which a recorded plan would unroll. So a program with a loop first runs
+        # uncompiled, and is compiled only if that call had few iterations.
         self._unknown = compiled and any(node.kind == "loop" for node in program.block.walk())
-        # Shapes and dtypes of arguments that were found to fit: looking costs more than a small model takes.
+        # Shapes and dtypes of arguments that were checked: the check takes longer than a small model.
         self._fitting: set[tuple[Any, ...]] = set()
 
     def __call__(self, *args: Any, **named: Any) -> Any:

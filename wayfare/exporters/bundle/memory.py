@@ -1,4 +1,4 @@
-"""How much memory the values of one call of a program hold, and when a value is not needed any more."""
+"""The memory that the values of one call hold, and when a value can be freed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wayfare.exporters.bundle.json_values import Bad
 from wayfare.exporters.program import Block, Var
 
 
-class Held:
-    """The memory that a call has made and that is still in use: counted once, whoever looks at it."""
+class MemoryUse:
+    """Counts the bytes of arrays that a call has made and that are still in use; views count once, with their base."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -21,7 +21,7 @@ class Held:
         self._owners: dict[int, weakref.ref[Any]] = {}
 
     def expect(self, name: str, result: int, room: int) -> None:
-        """A step of that name is about to make a result of so many bytes, and needs so many more on its way."""
+        """Refuse a step whose result, or whose workspace (`room`), would exceed the limit."""
         if self._total + result > self._limit:
             raise self._too_much(name, self._total + result)
         if self._total + result + room > self._limit:
@@ -29,7 +29,7 @@ class Held:
                       f"over the {self._limit:,} allowed")  # fmt: skip
 
     def add(self, name: str, array: Array) -> None:
-        """A step of that name has given this array."""
+        """Count an array that a step has made."""
         owner: Any = array
         while isinstance(getattr(owner, "base", None), np.ndarray):
             owner = owner.base
@@ -52,14 +52,14 @@ class Held:
 
 
 def last_uses(block: Block) -> dict[int, list[int]]:
-    """For each node (by id) the variables (by id) of its own block that nobody needs after it."""
+    """For each node (by id), the variables (by id) of its block that are not used after it."""
     found: dict[int, list[int]] = {}
     _uses(block, found)
     return found
 
 
 def _uses(block: Block, found: dict[int, list[int]]) -> set[int]:
-    """Everything that a block looks at; where what it makes itself is looked at for the last time goes to `found`."""
+    """All variables that a block uses. The last use of each of its own variables is entered in `found`."""
     last: dict[int, int] = {}
     used: set[int] = set()
     for number, node in enumerate(block.nodes):

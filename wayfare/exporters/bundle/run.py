@@ -1,4 +1,4 @@
-"""Running a program: its steps one after the other, with sizes worked out as values come to be."""
+"""Running a program: its nodes in order, with sizes computed as values become known."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from wayfare.core.symbolic_sizes import Dim, Number, settled
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.check_ops import check_size, made_by
 from wayfare.exporters.bundle.json_values import LARGEST, Bad
-from wayfare.exporters.bundle.memory import Held, last_uses
+from wayfare.exporters.bundle.memory import MemoryUse, last_uses
 from wayfare.exporters.program import Block, Node, Program, Var
 from wayfare.ops.movement.windows import memory_of
 from wayfare.ops.recurrent.onnx_rules import Repeated
 
 _STACK, _CLONE = REGISTRY["stack"], REGISTRY["clone"]
-# Kinds of calls of one step that are remembered as fitting.
+# How many signatures of checked calls are remembered for each node.
 _KINDS = 64
-# Bytes of a place in a tuple, of a tensor beside its numbers, and of what a step leaves behind for its gradient.
+# Bytes of a pointer in a tuple, of a Tensor object without its numbers, and of a node kept for the gradient.
 _POINTER, _TENSOR, _NODE = 8, 256, 512
-# A call whose loops turn more often than this is not recorded: a plan would hold every turn.
+# A call with more loop iterations than this is not recorded: a plan would unroll all of them.
 MOST_RECORDED = 256
 
 
@@ -44,10 +44,10 @@ class Runner:
             self._sizes.setdefault(id(var), []).append((number, axis))
         nodes = list(program.block.walk())
         self._varies = {id(node): _varies(node.attrs) for node in nodes}
-        self._looks_beside = any(map(_looks_beside, nodes))
+        self._reads_outside = any(map(_reads_outside, nodes))
         self.unused_after = last_uses(program.block)
-        # For each step the calls that were found to fit (shapes and dtypes of inputs, attributes that vary), with what
-        # they give, the bytes of it, and the bytes needed on the way.
+        # For each node, the calls that were checked (shapes and dtypes of inputs, varying attributes), with the specs
+        # of the results, their bytes, and the bytes of workspace.
         self._fitting: dict[int, dict[Any, tuple[list[Spec], int, int]]] = {id(node): {} for node in nodes}
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -58,7 +58,7 @@ class Runner:
             for var in self._constants_with_sizes():
                 call.bind(var, self._constants[id(var)])
             for var, tensor in zip(block.inputs, tensors, strict=True):
-                call.bind(var, self._alone(tensor) if self._looks_beside else tensor)
+                call.bind(var, self._in_own_memory(tensor) if self._reads_outside else tensor)
             return call.run(block)
         except Bad as why:
             raise OperationError(f"program: {why}", fix="A size of this call is none that the program was made for. If "
@@ -73,8 +73,8 @@ class Runner:
     def _constants_with_sizes(self) -> list[Var]:
         return [var for var, _ in self.program.symbols if id(var) in self._constants]
 
-    def _alone(self, tensor: Tensor) -> Tensor:
-        """The tensor in memory of its own: steps that look at memory by strides see nothing beside it."""
+    def _in_own_memory(self, tensor: Tensor) -> Tensor:
+        """The tensor, copied if its memory has more elements: as_strided must not read those."""
         found = memory_of(tensor._array)
         return tensor if found is not None and found[0].size == tensor._array.size else apply(_CLONE, (tensor,))
 
@@ -87,17 +87,17 @@ class _Call:
         self.known = known
         self.sizes = sizes
         self.turns = 0
-        self.held = Held(runner.limit)
+        self.memory = MemoryUse(runner.limit)
 
     def bind(self, var: Var, tensor: Tensor) -> None:
-        """A variable is this tensor from now on."""
+        """Set the tensor of a variable, and the size symbols that belong to it."""
         self.known[id(var)] = tensor
         for number, axis in self.runner._sizes.get(id(var), ()):
-            # item() tells whoever records this call that a decision hangs on the number.
+            # item() tells the recorder of wf.compile that Python read this number.
             self.sizes[number] = tensor.shape[axis] if axis >= 0 else int(tensor.item())
 
     def run(self, block: Block) -> list[Tensor]:
-        """The steps of a block; its results."""
+        """Run the nodes of a block; returns its results."""
         known, unused_after = self.known, self.runner.unused_after
         for node in block.nodes:
             if node.op is None:
@@ -121,10 +121,10 @@ class _Call:
             if len(fitting) >= _KINDS:
                 fitting.clear()
             call = made_by(op, [t.spec for t in inputs], attrs, self.runner.limit)
-            # A view makes nothing; where it cannot be one, the copy is counted when it is there.
+            # A view makes no new memory; if NumPy had to copy, the copy is counted afterwards.
             found = fitting[kind] = (call.made, 0 if op.view else call.size, call.room)
         promised, size, room = found
-        self.held.expect(op.name, size, room)
+        self.memory.expect(op.name, size, room)
         made = apply(op, inputs, attrs)
         outputs = made if isinstance(made, tuple) else (made,)
         for var, tensor, spec in zip(node.outputs, outputs, promised, strict=True):
@@ -132,11 +132,11 @@ class _Call:
                 raise Bad(f"{op.name} gave {tensor.spec}, and the file says otherwise")
             if tensor._array.shape != spec.shape:
                 raise Bad(f"{op.name} gave {tensor.spec}, and its shape rule says {spec}")
-            self.held.add(op.name, tensor._array)
+            self.memory.add(op.name, tensor._array)
             self.bind(var, tensor)
 
     def settled(self, structure: Any) -> Any:
-        """Numbers worked out for the sizes of this call."""
+        """Formulas replaced by their values for the sizes of this call."""
         if isinstance(structure, dict):
             return {name: self.settled(part) for name, part in structure.items()}
         if isinstance(structure, tuple):
@@ -151,7 +151,7 @@ class _Call:
             raise Bad("a size is a number with too many digits")
         return number
 
-    # -- what is no op
+    # -- nodes that are no ops
 
     def _number(self, node: Node) -> None:
         (var,) = node.outputs
@@ -163,17 +163,17 @@ class _Call:
         shape = self.settled(var.shape)
         if any(n < 0 for n in shape):
             raise Bad(f"a grid would have the shape {list(shape)}")
-        # Indices are counted in int64, whatever comes of them.
+        # Indices are computed in int64, whatever the dtype of the result.
         check_size("grid", shape, max(8, var.dtype.itemsize), self.runner.limit)
         total = np.full(shape, self.settled(node.attrs["start"]), var.dtype.numpy)
         for axis, formula in enumerate(node.attrs["steps"]):
-            # Of one element there is no step: 1 / (n - 1).
+            # For n = 1 the step 1 / (n - 1) does not exist, and is not needed.
             step = self.settled(formula) if shape[axis] > 1 else 0
             if step:
                 ramp = (np.arange(shape[axis]) * step).astype(var.dtype.numpy)
                 total += ramp.reshape(-1, *[1] * (len(shape) - axis - 1))
         total = total if node.attrs["over"] == 1 else total // node.attrs["over"]
-        self.held.add("grid", total)
+        self.memory.add("grid", total)
         self.bind(var, wrap(total))
 
     def _if(self, node: Node) -> None:
@@ -220,14 +220,14 @@ class _Call:
     def _stacked(self, var: Var, column: list[Tensor]) -> Tensor:
         if not column:
             return wrap(np.zeros((0, *self.settled(var.shape[1:])), var.dtype.numpy))
-        self.held.expect("loop", made_by(_STACK, [t.spec for t in column], {"dim": 0}, self.runner.limit).size, 0)
+        self.memory.expect("loop", made_by(_STACK, [t.spec for t in column], {"dim": 0}, self.runner.limit).size, 0)
         stacked: Tensor = apply(_STACK, tuple(column), {"dim": 0})
-        self.held.add("loop", stacked._array)
+        self.memory.add("loop", stacked._array)
         return stacked
 
 
-def _looks_beside(node: Node) -> bool:
-    """Can the step see memory beside its input?"""
+def _reads_outside(node: Node) -> bool:
+    """Can the op read memory outside its input?"""
     return node.label == "as_strided" or "as_strided" in str(node.attrs.get("path", ""))
 
 
@@ -240,7 +240,7 @@ def _varies(value: Any) -> bool:
 
 
 def opaque(runner: Runner) -> Callable[..., list[Tensor]]:
-    """The runner as a plain function, into which guards of compiled functions do not look: nothing in it changes."""
+    """The runner as a plain function that wf.compile does not guard: nothing in it changes."""
 
     def run(*tensors: Tensor) -> list[Tensor]:
         return runner(tensors)

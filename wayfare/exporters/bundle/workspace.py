@@ -1,4 +1,4 @@
-"""How much memory an op needs on its way to its result, in bytes, before it runs."""
+"""Estimates of the workspace of ops: the memory they need beside inputs and results, known before they run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from wayfare.core.op import Op
 from wayfare.core.spec import Spec
 
-# How many times the bytes of what it takes and gives, all counted as if they were dense, an op makes on its way: the
-# most resident memory for float16, float32 and int64, vectors, matrices, stacks and expanded values, rounded up.
+# Workspace as a multiple of the bytes of inputs and results, all counted as dense. Measured as the largest resident
+# memory for float16, float32 and int64 with vectors, matrices, stacks and expanded values; rounded up.
 _TIMES = {
     "mode": 14, "median": 9, "median_of_all": 9, "kthvalue": 5, "topk": 3, "sort": 2,
     "pinv": 9, "matrix_exp": 8, "svd": 6, "inv": 4, "qr": 4, "geqrf": 4, "solve": 4, "cholesky": 3, "cholesky_info": 3,
@@ -21,7 +21,7 @@ _TIMES_OF_FAMILY = {"linear algebra": 5, "scan": 2}
 
 
 def room_of(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any]) -> int:
-    """What a call needs beside its inputs and results."""
+    """The bytes that a call needs in addition to its inputs and results."""
     stated = op.signature.room if op.signature is not None else None
     itemsize = specs[0].dtype.itemsize if specs else 8
     elements = 0 if stated is None else stated(specs, attrs) * itemsize
@@ -30,5 +30,5 @@ def room_of(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[
 
 
 def bytes_of(specs: Sequence[Spec]) -> int:
-    """The bytes of values, each in memory of its own."""
+    """The bytes of these values, without sharing."""
     return sum(math.prod(s.shape) * s.dtype.itemsize for s in specs)

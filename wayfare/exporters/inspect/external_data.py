@@ -1,7 +1,7 @@
-"""Weights in files beside a model: which names of such files are safe, and whether the files are there and fit.
+"""External data: weights in files next to a model. Which file names are safe, and whether the files exist and fit.
 
-The files are looked at and never opened. A name that leads out of the model's folder, and a link, which could, are
-refused: whoever loads the model would read, or overwrite, a file of somebody else.
+The files are checked by their size and never opened. A name that leads out of the model's folder, or a link, is
+refused: loading the model could read or overwrite a file of somebody else.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from wayfare.core.errors import FileAccessError, FileFormatError, MissingFileErr
 
 _DRIVE = re.compile("[A-Za-z]:")
 _NUMBER = re.compile("[0-9]{1,19}")
-# What a file may be instead, by the test that tells.
+# What a path may be, with the test for it.
 _KINDS = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"))
 
 
-class _Stretch(NamedTuple):
+class _Range(NamedTuple):
     begin: int
     end: int
     name: str
 
 
-class Beside:
-    """The files beside the model `path`, and which stretches of them hold which weights."""
+class ExternalData:
+    """The external files of the model `path`, and which byte ranges of them hold which weights."""
 
     def __init__(self, path: str) -> None:
         self._where = repr(path)
         self._folder = os.path.dirname(path)
         self._files: dict[str, os.stat_result] = {}
-        self._taken: dict[tuple[int, int], list[_Stretch]] = {}
+        self._taken: dict[tuple[int, int], list[_Range]] = {}
 
     def take(self, tensor: Any, size: int) -> str:
-        """Check that a weight of so many bytes is where the model says; returns the name of the file."""
+        """Check that a weight of `size` bytes is where the model says; returns the name of the file."""
         name = f"{tensor.name!r:.60}"
         entries: dict[str, str] = {}
         for entry in tensor.external_data:
@@ -56,25 +56,25 @@ class Beside:
             raise self._refused(name, f"should end at byte {begin + length:,} of {location!r:.80}, which has "
                                 f"{found.st_size:,}")  # fmt: skip
         if length:
-            self._taken.setdefault((found.st_dev, found.st_ino), []).append(_Stretch(begin, begin + length, name))
+            self._taken.setdefault((found.st_dev, found.st_ino), []).append(_Range(begin, begin + length, name))
         return location
 
     def check_overlaps(self) -> None:
         """No byte of a file may belong to two weights."""
-        for stretches in self._taken.values():
-            stretches.sort()
-            for before, after in itertools.pairwise(stretches):
+        for ranges in self._taken.values():
+            ranges.sort()
+            for before, after in itertools.pairwise(ranges):
                 if after.begin < before.end:
                     raise self._refused(after.name, f"overlaps the weight {before.name} in their file")
 
     def _file(self, location: str, name: str) -> os.stat_result:
-        """What the system knows of a file, every folder on the way to it looked at."""
+        """The status of a file; every folder on the way to it is checked too."""
         if location not in self._files:
             parts = [part for part in location.split("/") if part not in ("", ".")]
             path, found = self._folder, None
             for number, part in enumerate(parts):
                 path = os.path.join(path, part)
-                found = self._looked_at(path, name)
+                found = self._status(path, name)
                 wanted = "a file" if number == len(parts) - 1 else "a folder"
                 kind = next((kind for test, kind in _KINDS if test(found.st_mode)), "a device or pipe")
                 if kind != wanted:
@@ -88,7 +88,7 @@ class Beside:
             self._files[location] = found
         return self._files[location]
 
-    def _looked_at(self, path: str, name: str) -> os.stat_result:
+    def _status(self, path: str, name: str) -> os.stat_result:
         try:
             return os.lstat(path)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -115,9 +115,9 @@ class Beside:
 
 
 def fault_of(location: str) -> str:
-    """Why a file beside a model cannot have this name, as the end of a sentence; nothing if it can.
+    """Why an external file cannot have this name, as the end of a sentence; empty if it can.
 
-    What means something else on another system is refused on all of them.
+    A name that is unsafe on one operating system is refused on all.
     """
     parts = location.split("/")
     if not any(part not in ("", ".") for part in parts):

@@ -1,4 +1,4 @@
-"""The layout of reports on model files: titles with what belongs to them, within the width of a terminal."""
+"""The text layout of reports on model files: titles with their entries, within the width of a terminal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from wayfare.core.format import cut, plain
 
 _WIDTH = 80
 _INDENT = 12
-# A word that is longer would not fit beside its title.
+# A longer word would not fit next to its title.
 _LONGEST_WORD = _WIDTH - _INDENT - 2
 _LONGEST_PART = 600
-# So many inputs, operators, … of a file from elsewhere are printed.
+# At most this many inputs, operators, … of a file are printed.
 MOST_PRINTED = 40
 
 
 def listed(title: str, parts: Sequence[str], most: int | None = None) -> Iterator[str]:
-    """A title with its parts beside it; with `most`, only so many of them, and each cut to what can be read."""
+    """A title with its parts; with `most`, only so many parts, each shortened."""
     if not parts:
         return
     texts = [plain(part) for part in parts[:most]]
@@ -33,12 +33,12 @@ def listed(title: str, parts: Sequence[str], most: int | None = None) -> Iterato
 
 
 def times_text(counts: Counter[str]) -> list[str]:
-    """`Gather ×2`, `Gemm`: what there is, and how often."""
+    """Names with their counts: `Gather ×2`, `Gemm`."""
     return [kind if n == 1 else f"{kind} ×{n:,}" for kind, n in counts.items()]
 
 
 def headline(name: str, parts: Iterable[str]) -> Iterator[str]:
-    """The first line: what it is about, and the most important of it."""
+    """The first line: the name, and the most important facts."""
     first = f"{_short(plain(name))}: {', '.join(parts)}"
     yield from textwrap.wrap(first, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 

@@ -1,4 +1,4 @@
-"""`wf.onnx.inspect`: what is in a model file, without running it, whoever made it."""
+"""`wf.onnx.inspect`: what is in an ONNX file, without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from wayfare.core.errors import FileAccessError, FileFormatError
 from wayfare.core.format import bytes_text, counted
-from wayfare.exporters.inspect.external_data import Beside
+from wayfare.exporters.inspect.external_data import ExternalData
 from wayfare.exporters.inspect.layout import MOST_PRINTED, headline, listed, times_text
 from wayfare.exporters.inspect.survey import ModelNode, Survey, type_text
 from wayfare.exporters.inspect.wire import MOST_BYTES, Damaged, parsed
@@ -38,11 +38,11 @@ class ModelFile:
         self.name: str = model.graph.name
         self.producer: str = f"{model.producer_name} {model.producer_version}".strip()
         self.opsets: dict[str, int] = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
-        survey = Survey(model, Beside(path))
+        survey = Survey(model, ExternalData(path))
         self.nodes: list[ModelNode] = survey.nodes
         self.operators = Counter(sorted(node.operator for node in self.nodes))
         self.weights = survey.weights
-        # A weight may be an input as well: one that need not be given.
+        # A weight may also be listed as an input that need not be given.
         self.inputs = {v.name: type_text(v.type) for v in model.graph.input if v.name not in self.weights}
         self.outputs = {v.name: type_text(v.type) for v in model.graph.output}
         self.metadata: dict[str, str] = {entry.key: entry.value for entry in model.metadata_props}
@@ -57,7 +57,7 @@ class ModelFile:
         return self.opsets.get("ai.onnx", 0)
 
     def _read_metadata(self) -> None:
-        """What Wayfare's export wrote as JSON. Anybody can write such entries, so they are checked like the rest."""
+        """Read what Wayfare's export wrote as JSON. Anybody can write such entries, so they are checked too."""
         notes, sizes = self._json("wayfare.notes", []), self._json("wayfare.sizes", {})
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise Damaged("has something else than a list of texts as 'wayfare.notes' in its metadata")
@@ -163,7 +163,7 @@ def is_safetensors(start: bytes) -> bool:
 
 
 def _fault(model: Any, survey: Survey) -> str:
-    """What ONNX's checker says against a model, as one line. Its weights are checked by then and left out."""
+    """What ONNX's checker objects to, as one line. The weights were checked before and are emptied first."""
     for tensor in survey.tensors:
         name, kind = tensor.name, tensor.data_type
         tensor.Clear()

@@ -1,6 +1,6 @@
-"""What is in a model read from a file: its nodes and weights, found by going through all its graphs.
+"""The nodes and weights of a model, found by walking all its graphs.
 
-On the way the graphs are checked: every name stands for one value, and every value is made before it is used.
+The graphs are checked on the way: every name stands for one value, and every value is made before it is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from wayfare.core.format import plain
-from wayfare.exporters.inspect.external_data import Beside
+from wayfare.exporters.inspect.external_data import ExternalData
 from wayfare.exporters.inspect.weights import Weight, dtype_name, weight_of
 from wayfare.exporters.inspect.wire import Damaged
 
@@ -25,14 +25,14 @@ class ModelNode(NamedTuple):
 
 
 class Survey:
-    """Goes through a model once; `tensors` are all it holds, those of attributes too."""
+    """Walks a model once; `tensors` are all tensors in it, also those of attributes."""
 
-    def __init__(self, model: Any, beside: Beside) -> None:
+    def __init__(self, model: Any, external: ExternalData) -> None:
         self.nodes: list[ModelNode] = []
         self.weights: dict[str, Weight] = {}
         self.tensors: list[Any] = []
         self.has_sparse = False
-        self._beside = beside
+        self._external = external
         self._times: Counter[str] = Counter()
         main = self._graph(model.graph, [])
         for training in model.training_info:
@@ -44,16 +44,16 @@ class Survey:
             for attribute in function.attribute_proto:
                 self._attribute(attribute, [])
             self._body(function, known, [])
-        beside.check_overlaps()
+        external.check_overlaps()
 
     def _graph(self, graph: Any, outer: list[set[str]]) -> set[str]:
-        """One graph, and those inside it; returns the names that it knows in the end."""
+        """Walk one graph and those inside it; returns the names it defines."""
         known: set[str] = set()
         weights: set[str] = set()
         _enter(known, (value.name for value in graph.input), "an input")
         for tensor in self._stored(graph.initializer, graph.sparse_initializer):
             _enter(weights, [tensor.name], "a weight")
-            self.weights[self._free_name(tensor.name)] = weight_of(tensor, self._beside)
+            self.weights[self._free_name(tensor.name)] = weight_of(tensor, self._external)
         known |= weights
         self._body(graph, known, outer)
         return known
@@ -80,22 +80,22 @@ class Survey:
         tensors = [attribute.t] if attribute.HasField("t") else []
         sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
         for tensor in self._stored([*tensors, *attribute.tensors], [*sparse, *attribute.sparse_tensors]):
-            weight_of(tensor, self._beside)
+            weight_of(tensor, self._external)
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
             self._graph(graph, scopes)
 
     def _stored(self, tensors: Iterable[Any], sparse: Iterable[Any]) -> Iterator[Any]:
-        """Tensors, and those that others are made of; a sparse one goes by the name of its values."""
+        """Dense tensors, and the values of sparse ones."""
         for tensor in tensors:
             self.tensors.append(tensor)
             yield tensor
         for each in sparse:
             self.has_sparse = True
-            weight_of(each.indices, self._beside)
+            weight_of(each.indices, self._external)
             yield each.values
 
     def _free_name(self, name: str) -> str:
-        """The name of a weight; where two graphs have one of that name, the later gets a number."""
+        """The name of a weight; if an earlier graph has it too, with a number."""
         free = name
         while free in self.weights:
             self._times[name] += 1

@@ -1,11 +1,11 @@
-"""The tensors of a model file: what each says of itself, checked against the bytes it has."""
+"""The tensors of a model file: dtype and shape, checked against the bytes that are there."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
 
-from wayfare.exporters.inspect.external_data import Beside
+from wayfare.exporters.inspect.external_data import ExternalData
 from wayfare.exporters.inspect.wire import Damaged
 
 _MOST_DIMENSIONS = 64
@@ -15,12 +15,12 @@ STRING = "string"
 
 
 class _Kind(NamedTuple):
-    """How the elements of a type are stored: where raw bytes hold them, and where a list of numbers does."""
+    """How elements of a type are stored: bits in raw bytes, or the protobuf field with a list of numbers."""
 
     name: str
     bits: int
     field: str
-    each: int = 1  # how many numbers of that field an element takes; if it is less than a byte, a number is a byte
+    each: int = 1  # numbers of that field per element; types of less than 8 bits are packed, one number per byte
 
 
 _KINDS = {
@@ -42,7 +42,7 @@ _FIELDS = ("raw_data", *sorted({kind.field for kind in _KINDS.values()}))
 
 
 class Weight(NamedTuple):
-    """A weight of a model file: its dtype and shape, how many bytes it takes, and in which file beside the model."""
+    """A weight of a model file: its dtype and shape, how many bytes it takes, and in which external file it is."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -60,8 +60,8 @@ def dtype_name(number: int) -> str:
     return _KINDS[number].name
 
 
-def weight_of(tensor: Any, beside: Beside) -> Weight:
-    """A tensor, if its bytes are there and as many as its shape asks for."""
+def weight_of(tensor: Any, external: ExternalData) -> Weight:
+    """Describe a tensor, after checking that its bytes are there and as many as its shape needs."""
     shown = f"{tensor.name!r:.60}"
     kind = _KINDS.get(tensor.data_type)
     if kind is None:
@@ -78,7 +78,7 @@ def weight_of(tensor: Any, beside: Beside) -> Weight:
         if filled or kind.name == STRING:
             fault = "both in itself and in another file" if filled else "of texts in another file, where they cannot be"
             raise Damaged(f"has the weight {shown} {fault}")
-        return Weight(kind.name, shape, size, beside.take(tensor, size))
+        return Weight(kind.name, shape, size, external.take(tensor, size))
     possible = (kind.field,) if kind.name == STRING else ("raw_data", kind.field)
     if len(filled) > 1 or (filled and filled[0] not in possible):
         raise Damaged(f"has the weight {shown} of {kind.name} stored as {' and '.join(filled)}")

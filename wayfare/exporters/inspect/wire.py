@@ -1,7 +1,7 @@
-"""From the bytes of a file that may be damaged or made to do harm to a model: measured before it is taken apart.
+"""Parsing the bytes of a file that may be damaged or malicious: its cost is measured before protobuf parses it.
 
-The parser of protobuf makes a hundred bytes of memory of two bytes of a file. So the bytes are gone through first,
-with the descriptions of ONNX's messages at hand, and what would take too much is refused.
+Protobuf may need a hundred bytes of memory for two bytes of a file. So the fields are counted first, by the
+descriptors of ONNX's messages, and a file that would take too much memory is refused.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from wayfare.exporters.packages import onnx_package
 # Protobuf's own limits: the largest file, and how deep messages lie in one another.
 MOST_BYTES = (1 << 31) - 1
 _DEEPEST = 100
-# More fields than that take too long to go through; the largest models have some millions.
+# More fields than this take too long to count; the largest models have some millions.
 _MOST_FIELDS = 10_000_000
-# The memory that a model may take: so often the size of its file, as many times more as 512 MB allow, and a little for
-# the smallest. Models that are nothing but short names come to some forty times.
+# The memory that a model may take: `_SHARE` times the size of its file, `_MORE` times more up to `_MOST_MORE`, and
+# `_LITTLE` for the smallest. Models that consist of short names need about forty times their size.
 _SHARE, _MORE, _MOST_MORE, _LITTLE = 8, 64, 1 << 29, 1 << 22
-# For each of these something is kept.
+# Messages for which an object of ours is kept, and the memory it takes.
 _KEPT, _KEPT_COST = ("node", "initializer", "input"), 800
-# How a field is written.
+# Wire types of protobuf.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
-# The numbers of protobuf's types.
+# Field types of protobuf.
 _DOUBLE, _FLOAT, _TEXT_TYPE, _BYTES_TYPE = 1, 2, 9, 12
 
 
@@ -35,8 +35,8 @@ class _Field(NamedTuple):
     name: str
     message: Any  # its description, for a field that holds a message
     is_text: bool
-    cost: int  # of one of it, in bytes of memory
-    cost_of_byte: int  # of each byte of what it holds, if that is no message
+    cost: int  # bytes of memory for one field
+    cost_of_byte: int  # bytes of memory for each byte of its contents, if it is no message
 
 
 def parsed(data: bytes) -> Any:
@@ -47,7 +47,7 @@ def parsed(data: bytes) -> Any:
     _measure(data, onnx.ModelProto.DESCRIPTOR)
     try:
         model = onnx.ModelProto.FromString(data)
-    except Exception as why:  # protobuf's own, of which there are several kinds
+    except Exception as why:  # protobuf has several classes of errors
         raise Damaged(f"is no ONNX model, or is damaged: {str(why).strip() or type(why).__name__}") from None
     if model.ir_version < 1 or not model.HasField("graph") or not model.opset_import:
         raise Damaged("is no ONNX model: it has no version, no graph or no operator set")
@@ -55,7 +55,7 @@ def parsed(data: bytes) -> Any:
 
 
 def _measure(data: bytes, kind: Any) -> None:
-    """Go through the fields of a message, and those of the messages in it."""
+    """Count the fields of a message and of the messages in it, and their cost."""
     allowed = _SHARE * len(data) + min(_MORE * len(data), _MOST_MORE) + _LITTLE
     cost = fields = 0
     waiting = [(0, len(data), kind)]
@@ -100,7 +100,7 @@ def _measure(data: bytes, kind: Any) -> None:
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Decode a varint (seven bits per byte); the number, and where it ends."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -114,11 +114,11 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 @cache
 def _fields_of(kind: Any) -> dict[int, _Field]:
-    """The fields of a kind of message by their numbers. The costs are measured, and rounded up."""
+    """The fields of a message type by number. The costs were measured, and rounded up."""
     found = {}
     for f in kind.fields:
-        # A message takes room for each of its fields, a text for its place and length; numbers may come one by one,
-        # or as many as there are bytes.
+        # A message takes memory for each of its possible fields, a text for its pointer and length; packed numbers may
+        # be as many as there are bytes.
         one = 32 if f.message_type is None else 48 + 12 * len(f.message_type.fields)
         one += _KEPT_COST if f.message_type is not None and f.name in _KEPT else 0
         of_byte = 1 if f.type in (_TEXT_TYPE, _BYTES_TYPE) else 2 if f.type in (_DOUBLE, _FLOAT) else 8

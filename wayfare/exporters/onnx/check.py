@@ -21,9 +21,9 @@ from wayfare.exporters.packages import onnx_package, runtime_package
 if TYPE_CHECKING:
     from wayfare.exporters.traced import Traced
 
-# How far results may be apart, relative to the largest number among them.
+# The tolerated difference of results, relative to the largest number among them.
 _TOLERANCE = {"float16": 2e-2, "float32": 5e-4, "float64": 1e-8}
-# Seconds for which each side is timed.
+# For how many seconds each side is timed.
 _TIMED = 0.05
 
 
@@ -36,7 +36,7 @@ def session_of(path: str) -> Any:
 
 
 def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
-    """Raise where the file does something else than the function; enter in the report how it did."""
+    """Compare the file with the function: raise where they differ, and fill in the report."""
     onnx = onnx_package()
     try:
         onnx.checker.check_model(path, full_check=True)
@@ -78,14 +78,14 @@ def _compare(
 
 
 def _feed(session: Any, traced: Traced, arrays: Sequence[Array]) -> dict[str, Array]:
-    """The arrays by the names of the inputs; one that nothing uses is no input of the model."""
+    """The arrays by input name, without inputs that the model does not use."""
     used = {i.name for i in session.get_inputs()}
     named = zip(traced.examples.names, arrays, strict=True)
     return {name: np.asarray(a, order="C") for name, a in named if name in used}
 
 
 def _distance(got: Array, right: Array) -> tuple[float, float]:
-    """The largest difference, and the largest number. What is equal, infinite or NaN on both sides is no difference."""
+    """The largest difference, and the largest number. Equal infinities, and NaN on both sides, are no difference."""
     if right.dtype.kind != "f":
         return float(np.count_nonzero(got != right)), 0.0
     a, b = got.astype(np.float64), right.astype(np.float64)
@@ -101,14 +101,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _time(session: Any, traced: Traced, report: ExportReport) -> None:
-    """The first example: in ONNX Runtime, and compiled by Wayfare."""
+    """Time the first example in ONNX Runtime, and compiled by Wayfare."""
     arrays = traced.examples.arrays[0]
     feed = _feed(session, traced, arrays)
     report.seconds["ONNX Runtime"] = _least(lambda: session.run(None, feed))
     tensors = [wrap(np.array(a)) for a in arrays]
     arguments = traced.examples.arguments(tensors)
     function = compiled(traced.examples.function)
-    with warnings.catch_warnings():  # that it cannot be compiled is no matter of the export
+    with warnings.catch_warnings():  # a warning that it cannot be compiled does not concern the export
         warnings.simplefilter("ignore")
         report.seconds["Wayfare, compiled"] = _least(lambda: function(*arguments))
 

@@ -1,4 +1,4 @@
-"""What a loop leaves behind beside what it carries: values of its iterations, joined, gone through again, or picked."""
+"""Values of loop iterations that are used after the loop: joined, read by another loop, or picked by their number."""
 
 from __future__ import annotations
 
@@ -9,41 +9,49 @@ from typing import TYPE_CHECKING, Any
 from wayfare.core.op import REGISTRY
 from wayfare.exporters.program import Node, Var
 from wayfare.exporters.recover.constants import Differs
-from wayfare.exporters.recover.loop_detection import Choice, Picked, Rolled, inputs_of, outputs_of, rewired, slots_of
-from wayfare.exporters.trace import Event, Happening, Look, Trace
+from wayfare.exporters.recover.loop_detection import (
+    BranchEvent,
+    LoopEvent,
+    PickEvent,
+    inputs_of,
+    outputs_of,
+    rewired,
+    slots_of,
+)
+from wayfare.exporters.trace import Event, OpEvent, ReadEvent, Trace
 from wayfare.ir.graph import Step, Value, leaf
 
 if TYPE_CHECKING:
     from wayfare.exporters.recover.loops import Loop
 
-# Where in an iteration a value is made: the number of the event, and of its output.
+# Where in an iteration a value is made: the number of the event, and the number of its output.
 Made = tuple[int, int]
 
 
 class Collected:
-    """What is used after a loop. `rests` is what happens after it in each run."""
+    """The outputs that a loop collects. `rests` are the events after the loop in each run."""
 
     def __init__(self, loop: Loop, rests: Sequence[Trace]) -> None:
         self.loop = loop
         self.rests = rests
         self._counts = [len(one.iterations) for one in loop.loops]
-        # For each join: by run, the values of its iterations in order, and the value that has them all.
+        # For each stack or cat of such values: by run, the values in order, and the value that stacks them.
         self._joins: list[dict[int, tuple[list[Value], Value]]] = []
-        # Values of which those of all iterations are kept: by run, the value that has them all.
+        # Values that are stacked over all iterations: by run, the stacked value.
         self._kept: dict[Made, dict[int, Value]] = {}
-        # Values of the last iteration that are used when the loop is over.
+        # Values of the last iteration that are used after the loop.
         self._lasts: list[Made] = []
-        # By run: steps that take values of one iteration, to stand in front of what comes after the loop.
-        self._front: list[list[Event]] = [[] for _ in rests]
-        # Steps to be taken when the loop is over.
+        # By run: steps that select values of one iteration, to be put before the events after the loop.
+        self._front: list[list[OpEvent]] = [[] for _ in rests]
+        # Nodes to be added after the loop.
         self.after: list[Node] = []
-        for events in self._alike(lambda e: isinstance(e, Event) and e.step.name in ("stack", "cat")):
+        for events in self._alike(lambda e: isinstance(e, OpEvent) and e.step.name in ("stack", "cat")):
             self._join(events)
-        for loops in self._alike(lambda e: isinstance(e, Rolled)):
+        for loops in self._alike(lambda e: isinstance(e, LoopEvent)):
             self._go_through_again(loops)
 
     def _alike(self, wanted: Callable[[Any], bool]) -> list[dict[int, Any]]:
-        """Events after the loop, each with those of other runs at the same place: by run."""
+        """Events after the loop, grouped with those of other runs at the same position: by run."""
         found: dict[Any, dict[int, Any]] = {}
         for number, rest in enumerate(self.rests):
             for at, event in enumerate(rest.events):
@@ -56,52 +64,54 @@ class Collected:
         at = next(at for at, e in enumerate(events) if e is event)
         events[at : at + 1] = others
 
-    # -- values of all iterations, joined
+    # -- stack and cat of values of all iterations
 
-    def _join(self, events: dict[int, Event]) -> None:
-        """stack or cat of a value of every iteration, and perhaps of others before and after: as steps on the value
-        that has them all."""
+    def _join(self, events: dict[int, OpEvent]) -> None:
+        """Write a stack or cat of one value of every iteration, perhaps with others before and after, as steps on the
+        stacked value."""
         found = self._window({n: list(e.step.inputs) for n, e in events.items()})
         if found is None:
             return
-        before, turned = found
+        before, backwards = found
         join = {}
         for n, event in events.items():
             parts, end = list(event.step.inputs), before + self._counts[n]
             mine = parts[before:end]
             whole = leaf("stacked", n, (len(mine), *parts[0].shape), parts[0].dtype)
-            join[n] = (mine[::-1] if turned else mine, whole)
-            self._replace(n, event, _joined(event, whole, turned, parts[:before], parts[end:]))
+            join[n] = (mine[::-1] if backwards else mine, whole)
+            self._replace(n, event, _joined(event, whole, backwards, parts[:before], parts[end:]))
         self._joins.append(join)
 
     def _window(self, joined: dict[int, list[Value]]) -> tuple[int, bool] | None:
-        """After how many others, and whether backwards, there is a value of every iteration among those joined."""
+        """Where among the joined values those of the iterations begin, and whether they are in reverse order."""
         others = {len(parts) - self._counts[n] for n, parts in joined.items()}
         best, found = -1, None
         for before in range(min(others) + 1) if len(others) == 1 else ():
-            for turned in (False, True):
-                born = [self._born(n, parts[before : before + self._counts[n]], turned) for n, parts in joined.items()]
+            for backwards in (False, True):
+                born = [
+                    self._born(n, parts[before : before + self._counts[n]], backwards) for n, parts in joined.items()
+                ]
                 if None in born or max((max(b, default=-1) for b in born if b), default=-1) < 0:
                     continue
-                # It may be what an iteration was given; but what it makes is meant first.
+                # A value given to an iteration counts too, but prefer the position with most values made in it.
                 own = sum(b == i for one in born if one for i, b in enumerate(one))
                 if own > best:
-                    best, found = own, (before, turned)
+                    best, found = own, (before, backwards)
         return found
 
-    def _born(self, number: int, parts: list[Value], turned: bool) -> list[int] | None:
-        """The iterations in which values are made (-1: before the loop); None if they cannot be one of each."""
+    def _born(self, number: int, parts: list[Value], backwards: bool) -> list[int] | None:
+        """In which iteration each value is made (-1: before the loop); None if they cannot be one of each iteration."""
         made = self.loop.made[number]
-        born = [made.get(id(v), -1) for v in (parts[::-1] if turned else parts)]
+        born = [made.get(id(v), -1) for v in (parts[::-1] if backwards else parts)]
         alike = len({v.shape for v in parts}) <= 1
         return born if alike and all(b <= i for i, b in enumerate(born)) else None
 
-    # -- values of all iterations, gone through again by another loop
+    # -- values of all iterations, read by a later loop
 
-    def _go_through_again(self, loops: dict[int, Rolled]) -> None:
-        """A later loop that takes a value of another iteration of this one each time: it gets them by their number.
+    def _go_through_again(self, loops: dict[int, LoopEvent]) -> None:
+        """A later loop whose iterations each use the value of one iteration of this loop: it selects them by number.
 
-        Where it begins or ends with others (`outs = [h]` before the loop), those iterations are taken out of it.
+        If it begins or ends with other values (`outs = [h]` before the loop), those iterations are peeled off.
         """
         own = {n: {id(v) for v in loop.outputs} for n, loop in loops.items()}
         wanted: dict[Any, Made] = {}
@@ -115,7 +125,7 @@ class Collected:
         if len(ends) != 1:
             return
         ((lead, trail),) = ends
-        if lead + trail and any(loop.entry is not None or isinstance(loop.iterations[-1][-1], Look)
+        if lead + trail and any(loop.entry is not None or isinstance(loop.iterations[-1][-1], ReadEvent)
                                 for loop in loops.values() if loop.iterations):  # fmt: skip
             return
         for n, loop in loops.items():
@@ -126,13 +136,13 @@ class Collected:
                 picks = {slot: self._picked(n, place, values[slot], events[0]) for slot, place in wanted.items()}
                 iterations.append([*picks.values(), *_with_inputs(events, picks)])
             like = iterations[0][0] if iterations else loop
-            middle = Rolled(iterations, loop.width + len(wanted), loop.entry, like)
+            middle = LoopEvent(iterations, loop.width + len(wanted), loop.entry, like)
             first, others = (list(chain(*part)) for part in (loop.iterations[:lead], loop.iterations[last:]))
             self._replace(n, loop, [*first, middle, *others])
 
     def _listed(self, rows: dict[int, list[Value]]) -> tuple[Made, tuple[int, int]] | None:
-        """Are these, by run, values of this loop's iterations, perhaps with others at both ends? Where they are made,
-        and how many others there are."""
+        """If the iterations of this loop make these rows of values (by run): where in an iteration, and how many other
+        values stand before and after them. Else None."""
         born = {n: [self.loop.made[n].get(id(v), -1) >= 0 for v in row] for n, row in rows.items()}
         shown = [n for n, mine in born.items() if any(mine)]
         ends = {(born[n].index(True), born[n][::-1].index(True)) for n in shown}
@@ -148,12 +158,12 @@ class Collected:
         place = places.pop()
         return None if place is None or places else (place, (lead, trail))
 
-    def _picked(self, number: int, place: Made, value: Value, like: Happening) -> Event:
-        """The step that takes a value out of those of all iterations."""
+    def _picked(self, number: int, place: Made, value: Value, like: Event) -> OpEvent:
+        """The step that selects one value from the stacked values of all iterations."""
         attrs = {"dim": 0, "index": self.loop.made[number][id(value)]}
         step = Step(REGISTRY["select"], (self._whole(number, place, value),), attrs)
         step.outputs = (Value(step, 0, value.shape, value.dtype),)
-        return Picked(step, like.place, like.path)
+        return PickEvent(step, like.place, like.path)
 
     def _whole(self, number: int, place: Made, like: Value) -> Value:
         wholes = self._kept.setdefault(place, {})
@@ -162,9 +172,9 @@ class Collected:
         return wholes[number]
 
     def _place(self, number: int, value: Value) -> Made | None:
-        """Where in its iteration a value is made; None for what a way of a decision or an inner loop makes."""
+        """Where in its iteration a value is made; None if a branch or an inner loop makes it."""
         for j, event in enumerate(self.loop.events((number, self.loop.made[number][id(value)]))):
-            if isinstance(event, Event):
+            if isinstance(event, OpEvent):
                 for pos, made in enumerate(event.step.outputs):
                     if made is value:
                         return j, pos
@@ -173,13 +183,13 @@ class Collected:
     # -- the value of one iteration
 
     def picks(self, slot: Any, held: dict[tuple[int, int], Value]) -> bool:
-        """A use of the value of one iteration, which the sizes tell (`outs[0]`): make it a step of its own. False
-        if it is none, or if a decision of the loop may tell which iteration it is."""
+        """If an input after the loop takes the value of one iteration whose number follows from sizes (`outs[0]`), make
+        it a select. False if it does not, or if a branch in the loop may say which iteration it is."""
         loop = self.loop
         values = {n: v for (n, _), v in held.items()}
         if len(values) < len(self.rests) or not all(id(v) in loop.made[n] for n, v in values.items()):
             return False
-        if any(isinstance(e, Choice) for turn in loop.turns for e in loop.events(turn)):
+        if any(isinstance(e, BranchEvent) for turn in loop.turns for e in loop.events(turn)):
             return False
         places = {self._place(n, v) for n, v in values.items()}
         place = places.pop()
@@ -187,7 +197,7 @@ class Collected:
             return False
         born = {n: loop.made[n][id(v)] for n, v in values.items()}
         try:
-            loop.m.attribute([loop.who[n] for n in born], list(born.values()))
+            loop.m.attribute([loop.run_ids[n] for n in born], list(born.values()))
         except Differs:
             return False
         at, name = slot
@@ -202,19 +212,19 @@ class Collected:
                 rest.events[at] = rewired(rest.events[at], lambda k, v, new=new: new if k == name else v)  # type: ignore[misc]
         return True
 
-    def settle(self) -> None:
-        """Put the steps that take values of one iteration in front of what comes after the loop."""
+    def insert_picks(self) -> None:
+        """Put the selects before the events after the loop."""
         for rest, picks in zip(self.rests, self._front, strict=True):
             rest.events[:0] = picks
 
     def _find_lasts(self) -> None:
-        """Values of the last iteration that are used after the loop, and not carried."""
+        """Find values of the last iteration that are used after the loop and are not carried."""
         loop = self.loop
         for number, rest in enumerate(self.rests):
             uses = [v for event in rest.events for v in inputs_of(event)]
             for value in (*uses, *rest.results):
                 i = loop.made[number].get(id(value))
-                if i is None or id(value) in loop.m.known[loop.who[number]]:
+                if i is None or id(value) in loop.m.known[loop.run_ids[number]]:
                     continue
                 place = self._place(number, value)
                 if i != self._counts[number] - 1 or place is None:
@@ -222,10 +232,10 @@ class Collected:
                 if place not in self._lasts:
                     self._lasts.append(place)
 
-    # -- what the loop gives
+    # -- outputs of the loop
 
     def variables(self) -> list[Var]:
-        """The variables of an iteration that are collected."""
+        """The variables of the loop body that are collected."""
         m, loop = self.loop.m, self.loop
         found = []
         for join in self._joins:
@@ -239,19 +249,19 @@ class Collected:
         return found
 
     def outputs(self) -> list[Var]:
-        """What the loop gives for them."""
+        """The outputs of the loop for them."""
         m, loop = self.loop.m, self.loop
         found = []
         for join in self._joins:
-            found.append(m.output([loop.who[n] for n in join], [whole for _, whole in join.values()]))
+            found.append(m.output([loop.run_ids[n] for n in join], [whole for _, whole in join.values()]))
         for wholes in self._kept.values():
-            found.append(m.output([loop.who[n] for n in wholes], list(wholes.values())))
+            found.append(m.output([loop.run_ids[n] for n in wholes], list(wholes.values())))
         for j, pos in self._lasts:
             ran = [n for n, count in enumerate(self._counts) if count]
             counts = [self._counts[n] for n in ran]
             lasts = [outputs_of(loop.events((n, count - 1))[j])[pos] for n, count in zip(ran, counts, strict=True)]
             all_of_them = [leaf("stacked", j, (n, *v.shape), v.dtype) for n, v in zip(counts, lasts, strict=True)]
-            runs = [loop.who[n] for n in ran]
+            runs = [loop.run_ids[n] for n in ran]
             whole: Var = m.output(runs, all_of_them)
             last = m.output(runs, lasts)
             attrs = {"dim": 0, "index": whole.shape[0] - 1}
@@ -260,8 +270,8 @@ class Collected:
         return found
 
 
-def _rows_of(loops: dict[int, Rolled]) -> dict[Any, dict[int, list[Value]]]:
-    """What the iterations of a loop take at each of its places, by run, where all of them take something."""
+def _rows_of(loops: dict[int, LoopEvent]) -> dict[Any, dict[int, list[Value]]]:
+    """The values that the iterations of a loop use at each input, by run, for inputs that every iteration has."""
     found: dict[Any, dict[int, list[Value]]] = {}
     for n, loop in loops.items():
         for events in loop.iterations:
@@ -272,27 +282,27 @@ def _rows_of(loops: dict[int, Rolled]) -> dict[Any, dict[int, list[Value]]]:
             if all(len(rows[n]) == len(loop.iterations) for n, loop in loops.items())}  # fmt: skip
 
 
-def _with_inputs(events: Sequence[Any], picks: dict[Any, Event]) -> list[Any]:
-    """Events of an iteration with the results of these steps at some of their places."""
+def _with_inputs(events: Sequence[Any], picks: dict[Any, OpEvent]) -> list[Any]:
+    """Events of an iteration with the results of these selects as some of their inputs."""
     def change(slot: Any, value: Value) -> Value:
         return picks[slot].step.outputs[0] if slot in picks else value
 
     return [rewired(event, lambda name, v, j=j: change((j, name), v)) for j, event in enumerate(events)]  # type: ignore[misc]
 
 
-def _joined(event: Event, whole: Value, turned: bool, before: list[Value], after: list[Value]) -> list[Event]:
-    """The value of all iterations, and the others before and after it, brought into the form of a join."""
+def _joined(event: OpEvent, whole: Value, backwards: bool, before: list[Value], after: list[Value]) -> list[OpEvent]:
+    """The events that make a stack or cat from the stacked value and the other values before and after it."""
     out = event.step.outputs[0]
-    events: list[Event] = []
+    events: list[OpEvent] = []
 
     def then(name: str, values: Sequence[Value], made: tuple[int, ...], **attrs: Any) -> Value:
         step = Step(REGISTRY[name], tuple(values), attrs)
         step.outputs = (Value(step, 0, made, whole.dtype),)
-        events.append(Event(step, event.place, event.path))
+        events.append(OpEvent(step, event.place, event.path))
         return step.outputs[0]
 
     stacks = event.step.name == "stack"
-    value = then("flip", [whole], whole.shape, dims=(0,)) if turned else whole
+    value = then("flip", [whole], whole.shape, dims=(0,)) if backwards else whole
     dim = event.step.attrs["dim"] % (whole.ndim - (not stacks))
     dims = (*range(1, dim + 1), 0, *range(dim + 1, whole.ndim))
     value = then("permute", [value], tuple(whole.shape[d] for d in dims), dims=dims)
@@ -304,6 +314,6 @@ def _joined(event: Event, whole: Value, turned: bool, before: list[Value], after
         one = (*out.shape[:dim], 1, *out.shape[dim + 1 :])
         sides = [[then("reshape", [v], one, shape=one) if stacks else v for v in side] for side in (before, after)]
         then("cat", [*sides[0], value, *sides[1]], out.shape, dim=dim)
-    # Who uses the joined value finds it where it was.
+    # The last step makes the original output, so that its users need no change.
     events[-1].step.outputs = event.step.outputs
     return events

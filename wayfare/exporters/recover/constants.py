@@ -1,4 +1,4 @@
-"""Constants that follow from the sizes: numbers such as 1/n, and arrays such as zeros(n) or arange(n)."""
+"""Constants that depend on sizes: numbers such as 1/n, and arrays such as zeros(n) or arange(n)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wayfare.exporters.recover.sizes import Fitting
 
 
 class Differs(Exception):
-    """Things of several runs that are not the same, and what the user can do about it."""
+    """Something that differs between runs without an explanation; `fix` is what the user can do."""
 
     def __init__(self, what: str, fix: str = "") -> None:
         super().__init__(what)
@@ -20,18 +20,18 @@ class Differs(Exception):
 
 
 class Hidden(Differs):
-    """A value that only one way of a decision makes, used where no run came by the other way."""
+    """A value that only one branch makes, used where no run came from the other branch."""
 
 
 class FromElsewhere(Differs):
-    """A place that takes what different steps made in different runs."""
+    """An input that takes values of different steps in different runs."""
 
     def __init__(self) -> None:
         super().__init__("made by different steps")
 
 
 def number_of(fitting: Fitting, numbers: dict[int, Any]) -> Any:
-    """A number by its value in each run: itself, a Dim, a Number (1/n, √n, 1/√n, m/n), or None."""
+    """The number that has these values in the runs: a constant, a Dim, a Number (1/n, √n, 1/√n, m/n), or None."""
     values = list(numbers.values())
     if all(v == values[0] for v in values):
         return values[0]
@@ -44,12 +44,12 @@ def number_of(fitting: Fitting, numbers: dict[int, Any]) -> Any:
             if found is not None:
                 return forth(found)
     for size, by_run in fitting.varying(list(numbers)):
-        # A number over a size, or nearly so: 2 / (n - 1).
+        # A number divided by a size, or by one near it: 2 / (n - 1).
         for more in (0, -1, 1, -2, 2):
             over = [v * (n + more) for v, n in zip(values, by_run, strict=True)]
             if over[0] and all(abs(c - over[0]) <= 1e-6 * abs(over[0]) for c in over):
                 return (_whole(float, over[0]) or over[0]) / (size + more)
-        # A quotient of sizes: times one of them it is a whole number.
+        # A quotient of sizes: multiplied by one of them it is an integer.
         whole = {r: _whole(lambda v, n=n: v * n, v) for (r, v), n in zip(numbers.items(), by_run, strict=True)}
         found = fitting.explain(whole) if None not in whole.values() else None  # type: ignore[arg-type]
         if found is not None:
@@ -57,7 +57,7 @@ def number_of(fitting: Fitting, numbers: dict[int, Any]) -> Any:
     return None
 
 
-# How a whole number is got from the number, and the number from it.
+# Pairs of functions: from the number to an integer, and back.
 _FORMS: list[tuple[Any, Any]] = [
     (lambda v: v, lambda n: n),
     (lambda v: 1 / v, lambda n: 1 / n),
@@ -74,13 +74,13 @@ def _whole(form: Any, value: float) -> int | None:
     except ZeroDivisionError:
         return None
     near = round(found)
-    # float32 knows 24 bits of a number.
+    # float32 has 24 bits of precision.
     return near if abs(found - near) <= 1e-6 * max(1.0, abs(near)) else None
 
 
 def grid_of(fitting: Fitting, arrays: dict[int, Array]) -> dict[str, Any]:
-    """An array as (start + Σ step·index) // over: zeros, any other one number, arange, sums of such along axes, and
-    indices that repeat each place so many times."""
+    """An array as (start + Σ step·index) // over: a constant, arange, sums of such along axes, and indices that
+    repeat each number `over` times."""
     for over in range(2, 9):
         if all(a.ndim == 1 and a.dtype.kind == "i" and np.array_equal(a, np.arange(a.size) // over)
                for a in arrays.values()):  # fmt: skip
@@ -109,7 +109,7 @@ def grid_of(fitting: Fitting, arrays: dict[int, Array]) -> dict[str, Any]:
 
 
 def _step(a: Array, axis: int) -> Any:
-    """The difference of neighbours along an axis; None where there are none."""
+    """The difference of neighbours along an axis; None if its size is 1."""
     last = a.shape[axis] - 1
     if last == 0:
         return None
@@ -118,12 +118,12 @@ def _step(a: Array, axis: int) -> Any:
     begin, end = a.reshape(-1)[0].item(), a[tuple(at)].item()
     if a.dtype.kind == "b" or begin == end:
         return 0
-    # Over the whole length what is rounded matters least.
+    # Computed over the whole length, where rounding matters least.
     return (end - begin) / last if a.dtype.kind == "f" else (end - begin) // last
 
 
 def _near(a: Array, b: Array) -> bool:
-    """Equal, or floats that differ by their rounding (linspace counts from both ends)."""
+    """Equal up to rounding (linspace counts from both ends)."""
     if b.dtype.kind != "f":
         return np.array_equal(a, b)
     close = 4 * np.finfo(b.dtype).eps * np.abs(b[np.isfinite(b)]).max(initial=0.0)

@@ -1,4 +1,4 @@
-"""A rolled stretch of events as a loop: what is carried from one iteration to the next, how often, until when."""
+"""A loop event of several runs as a loop node: what is carried between iterations, how many there are, when it ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import bool_, int64
 from wayfare.exporters.program import Block, Node, Var
 from wayfare.exporters.recover.collecting import Collected
-from wayfare.exporters.recover.loop_detection import Choice, Rolled, outputs_of, rewired, slots_of
+from wayfare.exporters.recover.loop_detection import BranchEvent, LoopEvent, outputs_of, rewired, slots_of
 from wayfare.exporters.recover.merge import refusal
 from wayfare.exporters.recover.sizes import symbols_in
-from wayfare.exporters.trace import Look, Region, Trace
+from wayfare.exporters.trace import ReadEvent, RegionEvent, Trace
 from wayfare.ir.graph import Value, leaf
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 _SAME_SO_FAR = "has two values that were the same whenever it mattered: no example tells which of them is meant"
 _TELLS_APART = "Add examples that go through it in other orders of its decisions"
-# A run by its place among the runs, and an iteration of it.
+# An iteration: the position of its run among the runs, and its number.
 Turn = tuple[int, int]
 
 
 class Carried:
-    """Something that goes from one iteration to the next: its value at the beginning of each, as far as it shows."""
+    """A loop-carried variable: its value at the beginning of each iteration where that is known (`held`)."""
 
     def __init__(self) -> None:
         self.slots: set[Any] = set()
         self.held: dict[Turn, Value] = {}
-        self.shown: set[Turn] = set()  # where it was seen, and not foreseen
+        self.shown: set[Turn] = set()  # where an event used it; elsewhere in `held` it was inferred
 
     def near(self, turn: Turn) -> Value:
-        """A value of the same form as that at the beginning of an iteration."""
+        """A value of the same dtype and shape as the one at the beginning of an iteration."""
         if turn in self.held:
             return self.held[turn]
         same = [t for t in self.held if t[0] == turn[0]] or list(self.held)
@@ -46,13 +46,13 @@ class Carried:
 class Loop:
     """One loop in several runs, while it is merged."""
 
-    def __init__(self, m: Paths, who: list[Any], loops: Sequence[Rolled]) -> None:
+    def __init__(self, m: Paths, run_ids: list[Any], loops: Sequence[LoopEvent]) -> None:
         self.m = m
-        self.who = who
+        self.run_ids = run_ids
         self.loops = loops
         self.site = loops[0].site
         self.turns: list[Turn] = [(n, i) for n, loop in enumerate(loops) for i in range(len(loop.iterations))]
-        # In each run: the iteration in which a value is made.
+        # For each run: in which iteration a value is made, by its id.
         self.made: list[dict[int, int]] = [
             {id(v): i for i, events in enumerate(loop.iterations) for e in events for v in outputs_of(e)}
             for loop in loops
@@ -62,35 +62,35 @@ class Loop:
         self.variables: list[Var] = []
 
     def refuse(self, what: str, fix: str = "") -> ExportError:
-        """What keeps the loop from being written as one."""
+        """The error for a loop that cannot be written as one."""
         instead = "rite it with wf.scan or wf.while_loop, which say what is carried."
         return refusal(f"the loop here {what}", self.site, f"{fix}, or w{instead}" if fix else f"W{instead}")
 
     def run_of(self, turn: Turn) -> Any:
-        """The run that an iteration is."""
-        return (self.who[turn[0]], turn[1], id(self))
+        """An iteration as a run of its own."""
+        return (self.run_ids[turn[0]], turn[1], id(self))
 
     def events(self, turn: Turn) -> list[Any]:
-        """What happened in an iteration."""
+        """The events of an iteration."""
         return self.loops[turn[0]].iterations[turn[1]]
 
-    # -- what is carried
+    # -- loop-carried variables
 
     def _find_carried(self, rests: Sequence[Trace], collected: Collected) -> None:
-        """Places that take a value of an earlier iteration; those that always take the same one are one variable."""
+        """Find inputs that take a value of an earlier iteration; inputs that always take the same are one variable."""
         taken: dict[Any, dict[Turn, Value]] = {}
         for turn in self.turns:
             for j, event in enumerate(self.events(turn)):
                 for name, value in slots_of(event):
                     if self.made[turn[0]].get(id(value)) != turn[1]:
                         taken.setdefault((j, name), {})[turn] = value
-        lasting = []  # taken by places that have never shown a value of the loop
+        lasting = []  # inputs that took values from outside in every iteration
         for slot, held in taken.items():
             if any(id(v) in self.made[n] for (n, _), v in held.items()):
                 self._enter(slot, held)
             else:
                 lasting.append(held)
-        # What passes through an iteration untouched was there when it began.
+        # A value that an iteration did not make was already there when it began.
         waiting = list(self.carried)
         while waiting:
             one = waiting.pop(0)
@@ -114,13 +114,13 @@ class Loop:
                 self._enter(None, self._kept_until(held))
                 self.carried[-1].shown |= set(self.carried[-1].held)
         self._foresee()
-        # What a way of a decision takes may be something carried that had not changed yet whenever the way was taken.
+        # Such an input may be a carried variable that had not changed yet whenever its branch was taken.
         for held in lasting:
             if any(all(one.held.get(turn) is v for turn, v in held.items()) for one in self.carried):
                 raise self.refuse(_SAME_SO_FAR, _TELLS_APART)
 
     def _unite(self) -> None:
-        """What was the same wherever both show is one thing: places on two ways of a decision never show together."""
+        """Merge variables that were equal wherever both are known: inputs on two branches are never seen together."""
         united: list[Carried] = []
         for one in self.carried:
             for other in united:
@@ -140,7 +140,7 @@ class Loop:
             one.shown = set(one.held)
 
     def _foresee(self) -> None:
-        """What an iteration hands on where nobody uses it: what others that went the same way hand on."""
+        """Infer values that no event used, from other iterations that took the same branches."""
         rules: dict[Any, Any] = {}
         for turn in self.turns:
             for number, one in enumerate(self.carried):
@@ -160,29 +160,29 @@ class Loop:
                     one.held[then] = value
 
     def _way(self, turn: Turn) -> Any:
-        """The answers to all decisions of an iteration."""
+        """Which branches an iteration took."""
         return tuple(_answers(self.events(turn)))
 
     def _origin(self, one: Carried, turn: Turn, value: Value) -> tuple[str, Any]:
-        """Where in an iteration that what it hands on comes from."""
+        """Where a value comes from that an iteration carries on: one of its events, or a carried variable."""
         if self.made[turn[0]].get(id(value)) == turn[1]:
             for j, event in enumerate(self.events(turn)):
                 for pos, made in enumerate(outputs_of(event)):
                     if made is value:
-                        # A loop inside makes more or less values, but the last ones are those it ends with.
-                        return "made", (j, pos - len(outputs_of(event)) if isinstance(event, Rolled) else pos)
+                        # An inner loop makes a varying number of values, so count from its end.
+                        return "made", (j, pos - len(outputs_of(event)) if isinstance(event, LoopEvent) else pos)
         holder = self._holder(one, turn, value)
         return ("", None) if holder is None else ("carried", self.carried.index(holder))
 
     def _kept_until(self, held: dict[Turn, Value]) -> dict[Turn, Value]:
-        """A value that is used when the loop is over, back to where it was made."""
+        """A value that is used after the loop, carried from the iteration that made it."""
         for (n, count), value in list(held.items()):
             for i in range(count - 1, self.made[n].get(id(value), -1), -1):
                 held[n, i] = value
         return held
 
     def _used_after(self, rests: Sequence[Trace]) -> list[tuple[Any, dict[Turn, Value]]]:
-        """Places that use a value when the loop is over, which in some run was not made by its last iteration."""
+        """Inputs after the loop that take a value which, in some run, the last iteration did not make."""
         taken: dict[Any, dict[Turn, Value]] = {}
         for n, rest in enumerate(rests):
             count = len(self.loops[n].iterations)
@@ -214,7 +214,7 @@ class Loop:
         one.held.update(held)
 
     def _between(self, later: Carried) -> Carried:
-        """What becomes something carried one iteration later, and is used nowhere else."""
+        """A variable that only hands its value to another one in the next iteration (`a, b = x, a`)."""
         one = Carried()
         for (n, i), value in later.held.items():
             if i > 0 and self.made[n].get(id(value)) != i - 1:
@@ -225,14 +225,13 @@ class Loop:
         return one
 
     def _holder(self, first: Carried, turn: Turn, value: Value) -> Carried | None:
-        """What has this value at the beginning of an iteration."""
+        """The variable that has this value at the beginning of an iteration."""
         return next((c for c in (first, *self.carried) if c.held.get(turn) is value), None)
 
     def resolved_all(self, turns: Sequence[Turn], values: Sequence[Value]) -> list[Value]:
-        """Values as their iterations know them: what they made, or the stand-ins of what they were given.
+        """Values as the loop body sees them: made in the iteration, or placeholders of carried variables.
 
-        One value may be two of the things that are carried. Then the other iterations that went the same way must tell
-        which of them is meant.
+        If two variables have the same value, other iterations that took the same branches must tell which is meant.
         """
         meant: dict[Any, set[int]] = {}
         for turn, value in zip(turns, values, strict=True):
@@ -252,21 +251,21 @@ class Loop:
     # -- merging
 
     def merge(self, rests: Sequence[Trace]) -> None:
-        """Add the loop to the block at hand, and make what comes after it use its results."""
-        m, who = self.m, self.who
+        """Add the loop to the current block, and make the events after it use its results."""
+        m, run_ids = self.m, self.run_ids
         if len(self.turns) < 2:
             raise self.refuse("ran too seldom to tell what it carries")
-        end, question = self._exit()
+        end, exit_at = self._exit()
         collected = Collected(self, rests)
         self._find_carried(rests, collected)
-        collected.settle()
+        collected.insert_picks()
         inits = [self._init(one) for one in self.carried]
         entry = self._entry(end)
-        trips = m.fitting.explain({r: len(loop.iterations) for r, loop in zip(who, self.loops, strict=True)})
-        if question is not None:
+        trips = m.fitting.explain({r: len(loop.iterations) for r, loop in zip(run_ids, self.loops, strict=True)})
+        if exit_at is not None:
             trips = self._most(end)
         elif trips is None:
-            raise self.refuse("runs a number of times that follows neither from a size nor from a tensor it looks at")
+            raise self.refuse("runs a number of times that follows neither from a size nor from a tensor it reads")
 
         counter = Var(int64, (), "iteration")
         runs = [self.run_of(turn) for turn in self.turns]
@@ -279,11 +278,11 @@ class Loop:
                     like = one.near(turn)
                     self._stand_ins[number, turn] = leaf("carried", turn, like.shape, like.dtype)
                 self.variables.append(m.output(runs, [self._stand_ins[number, turn] for turn in self.turns]))
-            m.follow(runs, [Trace([], self._iteration(turn, question), []) for turn in self.turns])
+            m.follow(runs, [Trace([], self._iteration(turn, exit_at), []) for turn in self.turns])
             outs = [self._out(one) for one in self.carried]
             goes_on = []
-            if question is not None:
-                asked = self.resolved_all(self.turns, [self.events(turn)[question].value for turn in self.turns])
+            if exit_at is not None:
+                asked = self.resolved_all(self.turns, [self.events(turn)[exit_at].value for turn in self.turns])
                 goes_on = [self._as_condition(m.var_of(runs, asked), end)]
             finals = [Var(v.dtype, v.shape) for v in outs]
             self._bind_finals(outs, finals, inits)
@@ -292,31 +291,31 @@ class Loop:
         for one, final in zip(self.carried, finals, strict=True):
             if max(symbols_in(final.shape), default=-1) >= inner:
                 ran = [(n, len(loop.iterations)) for n, loop in enumerate(self.loops) if loop.iterations]
-                m.shape_of(final, [who[n] for n, _ in ran], [one.near(turn).shape for turn in ran])
+                m.shape_of(final, [run_ids[n] for n, _ in ran], [one.near(turn).shape for turn in ran])
         block = Block([counter, *self.variables], nodes, [*goes_on, *outs, *extra])
         for init, var, out in zip(inits, self.variables, outs, strict=True):
             if init.dtype is not var.dtype or out.dtype is not var.dtype:
                 raise self.refuse("carries a value whose dtype changes")
         m.nodes.append(Node("loop", [*entry, *inits], [*finals, *collected.outputs()], {
-            "trips": trips, "asks": question is not None, "entry": bool(entry), "carried": len(inits),
+            "trips": trips, "asks": exit_at is not None, "entry": bool(entry), "carried": len(inits),
         }, blocks=[block], site=self.site, path=self.loops[0].path))  # fmt: skip
         m.nodes += collected.after
 
     def _init(self, one: Carried) -> Var:
-        """What is carried into the first iteration."""
-        begun = [(self.who[n], v) for (n, i), v in one.held.items() if i == 0]
+        """The initial value of a carried variable."""
+        begun = [(self.run_ids[n], v) for (n, i), v in one.held.items() if i == 0]
         if not begun:
             raise self.refuse("carries something of which it does not show what it begins with")
         return self.m.seen_from([r for r, _ in begun], [v for _, v in begun])
 
     def _out(self, one: Carried) -> Var:
-        """What an iteration hands on, from all those after which there is another."""
+        """The value that an iteration carries on, from all iterations where that is seen."""
         turns = [(n, i) for n, i in self.turns if (n, i + 1) in one.shown]
         values = self.resolved_all(turns, [one.held[n, i + 1] for n, i in turns])
         return self.m.seen_from([self.run_of(t) for t in turns], values)
 
-    def _iteration(self, turn: Turn, question: int | None) -> list[Any]:
-        """The events of an iteration, with the stand-ins for what is carried into it."""
+    def _iteration(self, turn: Turn, exit_at: int | None) -> list[Any]:
+        """The events of an iteration, with placeholders for the carried variables."""
         slots = {slot: n for n, one in enumerate(self.carried) for slot in one.slots}
         made = self.made[turn[0]]
 
@@ -326,9 +325,9 @@ class Loop:
 
         events = []
         for j, event in enumerate(self.events(turn)):
-            if j == question:
+            if j == exit_at:
                 continue
-            if isinstance(event, Region) and any((j, name) in slots for name, _ in slots_of(event)):
+            if isinstance(event, RegionEvent) and any((j, name) in slots for name, _ in slots_of(event)):
                 raise self.refuse("has another control-flow function inside it")
             events.append(rewired(event, lambda name, v, j=j: change((j, name), v)))  # type: ignore[misc]
         return events
@@ -336,12 +335,12 @@ class Loop:
     # -- when it ends
 
     def _exit(self) -> tuple[bool, int | None]:
-        """The answer that ends the loop, and the number of the event that asks; None where a size says when."""
+        """The truth that ends the loop, and the position of the event that reads it; None if a size ends the loop."""
         width = self.loops[0].width
-        looks = [[events[width - 1] for events in loop.iterations] for loop in self.loops if loop.iterations]
-        if not isinstance(looks[0][0], Look) or looks[0][0].truth is None:
+        reads = [[events[width - 1] for events in loop.iterations] for loop in self.loops if loop.iterations]
+        if not isinstance(reads[0][0], ReadEvent) or reads[0][0].truth is None:
             return False, None
-        answers = [[look.truth for look in of_run] for of_run in looks]
+        answers = [[read.truth for read in of_run] for of_run in reads]
         most = max(map(len, answers))
         for end in (False, True):
             going = all(t is not end for a in answers for t in a[:-1])
@@ -350,21 +349,21 @@ class Loop:
         return False, None
 
     def _most(self, end: bool) -> int | None:
-        """The most iterations, where some run ended because of their number and not by the answer."""
+        """The maximal number of iterations, if some run ended at it and not by the condition."""
         for loop in self.loops:
             if loop.iterations and loop.iterations[-1][-1].truth is not end:
                 return len(loop.iterations)
         return None
 
     def _entry(self, end: bool) -> list[Var]:
-        """Whether to begin at all, where that was asked."""
+        """The condition of the first iteration, if it was read."""
         if self.loops[0].entry is None:
             return []
-        looks: list[Any] = [loop.entry for loop in self.loops]
-        return [self._as_condition(self.m.var_of(self.who, [look.value for look in looks]), end)]
+        reads: list[Any] = [loop.entry for loop in self.loops]
+        return [self._as_condition(self.m.var_of(self.run_ids, [read.value for read in reads]), end)]
 
     def _as_condition(self, var: Var, end: bool) -> Var:
-        """A variable that is true as long as the loop goes on."""
+        """A bool variable that is true as long as the loop continues."""
         if var.dtype is not bool_:
             zero = Var(var.dtype, (), array=np.zeros((), var.dtype.numpy))
             var = self._step("ne", [var, zero], Var(bool_, var.shape))
@@ -374,33 +373,33 @@ class Loop:
         self.m.nodes.append(Node("op", inputs, [made], {}, REGISTRY[name], site=self.site))
         return made
 
-    # -- what comes after
+    # -- after the loop
 
     def _bind_finals(self, outs: list[Var], finals: list[Var], inits: list[Var]) -> None:
-        """Say which values of each run are what the loop gives at its end."""
+        """Bind, for each run, the last values of the carried variables to the loop's outputs."""
         m = self.m
         for n, i in sorted(self.turns, key=lambda t: t[1]):
-            # What nobody used in the next iteration shows nowhere; but it follows from what this one did.
+            # A value that no later event used is worked out from the body's output.
             for one, out in zip(self.carried, outs, strict=True):
                 if (n, i + 1) not in one.held:
                     value = self._value_of((n, i), out)
                     if isinstance(value, Value):
                         one.held[n, i + 1] = value
         for one, final, init in zip(self.carried, finals, inits, strict=True):
-            for n, r in enumerate(self.who):
+            for n, r in enumerate(self.run_ids):
                 count = len(self.loops[n].iterations)
                 last = one.held.get((n, count)) if count else None
                 if last is not None and id(last) in self.made[n]:
                     m.known[r].setdefault(id(last), final)
                     continue
-                # What was never changed in this run, or where the loop did not run, is what it began with.
+                # Not changed in this run (or no iterations): the final value is the initial one.
                 begun = m.untouched.setdefault(r, {})
                 begun.setdefault(id(init), []).append(final)
                 if last is not None:
                     begun.setdefault(id(last), []).append(final)
 
     def _value_of(self, turn: Turn, var: Var) -> Value | Var | None:
-        """What a variable of the body was in one iteration."""
+        """The value of a variable of the loop body in one iteration."""
         run = self.run_of(turn)
         if var in self.variables:
             return self.carried[self.variables.index(var)].held.get(turn)
@@ -418,6 +417,6 @@ class Loop:
 
 def _answers(events: Sequence[Any]) -> Iterator[bool | None]:
     for event in events:
-        if isinstance(event, Choice):
-            yield event.look.truth
+        if isinstance(event, BranchEvent):
+            yield event.read.truth
             yield from _answers(event.events)

@@ -1,4 +1,4 @@
-"""Several runs of one function laid side by side: which variable each value is, and what differs with the sizes."""
+"""Matching the values of several runs: which variable each value is, and which numbers depend on sizes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from wayfare.exporters.trace import Modules, Run
 from wayfare.ir.graph import Value
 from wayfare.ops.recurrent.onnx_rules import Repeated
 
-# Runs by number; an iteration of a loop in a run is a run too: (run, iteration, which loop).
-Who = list[Any]
+# Runs by number; an iteration of a loop counts as a run too: (run, iteration, id of the loop).
+RunIds = list[Any]
 
 
 def refusal(sentence: str, site: Site | None, fix: str = "") -> ExportError:
-    """An export error that names the line where it happened, not the one that asked for the export."""
+    """An export error that names the traced line, not the line that called export."""
     error = ExportError(f"export: {sentence}", fix=fix)
     error.happened_in("", site)
     return error
 
 
 def is_inside(nodes: Sequence[Node], var: Var) -> bool:
-    """Is a variable made in a block inside these nodes, where they themselves do not see it?"""
+    """Is a variable made in a block inside these nodes, so that it is not visible outside?"""
     return any(var in inner.outputs for node in nodes for block in node.blocks for inner in block.walk())
 
 
 def _diagonal(var: Var) -> list[Node]:
-    """Ones where row and column are the same."""
+    """Nodes for an identity matrix of any size."""
     apart, same = Var(int64, var.shape), Var(bool_, var.shape)
     return [
         Node("grid", [], [apart], {"start": 0, "steps": (1, -1), "over": 1}),
@@ -48,32 +48,32 @@ def _diagonal(var: Var) -> list[Node]:
 
 
 class Merging:
-    """The state of laying runs side by side."""
+    """The state while runs are merged."""
 
     def __init__(self, runs: Sequence[Run], modules: Modules) -> None:
         self.runs = runs
         self.modules = modules
         self.fitting = Fitting()
         self.symbols: list[tuple[Var, int]] = []
-        # For each run: which variable a value of the trace is. What a run knows, its iterations know too.
+        # For each run: the variable of each value, by id. An iteration also sees what its run knows.
         self.known: dict[Any, dict[int, Var]] = {r: {} for r in range(len(runs))}
-        # In runs in which a loop changed nothing: what comes out of it, by what goes in (a variable or a value).
+        # For runs in which a loop changed nothing: its outputs, by the id of what goes in (a variable or a value).
         self.untouched: dict[Any, dict[int, list[Var]]] = {}
-        # Decisions whose ways have come together again, inner ones first, and which way each run took.
+        # `if` nodes whose branches have rejoined, inner ones first, and which branch each run took.
         self.decisions: list[tuple[Node, dict[Any, bool]]] = []
-        # What is made on a way of one of them: the number of the decision, and the way.
+        # For variables made in a branch of one of them: the number of the `if`, and which branch.
         self._on_way: dict[int, tuple[int, bool]] = {}
         self._outside: dict[int, Var] = {}
         self._constants: dict[Any, Var] = {}
-        # What the user should know of what was taken for granted.
+        # What was assumed without being seen, for the user.
         self.notes: list[str] = []
-        # The nodes of the block that is being made, and of those around it.
+        # The nodes of the current block, and of the blocks around it.
         self.nodes: list[Node] = []
         self._around: list[list[Node]] = []
 
     @contextmanager
     def inside(self) -> Iterator[list[Node]]:
-        """What is merged inside becomes a block of its own."""
+        """Nodes added inside go to a new block."""
         self._around.append(self.nodes)
         self.nodes = []
         symbols = len(self.symbols)
@@ -86,17 +86,17 @@ class Merging:
     # -- numbers
 
     def symbol(self, var: Var, axis: int, values: dict[int, int]) -> Dim:
-        """A new symbol: a size that is read off a variable when the model runs."""
+        """A new symbol: a size that is only known when the model runs, read from an axis of a variable."""
         self.symbols.append((var, axis))
         return self.fitting.add(values)
 
-    def shape_of(self, var: Var, who: Who, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Give a variable the shape it has in all runs; sizes that follow from nothing known become symbols."""
+    def shape_of(self, var: Var, run_ids: RunIds, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Set the shape of a variable from its shapes in all runs; sizes that no formula explains become symbols."""
         ranks = {len(s) for s in shapes}
         if len(ranks) != 1:
             raise Differs(f"a tensor of {ranks} dimensions")
         var.shape = tuple(
-            self._dim(var, axis, dict(zip(who, sizes, strict=True)))
+            self._dim(var, axis, dict(zip(run_ids, sizes, strict=True)))
             for axis, sizes in enumerate(zip(*shapes, strict=True))
         )
 
@@ -104,19 +104,19 @@ class Merging:
         found = self.fitting.explain(sizes)
         return self.symbol(var, axis, sizes) if found is None else found
 
-    def attribute(self, who: Who, values: Sequence[Any]) -> Any:
-        """An attribute as it is in all runs."""
+    def attribute(self, run_ids: RunIds, values: Sequence[Any]) -> Any:
+        """One attribute for all runs: equal in all of them, or a formula of sizes."""
         first = values[0]
         kinds = {v.__class__ for v in values}
         if len(kinds) != 1:
             raise Differs(f"{first!r} and {next(v for v in values if v.__class__ is not first.__class__)!r}")
         if isinstance(first, (tuple, list)):
             if len({len(v) for v in values}) == 1:
-                parts = [self.attribute(who, [v[i] for v in values]) for i in range(len(first))]
+                parts = [self.attribute(run_ids, [v[i] for v in values]) for i in range(len(first))]
                 return type(first)(parts)
-            return self._repeated(who, values)
+            return self._repeated(run_ids, values)
         if isinstance(first, slice):
-            ends = [self.attribute(who, [getattr(v, e) for v in values]) for e in ("start", "stop", "step")]
+            ends = [self.attribute(run_ids, [getattr(v, e) for v in values]) for e in ("start", "stop", "step")]
             return slice(*ends)
         if isinstance(first, np.ndarray):
             if all(np.array_equal(v, first) for v in values):
@@ -124,58 +124,58 @@ class Merging:
         elif all(v == first or (v != v and first != first) for v in values):
             return first
         elif isinstance(first, int) and not isinstance(first, bool):
-            found = self.fitting.explain(dict(zip(who, values, strict=True)))
+            found = self.fitting.explain(dict(zip(run_ids, values, strict=True)))
             if found is not None:
                 return found
         elif isinstance(first, float):
-            found = number_of(self.fitting, dict(zip(who, values, strict=True)))
+            found = number_of(self.fitting, dict(zip(run_ids, values, strict=True)))
             if found is not None:
                 return found
         raise Differs(f"{first!r} and {next(v for v in values if v is not first)!r}")
 
-    def _repeated(self, who: Who, values: Sequence[Any]) -> Repeated:
-        """Tuples of different lengths, each of equal numbers."""
+    def _repeated(self, run_ids: RunIds, values: Sequence[Any]) -> Repeated:
+        """One attribute for tuples of different lengths whose elements are all equal."""
         if all(len(set(v)) == 1 for v in values):
-            value = self.attribute(who, [v[0] for v in values])
-            times = self.attribute(who, [len(v) for v in values])
+            value = self.attribute(run_ids, [v[0] for v in values])
+            times = self.attribute(run_ids, [len(v) for v in values])
             return Repeated(value, times)
         raise Differs(f"{values[0]!r} and {values[1]!r}")
 
     # -- values
 
-    def var_of(self, who: Who, values: Sequence[Value]) -> Var:
-        """The variable that these values of the runs are."""
-        return self._var_of(who, values, len(self.decisions))
+    def var_of(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+        """The variable for these values, one of each run."""
+        return self._var_of(run_ids, values, len(self.decisions))
 
-    def _var_of(self, who: Who, values: Sequence[Value], decided: int) -> Var:
-        """The same, where only so many of the decisions may have made a difference."""
-        found = [self.find(r, v) for r, v in zip(who, values, strict=True)]
+    def _var_of(self, run_ids: RunIds, values: Sequence[Value], decided: int) -> Var:
+        """The same; only the first `decided` branches may explain a difference."""
+        found = [self.find(r, v) for r, v in zip(run_ids, values, strict=True)]
         if found[0] is not None and all(f is found[0] for f in found):
             return self._outside_of_ways(found[0], decided)
-        # One constant of a run may be two of another (2, and a size that is 2 there): they are known together only.
-        key = (tuple(who), tuple(map(id, values)))
+        # Two constants may be equal in one run (2, and a size that is 2 there), so the key has the values of all runs.
+        key = (tuple(run_ids), tuple(map(id, values)))
         if key not in self._constants:
             try:
                 if all(f is None for f in found):
-                    self._constants[key] = self._constant(who, values)
+                    self._constants[key] = self._constant(run_ids, values)
                 else:
-                    return self._after_loops(who, found, values)
+                    return self._after_loops(run_ids, found, values)
             except Differs as difference:
-                chosen = self._chosen(who, values, decided)
+                chosen = self._chosen(run_ids, values, decided)
                 if chosen is None:
                     raise difference from None
                 self._constants[key] = chosen
         return self._constants[key]
 
     def decided(self, node: Node, truths: dict[Any, bool]) -> None:
-        """The ways of a decision have come together: what was made on them is no longer in sight."""
+        """The branches of an `if` have rejoined: variables made in them are not visible any more."""
         for truth, block in zip((True, False), node.blocks, strict=True):
             for inner in block.nodes:
                 self._on_way.update({id(v): (len(self.decisions), truth) for v in inner.outputs})
         self.decisions.append((node, truths))
 
     def _outside_of_ways(self, var: Var, decided: int) -> Var:
-        """What stands for a variable outside the way it is made on: the result that the If gives for it."""
+        """The output of an `if` that stands for a variable made in one of its branches."""
         while id(var) in self._on_way and self._on_way[id(var)][0] < decided:
             number, truth = self._on_way[id(var)]
             node, _ = self.decisions[number]
@@ -186,18 +186,18 @@ class Merging:
             (var,) = given
         return var
 
-    def _chosen(self, who: Who, values: Sequence[Value], decided: int) -> Var | None:
-        """What a decision makes the difference of: another result of its If. None if none does."""
+    def _chosen(self, run_ids: RunIds, values: Sequence[Value], decided: int) -> Var | None:
+        """A new output of the `if` that explains why these values differ. None if there is none."""
         for number in range(decided - 1, -1, -1):
             node, truths = self.decisions[number]
-            ways = [in_run(truths, r) for r in who]
+            ways = [in_run(truths, r) for r in run_ids]
             if None in ways or len(set(ways)) < 2:
                 continue
             sides = []
             for truth in (True, False):
                 mine = [n for n, way in enumerate(ways) if way is truth]
                 try:
-                    sides.append(self._var_of([who[n] for n in mine], [values[n] for n in mine], number))
+                    sides.append(self._var_of([run_ids[n] for n in mine], [values[n] for n in mine], number))
                 except Differs:
                     break
             if len(sides) < 2 or sides[0].dtype is not sides[1].dtype:
@@ -207,7 +207,7 @@ class Merging:
             if any(self._is_made_after(node, side) for side in sides):
                 continue
             var = Var(sides[0].dtype, ())
-            self.shape_of(var, who, [v.shape for v in values])
+            self.shape_of(var, run_ids, [v.shape for v in values])
             node.outputs.append(var)
             for block, side in zip(node.blocks, sides, strict=True):
                 block.outputs.append(side)
@@ -215,7 +215,7 @@ class Merging:
         return None
 
     def _is_made_after(self, node: Node, var: Var) -> bool:
-        """Is a variable made later than a node of the block at hand, or of one around it?"""
+        """Is a variable made after a node of the current block, or of a block around it?"""
         after: list[Node] = []
         for nodes in (self.nodes, *reversed(self._around)):
             if node in nodes:
@@ -224,25 +224,26 @@ class Merging:
             after += nodes
         return any(var in later.outputs for later in after) or is_inside(after, var)
 
-    def seen_from(self, who: Who, values: Sequence[Value]) -> Var:
-        """`var_of` for some of the runs that come here: what they all have may still be inside a way not all took."""
-        var = self.var_of(who, values)
+    def seen_from(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+        """`var_of` for some of the runs only: what these have may be made in a branch that the others did not take."""
+        var = self.var_of(run_ids, values)
         if any(is_inside(nodes, var) for nodes in (self.nodes, *self._around)):
             raise Hidden("a value that only some ways of a decision make", fix="Add examples that take the others.")
         return var
 
     def find(self, run: Any, value: Value) -> Var | None:
-        """The variable that a value of one run is known to be."""
+        """The variable of a value of one run, if it is known."""
         while True:
             var = self.known[run].get(id(value))
             if var is not None or not isinstance(run, tuple):
                 return var
             run = run[0]
 
-    def _after_loops(self, who: Who, found: list[Var | None], values: Sequence[Value]) -> Var:
-        """Where a loop changed nothing, what it begins with stands for what it ends with."""
+    def _after_loops(self, run_ids: RunIds, found: list[Var | None], values: Sequence[Value]) -> Var:
+        """The final value of a loop, also for runs in which the loop left the initial value as it was."""
         for var in dict.fromkeys(f for f in found if f is not None):
-            if all(f is var or self._is_untouched(r, f, v, var) for r, f, v in zip(who, found, values, strict=True)):
+            each = zip(run_ids, found, values, strict=True)
+            if all(f is var or self._is_untouched(r, f, v, var) for r, f, v in each):
                 return var
         raise FromElsewhere()
 
@@ -250,8 +251,8 @@ class Merging:
         begun = self.untouched.get(run, {})
         return any(out is var for out in (*begun.get(id(found), ()), *begun.get(id(value), ())))
 
-    def _constant(self, who: Who, values: Sequence[Value]) -> Var:
-        outside = [self._run(r).sources.get(id(v)) for r, v in zip(who, values, strict=True)]
+    def _constant(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+        outside = [self._run(r).sources.get(id(v)) for r, v in zip(run_ids, values, strict=True)]
         if outside[0] is not None:
             if any(t is not outside[0] for t in outside):
                 raise Differs("different tensors from outside")
@@ -268,17 +269,17 @@ class Merging:
         if len({a.ndim for a in arrays}) > 1:
             raise Differs("arrays of different numbers of dimensions")
         columns = zip(*[a.shape for a in arrays], strict=True)
-        sizes = [self.fitting.explain(dict(zip(who, column, strict=True))) for column in columns]
+        sizes = [self.fitting.explain(dict(zip(run_ids, column, strict=True))) for column in columns]
         if None in sizes:
             raise Differs(f"arrays of shapes {list(first.shape)} and {list(arrays[-1].shape)}")
         var = Var(dtype, tuple(n for n in sizes if n is not None))
         if first.ndim == 0:
-            nodes = [Node("number", [], [var], {"value": self._scalar(who, arrays)})]
+            nodes = [Node("number", [], [var], {"value": self._scalar(run_ids, arrays)})]
         elif first.ndim == 2 and all(np.array_equal(a, np.eye(*a.shape, dtype=a.dtype)) for a in arrays):
             nodes = _diagonal(var)
         else:
-            nodes = [Node("grid", [], [var], grid_of(self.fitting, dict(zip(who, arrays, strict=True))))]
-        # It may be used again outside the block at hand, so it stands outside of all, unless it counts iterations.
+            nodes = [Node("grid", [], [var], grid_of(self.fitting, dict(zip(run_ids, arrays, strict=True))))]
+        # It may be used outside the current block too, so it goes to the outermost, unless it depends on a counter.
         numbers = [*[n for node in nodes for n in node.attrs.values()], var.shape]
         here = not self._around or any(self.symbols[n][1] < 0 for n in symbols_in(numbers))
         (self.nodes if here else self._around[0]).extend(nodes)
@@ -290,8 +291,8 @@ class Merging:
         found: Run = self.runs[run]
         return found
 
-    def _scalar(self, who: Who, arrays: Sequence[Array]) -> Any:
-        numbers = {r: a.item() for r, a in zip(who, arrays, strict=True)}
+    def _scalar(self, run_ids: RunIds, arrays: Sequence[Array]) -> Any:
+        numbers = {r: a.item() for r, a in zip(run_ids, arrays, strict=True)}
         found = number_of(self.fitting, numbers)
         if found is None:
             raise Differs(f"the numbers {', '.join(map(repr, list(numbers.values())[:3]))}")
@@ -305,10 +306,10 @@ class Merging:
             var = self._outside[id(tensor)] = Var(OF_NUMPY[array.dtype], array.shape, name, array)
         return var
 
-    def output(self, who: Who, values: Sequence[Value]) -> Var:
-        """A new variable for values that are computed."""
+    def output(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+        """A new variable for computed values, one of each run."""
         var = Var(OF_NUMPY[values[0].dtype], ())
-        self.shape_of(var, who, [v.shape for v in values])
-        for r, v in zip(who, values, strict=True):
+        self.shape_of(var, run_ids, [v.shape for v in values])
+        for r, v in zip(run_ids, values, strict=True):
             self.known[r][id(v)] = var
         return var

@@ -1,4 +1,4 @@
-"""The way through several runs, event by event: ops, decisions, loops and control-flow functions become nodes."""
+"""Merging several runs event by event into one program: ops, branches, loops and control-flow calls become nodes."""
 
 from __future__ import annotations
 
@@ -11,65 +11,65 @@ from wayfare.core.symbolic_sizes import Dim
 from wayfare.exporters.program import Block, Node, Program, Var
 from wayfare.exporters.recover.constants import Differs, FromElsewhere, Hidden
 from wayfare.exporters.recover.loop_detection import (
-    Choice,
-    Picked,
-    Rolled,
+    BranchEvent,
+    LoopEvent,
+    PickEvent,
     begins_otherwise,
     first_apart,
-    rolled,
+    with_loops,
     with_parts_moved,
 )
 from wayfare.exporters.recover.loops import Loop
-from wayfare.exporters.recover.merge import Merging, Who, refusal
+from wayfare.exporters.recover.merge import Merging, RunIds, refusal
 from wayfare.exporters.recover.regions import merge_region
-from wayfare.exporters.trace import Event, Look, Modules, Run, Trace
+from wayfare.exporters.trace import Modules, OpEvent, ReadEvent, Run, Trace
 
 
 class Paths(Merging):
-    """Adds the events to the merging of values."""
+    """Merges events; the base class merges values."""
 
     def note_combinations(self, lists: Sequence[Sequence[Any]]) -> None:
-        """Say of decisions one after the other which combinations of their ways nobody has seen."""
-        ways = [{e.look.place: e.look.truth for e in events if isinstance(e, Choice)} for events in lists]
+        """Note, for consecutive branches, how many combinations of their outcomes no run has shown."""
+        ways = [{e.read.place: e.read.truth for e in events if isinstance(e, BranchEvent)} for events in lists]
         places = list(dict.fromkeys(place for way in ways for place in way))
         seen = {tuple(way.get(place) for place in places) for way in ways}
         if len(places) > 1 and len(seen) < 2 ** len(places):
             lines = ", ".join(dict.fromkeys(str(place.site) for place in places))
             self.notes.append(f"{len(seen)} of {2 ** len(places)} combinations of the decisions at {lines} were seen")
 
-    def follow(self, who: Who, traces: Sequence[Trace]) -> list[Var]:
-        """Merge traces from beginning to end; the results. The nodes are added to the block at hand."""
-        lists = rolled([t.events for t in traces])
-        if not any(isinstance(r, tuple) for r in who):
+    def follow(self, run_ids: RunIds, traces: Sequence[Trace]) -> list[Var]:
+        """Merge traces: add nodes to the current block, return the results."""
+        lists = with_loops([t.events for t in traces])
+        if not any(isinstance(r, tuple) for r in run_ids):
             self.note_combinations(lists)
         rests = [Trace(t.inputs, events, t.results) for t, events in zip(traces, lists, strict=True)]
         while True:
             if not all(rest.events for rest in rests):
                 if any(rest.events for rest in rests):
-                    self._parted(who, rests)
-                return self._results(who, rests)
+                    self._parted(run_ids, rests)
+                return self._results(run_ids, rests)
             if len({rest.events[0].key for rest in rests}) > 1:
-                self._parted(who, rests)
+                self._parted(run_ids, rests)
             events = [rest.events.pop(0) for rest in rests]
-            if isinstance(events[0], Rolled) and begins_otherwise(events):
+            if isinstance(events[0], LoopEvent) and begins_otherwise(events):
                 for rest, event in zip(rests, events, strict=True):
                     rest.events[:0] = first_apart(event)
                 continue
             try:
-                if isinstance(events[0], Event):
-                    self._op(who, events)
-                elif isinstance(events[0], Rolled):
-                    Loop(self, who, events).merge(rests)
-                elif isinstance(events[0], Choice):
-                    self._choose(who, events)
-                elif not isinstance(events[0], Look):
-                    merge_region(self, who, events)
-                elif self._decides(who, events):
-                    return self._branch(who, events, rests)
+                if isinstance(events[0], OpEvent):
+                    self._op(run_ids, events)
+                elif isinstance(events[0], LoopEvent):
+                    Loop(self, run_ids, events).merge(rests)
+                elif isinstance(events[0], BranchEvent):
+                    self._if_joined(run_ids, events)
+                elif not isinstance(events[0], ReadEvent):
+                    merge_region(self, run_ids, events)
+                elif self._decides(run_ids, events):
+                    return self._if_to_end(run_ids, events, rests)
             except Differs as difference:
                 raise _explained(f"{_name(events[0])} takes here", difference, events[0].site) from None
 
-    def _results(self, who: Who, rests: Sequence[Trace]) -> list[Var]:
+    def _results(self, run_ids: RunIds, rests: Sequence[Trace]) -> list[Var]:
         found = []
         for number, values in enumerate(zip(*[t.results for t in rests], strict=True)):
             if len({v.dtype for v in values}) > 1 or len({v.ndim for v in values}) > 1:
@@ -77,18 +77,18 @@ class Paths(Merging):
                 raise refusal(f"result {number} of the function is {kinds} in different runs", None,
                               "Give the same dtype and rank on every way (.to, .unsqueeze).")  # fmt: skip
             try:
-                found.append(self.var_of(who, values))
+                found.append(self.var_of(run_ids, values))
             except Differs as difference:
                 raise _explained(f"result {number} of the function is", difference, None) from None
         return found
 
-    def _parted(self, who: Who, rests: Sequence[Trace]) -> None:
-        """Runs that do different things without having looked at a tensor."""
+    def _parted(self, run_ids: RunIds, rests: Sequence[Trace]) -> None:
+        """Raise for runs that do different things although Python read no tensor."""
         heads = [rest.events[0] if rest.events else None for rest in rests]
         first = next(h for h in heads if h is not None)
         other = next((h for h in heads if h is None or h.key != first.key), None)
         site = first.site
-        if isinstance(first, Event) and isinstance(other, Event) and first.step.op is other.step.op:
+        if isinstance(first, OpEvent) and isinstance(other, OpEvent) and first.step.op is other.step.op:
             one, two = (e.step.outputs[0].ndim for e in (first, other))
             if one != two and site == other.site:
                 raise refusal(f"{first.step.name} gives {one} and {two} dimensions at different sizes", site,
@@ -102,7 +102,7 @@ class Paths(Merging):
 
     # -- ops
 
-    def _op(self, who: Who, events: Sequence[Event]) -> None:
+    def _op(self, run_ids: RunIds, events: Sequence[OpEvent]) -> None:
         """The same op in all runs."""
         first = events[0]
         steps = [e.step for e in events]
@@ -115,16 +115,16 @@ class Paths(Merging):
             inputs = []
             for number, values in enumerate(zip(*[s.inputs for s in steps], strict=True)):
                 what = f"input {number}"
-                inputs.append(self.var_of(who, values))
+                inputs.append(self.var_of(run_ids, values))
             attrs = {}
             for name in steps[0].attrs:
                 what = name
-                attrs[name] = self.attribute(who, [s.attrs[name] for s in steps])
-            if isinstance(first, Picked) and isinstance(attrs["index"], Dim):
+                attrs[name] = self.attribute(run_ids, [s.attrs[name] for s in steps])
+            if isinstance(first, PickEvent) and isinstance(attrs["index"], Dim):
                 index, count = attrs["index"], inputs[0].shape[0]
-                attrs["index"] = index + (abs(index) - index) * count  # below 0 it is out of range
+                attrs["index"] = index + (abs(index) - index) * count  # makes a negative index out of range
             what = "a result"
-            outputs = [self.output(who, values) for values in zip(*[s.outputs for s in steps], strict=True)]
+            outputs = [self.output(run_ids, values) for values in zip(*[s.outputs for s in steps], strict=True)]
         except Differs as difference:
             raise _explained(f"{op.name} has for {what}", difference, first.site) from None
         fixed = all(v.fixed for v in inputs)
@@ -132,17 +132,17 @@ class Paths(Merging):
             var.fixed = fixed and not any(isinstance(n, Dim) for n in var.shape)
         self.nodes.append(Node("op", inputs, outputs, attrs, op, site=first.site, path=first.path))
 
-    # -- decisions
+    # -- branches
 
-    def _decides(self, who: Who, looks: Sequence[Look]) -> bool:
-        """Does a look matter? What is the same in every run of the model is no decision."""
-        first = looks[0]
-        var = self.var_of(who, [look.value for look in looks])
+    def _decides(self, run_ids: RunIds, reads: Sequence[ReadEvent]) -> bool:
+        """Does a read depend on the model's inputs? If not, it is the same in every call and needs no branch."""
+        first = reads[0]
+        var = self.var_of(run_ids, [read.value for read in reads])
         if var.fixed:
             return False
         if first.truth is None:
             raise first.refusal()
-        if len({look.truth for look in looks}) == 1:
+        if len({read.truth for read in reads}) == 1:
             raise refusal(
                 f"Python decides here by the value of a tensor, and it was {first.truth} in every example", first.site,
                 "A file cannot raise: take the assert out." if first.site and first.site.text.startswith("assert")
@@ -150,47 +150,49 @@ class Paths(Merging):
             )
         return True
 
-    def _choose(self, who: Who, choices: Sequence[Choice]) -> None:
-        """A decision whose two ways come together: an If. What it gives is found out when it is used."""
-        looks = [choice.look for choice in choices]
-        if not self._decides(who, looks):
-            raise refusal("Python takes different ways here, but not by the value of a tensor", looks[0].site)
+    def _if_joined(self, run_ids: RunIds, choices: Sequence[BranchEvent]) -> None:
+        """An `if` whose branches rejoin. Its outputs are added when later events use them."""
+        reads = [choice.read for choice in choices]
+        if not self._decides(run_ids, reads):
+            raise refusal("Python takes different ways here, but not by the value of a tensor", reads[0].site)
         blocks = [
-            self._way(who, looks, [Trace([], choice.events, []) for choice in choices], truth)[0]
+            self._way(run_ids, reads, [Trace([], choice.events, []) for choice in choices], truth)[0]
             for truth in (True, False)
         ]
-        node = Node("if", [self._asked(who, looks)], [], blocks=blocks, site=looks[0].site, path=looks[0].path)
+        node = Node("if", [self._asked(run_ids, reads)], [], blocks=blocks, site=reads[0].site, path=reads[0].path)
         self.nodes.append(node)
-        self.decided(node, {r: bool(look.truth) for r, look in zip(who, looks, strict=True)})
+        self.decided(node, {r: bool(read.truth) for r, read in zip(run_ids, reads, strict=True)})
 
-    def _branch(self, who: Who, looks: Sequence[Look], rests: Sequence[Trace]) -> list[Var]:
-        """A decision whose ways do not come together before the end: an If that gives the results."""
-        (then, yes), (otherwise, no) = (self._way(who, looks, rests, truth) for truth in (True, False))
+    def _if_to_end(self, run_ids: RunIds, reads: Sequence[ReadEvent], rests: Sequence[Trace]) -> list[Var]:
+        """An `if` whose branches do not rejoin before the end: its outputs are the results."""
+        (then, yes), (otherwise, no) = (self._way(run_ids, reads, rests, truth) for truth in (True, False))
         outputs = []
         for values, a, b in zip(zip(*[t.results for t in rests], strict=True), yes, no, strict=True):
             if a.dtype is not b.dtype or len(a.shape) != len(b.shape):
-                raise refusal("the two ways from here give results of different dtypes or ranks", looks[0].site)
+                raise refusal("the two ways from here give results of different dtypes or ranks", reads[0].site)
             outputs.append(Var(OF_NUMPY[values[0].dtype], ()))
-            self.shape_of(outputs[-1], who, [v.shape for v in values])
-        condition = self._asked(who, looks)
+            self.shape_of(outputs[-1], run_ids, [v.shape for v in values])
+        condition = self._asked(run_ids, reads)
         self.nodes.append(
-            Node("if", [condition], outputs, blocks=[then, otherwise], site=looks[0].site, path=looks[0].path)
+            Node("if", [condition], outputs, blocks=[then, otherwise], site=reads[0].site, path=reads[0].path)
         )
         return outputs
 
-    def _asked(self, who: Who, looks: Sequence[Look]) -> Var:
-        return self.var_of(who, [look.value for look in looks])
+    def _asked(self, run_ids: RunIds, reads: Sequence[ReadEvent]) -> Var:
+        return self.var_of(run_ids, [read.value for read in reads])
 
-    def _way(self, who: Who, looks: Sequence[Look], traces: Sequence[Trace], truth: bool) -> tuple[Block, list[Var]]:
-        """One of the two ways, in the runs that took it."""
-        mine = [n for n, look in enumerate(looks) if look.truth is truth]
+    def _way(
+        self, run_ids: RunIds, reads: Sequence[ReadEvent], traces: Sequence[Trace], truth: bool
+    ) -> tuple[Block, list[Var]]:
+        """One of the two branches, from the runs that took it."""
+        mine = [n for n, read in enumerate(reads) if read.truth is truth]
         with self.inside() as nodes:
-            results = self.follow([who[n] for n in mine], [traces[n] for n in mine])
+            results = self.follow([run_ids[n] for n in mine], [traces[n] for n in mine])
         return Block([], nodes, results), results
 
 
 def _explained(what: str, difference: Differs, site: Any) -> Exception:
-    """The error for something that is not the same in all runs."""
+    """The error for something that differs between runs in a way that was not understood."""
     if isinstance(difference, Hidden):
         return refusal(f"{what} {difference}", site, difference.fix)
     if isinstance(difference, FromElsewhere):
@@ -206,15 +208,15 @@ def _explained(what: str, difference: Differs, site: Any) -> Exception:
 
 
 def _name(event: Any) -> str:
-    if isinstance(event, Event):
+    if isinstance(event, OpEvent):
         return event.step.name
-    if isinstance(event, (Look, Choice)):
+    if isinstance(event, (ReadEvent, BranchEvent)):
         return "a decision"
-    return "a loop" if isinstance(event, Rolled) else f"wf.{'while_loop' if event.kind == 'while' else event.kind}"
+    return "a loop" if isinstance(event, LoopEvent) else f"wf.{'while_loop' if event.kind == 'while' else event.kind}"
 
 
 def _check_forms(structures: Sequence[Any]) -> None:
-    """Every run must give the same form of results, with the same plain values in it: a file has only one."""
+    """Every run must return the same structure with the same plain values: a file has only one."""
     for other in structures[1:]:
         if other == structures[0]:
             continue
@@ -229,7 +231,7 @@ def _check_forms(structures: Sequence[Any]) -> None:
 
 
 def _plain_values(structure: Any) -> Iterator[Any]:
-    """The values that are no tensors, in order."""
+    """The values of a structure that are not tensors, in order."""
     if not isinstance(structure, tuple):
         return
     if len(structure) >= 3 and structure[1] is VALUE:
@@ -241,7 +243,7 @@ def _plain_values(structure: Any) -> Iterator[Any]:
 
 def merged(runs: Sequence[Run], modules: Modules, input_names: list[str], axes: list[dict[int, str]],
            output_names: list[str]) -> Program:  # fmt: skip
-    """The program of some runs. `axes` names the dynamic axes of each input; equal names are equal sizes."""
+    """The program of some runs. `axes` names the dynamic axes of each input; equal names mean equal sizes."""
     _check_forms([r.structure for r in runs])
     paths = Paths(runs, modules)
     inputs: list[Var] = []

@@ -1,7 +1,7 @@
-"""What a function asks about its sizes (`if n > 1000`), and sizes at which it gets the other answer.
+"""Size queries: comparisons of sizes that a function makes (`if n > 1000`), and sizes that give the other answer.
 
-Runs at a few sizes show what Python does there; a comparison with a number beyond all of them would be taken for
-granted without being seen. So the function is called once more with sizes that remember who compares them.
+Runs at a few sizes do not show a branch that only larger sizes take. So the function is called once more with symbolic
+sizes that record every comparison.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from wayfare.exporters.examples import Examples, Sizes
 from wayfare.exporters.recover.sizes import symbols_of
 
 _SIZES_FILE = symbol.__code__.co_filename
-# So many questions are followed up.
+# At most this many queries are tried with their other answer.
 _MOST = 16
-# The call may take so many ops; what is asked later is not heard.
-_PATIENCE = 50_000
-# Sizes to try for the other answer, beside the numbers that the question itself has.
+# The call is stopped after this many ops; later queries are not recorded.
+_MAX_OPS = 50_000
+# Sizes to try for the other answer, in addition to the numbers in the query itself.
 _LADDER = sorted({1, 2, 3, 5, 6, 7, *[2**k + d for k in range(2, 31) for d in (-1, 0, 1)],
                   *[10**k + d for k in range(1, 10) for d in (-1, 0, 1)]})  # fmt: skip
 
 
 class Untried(NamedTuple):
-    """Sizes at which a question about them has an answer that no run has seen, nearest first, and who asks.
+    """Sizes at which a query has an answer that no run has seen, nearest first, and the line of the query.
 
-    Wayfare itself asks about sizes (`by_user` is False) to choose between ways that come to the same.
+    With `by_user` False it is Wayfare that compares, to choose between equivalent implementations.
     """
 
     sizes: list[Sizes]
@@ -49,7 +49,7 @@ class Untried(NamedTuple):
 
 
 class _Table(threading.local):
-    """Sizes of the call that is being made, as numbers that remember what they are."""
+    """The symbolic sizes of the current call, by their value."""
 
     dims: dict[int, int] = {}  # noqa: RUF012 - replaced as a whole
 
@@ -58,25 +58,25 @@ _TABLE = _Table()
 
 
 class _Sized(Tensor):
-    """A tensor whose sizes remember that they follow from those of the inputs."""
+    """A tensor with symbolic sizes in its shape."""
 
     __slots__ = ()
 
     @property
     def shape(self) -> Size:
-        """The sizes."""
+        """The sizes, symbolic where their value is in the table."""
         dims = _TABLE.dims
         return Size([dims.get(n, n) for n in self._array.shape])
 
 
-# Who has put another `len` in place.
+# Held while `builtins.len` is replaced.
 _LEN = threading.RLock()
 
 
 @contextmanager
 def _remembering_len() -> Iterator[None]:
-    """Inside, `len(x)` of such a tensor remembers, too. Python makes a plain int of what `__len__` gives, so it takes
-    another function in the place of `len`; for everything else, and in other threads, it gives what it always does."""
+    """Inside, `len(x)` of such a tensor is symbolic too. Python turns the result of `__len__` into a plain int, so
+    `builtins.len` itself is replaced; for other objects, and in other threads, it works as always."""
     def remembering(container: Any, /) -> int:
         n = plain(container)
         return _TABLE.dims.get(n, n) if container.__class__ is _Sized else n
@@ -90,13 +90,13 @@ def _remembering_len() -> Iterator[None]:
 
 
 class _Sizing(Watcher):
-    """Makes every result a tensor of that kind."""
+    """Makes every result a tensor with symbolic sizes."""
 
     allows_plans = False
     allows_batches = False
 
     def __init__(self) -> None:
-        self._left = _PATIENCE
+        self._left = _MAX_OPS
 
     def ran(self, op: Any, inputs: Any, outputs: Any, attrs: Any) -> None:
         """After an op."""
@@ -109,9 +109,9 @@ class _Sizing(Watcher):
 
 
 def _table(values: Sequence[int]) -> dict[int, int]:
-    """What a number of the call may be: a size, or what strides, borders and products make of one.
+    """Symbolic numbers by their value: the sizes, and what strides, borders and products usually make of them.
 
-    The sizes are primes unlike others. A number taken for a size by mistake does no harm: one more size is tried.
+    The sizes are distinct primes. A number that is mistaken for a size does no harm: one more size is tried.
     """
     sizes = [symbol(number, value) for number, value in enumerate(values)]
     made = [n // 2 for n in sizes] + [(n + 1) // 2 for n in sizes]
@@ -121,27 +121,27 @@ def _table(values: Sequence[int]) -> dict[int, int]:
 
 
 class _Located(dict[Any, bool]):
-    """The questions with the lines that asked them."""
+    """Queries with their answers, and the lines that made them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[Any, Site | None] = {}
         self.by_user: set[Any] = set()
 
-    def __setitem__(self, question: Any, answer: bool) -> None:
-        super().__setitem__(question, answer)
-        self.sites.setdefault(question, current_site())
+    def __setitem__(self, query: Any, answer: bool) -> None:
+        super().__setitem__(query, answer)
+        self.sites.setdefault(query, current_site())
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename == _SIZES_FILE:
             frame = frame.f_back
         if frame is not None and not INSIDE[frame.f_code.co_filename]:
-            self.by_user.add(question)
+            self.by_user.add(query)
 
 
 def untried(examples: Examples, tried: Sequence[Sizes], calls: Sequence[Sequence[Array]]) -> Iterator[Untried]:
-    """Sizes at which the function gets answers about its sizes that it has got at none of those tried.
+    """Sizes at which a query of the function has an answer that it had at none of the sizes tried.
 
-    `calls` are the arguments to call it with, at sizes unlike others.
+    `calls` are arguments to call the function with, at sizes that are distinct primes.
     """
     labels = list(dict.fromkeys(label for named in examples.axes for label in named.values()))
     seen = [[sizes[label] for label in labels] for sizes in tried]
@@ -150,18 +150,18 @@ def untried(examples: Examples, tried: Sequence[Sizes], calls: Sequence[Sequence
         have = examples.sizes_of(arrays)
         values = [have[label] for label in labels]
         asked = _asked(examples, arrays, values)
-        for question, answer in asked.items():
-            if question in found or len(found) == _MOST or any(_flips(question, answer, one) for one in seen):
+        for query, answer in asked.items():
+            if query in found or len(found) == _MOST or any(_flips(query, answer, one) for one in seen):
                 continue
-            others = _other_side(question, answer, values)
+            others = _other_side(query, answer, values)
             if others:
-                found.add(question)
-                yield Untried([dict(zip(labels, other, strict=True)) for other in others], asked.sites[question],
-                              question in asked.by_user)  # fmt: skip
+                found.add(query)
+                yield Untried([dict(zip(labels, other, strict=True)) for other in others], asked.sites[query],
+                              query in asked.by_user)  # fmt: skip
 
 
 def _asked(examples: Examples, arrays: Sequence[Array], values: list[int]) -> _Located:
-    """The questions of one call. What goes wrong with such sizes need not go wrong with plain ones."""
+    """The queries of one call. An error ends it silently: symbolic sizes may fail where plain ones would not."""
     noting, asked = noted(), _Located()
     noting.guards = asked
     before, _TABLE.dims = _TABLE.dims, _table(values)
@@ -177,28 +177,28 @@ def _asked(examples: Examples, arrays: Sequence[Array], values: list[int]) -> _L
     return asked
 
 
-def _flips(question: Any, answer: bool, values: Sequence[int]) -> bool:
-    guards: Guards = {question: answer}
+def _flips(query: Any, answer: bool, values: Sequence[int]) -> bool:
+    guards: Guards = {query: answer}
     try:
         return not holds(guards, values)
     except (ArithmeticError, ValueError, TypeError):
         return False
 
 
-def _other_side(question: Any, answer: bool, values: Sequence[int]) -> list[list[int]]:
-    """The nearest sizes at which a question has the other answer, and twice that: one size changed, or all of them.
+def _other_side(query: Any, answer: bool, values: Sequence[int]) -> list[list[int]]:
+    """The nearest sizes with the other answer, and twice those: with one size changed, or with all of them.
 
-    At the border itself both ways may come to the same (`min(n, 100)`).
+    Twice, because at the border both branches may give the same (`min(n, 100)`).
     """
-    _, left, right = question
+    _, left, right = query
     about = sorted(symbols_of(left) | symbols_of(right))
     numbers = {n + d for n in (*_numbers(left), *_numbers(right)) for d in (-1, 0, 1)}
     ladder = sorted({*_LADDER, *[n for n in numbers if n >= 1]})
     for changed in (*[[number] for number in about], about):
         for n in ladder:
             both = [[m if number in changed else v for number, v in enumerate(values)] for m in (n, 2 * n)]
-            if _flips(question, answer, both[0]):
-                return [other for other in both if _flips(question, answer, other)]
+            if _flips(query, answer, both[0]):
+                return [other for other in both if _flips(query, answer, other)]
     return []
 
 

@@ -1,7 +1,7 @@
-"""Which formula of the input sizes a number is: found by comparing runs of the same function at several sizes.
+"""Finding the formula of a number from its values in runs at several sizes.
 
-The function runs on plain ints; what came out of a size (`x.shape[0] * 2`) is an int like any other. Its values in all
-runs, beside those of the sizes, tell the formula. The answer is a `Dim`, an int that remembers it.
+The function runs on plain ints, so a number computed from a size (`x.shape[0] * 2`) is an int like any other. Comparing
+its values with the sizes of all runs gives the formula. The answer is a `Dim`, an int that carries its formula.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from wayfare.core.symbolic_sizes import Dim, Number, symbol, value_of
 
 Values = tuple[int, ...]
-# Of so many sizes explained before products are tried.
+# Products are tried of at most this many numbers that were explained before.
 _MET = 24
 
 
 class Fitting:
-    """Symbols with their values in each of several runs, and formulas that explain other numbers of those runs.
+    """Symbols with their values in several runs; explains other numbers as formulas of them.
 
-    A run is a number; iteration i of a loop in run r is the run (r, i, which loop), in which all known of r holds.
-    A Dim has the value of the first run; that one should have sizes that are like no other number.
+    A run is a number; iteration i of a loop in run r is the run (r, i, id of the loop), where all that is known of r
+    holds too. A Dim has the value of the first run, whose sizes should be unlike any other number.
     """
 
     def __init__(self) -> None:
@@ -32,19 +32,19 @@ class Fitting:
         self._shut: set[int] = set()
 
     def shut(self, first: int) -> None:
-        """The symbols from this number on are read off what is inside a block that is done: nothing else knows them."""
+        """Stop using the symbols from this number on: they belong to a block that is finished."""
         self._shut.update(range(first, len(self._values)))
         self._found = {key: found for key, found in self._found.items()
                        if found is None or not symbols_of(found.formula) & self._shut}  # fmt: skip
 
     def add(self, values: dict[Any, int]) -> Dim:
-        """Enter a symbol by its value in each run (those in which it is known)."""
+        """Add a symbol with its value in each run where it is known."""
         self._values.append(values)
         self._found = {key: found for key, found in self._found.items() if found is not None}
         return self._dim(("symbol", len(self._values) - 1))
 
     def explain(self, numbers: dict[Any, int]) -> int | None:
-        """A number that was so much in each run: an int, a Dim, or None where no formula is found."""
+        """The number that has these values: an int, a Dim, or None if no formula is found."""
         if len(set(numbers.values())) == 1:
             return next(iter(numbers.values()))
         key = (tuple(numbers), tuple(numbers.values()))
@@ -58,7 +58,7 @@ class Fitting:
         return Dim(value_of(formula, [v.get(0, next(iter(v.values()))) for v in self._values]), formula)
 
     def varying(self, runs: Sequence[Any]) -> Iterator[tuple[Any, Values]]:
-        """The symbols that are known in all these runs and differ between them, with their values."""
+        """The symbols that are known in all these runs and vary between them, with their values."""
         for number, by_run in enumerate(self._values):
             if number in self._shut:
                 continue
@@ -87,7 +87,7 @@ class Fitting:
                 simple = form(dim, values, wanted)
                 if simple is not None:
                     return simple
-        # A formula of one size comes before one of two: it has less to fit with.
+        # Formulas of one size before those of two, which fit more easily by accident.
         one = (1, (1,) * len(wanted))
         tries: list[Callable[[], Dim | None]] = [
             lambda: _parts(varying, [one], wanted),
@@ -99,7 +99,7 @@ class Fitting:
         return next((dim for dim in (attempt() for attempt in tries) if dim is not None), None)
 
     def _of_met(self, runs: Sequence[Any], wanted: Values) -> Dim | None:
-        """Products of two sizes that were explained before, such as (height // 4)·(width // 4)."""
+        """Products of two numbers that were explained before, such as (height // 4)·(width // 4)."""
         met = [(dim, values) for (where, values), dim in self._found.items() if dim is not None and where == runs]
         for (a, first), (b, second) in itertools.combinations_with_replacement(met[:_MET], 2):
             found = _affine([tuple(m * n for m, n in zip(first, second, strict=True))], wanted)
@@ -118,7 +118,7 @@ def _sums(products: list[tuple[Any, Values]], wanted: Values) -> Dim | None:
 
 
 def _parts(varying: list[tuple[Any, Values]], factors: list[tuple[Any, Values]], wanted: Values) -> Dim | None:
-    """Sizes such as 3·(length // 2) + 1, and with factors batch·(length // 2)."""
+    """Sizes such as 3·(length // 2) + 1, or with factors batch·(length // 2)."""
     for divided, by_run in _quotients(varying):
         for factor, more in factors:
             found = _affine([tuple(a * b for a, b in zip(by_run, more, strict=True))], wanted)
@@ -128,14 +128,14 @@ def _parts(varying: list[tuple[Any, Values]], factors: list[tuple[Any, Values]],
 
 
 def in_run(values: dict[Any, Any], run: Any) -> Any:
-    """What is known of a run, or of the run it is an iteration of; None if nothing is."""
+    """The entry of a run, or of the run that it is an iteration of; None if there is none."""
     while run not in values and isinstance(run, tuple):
         run = run[0]
     return values.get(run)
 
 
 def _affine(columns: list[Values], wanted: Values) -> list[int] | None:
-    """Whole numbers c with Σ c·column + c₀ = wanted in every run; None if there are none, or too few runs to tell."""
+    """Integers c with Σ c·column + c₀ = wanted in every run; None if there are none, or too few runs."""
     rows = list(dict.fromkeys(zip(*columns, wanted, strict=True)))
     if len(rows) < len(columns) + 2:
         return None
@@ -148,7 +148,7 @@ def _affine(columns: list[Values], wanted: Values) -> list[int] | None:
 
 
 def _solve(rows: Sequence[Values], unknowns: int) -> list[Fraction] | None:
-    """The solution of the first equations that have only one; None if there are not enough of them."""
+    """The unique solution of linear equations; None if there is none or more than one."""
     reduced: list[list[Fraction]] = []
     for *known, wanted in rows:
         row = [*map(Fraction, known), Fraction(1), Fraction(wanted)]
@@ -160,7 +160,7 @@ def _solve(rows: Sequence[Values], unknowns: int) -> list[Fraction] | None:
         at = next((i for i, c in enumerate(row[:unknowns]) if c), unknowns)
         if at == unknowns:
             if row[unknowns]:
-                return None  # It contradicts those before it.
+                return None  # contradicts the equations before it
             continue
         row = [c / row[at] for c in row]
         reduced = [[a - other[at] * b for a, b in zip(other, row, strict=True)] for other in reduced] + [row]
@@ -183,7 +183,7 @@ def _quotient(dim: Any, values: Values, wanted: Values) -> Dim | None:
 
 
 def _remainder(dim: Any, values: Values, wanted: Values) -> Dim | None:
-    """size % d with a small d: what is left over, or has to be padded."""
+    """size % d with a small d: a remainder, or the amount of padding."""
     if len(set(values)) < 4 or not all(0 <= w < 16 for w in wanted):
         return None
     for by in range(2, 17):
@@ -205,7 +205,7 @@ def _bounded(dim: Any, values: Values, wanted: Values) -> Dim | None:
 
 
 def _quotients(varying: Iterable[tuple[Any, Values]]) -> Iterator[tuple[Any, Values]]:
-    """Halves, thirds, … of sizes, rounded down or up, that tell the runs apart."""
+    """Halves, thirds, … of sizes, rounded down or up, that differ between the runs."""
     for dim, values in varying:
         for by in (2, 3, 4, 5, 6, 8):
             for more in (0, by - 1, -1):
@@ -215,7 +215,7 @@ def _quotients(varying: Iterable[tuple[Any, Values]]) -> Iterator[tuple[Any, Val
 
 
 def prime_unlike(taken: Iterable[int], at_least: int) -> int:
-    """The first prime from there on that is no size seen so far."""
+    """The first prime of at least this value that is not taken."""
     used = set(taken)
     for n in itertools.count(max(at_least, 2)):
         if n not in used and all(n % d for d in range(2, int(n**0.5) + 1)):
@@ -224,7 +224,7 @@ def prime_unlike(taken: Iterable[int], at_least: int) -> int:
 
 
 def symbols_in(structure: Any) -> set[int]:
-    """The numbers of the symbols in whatever Dims and Numbers a structure holds."""
+    """The numbers of all symbols in the Dims and Numbers of a structure."""
     if isinstance(structure, (Dim, Number)):
         return symbols_of(structure.formula)
     if isinstance(structure, dict):
