@@ -28,7 +28,7 @@ from wayfare.errors import WayfareError
 from wayfare.exporters.bundle.json_values import encoded
 
 LIMIT = 1 << 20
-# ExternalData the values themselves an op may need room on its way: in another dtype, sorted, padded.
+# In addition to the values themselves, an op may need workspace: in another dtype, sorted, padded.
 ROOM = 24
 LIES = [
     0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 1000, 4099, 70_001, -1, -2, -3, -7, -100, 2**20, 2**31 - 1, 2**31, 2**32,
