@@ -39,7 +39,7 @@ def _like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return out.transpose(sorted(range(x.ndim), key=order.__getitem__))
 
 
-def _turned(x: Array) -> Array:
+def _transposed(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
@@ -52,23 +52,23 @@ def _attend(
     q: Array, k: Array, v: Array, mask: Array, out: Array, scale: float, causal: bool, p: float, key: Key
 ) -> tuple[Array, Array]:
     """Write the result; give back the weights for backward, before and after dropout."""
-    scores = stack_product(q, _turned(k), buffer_pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
+    scores = stack_product(q, _transposed(k), buffer_pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
     kept, used = weights(scores, _mask_of(mask), scale, causal, p, key)
     stack_product(used, v, out)
     return kept, used
 
 
-def _slopes(
+def _gradients(
     g: Array, kept: Array, used: Array, q: Array, k: Array, v: Array, outs: tuple[Array, Array, Array], scale: float,
     p: float,
 ) -> Array:  # fmt: skip
     """Write the gradients by queries, keys and values; give back that by the scores, which holds the scale."""
     of_q, of_k, of_v = outs
-    stack_product(_turned(used), g, of_v)
-    of_used = stack_product(g, _turned(v), buffer_pool.empty(used.shape, used.dtype))
+    stack_product(_transposed(used), g, of_v)
+    of_used = stack_product(g, _transposed(v), buffer_pool.empty(used.shape, used.dtype))
     of_scores = scores_slope(of_used, kept, scale, p)
     stack_product(of_scores, k, of_q)
-    stack_product(_turned(of_scores), q, of_k)
+    stack_product(_transposed(of_scores), q, of_k)
     return of_scores
 
 
@@ -80,7 +80,7 @@ def _in_rows(x: Array) -> Array:
 # -- in ops: for gradients of gradients ---------------------------------------------------------------------------
 
 
-def _slopes_in_ops(
+def _gradients_in_ops(
     m: Any, g: Any, kept: Any, q: Any, k: Any, v: Any, mask: Any, scale: float, causal: bool, p: float
 ) -> tuple[Any, Any, Any, Any]:
     """The gradients by queries, keys, values and scores."""
@@ -155,22 +155,22 @@ def _attention_vjp(
     _, kept, used = y
     given = g[0]
     if m.differentiable:
-        *made, of_scores = _slopes_in_ops(m, given, kept, q, k, v, mask, scale, causal, p)
+        *made, of_scores = _gradients_in_ops(m, given, kept, q, k, v, mask, scale, causal, p)
         return [*made, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[3] else None]
     if q.dtype.char == "e":
         wide = (x.astype(np.float32) for x in (given, q, k, v))
         given, q, k, v = wide
-        outs = _attention_slopes(m, needs, given, kept, used, q, k, v, mask, scale, p)
+        outs = _attention_gradients(m, needs, given, kept, used, q, k, v, mask, scale, p)
         return [None if x is None else x.astype(np.float16) for x in outs]
-    return _attention_slopes(m, needs, given, kept, used, q, k, v, mask, scale, p)
+    return _attention_gradients(m, needs, given, kept, used, q, k, v, mask, scale, p)
 
 
-def _attention_slopes(
+def _attention_gradients(
     m: Any, needs: Any, g: Any, kept: Any, used: Any, q: Any, k: Any, v: Any, mask: Any, scale: float, p: float
 ) -> list[Any]:
     outs = (_like(q, q.shape, q.dtype), _like(k, k.shape, q.dtype), _like(v, v.shape, q.dtype))
     scaled = 1.0 if needs[3] else scale
-    of_scores = _slopes(_in_rows(g), kept, used, _in_rows(q), _in_rows(k), _in_rows(v), outs, scaled, p)
+    of_scores = _gradients(_in_rows(g), kept, used, _in_rows(q), _in_rows(k), _in_rows(v), outs, scaled, p)
     of_mask = None
     if needs[3]:
         of_mask = m.sum_to(of_scores, shape=mask.shape).astype(mask.dtype, copy=False)
@@ -229,8 +229,8 @@ def _attention_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((some(2, 2, 2), some(2, 3, 2), some(2, 3, 2), mask), plain)
     yield Sample((some(3, 2), some(4, 2), some(4, 2), np.zeros(())), plain | {"p": 0.4, "key": (7, 1)})
     yield Sample((some(2, 2), some(0, 2), some(0, 2), np.zeros(())), plain)
-    turned = some(3, 2, 2).transpose(1, 0, 2)
-    yield Sample((turned, turned[:, ::-1], some(2, 2, 3).swapaxes(1, 2), np.zeros(())), plain)
+    transposed = some(3, 2, 2).transpose(1, 0, 2)
+    yield Sample((transposed, transposed[:, ::-1], some(2, 2, 3).swapaxes(1, 2), np.zeros(())), plain)
 
 
 # softmax(q @ k.T * scale + mask) @ v, with dropout of the weights; and the weights before (dropped ones negative) and
@@ -304,7 +304,7 @@ def _self_attention_vjp(
     order = (*range(n - 3), n - 2, n - 3, n - 1)
     given = m.permute(g[0], dims=order)
     if m.differentiable:
-        *made, of_scores = _slopes_in_ops(m, given, kept, *_parts_in_ops(m, x), mask, scale, causal, p)
+        *made, of_scores = _gradients_in_ops(m, given, kept, *_parts_in_ops(m, x), mask, scale, causal, p)
         of_x = m.stack(*(m.permute(part, dims=order) for part in made), dim=x.ndim - 3)
         return [of_x, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[1] else None]
     single = x.dtype.char != "e"
@@ -312,7 +312,7 @@ def _self_attention_vjp(
     out = _like(x, x.shape, x.dtype)
     scaled = 1.0 if needs[1] else scale
     given = _in_rows(given if single else given.astype(np.float32))
-    of_scores = _slopes(given, kept, used, *_parts(x), _parts(out), scaled, p)
+    of_scores = _gradients(given, kept, used, *_parts(x), _parts(out), scaled, p)
     of_mask = None
     if needs[1]:
         of_mask = m.sum_to(of_scores, shape=mask.shape).astype(mask.dtype, copy=False)
@@ -338,8 +338,8 @@ def _self_attention_samples(rng: Any) -> Iterable[Sample]:
     attrs = {"scale": 0.7, "causal": False}
     yield Sample((rng.normal(size=(2, 3, 3, 2, 2)), np.zeros(())), attrs)
     yield Sample((rng.normal(size=(3, 3, 1, 2)), rng.normal(size=(3, 3))), attrs)
-    turned = rng.normal(size=(3, 2, 3, 2, 1)).transpose(1, 0, 2, 3, 4)
-    yield Sample((turned, np.zeros(())), {"scale": 0.7, "causal": True})
+    transposed = rng.normal(size=(3, 2, 3, 2, 1)).transpose(1, 0, 2, 3, 4)
+    yield Sample((transposed, np.zeros(())), {"scale": 0.7, "causal": True})
     yield Sample((rng.normal(size=(3, 3, 2, 2)), np.array([True, False, True])), attrs | {"p": 0.4, "key": (7, 1)})
 
 

@@ -13,7 +13,7 @@ from wayfare.core.spec import bool_, float32
 
 
 def linear(b: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-    """Gemm takes matrices; for any other shape the weight is turned beforehand (a constant, as a rule)."""
+    """Gemm takes matrices only; for any other shape, a product with the transposed weight (usually a constant)."""
     if x.ndim == 2 and x.dtype.is_floating_point:
         return b.node("Gemm", x, weight, *(() if bias is None else (bias,)), transB=1)
     made = b.node("MatMul", x, b.node("Transpose", weight, perm=[1, 0]))
@@ -31,10 +31,10 @@ def cross(b: Any, x: Any, y: Any, *, dim: int) -> Any:
     """Each component from the two others."""
     after, before = np.array([1, 2, 0]), np.array([2, 0, 1])
 
-    def turned(value: Any, order: Any) -> Any:
+    def transposed(value: Any, order: Any) -> Any:
         return b.node("Gather", value, order, axis=dim, shape=value.shape)
 
-    return turned(x, after) * turned(y, before) - turned(x, before) * turned(y, after)
+    return transposed(x, after) * transposed(y, before) - transposed(x, before) * transposed(y, after)
 
 
 # -- attention --------------------------------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ def _attend(b: Any, q: Any, k: Any, v: Any, mask: Any, scale: float, causal: boo
     if half:
         q, k, v = (b.cast(x, float32) for x in (q, k, v))
     rank = k.ndim
-    turned = b.ops.permute(k, dims=(*range(rank - 2), rank - 1, rank - 2))
-    scores = b.ops.matmul(q, turned) * scale
+    transposed = b.ops.permute(k, dims=(*range(rank - 2), rank - 1, rank - 2))
+    scores = b.ops.matmul(q, transposed) * scale
     masked = mask.ndim > 0 or mask.dtype is bool_
     if mask.dtype is bool_:
         scores = b.ops.where(mask, scores, -math.inf)

@@ -80,11 +80,11 @@ elu = _float(
 
 silu = _float(
     "silu", formula=lambda m, x: x * m.sigmoid(x), reference=lambda x: x / (1 + math.exp(-x)),
-    vjp=lambda m, g, _y, x: _silu_slope(m, g, x),
+    vjp=lambda m, g, _y, x: _silu_gradient(m, g, x),
 )  # fmt: skip
 
 
-def _silu_slope(m: Any, g: Any, x: Any) -> Any:
+def _silu_gradient(m: Any, g: Any, x: Any) -> Any:
     s = m.sigmoid(x)
     return g * (s + x * (s - s * s))
 
@@ -109,11 +109,11 @@ logsigmoid = _float(
 )  # fmt: skip
 mish = _float(
     "mish", onnx=rules.mish, formula=lambda m, x: x * m.tanh(m.maximum(x, 0) + m.log1p(m.exp(-m.abs(x)))),
-    reference=lambda x: x * math.tanh(math.log1p(math.exp(x))), vjp=lambda m, g, _y, x: _mish_slope(m, g, x),
+    reference=lambda x: x * math.tanh(math.log1p(math.exp(x))), vjp=lambda m, g, _y, x: _mish_gradient(m, g, x),
 )  # fmt: skip
 
 
-def _mish_slope(m: Any, g: Any, x: Any) -> Any:
+def _mish_gradient(m: Any, g: Any, x: Any) -> Any:
     t = m.tanh(m.softplus(x, beta=1.0, threshold=20.0))
     return g * (t + x * m.sigmoid(x) * (1 - t * t))
 
@@ -131,11 +131,11 @@ gelu_tanh = _float(
     "gelu_tanh", onnx=rules.gelu_tanh, formula=lambda m,
     x: x * 0.5 * (m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x))) + 1),
     reference=lambda x: 0.5 * x * (1 + math.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * x**3))),
-    vjp=lambda m, g, _y, x: _gelu_tanh_slope(m, g, x), grad_name="GeluBackward0",
+    vjp=lambda m, g, _y, x: _gelu_tanh_gradient(m, g, x), grad_name="GeluBackward0",
 )  # fmt: skip
 
 
-def _gelu_tanh_slope(m: Any, g: Any, x: Any) -> Any:
+def _gelu_tanh_gradient(m: Any, g: Any, x: Any) -> Any:
     t = m.tanh(_ROOT_TWO_BY_PI * (x + 0.044715 * (x * x * x)))
     inner = _ROOT_TWO_BY_PI * (1 + 3 * 0.044715 * (x * x))
     return g * (0.5 * (t + 1) + 0.5 * x * (1 - t * t) * inner)

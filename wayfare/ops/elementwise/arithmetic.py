@@ -61,12 +61,12 @@ _QUICK_POWERS: dict[float, Callable[[Any], Any]] = {
 
 
 def _pow_by_base(m: Any, g: Any, _y: Any, x: Any, exponent: Any) -> Any:
-    # At exponent 0 the slope is 0 even where x ** -1 is not finite.
+    # At exponent 0 the gradient is 0 even where x ** -1 is not finite.
     return g * m.where(exponent == 0, m.zeros_like(exponent), exponent * m.pow(x, exponent - 1))
 
 
 def _pow_by_exponent(m: Any, g: Any, y: Any, x: Any, exponent: Any) -> Any:
-    # 0 ** e is 0 for every e >= 0: no slope there, though log 0 is not finite.
+    # 0 ** e is 0 for every e >= 0: no gradient there, though log 0 is not finite.
     flat = m.logical_and(x == 0, exponent >= 0)
     return m.where(flat, m.zeros_like(y), g * y * m.log(x))
 
@@ -276,7 +276,7 @@ where = elementwise(
 gate = elementwise(
     "gate", onnx=rules.gate, arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
     reference=lambda g, mask: g if mask else 0.0,
-    # A mask of numbers (the result of relu) has the slope 0, which is not the same as having played no part.
+    # A mask of numbers (the result of relu) has the gradient 0, which is not the same as having none.
     vjp=(lambda m, g, _y, _x, mask: m.gate(g, mask), lambda m, g, _y, _x, _mask: m.zeros_like(g)),
 )  # fmt: skip
 

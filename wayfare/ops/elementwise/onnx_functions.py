@@ -136,7 +136,7 @@ def softplus(b: Any, x: Any, *, beta: float, threshold: float) -> Any:
 
 
 def log_sigmoid(b: Any, x: Any) -> Any:
-    """Softplus turned about."""
+    """-softplus(-x)."""
     return -_softplus(b, -x)
 
 

@@ -96,7 +96,7 @@ def lgamma(b: Any, x: Any) -> Any:
 
 @_in_double
 def digamma(b: Any, x: Any) -> Any:
-    """The slope of log Γ, in the same way."""
+    """The derivative of log Γ, in the same way."""
     negative = x < 0
     small, z, steps = _shifted(b, b.ops.where(negative, 1 - x, x))
     taken = b.ops.where(small, b.ops.sum(1 / steps, dim=(x.ndim,), keepdim=False), 0)
@@ -112,7 +112,7 @@ def digamma(b: Any, x: Any) -> Any:
 
 
 def polygamma(b: Any, x: Any, *, n: int) -> Any:
-    """A higher slope: a sum of inverse powers, the end of it by Euler and Maclaurin; negative x reflected."""
+    """A higher derivative: a sum of inverse powers with an Euler-Maclaurin tail; negative x by reflection."""
     return digamma(b, x) if n == 0 else _higher(b, x, n=n)
 
 
@@ -131,11 +131,11 @@ def _higher(b: Any, x: Any, *, n: int) -> Any:
     angle = _off_integers(b, x)
     whole = angle == 0
     cotangent = b.ops.cos(angle) / b.ops.sin(b.ops.where(whole, 1, angle))
-    # The slopes of the cotangent are polynomials of itself, because its own is -(1 + cot²).
-    slope = np.array([0.0, 1.0])
+    # The derivatives of the cotangent are polynomials in it, because its first one is -(1 + cot²).
+    derivative = np.array([0.0, 1.0])
     for _ in range(n):
-        slope = -np.polynomial.polynomial.polymul(np.polynomial.polynomial.polyder(slope), [1, 0, 1])
-    *rest, total = (float(c) for c in slope)
+        derivative = -np.polynomial.polynomial.polymul(np.polynomial.polynomial.polyder(derivative), [1, 0, 1])
+    *rest, total = (float(c) for c in derivative)
     for c in reversed(rest):
         total = cotangent * total + c
     mirrored = made * (-1.0) ** n - total * math.pi**power

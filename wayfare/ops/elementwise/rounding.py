@@ -1,4 +1,4 @@
-"""Rounding. The slope of a step is zero almost everywhere, and that is what the rules say."""
+"""Rounding ops. Their gradient is zero."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from wayfare.ops._define import define, elementwise
 from wayfare.ops.elementwise import onnx_arithmetic as rules
 
 
-def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
+def _zero_gradient(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
     return m.zeros_like(g)
 
 
-floor = elementwise("floor", onnx=rules.of_floats("Floor", rules.same), reference=math.floor, vjp=_no_slope)
-ceil = elementwise("ceil", onnx=rules.of_floats("Ceil", rules.same), reference=math.ceil, vjp=_no_slope)
-trunc = elementwise("trunc", onnx=rules.trunc, reference=math.trunc, vjp=_no_slope)
+floor = elementwise("floor", onnx=rules.of_floats("Floor", rules.same), reference=math.floor, vjp=_zero_gradient)
+ceil = elementwise("ceil", onnx=rules.of_floats("Ceil", rules.same), reference=math.ceil, vjp=_zero_gradient)
+trunc = elementwise("trunc", onnx=rules.trunc, reference=math.trunc, vjp=_zero_gradient)
 frac = elementwise(
     "frac", formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), kinds="f",
     vjp=lambda m, g, _y, _x: g,
@@ -37,7 +37,7 @@ def _round(m: Any, x: Any, *, decimals: int) -> Any:
 round_ = elementwise(
     "round", attrs={"decimals": INT},
     onnx=rules.round_half_even, formula=_round, reference=lambda x, decimals: round(x, decimals),
-    vjp=_no_slope,
+    vjp=_zero_gradient,
     sample_attrs=({"decimals": 0}, {"decimals": 2}, {"decimals": -1}), domain=(-30.3, 30.2),
 )  # fmt: skip
 

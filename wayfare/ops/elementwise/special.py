@@ -96,7 +96,7 @@ def _hazard_vjp(m: Any, g: Any, y: Any, x: Any) -> Any:
     return -g * y * m.where(far, 1 / tail, y + x)
 
 
-# The normal density over its own integral: the slope of log_ndtr. A record, because the slope of erfcx overflows.
+# The normal density over its own integral: the gradient of log_ndtr. A record, because the gradient of erfcx overflows.
 normal_hazard = _float(
     "normal_hazard", vjp=_hazard_vjp, domain=(-7.0, 3.0),
     formula=lambda m, x: math.sqrt(2 / math.pi) / m.erfcx(x * (-1 / math.sqrt(2))),
@@ -108,7 +108,7 @@ i0e = _float(
 )  # fmt: skip
 
 
-def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
+def _i1_gradient(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
     """I0 - I1 / x, and 1/2 at 0."""
     tiny = x == 0
     safe = m.where(tiny, m.cos(m.zeros_like(x)), x)
@@ -117,11 +117,11 @@ def _i1_slope(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
 
 i1 = _float(
     "i1", onnx=fits.modified(1, False), reference=_scipy("i1"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * _i1_slope(m, m.i0(x), y, x),
+    vjp=lambda m, g, y, x: g * _i1_gradient(m, m.i0(x), y, x),
 )  # fmt: skip
 i1e = _float(
     "i1e", onnx=fits.modified(1, True), reference=_scipy("i1e"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * (_i1_slope(m, m.i0e(x), y, x) - m.sign(x) * y),
+    vjp=lambda m, g, y, x: g * (_i1_gradient(m, m.i0e(x), y, x) - m.sign(x) * y),
 )  # fmt: skip
 j0 = _float("j0", onnx=fits.first_kind(0), reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
 j1 = _float(

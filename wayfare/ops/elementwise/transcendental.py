@@ -61,9 +61,9 @@ sigmoid = _float(
 
 
 def _logit_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
-    slope = x - x * x
-    # Outside [0, 1] there is neither a value nor a slope.
-    return g / m.where(slope < 0, m.zeros_like(x) + math.nan, slope)
+    inverse = x - x * x
+    # Outside [0, 1] there is neither a value nor a gradient.
+    return g / m.where(inverse < 0, m.zeros_like(x) + math.nan, inverse)
 
 
 logit = _float(
@@ -79,7 +79,7 @@ def _sinc(m: Any, x: Any) -> Any:
 
 
 def _sinc_vjp(m: Any, g: Any, y: Any, x: Any) -> Any:
-    # The slope is (cos(pi x) - sinc(x)) / x, and 0 at 0.
+    # The gradient is (cos(pi x) - sinc(x)) / x, and 0 at 0.
     safe = m.where(x == 0, m.cos(m.zeros_like(x)), x)
     return m.gate(g * ((m.cos(math.pi * safe) - y) / safe), x)
 
@@ -115,13 +115,13 @@ hypot = _float(
 )  # fmt: skip
 
 
-def _atan2_slope(m: Any, g: Any, leg: Any, a: Any, b: Any) -> Any:
-    # The angle of the origin has no slope: 0, as in PyTorch.
+def _atan2_gradient(m: Any, g: Any, leg: Any, a: Any, b: Any) -> Any:
+    # The angle of the origin has no gradient: 0, as in PyTorch.
     square = a * a + b * b
     return m.where(square == 0, m.zeros_like(square), g * (leg / square))
 
 
 atan2 = _float(
     "atan2", onnx=rules.atan2, arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
-    vjp=(lambda m, g, _y, a, b: _atan2_slope(m, g, b, a, b), lambda m, g, _y, a, b: -_atan2_slope(m, g, a, a, b)),
+    vjp=(lambda m, g, _y, a, b: _atan2_gradient(m, g, b, a, b), lambda m, g, _y, a, b: -_atan2_gradient(m, g, a, a, b)),
 )  # fmt: skip

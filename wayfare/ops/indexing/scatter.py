@@ -333,12 +333,12 @@ def _prod_by_x(m: Any, g: Any, _y: Any, x: Any, index: Any, src: Any, *, dim: in
 def _prod_by_src(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     zero = src == 0
     zeros = m.scatter_add(m.zeros_like(x), index, m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src)), dim=dim)
-    # Without its zeros the product can be divided; a factor has no slope when another one is zero.
+    # Without its zeros the product can be divided; a factor has no gradient when another one is zero.
     others = m.scatter_prod(x, index, _filled(m, src, zero), dim=dim)
     mine = m.where(zero, m.zeros_like(src) + 1, m.zeros_like(src))
     alive = m.gather(zeros, index, dim=dim) == mine
-    slope = m.gather(g * others, index, dim=dim) / _filled(m, src, zero)
-    return m.where(alive, slope, m.zeros_like(slope))
+    gradient = m.gather(g * others, index, dim=dim) / _filled(m, src, zero)
+    return m.where(alive, gradient, m.zeros_like(gradient))
 
 
 scatter_prod = define(

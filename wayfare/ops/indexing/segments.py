@@ -67,7 +67,7 @@ def _columns_first(name: str) -> BatchRule:
 
 
 def _samples(rng: Any, empty: str = "smooth") -> Iterable[Sample]:
-    """Segments of many lengths; empty ones are "smooth", "infinite" (no slope to check) or "refused"."""
+    """Segments of many lengths; empty ones are "smooth", "infinite" (no gradient to check) or "refused"."""
     for lengths, features in (((2, 3, 1), ()), ((1, 4), (2,)), ((3, 0, 2), (2,)), ((0, 0), (3,)), ((), (2,)),
                               ((4, 2), (2, 2)), ((1,), (0,)), ((200, 30), (5,)), ((3, 5), (90,))):  # fmt: skip
         if empty == "refused" and 0 in lengths:
@@ -212,14 +212,14 @@ def _logsumexp_reference(rows: Array) -> Array:
         return np.log(np.exp(rows - top).sum(axis=0)) + top  # type: ignore[no-any-return]
 
 
-def _logsumexp_slope(m: Any, g: Any, y: Any, x: Any, offsets: Any) -> Any:
+def _logsumexp_gradient(m: Any, g: Any, y: Any, x: Any, offsets: Any) -> Any:
     # Where all is -inf the weights are 0, not -inf - -inf.
     finite = m.where(y > -math.inf, y, m.zeros_like(y))
     weights = m.exp(m.sub(x, m.segment_repeat(finite, offsets, size=x.shape[0])))
     return m.mul(weights, m.segment_repeat(g, offsets, size=x.shape[0]))
 
 
-_segment_op("segment_logsumexp", _logsumexp, _logsumexp_slope, _of_each(_logsumexp_reference), empty="infinite",
+_segment_op("segment_logsumexp", _logsumexp, _logsumexp_gradient, _of_each(_logsumexp_reference), empty="infinite",
             kinds="f", each=4, onnx=rules.segment_logsumexp)  # fmt: skip
 
 
@@ -237,11 +237,11 @@ def _softmax_reference(x: Array, offsets: Array) -> Array:
     return out
 
 
-def _softmax_slope(m: Any, g: Any, y: Any, _x: Any, offsets: Any) -> Any:
+def _softmax_gradient(m: Any, g: Any, y: Any, _x: Any, offsets: Any) -> Any:
     # By name: on large arrays the ops take native loops and memory that is there already.
     mean = m.segment_repeat(m.segment_sum(m.mul(g, y), offsets), offsets, size=y.shape[0])
     return m.mul(y, m.sub(g, mean))
 
 
-_segment_op("segment_softmax", _softmax, _softmax_slope, _softmax_reference, keeps_rows=True, kinds="f", each=5,
+_segment_op("segment_softmax", _softmax, _softmax_gradient, _softmax_reference, keeps_rows=True, kinds="f", each=5,
             onnx=rules.segment_softmax)  # fmt: skip

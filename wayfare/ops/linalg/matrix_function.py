@@ -185,10 +185,10 @@ def _exp(x: Any) -> Any:
 
 def _exp_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
     """The derivative in the direction g is a corner of the exponential of a matrix of twice the size."""
-    turned = swap(m, x)
+    transposed = swap(m, x)
     n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
-    upper = m.cat(turned, g, dim=columns)
-    lower = m.cat(m.zeros_like(turned), turned, dim=columns)
+    upper = m.cat(transposed, g, dim=columns)
+    lower = m.cat(m.zeros_like(transposed), transposed, dim=columns)
     big = m.matrix_exp(m.cat(upper, lower, dim=rows))
     corner = m.slice(big, dim=rows, start=0, stop=n, step=1)
     return m.slice(corner, dim=columns, start=n, stop=2 * n, step=1)

@@ -13,14 +13,14 @@ import numpy as np
 
 from wayfare.core.spec import float64, int64
 from wayfare.ops._onnx_loop import loop
-from wayfare.ops.linalg.onnx_rules import turned
+from wayfare.ops.linalg.onnx_rules import transposed
 
 # Convergence is quadratic: random matrices of a hundred columns take eight rounds.
 _ROUNDS = 14
 
 
 def _orthogonal(b: Any, x: Any, top: int) -> Any:
-    """The columns turned until the first `top` rows of them stand at right angles to each other."""
+    """The columns rotated until their first `top` rows are orthogonal to each other."""
     columns = x.shape[-1]
     last = x.ndim - 1
     if columns % 2:
@@ -41,9 +41,9 @@ def _orthogonal(b: Any, x: Any, top: int) -> Any:
         p, q = (inner.node("Gather", state, part, axis=last, shape=shape) for part in (first, second))
         along = dot(inner, p, q)
         straight = along == 0
-        slope = (dot(inner, q, q) - dot(inner, p, p)) / (2 * inner.ops.where(straight, 1, along))
-        tangent = 1 / (abs(slope) + inner.ops.sqrt(slope * slope + 1))
-        tangent = inner.ops.where(straight, 0, inner.ops.where(slope < 0, -tangent, tangent))
+        cotangent = (dot(inner, q, q) - dot(inner, p, p)) / (2 * inner.ops.where(straight, 1, along))
+        tangent = 1 / (abs(cotangent) + inner.ops.sqrt(cotangent * cotangent + 1))
+        tangent = inner.ops.where(straight, 0, inner.ops.where(cotangent < 0, -tangent, tangent))
         cosine = 1 / inner.ops.sqrt(tangent * tangent + 1)
         sine = tangent * cosine
         both = inner.ops.cat(cosine * p - sine * q, sine * p + cosine * q, dim=last)
@@ -68,7 +68,7 @@ def svdvals(b: Any, x: Any) -> Any:
     """The lengths of the columns, largest first."""
     rows, columns = _fixed(b, x)
     wide = b.cast(x, float64)
-    wide = turned(b, wide) if columns > rows else wide
+    wide = transposed(b, wide) if columns > rows else wide
     if columns == 0 or rows == 0:
         return b.full((*x.shape[:-2], 0), 0, x.dtype)
     found = _lengths(b, _orthogonal(b, wide, max(rows, columns)))
@@ -83,7 +83,7 @@ def eigvalsh(b: Any, x: Any, *, uplo: str) -> Any:
     wide = b.cast(x, float64)
     half = b.ops.tril(wide, diagonal=0) if uplo == "L" else b.ops.triu(wide, diagonal=0)
     strict = b.ops.tril(wide, diagonal=-1) if uplo == "L" else b.ops.triu(wide, diagonal=1)
-    whole = half + turned(b, strict)
+    whole = half + transposed(b, strict)
     rank = x.ndim
     raised = b.ops.amax(b.ops.sum(abs(whole), dim=(rank - 1,), keepdim=False), dim=(rank - 2,), keepdim=True)
     unit = b.constant(np.eye(size))
@@ -93,12 +93,12 @@ def eigvalsh(b: Any, x: Any, *, uplo: str) -> Any:
 
 
 def pinv(b: Any, x: Any, atol: Any, rtol: Any, *, hermitian: bool) -> Any:
-    """The turned columns divided by the squares of their lengths, and turned back; too short ones are left out."""
+    """The rotated columns divided by the squares of their lengths, and rotated back; too short ones are left out."""
     rows, columns = _fixed(b, x)
     if rows == 0 or columns == 0:
         return b.full((*x.shape[:-2], columns, rows), 0, x.dtype)
     if columns > rows:
-        return turned(b, pinv(b, turned(b, x), atol, rtol, hermitian=hermitian))
+        return transposed(b, pinv(b, transposed(b, x), atol, rtol, hermitian=hermitian))
     wide = b.cast(x, float64)
     last = x.ndim - 1
     unit = b.ops.expand(b.constant(np.eye(columns)), shape=(*x.shape[:-2], columns, columns))
@@ -111,4 +111,4 @@ def pinv(b: Any, x: Any, atol: Any, rtol: Any, *, hermitian: bool) -> Any:
     kept = lengths > b.ops.reshape(cutoff, shape=(*cutoff.shape, 1))
     factor = b.ops.where(kept, 1 / (b.ops.where(kept, lengths, 1) * b.ops.where(kept, lengths, 1)), 0)
     scaled = below * b.ops.reshape(factor, shape=(*factor.shape[:-1], 1, columns))
-    return b.cast(b.ops.matmul(scaled, turned(b, above)), x.dtype)
+    return b.cast(b.ops.matmul(scaled, transposed(b, above)), x.dtype)

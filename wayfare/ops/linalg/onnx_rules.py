@@ -42,7 +42,7 @@ def _lying(b: Any, v: Any) -> Any:
     return b.ops.reshape(v, shape=(*v.shape[:-1], 1, v.shape[-1]))
 
 
-def turned(b: Any, x: Any) -> Any:
+def transposed(b: Any, x: Any) -> Any:
     """Each matrix of a stack transposed."""
     return b.ops.permute(x, dims=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
@@ -208,7 +208,7 @@ def _cholesky(b: Any, x: Any) -> tuple[Any, Any]:
     down, across = _numbers(b, n)
 
     def step(inner: Any, i: Any, known: Any, info: Any) -> Any:
-        rest = _column(inner, inner.own(x), i) - inner.ops.matmul(known, turned(inner, _row(inner, known, i)))
+        rest = _column(inner, inner.own(x), i) - inner.ops.matmul(known, transposed(inner, _row(inner, known, i)))
         square = _row(inner, rest, i)
         column = inner.ops.where(inner.own(down) >= i, rest / inner.ops.sqrt(square), 0)
         fails = inner.ops.reshape(inner.node("Not", square > 0), shape=info.shape)
@@ -238,7 +238,7 @@ def cholesky_info(b: Any, x: Any) -> Any:
 
 @_doubled
 def qr(b: Any, x: Any, *, mode: str) -> tuple[Any, Any]:
-    """Householder's: each column turned onto an axis by a reflection, with LAPACK's signs."""
+    """Householder QR: each column is reflected onto an axis, with LAPACK's signs."""
     rows, columns = x.shape[-2:]
     width = rows if mode == "complete" else min(rows, columns)
     down = _numbers(b, rows)[0]
@@ -254,7 +254,7 @@ def qr(b: Any, x: Any, *, mode: str) -> tuple[Any, Any]:
         # A column that lies on its axis stays.
         square = inner.ops.sum(v * v, dim=(rank - 2,), keepdim=True)
         factor = inner.ops.where(tail == 0, 0, 2 / inner.ops.where(tail == 0, 1, square))
-        across = turned(inner, v)
+        across = transposed(inner, v)
         r = r - factor * inner.ops.matmul(v, inner.ops.matmul(across, r))
         return q - factor * inner.ops.matmul(inner.ops.matmul(q, v), across), r
 

@@ -70,8 +70,8 @@ def _each_or_nan(function: Any, like: Any, x: Any, *others: Any) -> Any:
 
 
 def _inv_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
-    turned = swap(m, y)
-    return -m.matmul(m.matmul(turned, g), turned)
+    transposed = swap(m, y)
+    return -m.matmul(m.matmul(transposed, g), transposed)
 
 
 inv = define(

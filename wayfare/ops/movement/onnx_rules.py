@@ -160,8 +160,8 @@ def diagonal(b: Any, x: Any, *, offset: int, dim1: int, dim2: int) -> Any:
     """The two dimensions as one, of which every so-manieth element lies on the diagonal."""
     rest = tuple(d for d in range(x.ndim) if d not in (dim1, dim2))
     rows, columns = x.shape[dim1], x.shape[dim2]
-    turned = b.ops.permute(x, dims=(*rest, dim1, dim2))
-    flat = b.ops.reshape(turned, shape=(*(x.shape[d] for d in rest), rows * columns))
+    permuted = b.ops.permute(x, dims=(*rest, dim1, dim2))
+    flat = b.ops.reshape(permuted, shape=(*(x.shape[d] for d in rest), rows * columns))
     length = b.spec_of("diagonal", x, offset=offset, dim1=dim1, dim2=dim2).shape[-1]
     first = offset if offset >= 0 else -offset * columns
     return b.node("Gather", flat, b.counting(length) * (columns + 1) + first, axis=len(rest))

@@ -181,7 +181,7 @@ def _view_bits(x: Array, *, dtype: DType) -> Array:
     return x.view(dtype.numpy)
 
 
-# Numbers read by their bits have no slope: no gradient.
+# Bits of numbers have no gradient.
 view_bits = define(
     "view_bits",
     signature=takes(1, dtype=DTYPE),

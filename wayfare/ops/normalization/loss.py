@@ -126,7 +126,7 @@ def _cross_entropy_infer(x: Spec, target: Spec, *, ignore_index: int, reduction:
     return _out_spec(x, target, reduction), column, column
 
 
-def _cross_entropy_slope(
+def _cross_entropy_gradient(
     m: Any, g: Any, x: Any, target: Any, top: Any, inverse: Any, *, ignore_index: int, reduction: str
 ) -> Any:
     column = m.reshape(target, shape=(x.shape[0], 1))
@@ -136,7 +136,7 @@ def _cross_entropy_slope(
     return p * share - m.at_index(m.expand(share, shape=tuple(x.shape)), column, dim=1)
 
 
-_cross_entropy_rule = as_rule(_cross_entropy_slope, name="cross_entropy_backward")
+_cross_entropy_rule = as_rule(_cross_entropy_gradient, name="cross_entropy_backward")
 
 
 def _cross_entropy_vjp(
@@ -256,13 +256,13 @@ def _mse_loss_infer(x: Spec, target: Spec, *, reduction: str) -> Spec:
     return Spec(x.shape if reduction == "none" else (), x.dtype)
 
 
-def _mse_loss_slope(m: Any, g: Any, x: Any, target: Any, *, reduction: str, both: bool) -> Any:
+def _mse_loss_gradient(m: Any, g: Any, x: Any, target: Any, *, reduction: str, both: bool) -> Any:
     scale = 2 * g / max(math.prod(x.shape), 1) if reduction == "mean" else 2 * g
-    slope = (x - target) * scale
-    return (slope, -slope) if both else slope
+    gradient = (x - target) * scale
+    return (gradient, -gradient) if both else gradient
 
 
-_mse_loss_rule = as_rule(_mse_loss_slope, name="mse_loss_backward", native_from=_SQUARES_FROM)
+_mse_loss_rule = as_rule(_mse_loss_gradient, name="mse_loss_backward", native_from=_SQUARES_FROM)
 
 
 def _mse_loss_vjp(m: Any, needs: Any, g: Any, _y: Any, x: Any, target: Any, *, reduction: str) -> Any:
@@ -354,8 +354,9 @@ def _logistic_reference(x: float, target: float) -> float:
     return -target * math.log(p) - (1 - target) * math.log(1 - p)
 
 
-def _logistic_slope(m: Any, g: Any, _y: Any, x: Any, target: Any) -> Any:
-    # sigmoid(x) - target, from the smaller of sigmoid(x) and 1 - sigmoid(x): a sure and right answer has a slope too.
+def _logistic_gradient(m: Any, g: Any, _y: Any, x: Any, target: Any) -> Any:
+    # sigmoid(x) - target, from the smaller of sigmoid(x) and 1 - sigmoid(x): so a confident right answer has a
+    # gradient too.
     rest = m.sigmoid(-m.abs(x))
     return g * m.where(x > 0, (1 - target) - rest, rest - target)
 
@@ -365,7 +366,7 @@ logistic_loss = elementwise(
     "logistic_loss", arity=2, formula=_logistic_loss, reference=_logistic_reference, kinds="f",
     domain=((-3.0, 3.0), (0.0, 1.0)), grad_name="BinaryCrossEntropyWithLogitsBackward0",
     vjp=(
-        _logistic_slope,
+        _logistic_gradient,
         lambda m, g, _y, x, _target: -g * x,
     ),
 )  # fmt: skip

@@ -168,7 +168,7 @@ def _layer_norm_infer(x: Spec, weight: Spec, bias: Spec, *, eps: float) -> tuple
     return x, folded, folded
 
 
-def _layer_norm_slopes(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any) -> Any:
+def _layer_norm_gradients(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any) -> Any:
     """The gradients by x, weight and bias that are wanted, from that of the result."""
     hat = (x - mean) * inverse
     made = []
@@ -181,7 +181,7 @@ def _layer_norm_slopes(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: 
     return tuple(made)
 
 
-_layer_norm_rule = as_rule(_layer_norm_slopes, name="layer_norm_backward")
+_layer_norm_rule = as_rule(_layer_norm_gradients, name="layer_norm_backward")
 
 
 def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *, eps: float) -> Any:
@@ -264,7 +264,7 @@ def _rms_norm_infer(x: Spec, weight: Spec, *, eps: float) -> tuple[Spec, Spec]:
     return x, Spec(reduced_shape(x.shape, _layer_dims(x.ndim, weight.ndim), True), x.dtype)
 
 
-def _rms_norm_slopes(m: Any, g: Any, x: Any, weight: Any, inverse: Any, *, needs: Any) -> Any:
+def _rms_norm_gradients(m: Any, g: Any, x: Any, weight: Any, inverse: Any, *, needs: Any) -> Any:
     """The gradients by x and weight that are wanted, from that of the result."""
     hat = x * inverse
     made = []
@@ -277,7 +277,7 @@ def _rms_norm_slopes(m: Any, g: Any, x: Any, weight: Any, inverse: Any, *, needs
     return tuple(made)
 
 
-_rms_norm_rule = as_rule(_rms_norm_slopes, name="rms_norm_backward")
+_rms_norm_rule = as_rule(_rms_norm_gradients, name="rms_norm_backward")
 
 
 def _rms_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, *, eps: float) -> Any:

@@ -50,7 +50,7 @@ def _infer(x: Spec, weight: Spec, bias: Spec, *, dim: Dims, eps: float) -> tuple
     return x, folded, folded
 
 
-def _slopes(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any, dim: Dims) -> Any:
+def _gradients(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any, dim: Dims) -> Any:
     """The gradients by x, weight and bias that are wanted, from that of the result."""
     inner, rest = _in_turn(tuple(weight.shape), dim)
     hat = (x - mean) * inverse
@@ -71,7 +71,7 @@ def _slopes(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, nee
     return tuple(made)
 
 
-_rule = as_rule(_slopes, name="scaled_norm_backward")
+_rule = as_rule(_gradients, name="scaled_norm_backward")
 
 
 def _vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *, dim: Dims, eps: float) -> Any:

@@ -156,7 +156,7 @@ random_permutation = _source("random_permutation", _permutation, n=9)
 # -- draws whose parameters are tensors --------------------------------------------------------------------
 
 
-def _no_slope(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
+def _zero_gradient(m: Any, g: Any, _y: Any, _x: Any, **_attrs: Any) -> Any:
     """A draw counts as constant in its parameters, as in PyTorch: the gradient is zero, not missing."""
     return m.zeros_like(g)
 
@@ -184,14 +184,14 @@ def _parameters(shape: Shape) -> Any:
 
 random_bernoulli = define(
     "random_bernoulli", signature=takes(1, key=KEY),
-    family="random", onnx=NO_DRAWS, forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_no_slope,),
+    family="random", onnx=NO_DRAWS, forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_zero_gradient,),
     reference=_bernoulli, samples=_parameters((3, 4)), random=True, grad_name="BernoulliBackward0",
 )  # fmt: skip
 
 random_poisson = define(
     "random_poisson", signature=takes(1, key=KEY),
     family="random", onnx=NO_DRAWS, forward=_poisson, infer=lambda rate, *, key: rate,
-    vjp=(_no_slope,),
+    vjp=(_zero_gradient,),
     reference=_poisson, samples=_parameters((3, 4)), random=True, grad_name="PoissonBackward0",
 )  # fmt: skip
 

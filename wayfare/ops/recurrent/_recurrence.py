@@ -41,7 +41,7 @@ class Cell:
 
     `step(m, x, a, before)`: from the parts of the projected input and of the projected state, and the state it reads,
     to (parts kept in the input's place, parts kept beside them, the states after the step).
-    `slope(m, kept, beside, before, g, back, direct)`: from what was kept, the gradient of the output, and what comes
+    `gradient(m, kept, beside, before, g, back, direct)`: from what was kept, the gradient of the output, and what comes
     back from the next step through the product (`back`) and past it (`direct`, a tuple of one or none), to (gradients
     of the parts of x, those of the parts of a or None where they are the same, the new `direct`).
     """
@@ -50,7 +50,7 @@ class Cell:
     gates: int
     states: int
     step: Callable[..., tuple[Parts, Parts, Parts]]
-    slope: Callable[..., tuple[Parts, Parts | None, Parts]]
+    gradient: Callable[..., tuple[Parts, Parts | None, Parts]]
     # Parts kept beside those in the input's place.
     beside: int = 0
     # The state that a step reads apart from its product: its number, or None.
@@ -103,13 +103,13 @@ def states_loop(cell: Cell, dtype: str) -> Loop:
     return elementwise(f"{cell.name}_states", [dtype] * len(loads), *after)
 
 
-def _slope_loop(cell: Cell, dtype: str) -> Loop:
+def _gradient_loop(cell: Cell, dtype: str) -> Loop:
     kept, beside = cell.gates, cell.gates + cell.beside
     loads = [load(i, dtype) for i in range(beside + 2 * cell.direct + 2)]
     before, (g, back), direct = (loads[beside : beside + cell.direct], loads[beside + cell.direct :][:2],
                                  loads[beside + cell.direct + 2 :])  # fmt: skip
-    dx, da, past = cell.slope(InLoops, loads[:kept], loads[kept:beside], before, g, back, direct)
-    return elementwise(f"{cell.name}_slope", [dtype] * len(loads), *dx, *(da or ()), *past)
+    dx, da, past = cell.gradient(InLoops, loads[:kept], loads[kept:beside], before, g, back, direct)
+    return elementwise(f"{cell.name}_gradient", [dtype] * len(loads), *dx, *(da or ()), *past)
 
 
 class _Kernel:
@@ -197,9 +197,9 @@ def run(
     after = [buffer_pool.empty((total, hidden), dtype) for _ in states]
     finals = [state.copy() for state in states]
     product = buffer_pool.empty((sizes[0] if sizes else 0, cell.gates * hidden), dtype)
-    turned = of_state.T
+    transposed = of_state.T
     if sizes and (sizes[0] > FEW_ROWS or len(sizes) > FEW_STEPS):
-        turned = np.ascontiguousarray(turned)
+        transposed = np.ascontiguousarray(transposed)
     in_place = _parts(kept, cell.gates)
     read = before[cell.reads : cell.reads + 1] if cell.reads is not None else []
     written = [*_parts(beside, cell.beside), *after]
@@ -221,7 +221,7 @@ def run(
             if size != last:
                 top = product[:size]
                 tops = [p[:size] for p in of_product]
-            multiply(rows_before[rows], turned, top)
+            multiply(rows_before[rows], transposed, top)
             parts = [p[rows] for p in in_place]
             arrays = (*parts, *tops, *[b[rows] for b in read], *biases, *parts, *[w[rows] for w in written])
             if size == last:
@@ -258,7 +258,7 @@ def pull(
     read = before[cell.reads : cell.reads + 1] if cell.reads is not None else []
     given = [*_parts(kept, cell.gates), *_parts(beside, cell.beside), *read, g]
     written = [*_parts(dx, cell.gates), *(_parts(da, cell.gates) if cell.inner_bias else [])]
-    kernel = _kernel(cell, OF_NUMPY[dtype], _slope_loop)
+    kernel = _kernel(cell, OF_NUMPY[dtype], _gradient_loop)
     straight = np.ascontiguousarray(of_state)
     last = -1
     call: Callable[..., Any] = kernel
@@ -302,12 +302,12 @@ def pull_recorded(
         return [m.zeros_like(x), *[s if f is None else f for s, f in zip(map(m.zeros_like, states), grads[1:],
                 strict=False)], *map(m.zeros_like, weights)]  # fmt: skip
     projected = m.linear(x, of_input, input_bias)
-    turned = m.permute(of_state, dims=(1, 0))
+    transposed = m.permute(of_state, dims=(1, 0))
     current = list(states)
     trail = []
     for step in steps:
         before = [_rows(m, s, 0, step.size) for s in current]
-        a = m.matmul(before[0], turned) + state_bias
+        a = m.matmul(before[0], transposed) + state_bias
         read = [] if cell.reads is None else [before[cell.reads]]
         kept, beside, after = cell.step(m, _columns(m, _rows(m, projected, step.start, step.stop), cell.gates),
                                         _columns(m, a, cell.gates), read)  # fmt: skip
@@ -319,7 +319,7 @@ def pull_recorded(
     by_start: dict[int, tuple[Any, Any, Any]] = {}
     for step, (h, kept, beside, read) in zip(reversed(steps), reversed(trail), strict=True):
         passed = [_rows(m, d, 0, step.size) for d in direct]
-        dx, da, past = cell.slope(m, kept, beside, read, _rows(m, g, step.start, step.stop),
+        dx, da, past = cell.gradient(m, kept, beside, read, _rows(m, g, step.start, step.stop),
                                   _rows(m, back, 0, step.size), passed)  # fmt: skip
         joined = m.cat(*dx, dim=1)
         of_product = joined if da is None else m.cat(*da, dim=1)

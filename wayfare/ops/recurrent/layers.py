@@ -36,7 +36,7 @@ def _lstm_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (i, f, g, o), (), (o * m.tanh(c), c)
 
 
-def _lstm_slope(m: Any, kept: Any, _beside: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
+def _lstm_gradient(m: Any, kept: Any, _beside: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
     i, f, candidate, o = kept
     t = m.tanh(f * before[0] + i * candidate)
     dh = g + back
@@ -51,7 +51,7 @@ def _gru_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (r, z, n), (a[2],), (n + z * (before[0] - n),)
 
 
-def _gru_slope(m: Any, kept: Any, beside: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
+def _gru_gradient(m: Any, kept: Any, beside: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
     r, z, n = kept
     dh = g + back + direct[0]
     past = dh * z
@@ -66,7 +66,7 @@ def _tanh_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (h,), (), (h,)
 
 
-def _tanh_slope(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
+def _tanh_gradient(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
     return ((g + back) * (1 - kept[0] * kept[0]),), None, ()
 
 
@@ -75,7 +75,7 @@ def _relu_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (h,), (), (h,)
 
 
-def _relu_slope(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
+def _relu_gradient(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
     return (m.gate(g + back, kept[0] > 0),), None, ()
 
 
@@ -221,7 +221,7 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int) -> Op:
     )  # fmt: skip
 
 
-_record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_slope, reads=1), _lstm_cell, 13)
-_record(Cell("gru_sequence", 3, 1, _gru_step, _gru_slope, beside=1, reads=0, inner_bias=True), _gru_cell, 12)
-_record(Cell("rnn_tanh_sequence", 1, 1, _tanh_step, _tanh_slope), _plain(np.tanh), 2)
-_record(Cell("rnn_relu_sequence", 1, 1, _relu_step, _relu_slope), _plain(lambda x: np.maximum(x, 0)), 2)
+_record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_gradient, reads=1), _lstm_cell, 13)
+_record(Cell("gru_sequence", 3, 1, _gru_step, _gru_gradient, beside=1, reads=0, inner_bias=True), _gru_cell, 12)
+_record(Cell("rnn_tanh_sequence", 1, 1, _tanh_step, _tanh_gradient), _plain(np.tanh), 2)
+_record(Cell("rnn_relu_sequence", 1, 1, _relu_step, _relu_gradient), _plain(lambda x: np.maximum(x, 0)), 2)

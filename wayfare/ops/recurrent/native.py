@@ -63,7 +63,7 @@ def _step_by_step(cell: Cell, given: Sequences, threads: int, scratch: Scratch) 
     (rows, hidden), out, finals, dtype = given.states[0].shape, given.out, given.finals, given.x.dtype
     width = cell.gates * hidden
     gates, product = (scratch.place((n, width), dtype) for n in (given.x.shape[0], rows))
-    made = product_commands(given.x, _turned(given.of_input), gates, False, threads, scratch)
+    made = product_commands(given.x, _transposed(given.of_input), gates, False, threads, scratch)
     biases = [given.bias, given.state_bias] if cell.inner_bias else [given.bias]
     added = [part for bias in biases for part in _parts(bias, cell.gates)]
     kernel = native.build(states_loop(cell, OF_NUMPY[dtype]))
@@ -73,7 +73,7 @@ def _step_by_step(cell: Cell, given: Sequences, threads: int, scratch: Scratch) 
     for turn in range(given.steps):
         step = given.steps - 1 - turn if given.reverse else turn
         ends = turn == given.steps - 1
-        made += product_commands(before[0], _turned(given.of_state), product, False, threads, scratch)
+        made += product_commands(before[0], _transposed(given.of_state), product, False, threads, scratch)
         after = [(final if ends else None) or room for final, room in zip(finals, own, strict=True)]
         if out is not None and not (ends and finals[0] is not None):
             after[0] = _rows(out, step * rows, rows)
@@ -102,7 +102,7 @@ def _sum(dtype: str) -> native.Kernel:
     return native.build(elementwise("add_biases", [dtype] * 2, load(0, dtype) + load(1, dtype)))
 
 
-def _turned(place: Place) -> Place:
+def _transposed(place: Place) -> Place:
     return place.seen(place.shape[::-1], place.strides[::-1])
 
 

@@ -94,8 +94,8 @@ def _reordered(b: Any, weight: Any, order: tuple[int, ...]) -> Any:
     held = b.root.graph.initializers.get(weight.name)
     if held is not None:
         parts = np.split(held, gates)
-        turned = np.concatenate([parts[g] for g in order])[None]
-        return b.initializer(b.fresh_name(f"{weight.name}.gates"), turned)
+        reordered = np.concatenate([parts[g] for g in order])[None]
+        return b.initializer(b.fresh_name(f"{weight.name}.gates"), reordered)
     if gates > 1:
         parts = b.node("Split", weight, [weight.shape[0] // gates] * gates, axis=0, outputs=gates, dtype=weight.dtype)
         weight = b.node("Concat", *[parts[g] for g in order], axis=0)

@@ -20,7 +20,7 @@ from wayfare.ops.reduction.reduce import Dims, like
 # -- values only --------------------------------------------------------------------------------------------------
 
 
-def _extreme_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _extreme_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     """Equal extremes share the gradient evenly; nobody has one if the extreme is NaN."""
     shape = tuple(x.shape)
     at = x == spread(m, y, dim, keepdim, shape)
@@ -30,7 +30,7 @@ def _extreme_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) 
     return m.where(at, spread(m, g, dim, keepdim, shape) / count, m.expand(rest, shape=shape))
 
 
-_extreme_rule = as_rule(_extreme_slope, name="amax_backward")
+_extreme_rule = as_rule(_extreme_gradient, name="amax_backward")
 
 
 def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
@@ -52,14 +52,14 @@ amin = reduction(
 # -- of all elements: a NaN is the extreme it gives, so the gradient goes to the NaNs -------------------------------
 
 
-def _sharing_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _sharing_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape = tuple(x.shape)
     y = spread(m, y, dim, keepdim, shape)
     at = m.logical_or(x == y, m.logical_and(x != x, y != y))
     return m.gate(spread(m, g, dim, keepdim, shape) / m.sum(like(m, at, g), dim=dim, keepdim=True), at)
 
 
-_sharing_rule = as_rule(_sharing_slope, name="max_of_all_backward")
+_sharing_rule = as_rule(_sharing_gradient, name="max_of_all_backward")
 
 
 def sharing_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, **_attrs: Any) -> Any:

@@ -39,7 +39,7 @@ def _sign(m: Any, x: Any) -> Any:
     return like(m, x > 0, x) - like(m, x < 0, x)
 
 
-def _norm_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
+def _norm_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
     shape = tuple(x.shape)
     g = spread(m, g, dim, keepdim, shape)
     if p == 0:
@@ -56,14 +56,14 @@ def _norm_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: 
         # Equal extremes share the gradient evenly; a NaN has no sign, and so no gradient.
         at = m.logical_or(x * sign == y, x != x)
         return m.gate(g * sign / m.sum(like(m, at, x), dim=dim, keepdim=True), at)
-    # Where the slope does not exist it is taken to be 0: at 0 itself below p = 1, of a zero vector above.
+    # Where the gradient does not exist it is taken to be 0: at 0 itself below p = 1, of a zero vector above.
     flat = x == 0 if p < 1 else y == 0
     size = m.where(x == 0, zero if p > 1 else one, x * sign)
     ratio = m.pow(size / m.where(flat, one, y), m.zeros_like(x) + (p - 1))
     return m.where(flat, zero, g * sign * ratio)
 
 
-_norm_rule = as_rule(_norm_slope, name="vector_norm_backward", native_from=_NATIVE_FROM)
+_norm_rule = as_rule(_norm_gradient, name="vector_norm_backward", native_from=_NATIVE_FROM)
 
 
 def _norm_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, p: float) -> Any:
@@ -96,13 +96,13 @@ vector_norm = reduction(
 )  # fmt: skip
 
 
-def _each_largest_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _each_largest_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape, sign = tuple(x.shape), _sign(m, x)
     at = x * sign == spread(m, y, dim, keepdim, shape)
     return m.gate(spread(m, g, dim, keepdim, shape) * sign, at)
 
 
-_each_largest_rule = as_rule(_each_largest_slope, name="largest_distance_backward", native_from=_NATIVE_FROM)
+_each_largest_rule = as_rule(_each_largest_gradient, name="largest_distance_backward", native_from=_NATIVE_FROM)
 
 
 def _each_largest_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Reductions: many numbers folded into one along some dimensions."""
+"""Reductions: sums, means, products and truth values along some dimensions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Dims = tuple[int, ...]
 
 
 def count_of(shape: tuple[int, ...], dim: Dims) -> int:
-    """How many numbers are folded into one."""
+    """How many numbers are reduced to one."""
     return math.prod([shape[d] for d in dim])
 
 
 def drop(m: Any, value: Any, dim: Dims, keepdim: bool) -> Any:
-    """A value folded over `dim` with these dimensions kept, without them unless they are wanted."""
+    """A value reduced over `dim` with size-1 dimensions kept: drop those dimensions unless `keepdim`."""
     return value if keepdim else m.reshape(value, shape=reduced_shape(value.shape, dim, False))
 
 
@@ -197,14 +197,14 @@ def _var(m: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     return drop(m, moments(m, x, dim)[2] / _freedom(x.shape, dim, correction), dim, keepdim)
 
 
-def _var_slope(m: Any, g: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+def _var_gradient(m: Any, g: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     shape = tuple(x.shape)
     freedom = count_of(shape, dim) - correction
     deviation = x - m.sum(x, dim=dim, keepdim=True) / max(count_of(shape, dim), 1)
     return spread(m, g * (2 / freedom if freedom else math.inf), dim, keepdim, shape) * deviation
 
 
-_var_rule = as_rule(_var_slope, name="var_backward")
+_var_rule = as_rule(_var_gradient, name="var_backward")
 
 
 def _var_vjp(m: Any, g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
@@ -238,18 +238,18 @@ def _std(m: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     return drop(m, root, dim, keepdim)
 
 
-def _std_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+def _std_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     shape = tuple(x.shape)
     freedom = count_of(shape, dim) - correction
     deviation = x - m.sum(x, dim=dim, keepdim=True) / max(count_of(shape, dim), 1)
-    # Where nothing deviates the slope is taken to be 0.
+    # Where nothing deviates the gradient is taken to be 0.
     y = spread(m, y, dim, keepdim, shape)
     flat = y == 0
     ratio = deviation / m.where(flat, m.zeros_like(y) + 1, y)
     return m.gate(ratio * spread(m, g * (1 / freedom if freedom else math.inf), dim, keepdim, shape), y)
 
 
-_std_rule = as_rule(_std_slope, name="std_backward")
+_std_rule = as_rule(_std_gradient, name="std_backward")
 
 
 def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:

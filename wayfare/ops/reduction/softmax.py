@@ -148,7 +148,7 @@ def _logsumexp(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     return drop(m, m.log(m.sum(m.exp(x - shift), dim=dim, keepdim=True)) + shift, dim, keepdim)
 
 
-def _logsumexp_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _logsumexp_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape = tuple(x.shape)
     y = spread(m, y, dim, keepdim, shape)
     # All of minus infinity: no element has a share.
@@ -156,7 +156,7 @@ def _logsumexp_slope(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool
     return spread(m, g, dim, keepdim, shape) * share
 
 
-_logsumexp_rule = as_rule(_logsumexp_slope, name="logsumexp_backward")
+_logsumexp_rule = as_rule(_logsumexp_gradient, name="logsumexp_backward")
 
 
 def _logsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:

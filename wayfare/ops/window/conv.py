@@ -149,9 +149,9 @@ def _conv_weight(
         size = piece.stop - piece.start
         if made * rows <= count:
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
-            slopes = wide_g[piece].reshape(size, groups, made, count)
+            gradients = wide_g[piece].reshape(size, groups, made, count)
             # The larger matrix first: BLAS is quicker so.
-            total += product(each, slopes.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
+            total += product(each, gradients.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
             whole = wide_g[piece].swapaxes(0, 1).reshape(groups, made, size * count)

@@ -64,10 +64,10 @@ def conv_weight(b: Any, x: Any, g: Any, *, kernel: Sizes, stride: Sizes, padding
                 ) -> Any:  # fmt: skip
     """A convolution again: of the input with its gradient, rows for channels, steps for gaps."""
     rows, channels, outs = x.shape[0], x.shape[1] // groups, g.shape[1]
-    turned = (2, 1, 0, *range(3, x.ndim + 1))
+    transposed = (2, 1, 0, *range(3, x.ndim + 1))
     sizes = x.shape[2:]
     # [channels of a group, groups × rows, …], and so many kernels [rows, …] for each group
-    given = b.ops.permute(b.ops.reshape(x, shape=(rows, groups, channels, *sizes)), dims=turned)
+    given = b.ops.permute(b.ops.reshape(x, shape=(rows, groups, channels, *sizes)), dims=transposed)
     given = b.ops.reshape(given, shape=(channels, groups * rows, *sizes))
     kernels = b.ops.permute(g, dims=(1, 0, *range(2, g.ndim)))
     made = b.node("Conv", given, kernels, strides=list(dilation), pads=[*padding, *padding], dilations=list(stride),
