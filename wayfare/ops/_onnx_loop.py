@@ -9,9 +9,9 @@ from wayfare.core.spec import bool_, int64
 
 
 def loop(b: Any, trips: Any, inits: Any, step: Callable[..., Any], asks: Callable[..., Any] | None = None) -> Any:
-    """`state = step(inner builder, iteration, *state)`, so many times, or as long as `asks(builder, *state)`.
+    """`state = step(inner builder, iteration, *state)`, `trips` times, or while `asks(builder, *state)` holds.
 
-    What is carried keeps shape and dtype; values from outside are `inner.own(value)`.
+    The state keeps its shapes and dtypes; a value from outside is used as `inner.own(value)`.
     """
     inner = b.body(b.fresh_name("loop"))
     iteration, going = inner.input("iteration", int64, ()), inner.input("going", bool_, ())

@@ -21,7 +21,7 @@ def linear(b: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def einsum(b: Any, *given: Any, equation: str) -> Any:
-    """Its own operator, which knows the letters of the alphabet."""
+    """ONNX's Einsum, which takes the letters of the alphabet as labels."""
     if not all(c.isascii() for c in equation):
         raise b.refuse("it has more labels than there are letters")
     return b.node("Einsum", *given, equation=equation)
@@ -61,7 +61,7 @@ def _attend(b: Any, q: Any, k: Any, v: Any, mask: Any, scale: float, causal: boo
         scores = b.ops.where(seen, scores, -math.inf)
     weights = b.node("Softmax", scores, axis=-1, shape=scores.shape)
     if masked:
-        # A query that sees no key at all: softmax would make it NaN.
+        # For a query whose keys are all masked, softmax would give NaN.
         top = b.ops.amax(scores, dim=(scores.ndim - 1,), keepdim=True)
         weights = b.ops.where(top == -math.inf, 0, weights)
     return b.ops.matmul(weights, v), weights

@@ -12,7 +12,7 @@ from wayfare.core.spec import bool_, float64, int32, int64
 
 
 def of_floats(kind: str, of_integers: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator for floats; integers are treated otherwise."""
+    """An ONNX operator for floats, another rule for integers."""
 
     def rule(b: Any, x: Any) -> Any:
         return b.node(kind, x) if x.dtype.is_floating_point else of_integers(b, x)
@@ -54,7 +54,7 @@ def never(b: Any, x: Any) -> Any:
 
 
 def is_finite(b: Any, x: Any) -> Any:
-    """Less than infinity, which a NaN is not."""
+    """|x| < infinity, which is false for NaN."""
     if not x.dtype.is_floating_point:
         return b.full(x.shape, True, bool_)
     return b.node("Less", b.node("Abs", x), b.number(math.inf, x.dtype))
@@ -66,20 +66,20 @@ def not_equal(b: Any, x: Any, y: Any) -> Any:
 
 
 def sign_bit(b: Any, x: Any) -> Any:
-    """Is it negative? Minus zero shows itself in its reciprocal."""
+    """Is it negative? -0 is recognised by its reciprocal, -infinity."""
     if not x.dtype.is_floating_point:
         return x < 0
     return b.node("Or", x < 0, b.node("Less", b.node("Reciprocal", x), b.number(0, x.dtype)))
 
 
 def copy_sign(b: Any, x: Any, y: Any) -> Any:
-    """The size of one and the sign of the other."""
+    """The magnitude of x with the sign of y."""
     size = abs(x)
     return b.ops.where(sign_bit(b, y), -size, size)
 
 
 def sign(b: Any, x: Any) -> Any:
-    """A NaN has none: 0."""
+    """The sign; 0 for NaN."""
     if x.dtype is bool_:
         return x
     made = b.node("Sign", x)
@@ -87,7 +87,7 @@ def sign(b: Any, x: Any) -> Any:
 
 
 def past_nan(kind: str) -> Callable[..., Any]:
-    """fmax and fmin: a NaN gives way to the other."""
+    """fmax and fmin: if one is NaN, the other is the result."""
 
     def rule(b: Any, x: Any, y: Any) -> Any:
         if not x.dtype.is_floating_point:
@@ -99,8 +99,8 @@ def past_nan(kind: str) -> Callable[..., Any]:
 
 
 def _divisor(b: Any, y: Any) -> tuple[Any, Any]:
-    """A divisor of integers with 1 in place of -1, and where that was: the least number divided by -1 is more than the
-    greatest, and ONNX Runtime does not survive it."""
+    """An integer divisor with -1 replaced by 1, and a mask of where that was. ONNX Runtime crashes when the smallest
+    integer is divided by -1, because the quotient overflows."""
     if y.dtype.name in ("bool", "uint8"):
         return y, None
     turns = b.node("Equal", y, b.number(-1, y.dtype))
@@ -114,7 +114,7 @@ def _rest(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def remainder(b: Any, x: Any, y: Any) -> Any:
-    """With the sign of the divisor, as Python has it; of floats ONNX has only the other one."""
+    """The remainder with the sign of the divisor, as in Python; for floats ONNX has only that of the dividend."""
     if not x.dtype.is_floating_point:
         return b.node("Mod", x, _divisor(b, y)[0])
     rest, wrong_side = _rest(b, x, y)
@@ -122,11 +122,11 @@ def remainder(b: Any, x: Any, y: Any) -> Any:
 
 
 def _floor_divide_integers(b: Any, x: Any, y: Any) -> Any:
-    """ONNX rounds towards zero: one less, where that was up."""
+    """ONNX rounds towards zero: subtract 1 where that rounded up."""
     by, turns = _divisor(b, y)
     rest = b.node("Mod", x, by)
     if turns is None:
-        # By way of the remainder, which refuses a zero; the division alone does not survive it.
+        # Computed with the remainder, which raises for a divisor of zero; the division alone crashes ONNX Runtime.
         return b.node("Div", b.node("Sub", x, rest), by)
     zero = b.number(0, x.dtype)
     apart = b.node("Xor", b.node("Less", x, zero), b.node("Less", by, zero))
@@ -136,7 +136,7 @@ def _floor_divide_integers(b: Any, x: Any, y: Any) -> Any:
 
 
 def floor_divide(b: Any, x: Any, y: Any) -> Any:
-    """What is left when the remainder is taken away can be divided."""
+    """(x - remainder) / y, which is exact."""
     if not x.dtype.is_floating_point:
         return _floor_divide_integers(b, x, y)
     rest, wrong_side = _rest(b, x, y)
@@ -145,7 +145,8 @@ def floor_divide(b: Any, x: Any, y: Any) -> Any:
 
 
 def truncated_remainder(b: Any, x: Any, y: Any) -> Any:
-    """With the sign of the dividend. ONNX Runtime takes integers for doubles here, and so loses the large ones."""
+    """The remainder with the sign of the dividend. ONNX Runtime computes this one of integers as doubles, which is
+    wrong for large ones, so it is derived from the remainder with the sign of the divisor."""
     if x.dtype.is_floating_point:
         return b.node("Mod", x, y, fmod=1)
     by = _divisor(b, y)[0]
@@ -156,7 +157,7 @@ def truncated_remainder(b: Any, x: Any, y: Any) -> Any:
 
 
 def clamp(b: Any, x: Any, *, low: Any, high: Any) -> Any:
-    """Bounds wrap around as the tensor's own numbers do."""
+    """Clamp; the bounds are converted to the tensor's dtype and wrap around as its numbers do."""
     for kind, bound in (("Max", low), ("Min", high)):
         if bound is not None:
             known = not b.varies(bound)
@@ -171,12 +172,12 @@ def zeros_like(b: Any, x: Any) -> Any:
 
 
 def gate(b: Any, x: Any, mask: Any) -> Any:
-    """What passes a mask, be it one of numbers."""
+    """x where the mask is true or not zero, 0 elsewhere."""
     return b.ops.where(b.cast(mask, bool_), x, 0)
 
 
 def power_of_number(b: Any, x: Any, *, exponent: float) -> Any:
-    """The common ones by their own operators."""
+    """A power; the usual exponents have operators of their own."""
     if exponent == 2:
         return b.node("Mul", x, x)
     if exponent == 3:
@@ -193,7 +194,7 @@ def cast(b: Any, x: Any, *, dtype: Any) -> Any:
 
 
 def overwrite(b: Any, x: Any, value: Any) -> Any:
-    """Other values in the place of its own."""
+    """The new values, broadcast to the shape of x."""
     return b.node("Expand", value, b.sizes(b.broadcast(x, value)))
 
 
@@ -205,7 +206,7 @@ def trunc(b: Any, x: Any) -> Any:
 
 
 def round_half_even(b: Any, x: Any, *, decimals: int) -> Any:
-    """To so many decimal places."""
+    """Round to a number of decimal places."""
     if not x.dtype.is_floating_point:
         if decimals >= 0:
             return x
@@ -224,7 +225,7 @@ def _powers_of_two(b: Any, count: Any) -> Any:
 
 
 def _shift_past(b: Any, x: Any, count: Any) -> Any:
-    """Is nothing left of the bits? A count that is negative or no less than the width shifts them all out."""
+    """Are all bits shifted out? That is so for a count that is negative or at least the width."""
     return b.node("Or", count < 0, count >= (63 if x.dtype is int64 else 8 * x.dtype.itemsize))
 
 
@@ -233,7 +234,7 @@ def shift_left(b: Any, x: Any, y: Any) -> Any:
     wide, count = b.cast(x, int64), b.cast(y, int64)
     made = b.node("Mul", wide, _powers_of_two(b, count))
     if x.dtype is int64:
-        # The highest bit is the sign, and there is no power of two for it.
+        # The highest bit is the sign, for which there is no positive power of two.
         odd = b.node("Equal", b.node("Mod", wide, b.number(2, int64)), b.number(1, int64))
         top = b.node("Where", odd, b.number(-(2**63), int64), b.number(0, int64))
         made = b.node("Where", b.node("Equal", count, b.number(63, int64)), top, made)
@@ -251,17 +252,17 @@ def shift_right(b: Any, x: Any, y: Any) -> Any:
 
 
 def heaviside(b: Any, x: Any, at_zero: Any) -> Any:
-    """The step itself, as a number."""
+    """The step function, with the value `at_zero` at 0."""
     return b.ops.where(x == 0, at_zero, b.cast(x > 0, x.dtype))
 
 
 def frexp(b: Any, x: Any) -> tuple[Any, Any]:
-    """Fraction from 1/2 to 1 and exponent: by the logarithm, put right where that was rounded."""
+    """Fraction (1/2 to 1) and exponent, from the logarithm; corrected where its rounding is off by one."""
     a = abs(b.cast(x, float64))
     ordinary = b.node("And", a > 0, a < math.inf)
     safe = b.ops.where(ordinary, a, 1)
     exponent = b.ops.floor(b.ops.log(safe) * (1 / math.log(2))) + 1
-    # In two steps, because the inverse of the smallest number is more than the greatest.
+    # In two steps, because the inverse of the smallest number overflows.
     half = b.ops.floor(exponent * 0.5)
     two = b.number(2, float64)
     part = safe * b.node("Pow", two, -half) * b.node("Pow", two, half - exponent)
@@ -273,7 +274,7 @@ def frexp(b: Any, x: Any) -> tuple[Any, Any]:
 
 
 def next_after(b: Any, x: Any, y: Any) -> Any:
-    """One step of the last digit towards y, worked out from the exponent; exact in double precision."""
+    """The next float towards y, computed from the exponent in double precision, where that is exact."""
     limits = np.finfo(x.dtype.numpy)
     tiny, largest = float(limits.smallest_subnormal), float(limits.max)
     fraction, exponent = frexp(b, x)

@@ -1,4 +1,4 @@
-"""ONNX rules of elementary functions and activations: what has no operator, or one that is less exact."""
+"""ONNX rules of elementary functions and activations that have no ONNX operator, or a less exact one."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def exp2(b: Any, x: Any) -> Any:
 
 
 def log1p(b: Any, x: Any) -> Any:
-    """What is lost of x in u = 1 + x is made up for by the quotient x / (u - 1)."""
+    """log(u) · x / (u - 1) with u = 1 + x: the quotient corrects the rounding of u."""
     u = x + 1
     step = u - 1
     ordinary = b.node("Log", u) * (x / b.ops.where(step == 0, 1, step))
-    # Nothing is lost of what is large; and infinity by infinity is nothing.
+    # Large x needs no correction, and infinity / infinity would be NaN.
     return b.ops.where(step == 0, x, b.ops.where(x > 1, b.node("Log", u), ordinary))
 
 
 def expm1(b: Any, x: Any) -> Any:
-    """exp(x) - 1; near zero, where that would cancel, by way of the hyperbolic tangent of the half."""
+    """exp(x) - 1; near zero, where that cancels, from tanh(x / 2)."""
     t = b.node("Tanh", x * 0.5)
     near = 2 * t / (1 - t)
     return b.ops.where(abs(x) < 0.5, near, b.node("Exp", x) - 1)
 
 
 def log_add_exp(b: Any, x: Any, y: Any) -> Any:
-    """log(exp x + exp y), without either."""
+    """log(exp x + exp y) without overflow."""
     return _log_add(b, x, y, 1.0)
 
 
@@ -53,7 +53,7 @@ def _log_add(b: Any, x: Any, y: Any, base: float) -> Any:
     larger = b.node("Max", x, y)
     gap = -abs(x - y) if base == 1 else -abs(x - y) * base
     more = b.ops.log1p(b.node("Exp", gap))
-    # Two equal infinities have no difference, but a sum.
+    # The difference of two equal infinities is NaN, so they are handled separately.
     return b.ops.where(x == y, x + math.log(2) / base, larger + (more if base == 1 else more / base))
 
 
@@ -68,7 +68,7 @@ def hypot(b: Any, x: Any, y: Any) -> Any:
 
 
 def atan2(b: Any, y: Any, x: Any) -> Any:
-    """The angle of a point: the arc tangent of a slope no steeper than one, put in its place."""
+    """The angle of a point: the arc tangent of a quotient of at most 1, moved to the right octant."""
     steep = abs(y) > abs(x)
     above, below = b.ops.where(steep, x, y), b.ops.where(steep, y, x)
     diagonal = b.node("And", abs(x) == math.inf, abs(y) == math.inf)
@@ -80,12 +80,12 @@ def atan2(b: Any, y: Any, x: Any) -> Any:
 
 
 def normal_cdf(b: Any, x: Any) -> Any:
-    """The share of a normal distribution below x."""
+    """The cumulative normal distribution."""
     return (b.node("Erf", x * math.sqrt(0.5)) + 1) * 0.5
 
 
 def erfc(b: Any, x: Any) -> Any:
-    """One less the error function."""
+    """1 - erf(x)."""
     return 1 - b.node("Erf", x)
 
 
@@ -128,7 +128,7 @@ def _softplus(b: Any, x: Any) -> Any:
 
 
 def softplus(b: Any, x: Any, *, beta: float, threshold: float) -> Any:
-    """Its own operator; past the threshold the line itself."""
+    """ONNX's Softplus; above the threshold x itself."""
     smooth = _softplus(b, x) if beta == 1 else _softplus(b, x * beta) / beta
     if threshold >= 20:
         return smooth

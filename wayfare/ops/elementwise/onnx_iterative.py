@@ -1,4 +1,4 @@
-"""ONNX rules that go on until they are done: divisors, polynomials whose degree is a value, series of two numbers."""
+"""ONNX rules with loops: gcd, orthogonal polynomials of any degree, series of two variables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _all_dims(x: Any) -> tuple[int, ...]:
 
 
 def gcd(b: Any, x: Any, y: Any) -> Any:
-    """Euclid's: the second and what is left of the first, until nothing is left anywhere."""
+    """Euclid's algorithm: (x, y) becomes (y, x mod y) until all y are 0."""
     shape = b.broadcast(x, y)
     start = [b.ops.expand(b.ops.abs(v), shape=shape) for v in (x, y)]
 
     def step(inner: Any, _i: Any, p: Any, q: Any) -> Any:
         done = q == 0
-        # ONNX Runtime does not survive a division of the least number by -1.
+        # ONNX Runtime crashes when the smallest integer is divided by -1.
         trivial = done if x.dtype.name == "uint8" else inner.node("Or", done, q == -1)
         rest = inner.node("Mod", p, inner.ops.where(trivial, 1, q))
         return inner.ops.where(done, p, q), inner.ops.where(done, q, rest)
@@ -36,7 +36,7 @@ def gcd(b: Any, x: Any, y: Any) -> Any:
 
 
 def lcm(b: Any, x: Any, y: Any) -> Any:
-    """The product without what the two have in common."""
+    """The product divided by the gcd."""
     common = b.ops.gcd(x, y)
     whole = b.node("Div", b.ops.abs(x), b.ops.where(common == 0, 1, common))
     return whole * b.ops.abs(y)
@@ -53,7 +53,7 @@ def by_recurrence(first: Callable[[Any], Any], step: Callable[[Any, Any, Any, An
         degree = b.ops.expand(b.ops.trunc(n), shape=shape)
         x = b.ops.expand(x, shape=shape)
         whole = abs(degree) < math.inf
-        # Of a degree without end there is no polynomial; and a maximum of nothing at all would be an error.
+        # An infinite degree has no polynomial; and the maximum of an empty tensor would be an error.
         zero = b.full((1,), 0, x.dtype)
         flat = b.ops.reshape(b.ops.where(whole, degree, 0), shape=(math.prod(shape),))
         highest = b.ops.amax(b.node("Concat", zero, flat, axis=0, shape=(flat.shape[0] + 1,)), dim=(0,), keepdim=False)
@@ -75,7 +75,7 @@ def by_recurrence(first: Callable[[Any], Any], step: Callable[[Any, Any, Any, An
 # -- functions of two numbers -----------------------------------------------------------------------------------------
 
 _EXACT = 1e-16
-# More turns than any argument needs whose result is not 0, 1 or infinite.
+# More iterations than any argument needs whose result is not 0, 1 or infinite.
 _TURNS = 1_000_000
 
 
@@ -86,7 +86,7 @@ def _both(b: Any, x: Any, y: Any) -> list[Any]:
 
 
 def _going(test: Callable[..., Any]) -> Callable[..., Any]:
-    """A question for a loop: does it hold anywhere?"""
+    """The condition of a loop: does the test hold for any element?"""
 
     def asks(b: Any, *state: Any) -> Any:
         held = test(*state)
@@ -108,7 +108,7 @@ def _gamma_series(b: Any, a: Any, x: Any) -> Any:
 
 
 def _gamma_fraction(b: Any, a: Any, x: Any) -> Any:
-    """The continued fraction of the upper part, for x from a + 1 on, from its beginning by Lentz's recurrences."""
+    """The continued fraction of the upper incomplete gamma function, for x ≥ a + 1, by Lentz's algorithm."""
 
     def step(inner: Any, i: Any, value: Any, c: Any, d: Any, _by: Any) -> Any:
         n = inner.cast(i + 1, float64)
@@ -123,7 +123,7 @@ def _gamma_fraction(b: Any, a: Any, x: Any) -> Any:
 
 
 def incomplete_gamma(upper: bool) -> Callable[..., Any]:
-    """The share of a gamma distribution below x, or above: a series on the one side, a fraction on the other."""
+    """The regularised incomplete gamma function, lower or upper: by a series for small x, else by a fraction."""
 
     def rule(b: Any, given: Any, at: Any) -> Any:
         a, x = _both(b, given, at)
@@ -131,7 +131,7 @@ def incomplete_gamma(upper: bool) -> Callable[..., Any]:
         a, x = b.ops.where(plain, a, 1), b.ops.where(plain, x, 1)
         under = x < a + 1
         scale = b.ops.exp(a * b.ops.log(x) - x - b.ops.lgamma(a))
-        # Where the other one is asked for, arguments with which this one is done at once.
+        # Where the other formula is used, arguments with which this one converges at once.
         below = _gamma_series(b, a, b.ops.where(under, x, 0)) * scale
         above = _gamma_fraction(b, a, b.ops.where(under, a * 2 + 9, x)) * scale
         made = b.ops.where(under, 1 - below, above) if upper else b.ops.where(under, below, 1 - above)
@@ -141,7 +141,7 @@ def incomplete_gamma(upper: bool) -> Callable[..., Any]:
 
 
 def _share_at_edges(b: Any, given: Any, at: Any, upper: bool) -> Any:
-    """The same where one of the two is 0 or infinite; nothing is defined below 0."""
+    """The values where an argument is 0 or infinite; NaN below 0."""
     a, x = _both(b, given, at)
     none, everything = (1.0, 0.0) if upper else (0.0, 1.0)
     nothing = a * 0 * x
@@ -154,15 +154,15 @@ def _share_at_edges(b: Any, given: Any, at: Any, upper: bool) -> Any:
 
 
 def zeta(b: Any, given: Any, at: Any) -> Any:
-    """The sum of (q + n)^-x: term by term as long as q + n is small, the rest by Euler and Maclaurin."""
+    """The sum of (q + n)^-x: term by term while q + n is small, the rest by the Euler-Maclaurin formula."""
     x, q = _both(b, given, at)
     pole = b.node("And", q <= 0, b.node("Equal", q, b.node("Floor", q)))
-    # Negative numbers have no broken powers.
+    # Negative numbers have no real powers with fractional exponents.
     broken = b.node("And", q < 0, b.node("Not", b.node("Equal", x, b.node("Floor", x))))
     plain = b.node("And", b.node("And", x > 1, x < math.inf), b.node("And", abs(q) < math.inf, b.node("Not", pole)))
     plain = b.node("And", plain, b.node("Not", broken))
     s, start = b.ops.where(plain, x, 2), b.ops.where(plain, q, 1)
-    # The series holds when q + n is more than x; where that is out of reach, the sum is 0 or its first terms.
+    # The tail formula needs q + n > x; where that is out of reach, the sum is 0 or its first terms are enough.
     far = b.node("Min", s, b.number(200, float64)) + 9
 
     def step(inner: Any, _i: Any, total: Any, z: Any) -> Any:

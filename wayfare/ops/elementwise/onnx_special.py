@@ -26,7 +26,7 @@ def _special(name: str) -> Any:
 
 
 def _in_double(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule on numbers in double precision, its result in the dtype they had."""
+    """The rule in double precision, with its result cast back."""
 
     @wraps(rule)
     def wide(b: Any, x: Any, **attrs: Any) -> Any:
@@ -42,14 +42,14 @@ def _in_double(rule: Callable[..., Any]) -> Callable[..., Any]:
 def _fitted(function: Callable[[Any], Any], low: float, high: float, degree: int) -> tuple[float, ...]:
     """The polynomial, lowest power first, in a variable from -1 to 1."""
     middle, half = (low + high) / 2, (high - low) / 2
-    # By attribute, because importing it would be paid by everybody.
+    # By attribute: importing the module would slow down the import of the package.
     chebyshev = np.polynomial.chebyshev
     fit = chebyshev.chebinterpolate(lambda t: function(middle + half * t), degree)
     return tuple(float(c) for c in chebyshev.cheb2poly(fit))
 
 
 def _near(x: Any, function: Callable[[Any], Any], low: float, high: float, degree: int = 14) -> Any:
-    """A function between two numbers, by the polynomial nearest to it."""
+    """A function between two bounds, by a fitted polynomial."""
     t = (x - (low + high) / 2) / ((high - low) / 2)
     *rest, total = _fitted(function, low, high, degree)
     for c in reversed(rest):
@@ -69,20 +69,21 @@ def _above(b: Any, x: Any, least: float) -> Any:
 
 
 def _shifted(b: Any, y: Any, count: int = _FAR) -> tuple[Any, Any, Any]:
-    """Is y small? y itself or, if so, y + count; and y, y + 1, … one beside the other."""
+    """Whether y is small; y, or y + count where it is small; and y, y + 1, … along a new dimension."""
     small = y < count
     steps = b.ops.add(b.ops.reshape(y, shape=(*y.shape, 1)), np.arange(count, dtype=np.float64))
     return small, b.ops.where(small, y + count, y), steps
 
 
 def _off_integers(b: Any, x: Any) -> Any:
-    """π times the way to the nearest integer: the angle for sine and cosine of πx."""
+    """π times the difference to the nearest integer: the angle for sine and cosine of πx."""
     return (x - b.node("Round", x)) * math.pi
 
 
 @_in_double
 def lgamma(b: Any, x: Any) -> Any:
-    """log|Γ(x)|: up to where Stirling's series holds, and the factors on the way taken off; negative x reflected."""
+    """log|Γ(x)|: shifted to where Stirling's series is exact, minus the logarithms of the factors; negative x by
+    reflection."""
     negative = x < 0
     small, z, steps = _shifted(b, b.ops.where(negative, 1 - x, x))
     product = b.ops.where(small, b.ops.prod(steps, dim=(x.ndim,), keepdim=False), 1)
@@ -107,7 +108,7 @@ def digamma(b: Any, x: Any) -> Any:
     whole = angle == 0
     mirrored = made - math.pi * b.ops.cos(angle) / b.ops.sin(b.ops.where(whole, 1, angle))
     made = b.ops.where(negative, b.ops.where(whole, math.nan, mirrored), made)
-    # On which side of zero it was is lost in the sum.
+    # The sign of a zero is lost in the sum.
     return b.ops.where(x == 0, -1 / x, made)
 
 
@@ -152,7 +153,7 @@ def _scaled_erfc(t: Any) -> Any:
 
 
 def _erfcx_above(b: Any, z: Any) -> Any:
-    """exp(z²) erfc(z) of numbers from 0 on."""
+    """exp(z²) erfc(z) for z ≥ 0."""
     finite = _below(b, z, 1e300)
     return _near((finite - 3) / (finite + 3), _scaled_erfc, -1, 1, 22) / (1 + 2 * z)
 
@@ -166,7 +167,7 @@ def erfcx(b: Any, x: Any) -> Any:
 
 @_in_double
 def log_ndtr(b: Any, x: Any) -> Any:
-    """The logarithm of the share of a normal distribution below x, exact far out on either side."""
+    """The logarithm of the cumulative normal distribution, exact in both tails."""
     z = abs(x) * math.sqrt(0.5)
     tail = _erfcx_above(b, z) * 0.5
     return b.ops.where(x < 0, b.ops.log(tail) - z * z, b.ops.log1p(-(tail * b.ops.exp(-(z * z)))))
@@ -183,9 +184,9 @@ def _inverse_outside(s: Any) -> Any:
 
 
 def _inverse_erf(b: Any, x: Any, room: Any) -> Any:
-    """The inverse error function of x, where `room` is 1 - x²: by its logarithm, and in the tails by the root of it."""
+    """The inverse error function of x, where `room` is 1 - x²: from log(room), in the tails from its root."""
     w = -b.ops.log(room)
-    # Beyond, nothing is left of the room in double precision.
+    # Beyond this, 1 - x² is 0 in double precision.
     s = b.ops.sqrt(b.ops.clamp(w, low=6, high=729))
     tail = b.ops.where(w < 49, _near(_below(b, s, 7), _inverse_outside, math.sqrt(6), 7), _near(_above(b, s, 7),
                        _inverse_outside, 7, 27))  # fmt: skip
@@ -196,13 +197,13 @@ def _inverse_erf(b: Any, x: Any, room: Any) -> Any:
 
 @_in_double
 def erfinv(b: Any, x: Any) -> Any:
-    """The number of which x is the error function."""
+    """The inverse error function."""
     return _inverse_erf(b, x, (1 - x) * (1 + x))
 
 
 @_in_double
 def ndtri(b: Any, x: Any) -> Any:
-    """The number below which lies a share x of a normal distribution."""
+    """The inverse of the cumulative normal distribution."""
     return _inverse_erf(b, 2 * x - 1, 4 * x * (1 - x)) * math.sqrt(2)
 
 

@@ -1,4 +1,4 @@
-"""ONNX rules of indexing by arrays, of joining, of segments, and of searching."""
+"""ONNX rules of indexing by arrays, segments and searching."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Dims = tuple[int, ...]
 
 
 def _place_of(dims: Dims) -> int:
-    """At which dimension of the result the indexed part stands."""
+    """The dimension of the result at which the indexed part begins."""
     return dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
 
 
 def _together(b: Any, indices: Any) -> Any:
-    """Index arrays as one, the numbers of each place side by side."""
+    """Several index arrays as one, stacked along a last dimension."""
     shape = b.broadcast(*indices)
     columns = []
     for index in indices:
@@ -66,7 +66,7 @@ def index_select(b: Any, x: Any, index: Any, *, dim: int) -> Any:
 
 
 def embedding(b: Any, weight: Any, index: Any, *, padding_idx: int | None, by_frequency: bool) -> Any:
-    """Rows of a table; the other two are a matter of gradients."""
+    """Rows of a table; the two attributes only concern gradients."""
     return b.node("Gather", weight, b.cast(index, int64), axis=0)
 
 
@@ -88,7 +88,7 @@ def _scattered(b: Any, x: Any, index: Any, src: Any, dim: int, reduction: str) -
 
 
 def scatter(reduction: str) -> Callable[..., Any]:
-    """Written, or folded into what is there."""
+    """ScatterElements with a reduction, or none."""
 
     def rule(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
         return _scattered(b, x, index, src, dim, reduction)
@@ -102,7 +102,7 @@ def scatter_place(b: Any, x: Any, index: Any, *, shape: Any, dim: int) -> Any:
 
 
 def at_index(b: Any, x: Any, index: Any, *, dim: int) -> Any:
-    """x at its place along a dimension, 0 elsewhere."""
+    """x where the index along a dimension equals `index`, 0 elsewhere."""
     size = x.shape[dim]
     here = b.ops.reshape(b.counting(size), shape=(size, *(1,) * (x.ndim - 1 - dim)))
     return b.ops.where(b.node("Equal", here, b.cast(index, int64)), x, 0)
@@ -112,14 +112,14 @@ def at_index(b: Any, x: Any, index: Any, *, dim: int) -> Any:
 
 
 def searchsorted(b: Any, row: Any, values: Any, *, right: bool, dtype: Any) -> Any:
-    """How many of the sorted numbers lie before."""
+    """The number of sorted values that are less (or not greater)."""
     row = b.node("Unsqueeze", row, [row.ndim - 1]) if row.ndim > 1 else row
     before = b.node("LessOrEqual" if right else "Less", row, b.node("Unsqueeze", values, [values.ndim]))
     return b.cast(b.node("ReduceSum", b.cast(before, int64), [values.ndim], keepdims=0), dtype)
 
 
 def isin(b: Any, elements: Any, tests: Any, *, invert: bool) -> Any:
-    """Is any of the tests equal?"""
+    """Is an element equal to any of the tests?"""
     flat = b.ops.reshape(tests, shape=(math.prod(tests.shape),))
     equal = b.node("Equal", b.node("Unsqueeze", elements, [elements.ndim]), flat, shape=(*elements.shape, *flat.shape))
     found = b.ops.any(equal, dim=(elements.ndim,), keepdim=False)
@@ -127,7 +127,7 @@ def isin(b: Any, elements: Any, tests: Any, *, invert: bool) -> Any:
 
 
 def one_hot(b: Any, x: Any, *, classes: int) -> Any:
-    """A one at the place of the class."""
+    """1 at the index of the class."""
     equal = b.node("Equal", b.node("Unsqueeze", b.cast(x, int64), [x.ndim]), b.counting(classes))
     return b.cast(equal, int64)
 
@@ -136,7 +136,7 @@ def one_hot(b: Any, x: Any, *, classes: int) -> Any:
 
 
 def _segment_of(b: Any, offsets: Any, total: int) -> Any:
-    """The segment of each row: how many segments have begun, less one (empty ones begin where the next does)."""
+    """The segment of each row: the number of segments that have begun, minus one (empty ones begin with the next)."""
     starts = b.node("Slice", offsets, [0], [-1], [0])
     count = offsets.shape[0] - 1
     none = b.full((total + 1,), 0, int64)
@@ -146,12 +146,12 @@ def _segment_of(b: Any, offsets: Any, total: int) -> Any:
 
 
 def segment_repeat(b: Any, x: Any, offsets: Any, *, size: int) -> Any:
-    """The row of each segment for all of its rows."""
+    """The value of each segment, repeated for all of its rows."""
     return b.node("Gather", x, _segment_of(b, offsets, size), axis=0)
 
 
 def segment_fold(reduction: str, start: float) -> Callable[..., Any]:
-    """One row for each segment, folded from its rows."""
+    """A reduction of the rows of each segment."""
 
     def rule(b: Any, x: Any, offsets: Any) -> Any:
         first = start
@@ -166,16 +166,16 @@ def segment_fold(reduction: str, start: float) -> Callable[..., Any]:
 
 
 def segment_logsumexp(b: Any, x: Any, offsets: Any) -> Any:
-    """By the largest of each segment, so that nothing overflows."""
+    """With the maximum of each segment subtracted, so that nothing overflows."""
     top = b.apply_rule(segment_fold("max", -math.inf), x, offsets, like="segment_sum")
-    # An infinite maximum (of an empty segment, too) cannot be subtracted.
+    # An infinite maximum (that of an empty segment too) cannot be subtracted.
     top = b.ops.where(abs(top) == math.inf, 0, top)
     raised = b.ops.exp(x - b.ops.segment_repeat(top, offsets, size=x.shape[0]))
     return b.node("Log", b.ops.segment_sum(raised, offsets)) + top
 
 
 def segment_softmax(b: Any, x: Any, offsets: Any) -> Any:
-    """The share of each row in its segment."""
+    """A softmax over the rows of each segment."""
     size = x.shape[0]
     top = b.apply_rule(segment_fold("max", -math.inf), x, offsets, like="segment_sum")
     raised = b.ops.exp(x - b.ops.segment_repeat(top, offsets, size=size))

@@ -28,7 +28,7 @@ def _orthogonal(b: Any, x: Any, top: int) -> Any:
         return b.ops.slice(_orthogonal(b, b.ops.cat(x, none, dim=last), top), dim=last, start=0, stop=columns, step=1)
     half = columns // 2
     first, second = np.arange(half), np.arange(columns - 1, half - 1, -1)
-    # The first stays in its place, the others move on by one; over all rounds everyone comes back.
+    # Round-robin pairs: the first column stays, the others move on by one, so that all pairs meet once.
     moved = np.concatenate([[0, columns - 1], np.arange(1, columns - 1)])
     place = np.argsort(np.concatenate([first, second]))[moved]
 
@@ -57,7 +57,7 @@ def _lengths(b: Any, x: Any) -> Any:
 
 
 def _fixed(b: Any, x: Any) -> tuple[int, int]:
-    """Rows and columns, which must be known now."""
+    """The numbers of rows and columns, which must not be dynamic sizes."""
     rows, columns = x.shape[-2:]
     if b.varies(rows) or b.varies(columns):
         raise b.refuse("the size of its matrices varies; leave those axes out of dynamic_axes")
@@ -65,7 +65,7 @@ def _fixed(b: Any, x: Any) -> tuple[int, int]:
 
 
 def svdvals(b: Any, x: Any) -> Any:
-    """The lengths of the columns, largest first."""
+    """The lengths of the rotated columns, largest first."""
     rows, columns = _fixed(b, x)
     wide = b.cast(x, float64)
     wide = transposed(b, wide) if columns > rows else wide
@@ -76,7 +76,8 @@ def svdvals(b: Any, x: Any) -> Any:
 
 
 def eigvalsh(b: Any, x: Any, *, uplo: str) -> Any:
-    """The singular values of the matrix raised until none of its eigenvalues is negative, less that."""
+    """The matrix is shifted by a multiple of the identity until no eigenvalue is negative; then its singular values are
+    the shifted eigenvalues."""
     size, _ = _fixed(b, x)
     if size == 0:
         return b.full(x.shape[:-1], 0, x.dtype)

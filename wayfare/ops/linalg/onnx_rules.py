@@ -59,7 +59,7 @@ def _unit(b: Any, like: Any, n: int) -> Any:
 
 
 def _doubled(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule on matrices in double precision; its floating-point results in the dtype they had."""
+    """The rule in double precision, with floating-point results cast back."""
 
     def wide(b: Any, *given: Any, **attrs: Any) -> Any:
         dtype = given[0].dtype
@@ -75,7 +75,8 @@ def _doubled(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exchanged(b: Any, x: Any, i: Any, down: Any) -> tuple[Any, Any]:
-    """With the largest of column i, from row i on, brought to row i; and which row that was, as […, 1, 1]."""
+    """The matrix with the pivot row (largest element of column i from row i on) swapped to row i; and the number of
+    that row, as […, 1, 1]."""
     size = b.ops.where(down >= i, abs(_column(b, x, i)), -1)
     rank = x.ndim
     place = b.node("ArgMax", size, axis=rank - 2, keepdims=1, shape=(*x.shape[:-2], 1, 1))
@@ -86,7 +87,7 @@ def _exchanged(b: Any, x: Any, i: Any, down: Any) -> tuple[Any, Any]:
 
 
 def _eliminated(b: Any, x: Any, n: int) -> Any:
-    """The first n columns made a unit matrix by what is done to whole rows."""
+    """Gauss-Jordan elimination: row operations that turn the first n columns into the identity."""
     down = _numbers(b, n)[0]
 
     def step(inner: Any, i: Any, state: Any) -> Any:
@@ -102,7 +103,7 @@ def _eliminated(b: Any, x: Any, n: int) -> Any:
 
 @_doubled
 def solve(b: Any, a: Any, right: Any, *, strict: bool) -> Any:
-    """Gauss and Jordan's elimination, with the largest pivot of each column."""
+    """Gauss-Jordan elimination with partial pivoting."""
     n, last = a.shape[-1], a.ndim - 1
     whole = b.ops.cat(a, right, dim=last)
     return b.ops.slice(_eliminated(b, whole, n), dim=last, start=n, stop=whole.shape[-1], step=1)
@@ -110,13 +111,13 @@ def solve(b: Any, a: Any, right: Any, *, strict: bool) -> Any:
 
 @_doubled
 def inv(b: Any, x: Any, *, strict: bool) -> Any:
-    """The solution for the unit matrix."""
+    """The solution for the identity matrix."""
     return b.ops.solve(x, _unit(b, x, x.shape[-1]), strict=strict)
 
 
 @_doubled
 def slogdet(b: Any, x: Any) -> tuple[Any, Any]:
-    """The product of the pivots, as signs and logarithms; every exchange of two rows turns the sign."""
+    """The product of the pivots, as sign and logarithm; every swap of two rows changes the sign."""
     n, lead = x.shape[-1], x.shape[:-2]
     down = _numbers(b, n)[0]
 
@@ -137,7 +138,7 @@ def slogdet(b: Any, x: Any) -> tuple[Any, Any]:
 
 @_doubled
 def lu_factor(b: Any, x: Any) -> tuple[Any, Any, Any]:
-    """How often each row was taken off is kept below the diagonal; with the exchanges, and the first zero pivot."""
+    """LU with the factors of elimination below the diagonal; also the pivots, and which pivot is the first zero."""
     lead, (rows, columns) = x.shape[:-2], x.shape[-2:]
     count = min(rows, columns)
     down, numbers = _numbers(b, rows)[0], b.counting(count)
@@ -162,7 +163,7 @@ def lu_factor(b: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 def pivot_matrix(b: Any, pivots: Any, *, rows: int, dtype: Any) -> Any:
-    """The exchanges done to the order of the rows, one after the other."""
+    """The permutation matrix of the row swaps."""
     lead, count = pivots.shape[:-1], pivots.shape[-1]
     numbers = b.counting(rows)
     places = b.ops.sub(b.cast(pivots, int64), 1)
@@ -183,7 +184,7 @@ def pivot_matrix(b: Any, pivots: Any, *, rows: int, dtype: Any) -> Any:
 
 @_doubled
 def solve_triangular(b: Any, a: Any, right: Any, *, upper: bool, unitriangular: bool) -> Any:
-    """Row by row, each from those that are known."""
+    """Substitution, row by row."""
     n = a.shape[-1]
     a = b.ops.triu(a, diagonal=0) if upper else b.ops.tril(a, diagonal=0)
     down = _numbers(b, n)[0]
@@ -203,7 +204,7 @@ def solve_triangular(b: Any, a: Any, right: Any, *, upper: bool, unitriangular: 
 
 
 def _cholesky(b: Any, x: Any) -> tuple[Any, Any]:
-    """The factor, and the number of the first column that has none (0: all have)."""
+    """The Cholesky factor, and the number of the first column where it fails (0 if none)."""
     n = x.shape[-1]
     down, across = _numbers(b, n)
 
@@ -222,7 +223,7 @@ def _cholesky(b: Any, x: Any) -> tuple[Any, Any]:
 
 @_doubled
 def cholesky(b: Any, x: Any, *, strict: bool) -> Any:
-    """Column by column, each from those before it; all of a matrix that has no factor is NaN."""
+    """The Cholesky factor; all NaN for a matrix that has none."""
     known, info = _cholesky(b, x)
     return b.ops.where(b.ops.reshape(info, shape=(*info.shape, 1, 1)) == 0, known, math.nan)
 
@@ -251,7 +252,7 @@ def qr(b: Any, x: Any, *, mode: str) -> tuple[Any, Any]:
         corner = _row(inner, column, i)
         length = inner.ops.sqrt(corner * corner + tail)
         v = inner.ops.where(own == i, corner + inner.ops.where(corner < 0, -length, length), column)
-        # A column that lies on its axis stays.
+        # A column that is on its axis already stays as it is.
         square = inner.ops.sum(v * v, dim=(rank - 2,), keepdim=True)
         factor = inner.ops.where(tail == 0, 0, 2 / inner.ops.where(tail == 0, 1, square))
         across = transposed(inner, v)
@@ -268,12 +269,12 @@ def qr(b: Any, x: Any, *, mode: str) -> tuple[Any, Any]:
 
 @_doubled
 def matrix_exp(b: Any, x: Any) -> Any:
-    """The series of a matrix made small by halving, squared as often again."""
+    """Scaling and squaring: the Taylor series of the matrix divided by 2^s, squared s times."""
     flat = b.ops.reshape(x, shape=(math.prod(x.shape[:-1]), x.shape[-1]))
     sums = b.ops.sum(abs(flat), dim=(1,), keepdim=False)
     least = b.constant(np.array([0.5]))
     size = b.ops.amax(b.node("Concat", least, sums, axis=0, shape=(flat.shape[0] + 1,)), dim=(0,), keepdim=False)
-    # Beyond this the result is infinite anyway.
+    # For larger norms the result is infinite anyway.
     size = b.node("Min", size, b.number(1e9, float64))
     times = b.ops.ceil(b.ops.log(size * 2) * (1 / math.log(2)))
     small = x * b.node("Pow", b.number(0.5, float64), times)

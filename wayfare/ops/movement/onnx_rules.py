@@ -1,4 +1,4 @@
-"""ONNX rules of movement: the same numbers under another shape, in another order, or in part."""
+"""ONNX rules of movement ops: reshapes, views, slices, padding, joins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEGIN = np.iinfo(np.int64).min
 
 
 def reshape(b: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
-    """Squeeze or Unsqueeze where only ones come or go; else Reshape, by constants as far as that will do."""
+    """Squeeze or Unsqueeze if only dimensions of size 1 change; else Reshape, with a constant shape if possible."""
     old, new = tuple(x.shape), tuple(shape)
     if b.same_sizes(old, new):
         return x
@@ -46,12 +46,12 @@ def _has_zero(b: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _short_form(b: Any, old: tuple[int, ...], new: tuple[int, ...]) -> list[int] | None:
-    """A shape of plain numbers: 0 for a size that stays in its place, -1 for one that follows from the others."""
+    """A constant shape for Reshape: 0 for a size that is copied from the input, -1 for one that is inferred."""
     if not any(b.varies(n) for n in new) or _has_zero(b, new):
         return None
     stays = [axis < len(old) and b.same_sizes((old[axis],), (n,)) for axis, n in enumerate(new)]
     moved = [axis for axis, n in enumerate(new) if b.varies(n) and not stays[axis]]
-    # Both at once would fail on an empty batch, where nothing follows from the others.
+    # Not both: with an empty batch (size 0) nothing can be inferred.
     copies = any(b.varies(n) and stay for n, stay in zip(new, stays, strict=True))
     if len(moved) > 1 or (moved and copies):
         return None
@@ -64,7 +64,7 @@ def permute(b: Any, x: Any, *, dims: tuple[int, ...]) -> Any:
 
 
 def expand(b: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
-    """Stretched by broadcasting."""
+    """Broadcast to a shape."""
     return b.node("Expand", x, b.sizes(shape))
 
 
@@ -72,24 +72,24 @@ def expand(b: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
 
 
 def select(b: Any, x: Any, *, dim: int, index: int) -> Any:
-    """One place along a dimension, which is then gone."""
+    """One index of a dimension, which is removed."""
     if b.same_sizes((index,), (x.shape[dim] - 1,)) and b.varies(index):
         index = -1
     return b.node("Gather", x, b.number(index, int64), axis=dim)
 
 
 def slice_(b: Any, x: Any, *, dim: int, start: int, stop: int, step: int) -> Any:
-    """A stretch of a dimension."""
+    """A range of a dimension."""
     return b.node("Slice", x, [start], [_stop(b, x, dim, stop)], [dim], [step])
 
 
 def _stop(b: Any, x: Any, dim: int, stop: int) -> int:
-    """The end of a dimension is the same number for all sizes."""
+    """A `stop` at the end of a dimension as a constant that is valid for all sizes."""
     return _END if b.varies(x.shape[dim]) and b.same_sizes((stop,), (x.shape[dim],)) else stop
 
 
 def basic_index(b: Any, x: Any, *, index: tuple[Any, ...]) -> Any:
-    """All stretches in one Slice (a single place is one too), then the dimensions that go and those that come."""
+    """One Slice for all ranges and integers, then Squeeze of the integers' dimensions and Unsqueeze of new ones."""
     parts: list[tuple[int, int, int, int]] = []
     gone: list[int] = []
     fresh: list[int] = []
@@ -122,12 +122,12 @@ def _is(b: Any, n: Any, number: int) -> bool:
 
 
 def numbered(b: Any, shape: tuple[int, ...]) -> Any:
-    """The numbers 0, 1, 2, … in a shape: a movement of them says which element goes where."""
+    """The numbers 0, 1, 2, … in a shape: moving them like the elements shows which element goes where."""
     return b.ops.reshape(b.counting(math.prod(shape)), shape=tuple(shape))
 
 
 def put(b: Any, base: Any, places: Any, values: Any, reduction: str = "none") -> Any:
-    """`base` with `values` at the flat `places` (or added there)."""
+    """`base` with `values` written (or added) at flat indices."""
     shape = base.shape
     flat = b.ops.reshape(base, shape=(math.prod(shape),))
     places = b.ops.reshape(places, shape=(math.prod(places.shape),))
@@ -149,7 +149,7 @@ def look_through(b: Any, x: Any, *, path: Any) -> Any:
 
 
 def write_through(b: Any, x: Any, part: Any, *, path: Any) -> Any:
-    """The base of a chain of views with the part they show replaced."""
+    """The base of a chain of views, with the viewed part replaced."""
     return put(b, x, look_through(b, numbered(b, x.shape), path=path), part)
 
 
@@ -157,7 +157,7 @@ def write_through(b: Any, x: Any, part: Any, *, path: Any) -> Any:
 
 
 def diagonal(b: Any, x: Any, *, offset: int, dim1: int, dim2: int) -> Any:
-    """The two dimensions as one, of which every so-manieth element lies on the diagonal."""
+    """The two dimensions flattened: the diagonal is every (columns + 1)-th element."""
     rest = tuple(d for d in range(x.ndim) if d not in (dim1, dim2))
     rows, columns = x.shape[dim1], x.shape[dim2]
     permuted = b.ops.permute(x, dims=(*rest, dim1, dim2))
@@ -186,13 +186,13 @@ def triangle(upper: int) -> Any:
 
 
 def flip(b: Any, x: Any, *, dims: tuple[int, ...]) -> Any:
-    """Backwards along some dimensions."""
+    """Reversed along some dimensions."""
     count = len(dims)
     return b.node("Slice", x, [-1] * count, [_BEGIN] * count, list(dims), [-1] * count) if dims else x
 
 
 def roll(b: Any, x: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Any:
-    """What goes over the edge comes back at the other side."""
+    """A cyclic shift."""
     for shift, dim in zip(shifts, dims, strict=True):
         size = x.shape[dim]
         if not b.varies(size) and (size == 0 or shift % size == 0):
@@ -204,7 +204,7 @@ def roll(b: Any, x: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> A
 
 
 def pad(b: Any, x: Any, *, amounts: tuple[tuple[int, int], ...], value: float) -> Any:
-    """Negative amounts cut off."""
+    """Pad; negative amounts cut off."""
     cut = [(max(0, -a), max(0, -c), dim) for dim, (a, c) in enumerate(amounts) if a < 0 or c < 0]
     for before, after, dim in cut:
         x = b.node("Slice", x, [before], [-after if after else _END], [dim], shape=x.shape)
@@ -213,7 +213,7 @@ def pad(b: Any, x: Any, *, amounts: tuple[tuple[int, int], ...], value: float) -
 
 
 def shifted(b: Any, x: Any, *, dim: int, by: int, fill: float) -> Any:
-    """Padded at one end, and as much cut off at the other."""
+    """A shift: padded at one end, cut off by the same amount at the other."""
     before = [max(by, 0) if d == dim else 0 for d in range(x.ndim)]
     after = [max(-by, 0) if d == dim else 0 for d in range(x.ndim)]
     padded = b.node("Pad", x, before + after, b.number(fill, x.dtype))
@@ -226,7 +226,7 @@ def shifted(b: Any, x: Any, *, dim: int, by: int, fill: float) -> Any:
 
 
 def unfold(b: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
-    """Windows along a dimension, their places as the last one."""
+    """Sliding windows along a dimension; the positions inside a window become the last dimension."""
     count = (x.shape[dim] - size) // step + 1
     starts = b.ops.reshape(b.counting(count) * step, shape=(count, 1))
     found = b.node("Gather", x, starts + np.arange(size), axis=dim)
@@ -236,13 +236,13 @@ def unfold(b: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
 
 
 def fold_back(b: Any, x: Any, *, shape: tuple[int, ...], dim: int, step: int) -> Any:
-    """Windows laid back over each other and summed."""
+    """The adjoint of unfold: overlapping windows are summed."""
     places = b.ops.unfold(numbered(b, shape), dim=dim, size=x.shape[-1], step=step)
     return put(b, b.full(shape, 0, x.dtype), places, x, "add")
 
 
 def as_strided(b: Any, x: Any, *, size: Any, stride: Any, offset: int, layout: Any) -> Any:
-    """By the number of each element; which lies where must be known now."""
+    """By the index of each element in memory, so the layout must not have dynamic sizes."""
     if any(b.varies(n) for n in (*x.shape, *size, *stride, *layout, offset)):
         raise b.refuse("where its elements lie depends on a size that varies; use narrow, unfold or reshape")
     memory = {int(at): number for number, at in enumerate(_places(x.shape, layout).ravel())}
@@ -255,7 +255,8 @@ def as_strided(b: Any, x: Any, *, size: Any, stride: Any, offset: int, layout: A
 
 
 def add_strided(b: Any, g: Any, *, shape: Any, stride: Any, offset: int, layout: Any) -> Any:
-    """Its gradient: summed into memory, then read as the input lay there; elements that it repeats share."""
+    """The gradient of as_strided: summed into memory, then read in the layout of the input; overlapping elements share
+    the sum."""
     if any(b.varies(n) for n in (*g.shape, *shape, *stride, *layout, offset)):
         raise b.refuse("where its elements lie depends on a size that varies; use narrow, unfold or reshape")
     source, wanted = _places(shape, layout), _places(g.shape, stride) + offset

@@ -1,4 +1,4 @@
-"""ONNX rules of random draws: a model gives the same result for the same input, so there are none."""
+"""ONNX rules of random draws: none, because a model file gives the same result for the same input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_DRAWS = NotExportable("it draws random numbers, and a model file gives the sa
 
 
 def dropout(b: Any, x: Any, *, p: float, key: Any, shape: Any) -> Any:
-    """Nothing, where nothing is dropped."""
+    """The identity if p is 0; otherwise refused."""
     if p == 0:
         return x
     raise b.refuse("it drops numbers at random; call .eval() on the model first")

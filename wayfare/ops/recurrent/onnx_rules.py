@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Repeated:
-    """A tuple of `times` equal numbers, known when the model runs: how many rows each step of a recurrence has."""
+    """A tuple of `times` equal numbers, where `times` may be a dynamic size: the rows of each step of a recurrence."""
 
     __slots__ = ("times", "value")
 
@@ -23,7 +23,7 @@ class Repeated:
         return f"({self.value},)*{self.times}"
 
 
-# For each cell: the ONNX operator, how its gates are got from ours, its activations.
+# For each cell: the ONNX operator, the order of its gates in terms of ours, its activations.
 _CELLS: dict[str, tuple[str, tuple[int, ...], list[str]]] = {
     # input, forget, cell, output → input, output, forget, cell
     "lstm_sequence": ("LSTM", (0, 3, 1, 2), ["Sigmoid", "Tanh", "Tanh"]),
@@ -35,13 +35,13 @@ _CELLS: dict[str, tuple[str, tuple[int, ...], list[str]]] = {
 
 
 def rule_for(name: str, states: int, unused: int) -> Any:
-    """The rule of one recurrence; the last `unused` results are what gradients read, and are not there."""
+    """The rule of one recurrence; the last `unused` results are only for gradients, and are None."""
     kind, order, activations = _CELLS[name]
 
     def rule(b: Any, x: Any, *others: Any, sizes: Any, reverse: bool) -> Any:
         first, (of_input, of_state, *biases) = others[:states], others[states:]
         features, hidden = of_input.shape[1], of_state.shape[1]
-        if sizes == ():  # ONNX Runtime does not survive a sequence of no steps.
+        if sizes == ():  # ONNX Runtime crashes on a sequence without steps
             return (b.full((0, hidden), 0, x.dtype), *first, *[None] * unused)
         if isinstance(sizes, Repeated):
             steps, count, even = sizes.times, sizes.value, True
@@ -103,7 +103,7 @@ def _reordered(b: Any, weight: Any, order: tuple[int, ...]) -> Any:
 
 
 def _joined(b: Any, biases: list[Any]) -> Any:
-    """The biases of input and state one behind the other."""
+    """The biases of input and state, concatenated."""
     held = [b.root.graph.initializers.get(v.name) for v in biases]
     if any(h is None for h in held):
         return b.node("Concat", *biases, axis=1)
@@ -121,7 +121,7 @@ def _with_rest(b: Any, final: Any, state: Any, count: Any) -> Any:
 
 
 def _padded(b: Any, x: Any, sizes: tuple[int, ...], features: int) -> tuple[Any, Any]:
-    """Packed rows as [steps, sequences, features]; where a sequence has ended, some row or other."""
+    """Packed rows as [steps, sequences, features]; after the end of a sequence, arbitrary rows."""
     starts = np.cumsum([0, *sizes])[:-1]
     count = sizes[0]
     rows = [[start + (s if s < n else 0) for s in range(count)] for start, n in zip(starts, sizes, strict=True)]

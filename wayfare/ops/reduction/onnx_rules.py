@@ -28,7 +28,7 @@ def reduction(kind: str, *, of_integers: Any = None) -> Callable[..., Any]:
 
 
 def truth(every: bool) -> Callable[..., Any]:
-    """any and all, by counting: that is right for nothing at all, too."""
+    """any and all, by counting, which is also right for an empty tensor."""
 
     def rule(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
         held = b.cast(x, bool_)
@@ -42,7 +42,7 @@ def truth(every: bool) -> Callable[..., Any]:
 
 
 def log_sum_exp(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    """Its own operator, which is stable."""
+    """ONNX's ReduceLogSumExp, which is numerically stable."""
     return b.node("ReduceLogSumExp", x, list(dim), keepdims=int(keepdim)) if dim else x
 
 
@@ -50,7 +50,7 @@ def log_sum_exp(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 
 def _ordered(b: Any, x: Any, largest: bool) -> Any:
-    """Numbers in whose order a NaN stands beyond infinity, which ONNX leaves open."""
+    """Numbers with NaN replaced by an infinity, so that NaN is extreme; ONNX does not define its order."""
     if not x.dtype.is_floating_point:
         return b.cast(x, int32) if x.dtype.itemsize < 4 else x
     edge = float(np.finfo(x.dtype.numpy).max)
@@ -59,7 +59,7 @@ def _ordered(b: Any, x: Any, largest: bool) -> Any:
 
 
 def place_of(largest: bool) -> Callable[..., Any]:
-    """argmax and argmin: the first of equals; a NaN is extreme either way."""
+    """argmax and argmin: the first of equal elements; NaN counts as the extreme."""
 
     def rule(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
         if not dim:
@@ -71,7 +71,7 @@ def place_of(largest: bool) -> Callable[..., Any]:
 
 
 def extreme_at(largest: bool) -> Callable[..., Any]:
-    """Value and place."""
+    """The extreme value and its index."""
 
     def rule(b: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
         place = place_of(largest)(b, x, dim=(dim,), keepdim=True)
@@ -84,7 +84,7 @@ def extreme_at(largest: bool) -> Callable[..., Any]:
 
 
 def _top(b: Any, x: Any, dim: int, count: int, largest: bool) -> Any:
-    """The places of the first so many in order, equals in their old order."""
+    """The indices of the first `count` elements in sorted order; a stable sort."""
     return b.node(
         "TopK", _ordered(b, x, True), b.size(count), outputs=2, dtype=(x.dtype, int64), axis=dim,
         largest=int(largest), sorted=1,
@@ -92,7 +92,7 @@ def _top(b: Any, x: Any, dim: int, count: int, largest: bool) -> Any:
 
 
 def sort(b: Any, x: Any, *, dim: int, descending: bool) -> Any:
-    """All of them."""
+    """Sort: all elements in order."""
     places = _top(b, x, dim, x.shape[dim], descending)
     return b.node("GatherElements", x, places, axis=dim), places
 
@@ -111,13 +111,13 @@ def _picked(b: Any, x: Any, places: Any, dim: int, keepdim: bool) -> Any:
 
 
 def kthvalue(b: Any, x: Any, *, dim: int, k: int, keepdim: bool) -> Any:
-    """The last of the k smallest."""
+    """The largest of the k smallest elements."""
     places = b.node("Slice", _top(b, x, dim, k, False), [k - 1], [k], [dim])
     return _picked(b, x, places, dim, keepdim)
 
 
 def median(b: Any, x: Any, *, dim: int, ignore_nan: bool, keepdim: bool) -> Any:
-    """The lower of the two in the middle, of the numbers that are none; or the first NaN."""
+    """The lower median: of the elements that are not NaN if `ignore_nan`, else the first NaN if there is one."""
     size = x.shape[dim]
     order = _top(b, x, dim, size, False)
     if not x.dtype.is_floating_point:
@@ -135,7 +135,7 @@ def median(b: Any, x: Any, *, dim: int, ignore_nan: bool, keepdim: bool) -> Any:
 
 
 def median_of_all(b: Any, x: Any, *, dim: tuple[int, ...], keepdim: bool, ignore_nan: bool) -> Any:
-    """The elements of all dims in one row, then as along one."""
+    """The median over several dimensions, flattened into one."""
     others = tuple(d for d in range(x.ndim) if d not in dim)
     rows = b.ops.permute(x, dims=(*others, *dim)) if x.ndim > 1 else x
     rows = b.ops.reshape(rows, shape=(*(x.shape[d] for d in others), math.prod(x.shape[d] for d in dim)))
@@ -144,10 +144,10 @@ def median_of_all(b: Any, x: Any, *, dim: tuple[int, ...], keepdim: bool, ignore
 
 
 def mode(b: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
-    """Every number against every other: the smallest of those with the most equals, at the last of its places."""
+    """Counts equal elements by comparing all pairs; the smallest of the most frequent, at its last index."""
     equal = b.node("Equal", b.node("Unsqueeze", x, [dim]), b.node("Unsqueeze", x, [dim + 1]))
     count = b.node("ReduceSum", b.cast(equal, int32), [dim], keepdims=0)
-    # A NaN equals nothing, not even itself, and still is one of its kind.
+    # NaN is not equal to itself, so it is counted separately.
     count = b.node("Max", count, b.number(1, int32))
     most = b.node("Equal", count, b.node("ReduceMax", count, [dim], keepdims=1))
     key = _ordered(b, x, True)
@@ -157,7 +157,7 @@ def mode(b: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
     found = b.cast(b.node("And", b.node("Equal", key, least), most), int32)
     place = b.node("ArgMax", found, axis=dim, keepdims=1, select_last_index=1)
     if not whole:
-        # Of nothing but NaN the first.
+        # If all elements are NaN, the index of the first.
         first = b.node("ArgMax", found, axis=dim, keepdims=1, select_last_index=0)
         place = b.node("Where", b.node("Equal", least, beyond), first, place)
     return _picked(b, x, place, dim, keepdim)
@@ -173,14 +173,14 @@ def cumsum(b: Any, x: Any, *, dim: int, reverse: bool) -> Any:
 
 
 def _scan(b: Any, dim: int, reverse: bool, start: float, step: Callable[..., Any], *given: Any) -> Any:
-    """`state = step(inner builder, state, *parts)` along a dimension; the states, one behind the other."""
+    """A scan `state = step(inner builder, state, *parts)` along a dimension; returns all states, stacked."""
     model = given[-1]
     size = model.shape[dim]
     if not b.varies(size) and size == 0:
         return model
     rest = (*model.shape[:dim], *model.shape[dim + 1 :])
-    # ONNX Runtime cannot scan along nothing at all, and any dimension but the first it gets wrong then: one more row is
-    # scanned, behind all others, and cut off again.
+    # ONNX Runtime cannot scan an empty dimension, or gets it wrong if it is not the first. So one more row is added at
+    # the end, scanned, and cut off again.
     more = b.varies(size)
     ends = [0, 0] if not more else [1, 0] if reverse else [0, 1]
     rows = [_in_front(b, x, dim, ends) for x in given]
@@ -201,7 +201,7 @@ def _scan(b: Any, dim: int, reverse: bool, start: float, step: Callable[..., Any
 
 
 def _in_front(b: Any, x: Any, dim: int, ends: list[int]) -> Any:
-    """With the dimension in front, and so many rows more before and behind."""
+    """x with the dimension moved to the front, and padded with rows before and after."""
     x = b.ops.permute(x, dims=(dim, *(d for d in range(x.ndim) if d != dim)))
     if not any(ends):
         return x
@@ -210,23 +210,23 @@ def _in_front(b: Any, x: Any, dim: int, ends: list[int]) -> Any:
 
 
 def cumprod(b: Any, x: Any, *, dim: int, reverse: bool) -> Any:
-    """ONNX has no product so far."""
+    """A scan, because ONNX has no cumulative product."""
     x = x if x.dtype.is_floating_point else b.cast(x, int64)
     return _scan(b, dim, reverse, 1, lambda inner, state, part: inner.node("Mul", state, part), x)
 
 
 def linear_scan(b: Any, x: Any, y: Any, *, dim: int, reverse: bool) -> Any:
-    """y + x times what was before."""
+    """The linear recurrence state = x · state + y."""
     return _scan(b, dim, reverse, 0, lambda inner, state, a, c: inner.node("Add", c, inner.node("Mul", a, state)), x, y)
 
 
 def logcumsumexp(b: Any, x: Any, *, dim: int) -> Any:
-    """The sum of exponentials so far, as its logarithm."""
+    """The logarithm of the running sum of exponentials."""
     return _scan(b, dim, False, -math.inf, lambda inner, state, part: inner.ops.logaddexp(state, part), x)
 
 
 def running_extreme(kind: str) -> Callable[..., Any]:
-    """The extreme so far, and where it was: the last of equals."""
+    """The running maximum or minimum, and its index: the last of equal elements."""
 
     def rule(b: Any, x: Any, *, dim: int) -> Any:
         whole = not x.dtype.is_floating_point

@@ -13,7 +13,7 @@ Sizes = tuple[int, ...]
 
 
 def resample(b: Any, x: Any, places: Any, weights: Any, *, dim: int) -> Any:
-    """Weighted places along a dimension: looked up all at once, then summed."""
+    """Resampling along a dimension: one Gather of all source elements, then a weighted sum."""
     found = b.node("Gather", x, places, axis=dim)
     rank = x.ndim - dim - 1
     column = b.ops.reshape(b.cast(weights, x.dtype), shape=(*weights.shape, *(1,) * rank))
@@ -21,7 +21,7 @@ def resample(b: Any, x: Any, places: Any, weights: Any, *, dim: int) -> Any:
 
 
 def resample_back(b: Any, g: Any, places: Any, weights: Any, *, dim: int, size: int) -> Any:
-    """Its gradient: each number, weighted, added at the places it was made of."""
+    """The gradient of resample: each element, weighted, is added to its source elements."""
     rank = g.ndim - dim - 1
     column = b.ops.reshape(b.cast(weights, g.dtype), shape=(*weights.shape, *(1,) * rank))
     spread = b.ops.reshape(g, shape=(*g.shape[:dim], 1, *g.shape[dim:])) * column
@@ -42,13 +42,13 @@ def conv(b: Any, x: Any, weight: Any, bias: Any = None, *, stride: Sizes, paddin
 
 def conv_input(b: Any, x: Any, weight: Any, *, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes,
                groups: int) -> Any:  # fmt: skip
-    """A transposed convolution; what its size lacks is padded."""
+    """A transposed convolution, padded to the wanted size."""
     kernel = weight.shape[2:]
     spans = zip(sizes, x.shape[2:], kernel, stride, padding, dilation, strict=True)
     extra = [b.always(size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)) for size, n, k, s, p, d in spans]
     if any(e is None for e in extra):
         raise b.refuse("how much its result is padded depends on a size that varies")
-    # What is missing may be more than a step: ONNX pads less than that, the rest is zeros.
+    # More may be missing than output_padding can add (less than a stride); the rest is padded with zeros.
     inside = [min(e, s - 1) for e, s in zip(extra, stride, strict=True)]
     made = b.node(
         "ConvTranspose", x, weight, strides=list(stride), pads=[*padding, *padding], dilations=list(dilation),
@@ -62,7 +62,8 @@ def conv_input(b: Any, x: Any, weight: Any, *, sizes: Sizes, stride: Sizes, padd
 
 def conv_weight(b: Any, x: Any, g: Any, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
                 ) -> Any:  # fmt: skip
-    """A convolution again: of the input with its gradient, rows for channels, steps for gaps."""
+    """The gradient of the weight: a convolution of the input with the output's gradient, with batch and channels
+    exchanged, and stride and dilation exchanged."""
     rows, channels, outs = x.shape[0], x.shape[1] // groups, g.shape[1]
     transposed = (2, 1, 0, *range(3, x.ndim + 1))
     sizes = x.shape[2:]
@@ -72,14 +73,14 @@ def conv_weight(b: Any, x: Any, g: Any, *, kernel: Sizes, stride: Sizes, padding
     kernels = b.ops.permute(g, dims=(1, 0, *range(2, g.ndim)))
     made = b.node("Conv", given, kernels, strides=list(dilation), pads=[*padding, *padding], dilations=list(stride),
                   group=groups)  # fmt: skip
-    # What the steps did not reach of the input gives places beyond the kernel.
+    # Input elements that the stride did not reach give positions beyond the kernel: cut them off.
     axes = list(range(2, x.ndim))
     made = b.node("Slice", made, [0] * len(axes), list(kernel), axes, shape=(channels, outs, *kernel))
     return b.ops.permute(made, dims=(1, 0, *axes))
 
 
 def _window_form(b: Any, x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes) -> Any:
-    """The attributes that give so many windows: padded as said, rounded up or down, or by as much as it takes."""
+    """The attributes of an ONNX pooling operator that give `counts` windows: by ceil_mode, or by more padding."""
     spans = list(zip(x.shape[2:], kernel, stride, padding, dilation, counts, strict=True))
     reach = [d * (k - 1) + 1 for _, k, _, _, d, _ in spans]
     rooms = [n + 2 * p - r for (n, _, _, p, _, _), r in zip(spans, reach, strict=True)]
@@ -99,14 +100,14 @@ def _window_form(b: Any, x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, d
 
 
 def max_pool(b: Any, x: Any, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes) -> Any:
-    """ONNX counts places through the whole tensor; those within a plane are what is left of a division."""
+    """ONNX's indices count through the whole tensor; those within a plane are the remainder of a division."""
     form = _window_form(b, x, kernel, stride, padding, dilation, counts)
     values, places = b.node("MaxPool", x, outputs=2, dtype=(x.dtype, int64), **form)
     return values, b.node("Mod", places, b.number(math.prod(x.shape[2:]), int64))
 
 
 def adaptive_max_pool(b: Any, x: Any, *, counts: Sizes) -> Any:
-    """Every cell looked up, the smaller ones with a place twice, and its largest taken."""
+    """The elements of every cell by Gather (smaller cells have an element twice), then the maximum."""
     sizes = x.shape[2:]
     plane = math.prod(sizes)
     flat = b.ops.reshape(x, shape=(*x.shape[:2], plane))
@@ -126,7 +127,7 @@ def adaptive_max_pool(b: Any, x: Any, *, counts: Sizes) -> Any:
 
 
 def _cells_of_any_size(b: Any, sizes: Sizes, counts: Sizes) -> Any:
-    """The flat places of each cell, one row for each, worked out by the model; the last place fills smaller cells."""
+    """The flat indices of each cell, one row per cell, computed by the model; the last index fills smaller cells."""
     rank = len(sizes)
     total: Any = None
     longest = []
@@ -144,7 +145,7 @@ def _cells_of_any_size(b: Any, sizes: Sizes, counts: Sizes) -> Any:
 
 
 def _cells(sizes: Sizes, counts: Sizes) -> Any:
-    """The flat places of each cell, one row for each."""
+    """The flat indices of each cell, one row per cell."""
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     rows = []
     for cell in np.ndindex(*counts):
@@ -155,13 +156,13 @@ def _cells(sizes: Sizes, counts: Sizes) -> Any:
 
 
 def pool_sum(b: Any, x: Any, *, kernel: Sizes, stride: Sizes, padding: Sizes, counts: Sizes) -> Any:
-    """The mean of each window, padding and all, times its size."""
+    """AveragePool, padding included, times the size of a window."""
     whole = all(k is n or b.same_sizes((k,), (n,)) for k, n in zip(kernel, x.shape[2:], strict=True))
     if whole and not any(padding) and all(c == 1 for c in counts):
         return b.node("ReduceSum", x, list(range(2, x.ndim)), keepdims=1)
     form = _window_form(b, x, kernel, stride, padding, (1,) * len(kernel), counts)
     if form.pop("ceil_mode", 0):
-        # The last window may reach over the edge: with as many zeros as that can be, all of them are whole.
+        # The last window may reach over the edge: pad with enough zeros that all windows are complete.
         none = [0] * (2 + len(kernel))
         x = b.node("Pad", x, [*none, 0, 0, *(s - 1 for s in stride)], b.number(0, x.dtype))
     if any(e > k for e, k in zip(form["pads"], [*kernel, *kernel], strict=True)):
@@ -171,7 +172,7 @@ def pool_sum(b: Any, x: Any, *, kernel: Sizes, stride: Sizes, padding: Sizes, co
 
 
 def pool_spread(b: Any, g: Any, *, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Any:
-    """A transposed convolution with ones; what lies beyond the edge is cut off, what no window reached is zero."""
+    """A transposed convolution with ones; cut off beyond the edge, zero where no window reached."""
     whole = [(n - 1) * s + k for n, s, k in zip(g.shape[2:], stride, kernel, strict=True)]
     ends = [b.always(n + p - w) for n, p, w in zip(sizes, padding, whole, strict=True)]
     if any(e is None for e in ends):
@@ -187,7 +188,7 @@ def pool_spread(b: Any, g: Any, *, sizes: Sizes, kernel: Sizes, stride: Sizes, p
 
 
 def fractional_places(b: Any, samples: Any, *, sizes: Sizes, counts: Sizes, kernel: Sizes) -> Any:
-    """By arithmetic in double precision, as the op itself does it."""
+    """In double precision, as in the op itself."""
     rank = len(sizes)
     out = None
     for axis, (size, count, width) in enumerate(zip(sizes, counts, kernel, strict=True)):
@@ -208,7 +209,7 @@ def fractional_places(b: Any, samples: Any, *, sizes: Sizes, counts: Sizes, kern
 
 
 def im2col(b: Any, x: Any, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Any:
-    """A convolution whose every kernel picks one place of the window."""
+    """A convolution whose kernels each pick one element of the window."""
     channels, picks = x.shape[1], math.prod(kernel)
     if b.varies(channels):
         raise b.refuse("the number of channels varies")
