@@ -1,4 +1,4 @@
-"""What can be read off a node besides its own fields: source lines, specs of its inputs, values still kept, bytes."""
+"""Facts about nodes beyond their fields: call sites, specs of inputs, values still kept, bytes, FLOPs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from wayfare.core.walk import reachable, split_edge
 from wayfare.core.write_clock import owner_of
 
 
-class Sites:
-    """Source lines, worked out once for each place in the code."""
+class CallSites:
+    """Call sites of nodes, computed once for each position in the code."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[CodeType | None, int], Site | None] = {}
@@ -31,7 +31,7 @@ class Sites:
 
 
 def spec_of_edge(edge: Any) -> Spec | None:
-    """The spec of what an edge leads to; None where it leads nowhere."""
+    """The spec of the target of an edge; None for no edge."""
     target, number = split_edge(edge)
     if target is None:
         return None
@@ -40,7 +40,7 @@ def spec_of_edge(edge: Any) -> Spec | None:
 
 
 def input_specs(node: Node) -> list[Spec | None]:
-    """The spec of each input; None for one that requires no gradient and that nothing is kept of."""
+    """The spec of each input; None for one that requires no gradient and of which nothing is kept."""
     found = [spec_of_edge(edge) for edge in node.edges]
     kept = kept_inputs(node)
     for i, spec in enumerate(found):
@@ -58,7 +58,7 @@ def kept_inputs(node: Node) -> Sequence[Any] | None:
 
 
 def values_kept(nodes: Iterable[Node]) -> dict[tuple[Node, int], Any]:
-    """(node, output number) → the array that came out, for those that some node keeps for its gradient."""
+    """(node, output number) → its result, for results that some node keeps for its gradient."""
     found: dict[tuple[Node, int], Any] = {}
     for node in nodes:
         kept = node.kept
@@ -77,7 +77,7 @@ def values_kept(nodes: Iterable[Node]) -> dict[tuple[Node, int], Any]:
 
 
 def inner_nodes(node: Node) -> list[Node]:
-    """The nodes that one stands for: of a batched segment those of its groups, on the rows of all examples at once."""
+    """The nodes that one node stands for: for a batched segment, those of its groups over all examples."""
     kept = node.kept
     groups = getattr(kept[0], "groups", None) if kept else None
     if groups is None:
@@ -100,7 +100,7 @@ def arrays_in(kept: Any) -> Iterator[Any]:
 
 
 class CountedOnce:
-    """Counts the bytes of each piece of memory once, however many arrays show it."""
+    """Counts the bytes of each memory once, however many arrays share it."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -122,7 +122,7 @@ def bytes_of(specs: Iterable[Spec]) -> int:
 
 
 def flops_of(node: Node) -> int | None:
-    """The arithmetic of a node forward; None where its shapes are not known any more, or nobody can say."""
+    """The FLOPs of the forward op of a node; None if its shapes are not known any more, or there is no rule."""
     inner = inner_nodes(node)
     if inner:
         counts = [flops_of(n) for n in inner]
