@@ -26,6 +26,7 @@ from wayfare.core.mode import Watcher, changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.tensor import Tensor, wrap
+from wayfare.exporters.control_flow import trace_cond, trace_scan, trace_while
 from wayfare.ir.graph import Step, Value
 from wayfare.nn.module import Module
 
@@ -267,6 +268,8 @@ def _numbers_of(module: Module) -> dict[str, Any]:
 class Tracer(Recorder):
     """The executor while a function is traced for export."""
 
+    sizes_may_differ = True
+
     def __init__(self, arguments: Sequence[Tensor], modules: Modules, max_events: float) -> None:
         self.events: list[Any] = []
         self.modules = modules
@@ -309,7 +312,11 @@ class Tracer(Recorder):
     def _keep_history(self, known: Known, before: Value) -> None:
         """Nothing: without gradients only the last value written to a memory matters."""
 
-    def notices(self, reason: str) -> None:
+    def may_decide(self, tensor: Tensor) -> bool:
+        """No: the runtime of a model file makes its own checks."""
+        return False
+
+    def unseen_input(self, reason: str) -> None:
         """Nothing: what is read from foreign memory becomes a constant of the file."""
 
     def flag_set(self, t: Tensor, what: str) -> None:
@@ -331,6 +338,20 @@ class Tracer(Recorder):
         return array
 
     # -- control-flow functions
+
+    def cond(self, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any) -> Any:
+        """Two branches; where `pred` is no tensor it is the same in every run."""
+        if not isinstance(pred, Tensor):
+            return super().cond(pred, true_fn, false_fn, operands)
+        return trace_cond(self, pred, true_fn, false_fn, operands)
+
+    def while_loop(self, run: Callable[..., Any], cond_fn: Any, body_fn: Any, carried: tuple[Any, ...]) -> Any:
+        """A loop with a condition."""
+        return trace_while(self, run, cond_fn, body_fn, carried)
+
+    def scan(self, run: Callable[..., Any], combine_fn: Any, init: Any, xs: Any, dim: int, reverse: bool) -> Any:
+        """A loop over a dimension."""
+        return trace_scan(self, run, combine_fn, init, xs, dim, reverse)
 
     @contextmanager
     def apart(self) -> Iterator[list[Any]]:
