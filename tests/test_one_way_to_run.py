@@ -17,7 +17,7 @@ from wayfare.batch.session import Session
 from wayfare.compiler.record.recorder import Recorder
 from wayfare.core.executor import EAGER, Executor, Interceptor
 from wayfare.core.mode import Mode, Watcher, changed_mode, current, executor
-from wayfare.exporters.onnx.trace import Tracer
+from wayfare.exporters.trace import Tracer
 
 PACKAGE = Path(__file__).resolve().parents[1] / "wayfare"
 EXECUTORS = (
@@ -28,7 +28,7 @@ METHODS = {name for name in dir(Executor) if not name.startswith("_")} - {"batch
 # The classes, with which nobody may compare, and where they come from: others have such names too.
 CLASSES = {"EAGER", "Executor", "Interceptor", "VmapExecutor", "TraceExecutor", "Recorder", "Tracer"}
 HOMES = {"wayfare.core.executor", "wayfare.autograd.vmap", "wayfare.api.fused", "wayfare.compiler.record.recorder",
-         "wayfare.exporters.onnx.trace"}  # fmt: skip
+         "wayfare.exporters.trace"}  # fmt: skip
 TESTS = {"isinstance", "issubclass", "type", "getattr", "hasattr"}
 
 

@@ -34,7 +34,7 @@ def test_both_names_give_one_module(name):
     "from wayfare.errors import ShapeError; import pickle; pickle.loads(pickle.dumps(ShapeError))",
     "import wayfare.backends.cudnn as c; c.deterministic = True; import wayfare; wayfare.backends.cudnn.deterministic",
     "import wayfare.compiler.function, wayfare as wf; wf.compile(lambda x: x)",
-    "import wayfare.exporters.program, wayfare as wf; wf.export.__call__",
+    "import wayfare.exporters.bundle, wayfare as wf; wf.export.__call__",
     "import wayfare.see.debug, wayfare as wf; wf.graph(wf.ones(1)); wf.profile()",
 ])  # fmt: skip
 def test_in_a_new_process(statement):

@@ -109,7 +109,7 @@ if _typing.TYPE_CHECKING:
     from wayfare.compiler.control_flow import cond, scan, while_loop
     from wayfare.compiler.decorator import compile
     from wayfare.exporters import onnx as onnx
-    from wayfare.exporters.program import export, load_program
+    from wayfare.exporters.bundle import export, load_program
     from wayfare.io import Checkpoint, load, save
     from wayfare.ragged import Ragged
     from wayfare.see import debug as debug
@@ -166,7 +166,7 @@ _LAZY_NAMES = {
     "Checkpoint": "io", "load": "io", "save": "io", "Ragged": "ragged", "compile": "compiler.decorator",
     "map": "batch.frontend", "batching": "batch.frontend", "cond": "compiler.control_flow",
     "scan": "compiler.control_flow", "while_loop": "compiler.control_flow", "graph": "see.graph.text",
-    "report": "see.report", "export": "exporters.program", "load_program": "exporters.program",
+    "report": "see.report", "export": "exporters.bundle", "load_program": "exporters.bundle",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import wayfare as wf
 from wayfare.codegen.runtime import blas, gemm, kernel
 from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 from wayfare.core.config import settings
-from wayfare.ops import _matrix
+from wayfare.ops.linalg import _matrix
 
 pytestmark = pytest.mark.skipif(not kernel.available() or blas.openblas() is None, reason="no OpenBLAS or no llvmlite")
 

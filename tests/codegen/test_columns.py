@@ -143,7 +143,7 @@ CASES = [
 @pytest.mark.parametrize(("shape", "weight_shape", "how"), CASES)
 @pytest.mark.parametrize("limit", [1, 1 << 20])
 def test_convolutions_with_and_without_native_code_agree(shape, weight_shape, how, limit, monkeypatch):
-    from wayfare.ops import conv
+    from wayfare.ops.window import conv
 
     monkeypatch.setattr(conv, "_COLUMN_LIMIT", limit)
     rng = np.random.default_rng(3)

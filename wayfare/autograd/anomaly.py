@@ -1,7 +1,6 @@
 """Anomaly mode: the first NaN or infinity is an error that names where it was made, forward or backward.
 
-It looks on as any watcher does, and keeps a diary of the modules and examples that ran, to name those of a bad
-gradient.
+It is a watcher, and keeps a module timeline so that the error of a bad gradient can name the module and the example.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from wayfare.core.array_summary import all_finite, described, first_bad, has_nan
 from wayfare.core.errors import AnomalyError
 from wayfare.core.mode import STATE, Watcher
 from wayfare.core.module_path import module_text
-from wayfare.core.module_timeline import Diary, example_text
+from wayfare.core.module_timeline import ModuleTimeline, example_text
 from wayfare.core.tensor import Tensor
 
 
 class Anomaly(Watcher):
-    """Looks at every number that is made, and stops at the first bad one."""
+    """Checks every result, and raises at the first that is not finite."""
 
     allows_plans = False
     allows_batches = False
 
     def __init__(self) -> None:
-        self._diary = Diary()
+        self._timeline = ModuleTimeline()
 
     def ran(self, op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-        """An op has run: were the numbers good before it, and are they now?"""
-        if STATE.example is not self._diary.example:
-            self._diary.ran(outputs)
+        """An op has run: raise if it made a NaN or an infinity from good inputs."""
+        if STATE.example is not self._timeline.example:
+            self._timeline.ran(outputs)
         for out in outputs:
             array = out._array
             if not all_finite(array) and _is_to_blame(inputs, array, attrs):
@@ -39,10 +38,10 @@ class Anomaly(Watcher):
                 self._forward_error(op, inputs, array, number if len(outputs) > 1 else None)
 
     def stepped(self, node: Any, given: Any, made: Sequence[Any]) -> None:
-        """A gradient rule has run: are the gradients it made numbers?"""
+        """A gradient rule has run: raise if a gradient is not finite."""
         for number, gradient in enumerate(made):
             if gradient.__class__ is Rows:
-                # The rest of a large table is zeros, which need no looking at.
+                # The other rows of a large table are zeros and need no check.
                 good = all([all_finite(part.values) for part in gradient.parts])
             else:
                 good = gradient is None or all_finite(array_of(gradient))
@@ -51,11 +50,11 @@ class Anomaly(Watcher):
 
     def entered(self, module: Any) -> None:
         """A call of a module begins."""
-        self._diary.entered(module)
+        self._timeline.entered(module)
 
     def left(self, module: Any) -> None:
         """A call of a module has ended."""
-        self._diary.left()
+        self._timeline.left()
 
     def _forward_error(self, op: Any, inputs: tuple[Any, ...], array: Any, output: int | None) -> None:
         found = first_bad(array)
@@ -85,13 +84,13 @@ class Anomaly(Watcher):
 
     def _where(self, number: int) -> str:
         """The module and the example in which a node was made."""
-        modules = module_text(self._diary.modules_at(number))
-        example = example_text(self._diary.example_at(number))
+        modules = module_text(self._timeline.modules_at(number))
+        example = example_text(self._timeline.example_at(number))
         return "".join([f", in {place}" for place in (modules, example) if place])
 
 
 def _is_to_blame(inputs: tuple[Any, ...], made: Any, attrs: dict[str, Any]) -> bool:
-    """Is a number that is not finite the op's own doing: a NaN of no NaN, an infinity of finite numbers?"""
+    """Did the op itself make a bad number: a NaN from inputs without NaN, or an infinity from finite inputs?"""
     arrays = [t._array for t in inputs]
     if has_nan(made):
         return not any(has_nan(x) for x in arrays)

@@ -92,9 +92,9 @@ def grad(
 
 
 def _derivatives(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, create: bool) -> list[Any]:
-    """The derivative by each wanted tensor; None where there is none."""
+    """The derivative with respect to each wanted tensor; None if there is none."""
     tensors = _sequence(outputs)
-    # Inside vmap the rules run on tensors: each op of theirs is one for the whole batch.
+    # Inside vmap the rules run on tensors, so that each of their ops runs once for the whole batch.
     batched = seeds is not None and any([isinstance(s, BatchedTensor) for s in _sequence(seeds)])
     roots = _roots("grad", tensors, seeds, create or batched)
     capture = Capture([_edge_of(t, "grad") for t in wanted], [edge for edge, _ in roots])
@@ -108,7 +108,7 @@ def _derivatives(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, c
 
 
 def _many(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, create: bool) -> list[Any]:
-    """`_derivatives` for each gradient that is counted by dimension 0 of `seeds`, all at once."""
+    """`_derivatives` for each gradient along dimension 0 of `seeds`, all at once."""
     tensors = _sequence(outputs)
     given = [None] * len(tensors) if seeds is None else _sequence(seeds)
     if len(given) != len(tensors):
@@ -132,7 +132,7 @@ def _many(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, create: 
 def _complete(
     derivatives: list[Any], wanted: list[Tensor], allow_unused: bool | None, materialize_grads: bool
 ) -> tuple[Tensor, ...]:
-    """The derivatives, with zeros, or an error, for inputs that played no part."""
+    """The derivatives; for unused inputs zeros or None, or an error."""
     results = []
     for position, (t, found) in enumerate(zip(wanted, derivatives, strict=True)):
         if found is None and materialize_grads:
@@ -158,7 +158,7 @@ def _captured(capture: Capture, t: Tensor) -> Any:
     if found is None:
         return None
     if isinstance(found, Tensor):
-        # The gradient of a mean is one number stretched; what is given back can be written.
+        # The gradient of a mean is one expanded number, which is read-only; the user gets a writable copy.
         stretched = found.__class__ is Tensor and not found._array.flags.writeable
         return tensor_ops.clone(found) if stretched else found
     copy = found.dense() if found.__class__ is Rows else np.array(found)

@@ -1,4 +1,4 @@
-"""What `grad()` and `inputs=` ask for: some gradients, and only the nodes on the way to them."""
+"""Captured gradients, for `grad()` and `inputs=`: only the nodes on paths to the wanted tensors run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from wayfare.core.walk import reachable, split_edge
 
 
 class Capture:
-    """Gradients that are asked for, kept apart from those summed into leaves.
+    """The wanted gradients, kept apart from those that are added to `.grad`.
 
-    With `since` each tensor made before that number is taken for a leaf: what it was computed from is not gone into.
+    With `since`, each tensor made before that number counts as a leaf: the pass does not go beyond it.
     """
 
     __slots__ = ("_only", "_since", "nodes", "tensors")
@@ -25,7 +25,7 @@ class Capture:
                 self.nodes.setdefault(target, {})[number] = None
             else:
                 self.tensors[target] = None
-        # The nodes from which something asked for can be reached; the others need not run.
+        # The nodes on a path to something wanted; the others need not run.
         self._only: set[Node] = set()
         self._since = since
         for node in reachable(roots, since)[0]:
@@ -33,7 +33,7 @@ class Capture:
                 self._only.add(node)
 
     def of(self, t: Any) -> Any:
-        """The gradient of a tensor that was asked for; None if none came."""
+        """The gradient of a wanted tensor; None if it got none."""
         target, number = split_edge(t._edge)
         return self.tensors.get(t) if target is None else self.nodes[target][number]
 
@@ -43,11 +43,11 @@ class Capture:
             return False
         if target in self._only or target in self.nodes or target in self.tensors:
             return True
-        # Who is older and was not asked for is gone to all the same: the pass will see that something was forgotten.
+        # Also visit older nodes that are not wanted, so that the pass notices a tensor that was forgotten.
         return isinstance(target, Node) and target.number < self._since
 
     def takes(self, node: Node, gradients: Any, several: bool) -> bool:
-        """Note the gradients of a node's outputs if they are asked for; does anything else lie beyond it?"""
+        """Store the gradients of a node's outputs if they are wanted. Returns whether the node itself must run."""
         numbers = self.nodes.get(node)
         if numbers is not None:
             for number in numbers:
@@ -55,9 +55,9 @@ class Capture:
         return node in self._only
 
     def ends_at(self, node: Node) -> bool:
-        """Is it taken for a leaf? Its hooks are for those who go on from there."""
+        """Does this node count as a leaf? Then its hooks are not called."""
         return node.number < self._since
 
     def towards(self, edges: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The edges that lead to something asked for; None for the rest."""
+        """The edges on a path to something wanted; None for the others."""
         return tuple(edge if self._leads_on(edge) else None for edge in edges)

@@ -1,7 +1,7 @@
-"""`checkpoint`: trade time for memory by computing a stretch again when its gradient is wanted.
+"""Activation checkpointing: saves memory by computing a segment again when its gradient is needed.
 
-The stretch is recorded as usual, but nothing it keeps stays in memory. When backward first asks for a kept value, the
-function runs once more, with the same random numbers, and its kept values are handed out in the order they were made.
+The segment is recorded as usual, but the values kept for its gradient are dropped. When backward first needs one, the
+function runs again with the same random numbers, and the kept values are found by their order.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from wayfare.core.mode import current
 from wayfare.core.tensor import Tensor
 
 
-class _Stretch:
-    """One checkpointed call: how to run it again, and the values it kept once it was."""
+class _Segment:
+    """One checkpointed call: how to run it again, and its kept values after that."""
 
     def __init__(self, function: Callable[..., Any], args: Any, options: Any, preserve_rng_state: bool) -> None:
         self.function = function
@@ -30,18 +30,18 @@ class _Stretch:
         self.left = 0
 
     def pack(self, _tensor: Tensor) -> int:
-        """Forget the value; remember its place."""
+        """Drop the value; return its number."""
         self.count += 1
         return self.count - 1
 
     def unpack(self, place: int) -> Tensor:
-        """The value at a place, from running the stretch again."""
+        """The value with this number, computed by running the segment again."""
         if self.values is None:
             self.values = self._run_again()
             self.left = self.count
         value = self.values[place]
         self.left -= 1
-        if self.left == 0:  # Everything was handed out: the next pass, if any, computes anew.
+        if self.left == 0:  # all values were used; another backward pass runs the segment again
             self.values = None
         return value
 
@@ -74,30 +74,30 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **options: Any,
 ) -> Any:
-    """`function(*args, **options)`, without keeping what its gradient needs: it is computed again in backward.
+    """`function(*args, **options)` without keeping the values for its gradient: backward computes them again.
 
-    Random numbers are the same both times unless `preserve_rng_state=False`. `use_reentrant` is accepted for PyTorch's
-    sake and changes nothing: every gradient a plain call would give is given here.
+    Random numbers are the same both times unless `preserve_rng_state=False`. `use_reentrant` is accepted for
+    compatibility with PyTorch and has no effect.
     """
     if not current().grad:
         return function(*args, **options)
-    stretch = _Stretch(function, args, options, preserve_rng_state)
-    with saved_tensors_hooks(stretch.pack, stretch.unpack):
+    segment = _Segment(function, args, options, preserve_rng_state)
+    with saved_tensors_hooks(segment.pack, segment.unpack):
         return function(*args, **options)
 
 
 def checkpoint_sequential(functions: Any, segments: int, input: Any, **options: Any) -> Any:
-    """Run functions one after the other, in `segments` stretches of which all but the last are checkpointed."""
+    """Run functions one after the other in `segments` segments; all but the last are checkpointed."""
     steps = list(functions)
     size = max(1, len(steps) // segments)
 
     def run(start: int, stop: int) -> Callable[[Any], Any]:
-        def stretch(x: Any) -> Any:
+        def segment(x: Any) -> Any:
             for step in steps[start:stop]:
                 x = step(x)
             return x
 
-        return stretch
+        return segment
 
     start = 0
     for _ in range(segments - 1):

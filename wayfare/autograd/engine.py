@@ -1,7 +1,7 @@
 """The backward pass: a loop over nodes in reverse order of creation, never a recursion.
 
-A node's inputs exist before it does, so taking the youngest pending node first means that all its gradients have
-arrived. No sorting or counting pass over the graph is needed: the cost is that of the nodes visited.
+A node is always younger than its inputs. So when the youngest pending node runs, all its gradients have arrived. No
+topological sort of the graph is needed: the cost is that of the nodes visited.
 
 With `create` the rules run on Tensors and are themselves recorded; otherwise they run on raw arrays.
 """
@@ -33,15 +33,15 @@ from wayfare.core.write_clock import latest_write
 _ndarray = np.ndarray
 _add = np.add
 
-# Threads share leaves and add to their gradients in place, so their passes take turns. A pass within a pass (from a
-# hook, or the backward of a Function) is of the same thread and goes ahead.
+# Threads may share leaves and add to their gradients in place, so only one backward pass runs at a time. A pass inside
+# a pass (started by a hook, or by the backward of a Function) is in the same thread and does not wait.
 _TURN = lock()
 
 
 def run(
     roots: list[tuple[Any, Any]], *, retain: bool, create: bool, capture: Capture | None, accumulate: bool = True
 ) -> None:
-    """Send gradients from the roots (edge, gradient) down to the leaves, or to what `capture` asks for."""
+    """Propagate gradients from the roots (edge, gradient) to the leaves, or to the tensors that `capture` wants."""
     if UNUSUAL and executor().backward(
         roots, retain=retain, create=create, capture=capture, accumulate=accumulate
     ):  # fmt: skip
@@ -72,11 +72,11 @@ class _Pass:
         self.capture = capture
         self.leaves = leaves
         self.pending: dict[Node, Any] = {}
-        self.owned: set[Node] = set()  # nodes whose pending gradient is our own buffer: it may be added to in place
+        self.owned: set[Node] = set()  # nodes whose pending gradient is a buffer of this pass: may be added to in place
         self.heap: list[tuple[int, Node]] = []
 
     def run(self, roots: list[tuple[Any, Any]]) -> None:
-        """Take the youngest pending node until none is left."""
+        """Run the youngest pending node until none is left."""
         retain, create, capture = self.retain, self.create, self.capture
         pending, owned, heap, born = self.pending, self.owned, self.heap, self.leaves.born
         m = tensor_ops if create else raw_ops
@@ -87,8 +87,8 @@ class _Pass:
         looking = anomaly is not None or watching is not None
         for edge, g in roots:
             self.send(edge, g, False)
-        # `ahead` is the youngest pending node if it is not in the heap, `g_ahead` its gradient: a chain touches
-        # neither the heap nor the dictionary.
+        # `ahead` is a pending node that is not in the heap, usually the next one, and `g_ahead` its gradient: a chain
+        # of nodes needs neither the heap nor the dictionary.
         ahead: Node | None = None
         g_ahead: Any = None
         grads: Any
@@ -156,7 +156,7 @@ class _Pass:
                 if edge is None or gi is None:
                     continue
                 if edge.__class__ is Node:
-                    # An elementwise gradient has the output's shape, whatever the input's was.
+                    # The rule of an op that broadcasts gives a gradient of the output's shape.
                     if op.broadcasts and node.shape != edge.shape:
                         gi = fit(op, edge, gi, create)
                     if edge is ahead:
@@ -179,16 +179,16 @@ class _Pass:
                     if buffer is not None and gi.__class__ is _ndarray:
                         try:
                             _add(buffer, gi, buffer)
-                        except ValueError:  # It was broadcast: sum it to the leaf's shape first.
+                        except ValueError:  # the leaf was broadcast: sum the gradient to its shape first
                             _add(buffer, fit(op, edge, gi, create), buffer)
                     else:
                         self.send(edge, fit(op, edge, gi, create), _is_fresh(node, gi, g, kept, grads))
-            # Nothing of this node may outlive its turn: that would raise the peak.
+            # Drop all references to this node's arrays now: they would raise the peak of memory.
             g = gi = kept = grads = y = x = None
         self.leaves.finish()
 
     def send(self, edge: Any, g: Any, fresh: bool) -> None:
-        """Hand a gradient to where an edge leads; `fresh` says that nobody else holds its buffer."""
+        """Add a gradient to the target of an edge; `fresh` means that nothing else references its buffer."""
         pending = self.pending
         if edge.__class__ is tuple:
             node, number = edge
@@ -210,7 +210,7 @@ class _Pass:
 
 
 def _tell(anomaly: Any, watching: Any, node: Node, g: Any, grads: Any) -> None:
-    """Those who look on hear of a step."""
+    """Tell anomaly mode and the watcher about a step."""
     if anomaly is not None:
         anomaly.stepped(node, g, grads)
     if watching is not None:
@@ -226,7 +226,7 @@ def _at_once(node: Node, g: Any, kept: tuple[Any, ...]) -> Any:
 
 
 def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
-    """Was this gradient computed just now, so that nobody else (as a hook may) holds its buffer?"""
+    """Is this gradient a new array that nothing else references (a hook may)?"""
     if gi is g or gi.__class__ is not _ndarray or node.op.family == "custom":
         return False
     extras = node.extras
@@ -235,7 +235,7 @@ def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) ->
     base: Any = gi.base
     if base is not None and not isinstance(base, Lease):
         return False
-    # Of several outputs there are several gradients, and several values kept.
+    # A node of several outputs has tuples of gradients and of kept outputs.
     held = [*kept, *(kept[0] if kept[0].__class__ is tuple else ()), *(g if g.__class__ is tuple else ())]
     if any(gi is k for k in held):
         return False
@@ -243,7 +243,7 @@ def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) ->
 
 
 def add_up(old: Any, new: Any, own: bool, create: bool) -> Any:
-    """Add two gradients, into the old one's buffer when it is ours."""
+    """Add two gradients; in place if the buffer of the old one is our own."""
     if create:
         return old + new
     if new.__class__ is Rows:
@@ -262,7 +262,7 @@ def add_up(old: Any, new: Any, own: bool, create: bool) -> Any:
 
 
 def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
-    """Sum away what broadcasting stretched."""
+    """Sum a gradient to the shape of the input, if that was broadcast."""
     if not op.broadcasts or g.__class__ is Rows:
         return g
     if edge.__class__ is Node:
@@ -280,7 +280,7 @@ def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
 
 
 def prepare(node: Node, g: Any, create: bool) -> Any:
-    """Missing gradients of a node of several outputs become zeros, Rows become dense, tensors' hooks have their say."""
+    """Prepare the gradients of a node: zeros for missing ones, dense arrays for Rows, then the hooks of tensors."""
     outs = node.outs
     if outs is None:
         grads = [_dense(g)]
@@ -291,7 +291,7 @@ def prepare(node: Node, g: Any, create: bool) -> Any:
     if extras is not None:
         for number, hooks in extras.tensor_hooks.items():
             for hook in list(hooks.values()):
-                if grads[number] is not None:  # an output that played no part has no gradient to look at
+                if grads[number] is not None:  # an unused output has no gradient
                     grads[number] = call_hook(hook, grads[number], create)
         for number, reference in extras.retained.items():
             tensor = reference()
@@ -302,7 +302,7 @@ def prepare(node: Node, g: Any, create: bool) -> Any:
 
 
 def call_pre_hooks(node: Node, g: Any, create: bool) -> Any:
-    """The hooks of the node itself: they see what its rule will be given, not what is captured for its outputs."""
+    """Call the node's own pre-hooks. They see what the rule will be given, not what is captured for its outputs."""
     assert node.extras is not None
     grads = [g] if node.outs is None else list(g)
     for hook in list(node.extras.pre_hooks.values()):
@@ -320,7 +320,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
 
 
 def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, ...]) -> list[Any]:
-    """What a node's hook makes of the gradients."""
+    """The gradients after a hook of the node, which may replace them."""
     with recording_as(create):
         result = hook(*given)
     if result is None:
@@ -333,7 +333,7 @@ def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, 
 
 
 def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
-    """The gradient of every input, as the node's record computes it."""
+    """The gradient of every input, by the gradient rule of the op."""
     vjp, attrs = node.op.vjp, node.attrs
     needs = tuple(edge is not None for edge in edges)
     at_once: list[Any] | None = None
@@ -349,7 +349,7 @@ def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> li
 
 
 def call_post_hooks(node: Node, g: Any, grads: list[Any], create: bool) -> list[Any]:
-    """The hooks of the node that see what its rule was given and what it made of it."""
+    """Call the node's post-hooks, which see the gradients of its inputs and outputs."""
     if node.extras is not None and node.extras.post_hooks:
         outputs = tuple(_as_tensor(x) for x in (g if node.outs is not None else (g,)))
         for hook in list(node.extras.post_hooks.values()):

@@ -33,8 +33,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Saved:
-    """A saved tensor: its array, when it was saved, and its place in the graph (not the tensor: that would be a
-    cycle when it is an output)."""
+    """A saved tensor: its array, when it was saved, and its edge in the graph. (Not the tensor: for an output that
+    would be a reference cycle.)"""
 
     __slots__ = ("array", "edge", "output", "packed", "time")
 
@@ -50,7 +50,7 @@ class _Saved:
             self.array = None
 
     def tensor(self, node: Any, name: str) -> Tensor:
-        """The tensor again, with its history."""
+        """The saved tensor, with its history."""
         if self.packed is not None:
             array = self.packed[1](self.packed[0])._array
         else:
@@ -65,13 +65,13 @@ class _Saved:
 
 
 def saved_and_written(name: str, now: int, then: int) -> InPlaceError:
-    """The error of a Function that saved what was written since."""
+    """The error for a saved tensor that was written since."""
     return InPlaceError(f"{name}: a tensor saved for backward was written in place since: it is at version {now}, "
                         f"expected version {then}", fix="Save a .clone() of it.")  # fmt: skip
 
 
 class FunctionCtx:
-    """What forward leaves for backward; any attribute may be set on it as well."""
+    """The context that forward fills for backward; any attribute may be set on it as well."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -81,7 +81,7 @@ class FunctionCtx:
         self._dirty: tuple[Tensor, ...] = ()
         self._constant: tuple[Tensor, ...] = ()
         self._materialize = True
-        self._looked = False  # was `saved_tensors` asked for since somebody set this?
+        self._looked = False  # has `saved_tensors` been read since this was last reset?
         self.needs_input_grad: tuple[bool, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
@@ -101,7 +101,7 @@ class FunctionCtx:
         self._constant = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """With False, backward gets None (not zeros) for outputs that played no part."""
+        """With False, backward gets None (not zeros) for outputs that were not used."""
         self._materialize = value
 
     @property
@@ -146,7 +146,7 @@ class Function:
 
 
 def _in_order(cls: type[Function], args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments given by name in the places that forward has for them."""
+    """All arguments by position, also those given by name."""
     with_ctx = cls.setup_context is Function.setup_context
     try:
         bound = inspect.signature(cls.forward).bind(*((None,) if with_ctx else ()), *args, **named)
@@ -166,7 +166,7 @@ def _run(cls: type[Function], args: tuple[Any, ...]) -> Any:
     ctx.needs_input_grad = tuple(t is not None and t.requires_grad for t in tensors)
     record = current().grad and any(ctx.needs_input_grad)
     if record:
-        # Before forward runs: what it writes itself is its own affair.
+        # Before forward runs, because its own writes are allowed.
         for t in tensors:
             if t is not None and t._extras is not None and "handed_through" in t._extras:
                 refuse_stale(t, cls.__name__)
@@ -189,7 +189,7 @@ def _run(cls: type[Function], args: tuple[Any, ...]) -> Any:
 
 
 def _output(value: Any, inputs: list[Tensor | None], ctx: FunctionCtx) -> Any:
-    """An output that is an input handed through unchanged becomes a tensor of its own."""
+    """An output that is one of the inputs, returned unchanged, becomes a new tensor."""
     if isinstance(value, Tensor) and any(value is t for t in inputs) and not any(value is t for t in ctx._dirty):
         return value.detach()
     return value
@@ -209,7 +209,7 @@ def _check_dirty(ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[An
 def _record(
     cls: type[Function], ctx: FunctionCtx, inputs: list[Tensor | None], given: list[Any], outputs: list[Any]
 ) -> None:
-    """The node of a call; `given` is what forward returned, in the place of which the caller gets `outputs`."""
+    """Record the node of a call; `given` is what forward returned, `outputs` what the caller gets."""
     _check_dirty(ctx, inputs, outputs)
     node = new_node(_op_of(cls), tuple(t if t is not None else _NOTHING for t in inputs), {})
     node.kept = (ctx,)
@@ -263,7 +263,7 @@ def _op_of(cls: type[Function]) -> Op:
 
 
 def class_of(op: Op) -> type[Function] | None:
-    """The custom Function that a record is of."""
+    """The custom Function of a record."""
     return next((cls for cls, record in _RECORDS.items() if record is op), None)
 
 
@@ -292,7 +292,7 @@ def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...]
 
 
 def _grad_of_output(ctx: FunctionCtx, g: Any, shape: Any, dtype: Any) -> Tensor | None:
-    """What backward is given for one output: zeros, or None if it asked for that, where there is no gradient."""
+    """The gradient of one output for backward; if there is none, zeros, or None without materialize_grads."""
     if g is None:
         return wrap(np.zeros(shape, dtype)) if ctx._materialize else None
     return g if isinstance(g, Tensor) else wrap(np.asarray(g))
@@ -321,7 +321,7 @@ def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool
 
 
 def once_differentiable(function: F) -> F:
-    """Decorator for a `backward` that cannot itself be differentiated: trying so is an error, not a wrong zero."""
+    """Decorator for a `backward` that cannot itself be differentiated: trying to is an error, not a silent zero."""
 
     @functools.wraps(function)
     def call(ctx: Any, *grads: Any) -> Any:

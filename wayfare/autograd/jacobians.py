@@ -1,4 +1,4 @@
-"""Whole matrices of derivatives (`wf.func`): jacrev, jacfwd, hessian. Each is a vmap over unit vectors."""
+"""Jacobians and Hessians (`wf.func`): jacrev, jacfwd, hessian. Each is a vmap over unit vectors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def jacrev(
 def _chosen(
     name: str, func: Callable[..., Any], argnums: int | tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """`func` as a function of the arguments that `argnums` names alone, and these."""
+    """`func` as a function of only the arguments that `argnums` names, and those arguments."""
     numbers = check_argnums(name, argnums, args)
 
     def of_chosen(*chosen: Any) -> Any:
@@ -85,7 +85,7 @@ def jacfwd(
         value, push = linearized("jacfwd", of_chosen, chosen, has_aux)
         outputs, rebuild_output = flatten(value[0] if has_aux else value)
         inputs, rebuild_input = flatten(chosen)
-        # By input, then by output: turned round below.
+        # Ordered by input, then by output; transposed below.
         columns = [_columns_of(push, inputs, i, rebuild_input) for i in range(len(inputs))]
         blocks = [rebuild_input([column[i] for column in columns]) for i in range(len(outputs))]
         jacobian = rebuild_output([b if isinstance(argnums, tuple) else b[0] for b in blocks])

@@ -1,4 +1,4 @@
-"""What a node keeps for its gradient: handed out, checked for writes since, made again once it is freed."""
+"""The values a node keeps for its gradient: unpacking them, and checking them for later in-place writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ndarray = np.ndarray
 
 
 def unpack(node: Node, create: bool) -> tuple[Any, ...]:
-    """What the node kept, as Tensors with their place in the graph if the gradient is to be recorded."""
+    """The values the node kept; as Tensors with their history if the gradient is to be recorded."""
     if node.kept is None:
         return _made_again(node)
     if latest_write[0] > node.number:
@@ -41,7 +41,7 @@ def unpack(node: Node, create: bool) -> tuple[Any, ...]:
 
 
 def check_versions(node: Node) -> None:
-    """Refuse to compute a gradient from what was written in place since it was kept."""
+    """Refuse to compute a gradient from values that were written in place since they were kept."""
     for array in kept_arrays(node):
         if written_after(array, node.number):
             now, then = version(array), version_at(array, node.number)
@@ -49,7 +49,7 @@ def check_versions(node: Node) -> None:
 
 
 def kept_arrays(node: Node) -> list[Any]:
-    """The arrays that a node keeps, as far as a write could reach them."""
+    """The arrays that a node keeps and that an in-place write could change."""
     found: list[Any] = []
     for kept in node.kept or ():
         for array in kept if kept.__class__ is tuple else (kept,):
@@ -60,13 +60,13 @@ def kept_arrays(node: Node) -> list[Any]:
     return found
 
 
-# What to do about a graph that was freed: the two ways to come to it need different remedies.
+# Advice for a graph that was freed. There are two usual causes, with different remedies.
 FREED = ("If a result of an earlier step is used again, such as the hidden state of an RNN, cut it off with .detach(); "
          "to go through the graph a second time, call the first backward with retain_graph=True.")  # fmt: skip
 
 
 def written_since(name: str, site: Any, now: int, then: int) -> InPlaceError:
-    """The error of a node whose kept tensor is not what it was."""
+    """The error for a node whose kept tensor was written since."""
     return InPlaceError(
         f"{name} on line {site} kept a tensor for its gradient that was modified by an in-place operation since: it is "
         f"at version {now}, expected version {then}",
@@ -75,7 +75,7 @@ def written_since(name: str, site: Any, now: int, then: int) -> InPlaceError:
 
 
 def _made_again(node: Node) -> tuple[Any, ...]:
-    """What a node kept before an earlier pass freed it, if that was shapes and dtypes only; else an error."""
+    """Rebuild what a node kept before it was freed, if that was shapes and dtypes only; else raise."""
     of_output: int = VALUE
     of_inputs: tuple[int, ...] = ()
     if node.op.family != "custom":
@@ -89,7 +89,7 @@ def _made_again(node: Node) -> tuple[Any, ...]:
 
 
 def used_up(name: str, site: Any) -> GraphError:
-    """The error of a node that is gone through a second time."""
+    """The error for a second backward pass through a node."""
     return GraphError(
         f"backward: {name} (line {site}) was already used and what it kept is freed",
         fix=FREED,
@@ -97,7 +97,7 @@ def used_up(name: str, site: Any) -> GraphError:
 
 
 def is_made_again(node: Node) -> bool:
-    """Can a node be gone through when what it kept is freed?"""
+    """Can the gradient of a freed node still be computed?"""
     try:
         _made_again(node)
     except GraphError:

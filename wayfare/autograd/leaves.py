@@ -1,4 +1,4 @@
-"""Where gradients end: summed into leaves' `.grad`, or captured for `grad()`."""
+"""Gradients of leaves: added to `.grad`, or captured for `grad()`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _add = np.add
 class Leaves:
     """Receives gradients for leaves during one backward pass.
 
-    A plain leaf takes each contribution at once. One with hooks, or one that is captured, waits until its gradient
+    A plain leaf adds each contribution at once. A leaf with hooks, or one that is captured, waits until its gradient
     is final; how many contributions that takes is counted when the first such leaf is met.
     """
 
@@ -32,7 +32,7 @@ class Leaves:
         self._create = create
         self._capture = capture
         self._accumulate = accumulate
-        # Leaves whose .grad was made by this pass: nobody has seen it, so adding to it is no write to be noticed.
+        # Leaves whose .grad was made by this pass: nothing has read it yet, so adding to it is not noted as a write.
         self.born: dict[Tensor, Any] = {}
         self._waiting: dict[Tensor, Any] = {}
         self._uses: dict[Tensor, int] | None = None
@@ -62,7 +62,7 @@ class Leaves:
         return first + second
 
     def finish(self) -> None:
-        """What still waits is final now: some ways to it gave no gradient."""
+        """Complete the leaves that still wait: some paths to them gave no gradient."""
         while self._waiting:
             leaf, g = self._waiting.popitem()
             self._complete(leaf, g)
@@ -85,7 +85,7 @@ class Leaves:
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
         old = leaf._grad
         if self._create:
-            before = leaf.grad  # asked for, so that a recorder knows that it matters
+            before = leaf.grad  # read through the property, so that a recorder notices
             leaf.grad = _stored(g, leaf) if before is None else before + g
         elif old is None:
             leaf._grad = own = _own(g, fresh, leaf._array)
@@ -113,32 +113,32 @@ class Leaves:
 
 
 def other_shape(source: str, given: Any, shape: Any) -> GraphError:
-    """The error of a gradient that does not fit what it is of."""
+    """The error for a gradient whose shape does not fit its tensor."""
     return GraphError(f"backward: {source} gave a gradient of shape {list(given)} for a tensor of shape {list(shape)}",
                       fix="Set .data to another shape before the forward pass, not after it.")  # fmt: skip
 
 
 def recording_as(create: bool) -> changed_mode:
-    """For the user's code in a backward pass: recorded if the pass is (one on tensors need not be, inside vmap)."""
+    """The mode for the user's code (hooks) in a backward pass: recording only if the pass itself is recorded."""
     return changed_mode(grad=create and current().grad)
 
 
 def as_tensor(g: Any) -> Any:
-    """A gradient for a hook to look at."""
+    """A gradient as a Tensor, for a hook."""
     if g is None or isinstance(g, Tensor):
         return g
     return wrap(np.asarray(g.dense() if g.__class__ is Rows else g))
 
 
 def own_tensor(g: Any) -> Tensor:
-    """A gradient that the user gets to keep, in memory of its own: writing to it must change nothing else."""
+    """A copy of a gradient for the user, who may write to it."""
     if isinstance(g, Tensor):
         return tensor_ops.clone(g)  # type: ignore[no-any-return]
     return wrap(np.array(g))
 
 
 def _stored(g: Tensor, leaf: Tensor) -> Tensor:
-    """A gradient with its history as a leaf keeps it: in memory of its own, which lies as that of the leaf."""
+    """A copy of a gradient, with its history, in the memory layout of the leaf."""
     own = own_tensor(g)
     if own.__class__ is Tensor and executor().works_on_arrays:
         own._array = in_layout_of(own._array, leaf._array)
@@ -146,14 +146,14 @@ def _stored(g: Tensor, leaf: Tensor) -> Tensor:
 
 
 def call_hook(hook: Any, g: Any, create: bool) -> Any:
-    """What a tensor's hook makes of its gradient. As the pass itself, it is recorded only if that is asked for."""
+    """The gradient after a tensor's hook, which may replace it."""
     with recording_as(create):
         result = hook(as_tensor(g))
     return g if result is None else checked_gradient(result, g, create)
 
 
 def checked_gradient(new: Any, old: Any, create: bool) -> Any:
-    """What a hook returned, if it can stand in the place of the old gradient."""
+    """What a hook returned, after checking that it can replace the old gradient."""
     if new is None:
         return None
     if not isinstance(new, Tensor):
@@ -164,7 +164,7 @@ def checked_gradient(new: Any, old: Any, create: bool) -> Any:
 
 
 def _own(g: Any, fresh: bool, like: Any) -> Any:
-    """A gradient in a buffer that nobody else holds, which lies in memory as the tensor that it is of."""
+    """A gradient in a buffer that nothing else references, in the memory layout of its tensor."""
     if g.__class__ is Rows:
         return Rows(g.shape, g.dtype, [Part(p.index, np.array(p.values), p.basic) for p in g.parts])
     if g.shape != like.shape:

@@ -1,6 +1,6 @@
-"""Whether to record: no_grad, enable_grad, set_grad_enabled, inference_mode, and the watchful detect_anomaly.
+"""Modes of recording: no_grad, enable_grad, set_grad_enabled, inference_mode, detect_anomaly, saved_tensors_hooks.
 
-Each is a `with` block and a decorator; what it changes holds for this thread and is always restored.
+Each is a context manager and a decorator; it changes the mode of this thread and restores it at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Block(changed_mode):
-    """A state change that also works as a decorator, written with or without brackets."""
+    """A change of mode that also works as a decorator, with or without brackets."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class _Block(changed_mode):
 
             @functools.wraps(function)
             def step_through(*args: Any, **options: Any) -> Any:
-                # The state must hold while the generator's own code runs, not while its consumer's does.
+                # The mode must be set while the generator's own code runs, not while its consumer's does.
                 generator = function(*args, **options)
                 sent: Any = None
                 while True:
@@ -82,7 +82,7 @@ class set_grad_enabled(_Block):
         set_mode(current().replace(grad=bool(mode)))
 
     def __enter__(self) -> Any:
-        # The state was changed when this object was made; leaving restores what was before that.
+        # The mode was changed when this object was made; `__exit__` restores the one before that.
         return self
 
     def __call__(self, function: F) -> F:
@@ -124,7 +124,7 @@ class set_detect_anomaly(set_grad_enabled):
 
 
 class saved_tensors_hooks(_Block):
-    """Inside, what nodes keep for their gradient goes through `pack_hook`, and back through `unpack_hook` on use."""
+    """Inside, values kept for gradients are replaced by `pack_hook(tensor)`; backward gets them by `unpack_hook`."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""Derivatives as functions of functions (`wf.func`): grad, vjp, jvp, linearize; and vmap. They nest.
+"""Function transforms (`wf.func`): grad, vjp, jvp, linearize and vmap. They can be nested.
 
-All of them stand on one thing: gradient rules are written in ops, so a gradient can be differentiated again. Forward
-mode is the derivative of the (linear) reverse mode with respect to its seed.
+Gradient rules are written in ops, so a gradient can be differentiated again. Forward mode uses this: it is the
+derivative of reverse mode, which is linear in its seed, with respect to the seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wayfare.core.walk import reachable, split_edge
 
 
 def flatten(structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The leaves of nested tuples, lists and dictionaries, and how to build the same structure again."""
+    """The leaves of nested tuples, lists and dictionaries, and a function that rebuilds the structure."""
     if isinstance(structure, dict):
         keys = list(structure)
         parts = [flatten(structure[k]) for k in keys]
@@ -38,7 +38,7 @@ def flatten(structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def leaves_like(given: Any, structure: Any) -> list[Any] | None:
-    """The leaves of `given` in the order of those of `structure`; None if the two are not nested alike."""
+    """The leaves of `given` in the order of those of `structure`; None if the two structures differ."""
     if not isinstance(structure, (dict, tuple, list)):
         return None if isinstance(given, (dict, tuple, list)) else [given]
     if type(given) is not type(structure) or len(given) != len(structure):
@@ -64,7 +64,7 @@ def _join(parts: list[Any], build: Callable[[list[Any]], Any]) -> tuple[list[Any
 
 
 def _live(t: Any, name: str) -> Tensor:
-    """A tensor to differentiate by: tied to the graph outside, and batched wherever vmap is at work."""
+    """A tensor to differentiate with respect to: connected to the outer graph, and batched at every vmap level."""
     if not isinstance(t, Tensor):
         raise WrongKindError(f"{name}: differentiates by tensors, not {type(t).__name__}")
     if not t.dtype.is_floating_point:
@@ -111,7 +111,7 @@ def with_aux(name: str, value: Any, has_aux: bool) -> tuple[Any, Any]:
 def _split(
     name: str, args: tuple[Any, ...], argnums: Any
 ) -> tuple[tuple[int, ...], list[Tensor], Any, tuple[Any, ...]]:
-    """Live copies of the arguments to differentiate by, and the argument list with them in place."""
+    """Copies of the arguments to differentiate with respect to, and the argument list with the copies in it."""
     numbers = check_argnums(name, argnums, args)
     leaves, rebuild = flatten(tuple(args[n] for n in numbers))
     live = [_live(t, name) for t in leaves]
@@ -122,7 +122,7 @@ def _split(
 
 
 def differentiate(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor] | None) -> list[Tensor]:
-    """Reverse mode that sees through vmap; the result can be differentiated again."""
+    """Reverse mode that also works inside vmap; the result can be differentiated again."""
     opened = [lay_open(o) for o in outputs]
     bases = [lay_open(i) for i in inputs]
     used = [i for i, (base, _) in enumerate(opened) if base.requires_grad]
@@ -162,7 +162,7 @@ _depth = _Depth()
 
 
 class _inside_a_transform:
-    """`with _inside_a_transform():` — what transforms within give back stays in the graph: this one needs it."""
+    """`with _inside_a_transform():` — results of inner transforms stay in the graph, because the outer one needs it."""
 
     __slots__ = ()
 
@@ -174,9 +174,8 @@ class _inside_a_transform:
 
 
 def transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., Any]:
-    """Count how deep transforms are nested; what the outermost gives back is cut from the graph, unless something
-    outside it (a parameter the function reads, an argument that requires a gradient) is in that graph. `done` says
-    that the call needs the graph no more."""
+    """Decorator that counts nested transforms. Results of the outermost are detached, unless they depend on something
+    outside that requires a gradient (a captured parameter, an argument). `done`: the call needs its graph no more."""
 
     @functools.wraps(call)
     def counted(*args: Any, **options: Any) -> Any:
@@ -193,7 +192,7 @@ def _counted(call: Callable[..., Any], done: bool, args: tuple[Any, ...], option
 
 
 def _cut(result: Any, recording: bool, done: bool) -> Any:
-    """What leaves the outermost transform, without the parts of the graph that only the transform itself needed."""
+    """The results of the outermost transform without the parts of the graph that only the transform needed."""
     if _depth.value or executor().keeps_graph:
         return result
     leaves, rebuild = flatten(result)
@@ -205,7 +204,7 @@ def _cut(result: Any, recording: bool, done: bool) -> Any:
 
 
 def _reaches_out(t: Tensor) -> bool:
-    """Does a leaf that no transform made lie behind this tensor?"""
+    """Does this tensor depend on a leaf that was not made by a transform?"""
     if not t.requires_grad:
         return False
     _, leaves = reachable([t._edge or t])
@@ -217,7 +216,7 @@ def _is_live(leaf: Tensor) -> bool:
 
 
 def _prune(roots: list[Any]) -> None:
-    """Take out of a graph what leads only to leaves that transforms made: nobody can ask for their gradients now."""
+    """Remove edges of a graph that lead only to leaves made by transforms, whose gradients are not needed any more."""
     leading: set[Any] = set()
     for node in reachable(roots)[0]:
         targets = [split_edge(edge)[0] for edge in node.edges]
@@ -333,7 +332,7 @@ def jvp(
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """(output, function from tangents of the primals to the derivative of the output in their direction).
 
-    `func` runs once, here; the function given back only does what is linear, so many directions cost less than as many
+    `func` runs once; the returned function only computes the linear part, so many directions cost less than as many
     calls of `jvp`.
     """
     return executor().for_real(lambda: _linearize(func, primals))  # type: ignore[no-any-return]
@@ -352,7 +351,7 @@ def _linearize(func: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any,
 
 
 class _exactly:
-    """`with _exactly():` — gradient rules are the adjoints of their ops, also where PyTorch's reverse mode is not."""
+    """`with _exactly():` — gradient rules are exact adjoints of their ops, also where PyTorch's reverse mode is not."""
 
     __slots__ = ("_before",)
 
@@ -364,7 +363,7 @@ class _exactly:
 
 
 def _results(name: str, structure: Any) -> tuple[list[Tensor], Callable[[list[Any]], Any]]:
-    """The tensors that a function gave, and how to build the same structure again."""
+    """The tensors that a function returned, and a function that rebuilds their structure."""
     outputs, rebuild = flatten(structure)
     for o in outputs:
         if not isinstance(o, Tensor):
@@ -375,8 +374,7 @@ def _results(name: str, structure: Any) -> tuple[list[Tensor], Callable[[list[An
 def linearized(
     name: str, func: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool = False, strict: bool = False
 ) -> tuple[Any, Callable[[tuple[Any, ...]], Any]]:
-    """What `func` gives, and the function from tangents to the derivative of its output. Integers do not change with
-    anything: their derivative is zero."""
+    """The output of `func`, and a function from tangents to the derivative of the output (zero for integers)."""
     with enable_grad():
         _, live, _, replaced = _split(name, primals, tuple(range(len(primals))))
         value = func(*replaced)

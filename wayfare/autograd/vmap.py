@@ -1,7 +1,8 @@
 """`vmap`: a function written for one example, run on a batch of them.
 
-Inside, a tensor is a BatchedTensor: to the function it has the shape of one example; behind it lies a tensor with the
-whole batch in dimension 0. The executor runs each op by its record's batch rule, so nothing here knows any op.
+Inside, a tensor is a BatchedTensor: the function sees the shape of one example; its `value` is a tensor with the whole
+batch in dimension 0. The executor runs each op by the batch rule of its record, so this file is about no op in
+particular.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class BatchedTensor(Tensor):
 
 
 class VmapExecutor(Interceptor):
-    """Runs ops for one level of vmap; what it does not batch it passes on to the mode outside."""
+    """Runs ops for one level of vmap; ops on tensors that are not batched run in the outer mode."""
 
     __slots__ = ("level", "outer", "randomness", "size")
 
@@ -106,7 +107,7 @@ class VmapExecutor(Interceptor):
                 return apply(op, inputs, attrs)
         if "key" in attrs and self.randomness != "same":
             return self._random(op, inputs, batched, attrs)
-        if not op.broadcasts:  # elementwise ops line their operands up by themselves, and fail where one example does
+        if not op.broadcasts:  # elementwise ops broadcast, and fail exactly where one example would
             _check_one_example(op, inputs, attrs)
         values = tuple(
             [t.value if b else t for t, b in zip(inputs, batched, strict=True)]  # type: ignore[attr-defined]
@@ -122,11 +123,11 @@ class VmapExecutor(Interceptor):
         return tuple(self.wrap(o) for o in out) if isinstance(out, (tuple, list)) else self.wrap(out)
 
     def _random(self, op: Op, inputs: tuple[Tensor, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        """Different numbers for each example: the key of the draw takes in the example's number."""
+        """Different numbers for each example: the key of each draw is made from the example's number."""
         if self.randomness == "error":
             raise OperationError(f"vmap: {op.name} draws random numbers, and randomness is 'error'",
                                  fix="Pass randomness='different' or randomness='same' to vmap.")  # fmt: skip
-        # The keys of the examples are no draws of a generator that could be drawn again.
+        # The keys of the examples do not come from a generator, so they cannot be replayed.
         self.not_replayable("it draws random numbers for each example of a vmap")
         seed, call = attrs["key"]
         rows = []
@@ -141,7 +142,7 @@ class VmapExecutor(Interceptor):
             return self.wrap(tensor_ops.stack(*rows, dim=0))
 
     def read(self, tensor: Tensor, how: str) -> Any:
-        """A value may be looked at only if it is the same for all examples."""
+        """Python reads a value: allowed only if it is the same for all examples."""
         if isinstance(tensor, BatchedTensor) and tensor.level == self.level:
             return tensor._array
         with self.outside():
@@ -156,7 +157,7 @@ class VmapExecutor(Interceptor):
         return lay_open(tensor)[0]
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
-        """Write in place, for the whole batch at once."""
+        """Write in place for the whole batch at once."""
         into, values = tensor, result
         if isinstance(result, BatchedTensor) and result.level == self.level:
             values = result.value
@@ -173,12 +174,12 @@ class VmapExecutor(Interceptor):
             move(into, values)
 
     def one_for_each(self, tensor: Tensor, out: Tensor) -> Tensor:
-        """A new tensor `out`, made after `tensor`, as one for each example where that is."""
+        """A new tensor `out` made like `tensor` (`new_zeros`): if `tensor` is batched, one for each example."""
         batched = isinstance(tensor, BatchedTensor) and tensor.level == self.level
         behind = tensor.value if batched else tensor  # type: ignore[attr-defined]
         with self.outside():
             if batched:
-                # Memory of its own for each example: it may be written.
+                # Separate memory for each example, because it may be written.
                 shape = tuple(out.shape)
                 wide = tensor_ops.expand(tensor_ops.reshape(out.detach(), shape=(1, *shape)), shape=(self.size, *shape))
                 out = tensor_ops.clone(wide).requires_grad_(out.requires_grad)
@@ -240,8 +241,8 @@ class VmapExecutor(Interceptor):
 
 
 def _check_one_example(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
-    """Refuse what the op refuses of one example, in the shapes that the user knows. The batch would hide it: a number
-    of each example is a vector behind it, and a vector can be multiplied by a matrix."""
+    """Raise what the op raises for one example, with the shapes that the user sees. The batch may hide the mistake: a
+    scalar of each example is a vector in the batch, and a vector can be multiplied by a matrix."""
     specs = [t.spec for t in inputs]
     try:
         op.infer(*specs, **attrs)
@@ -253,7 +254,7 @@ def _check_one_example(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
 def map_batch(
     func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str = "same", *, chunk_size: int | None = None
 ) -> Callable[..., Any]:
-    """What `vmap` does, without its care for what lies outside."""
+    """`vmap` without detaching its results."""
     if randomness not in ("error", "different", "same"):
         raise RefusedArgumentError(f"vmap: randomness is 'error', 'different' or 'same', not {randomness!r}")
     if chunk_size is not None and chunk_size < 1:
@@ -305,12 +306,12 @@ def _batch_size(structure: Any, dims: Any) -> int:
 
 
 def _part(value: Any, dim: Any, start: int, length: int) -> Any:
-    """Some of the examples of an argument."""
+    """A part of the examples of an argument."""
     return value if dim is None or not isinstance(value, Tensor) else value.narrow(dim, start, length)
 
 
 def _joined(chunks: list[Any], out_dims: Any) -> Any:
-    """The results of several runs, put one behind the other."""
+    """The results of several chunks, concatenated."""
     first = chunks[0]
     if isinstance(first, dict):
         dims = out_dims if isinstance(out_dims, dict) else dict.fromkeys(first, out_dims)
@@ -375,11 +376,11 @@ def _move(t: Tensor, source: int, target: int) -> Tensor:
     return tensor_ops.permute(t, dims=tuple(order))  # type: ignore[no-any-return]
 
 
-# -- what differentiation inside vmap needs ---------------------------------------------------------------------------
+# -- for differentiation inside vmap ----------------------------------------------------------------------------------
 
 
 def active_levels() -> list[VmapExecutor]:
-    """The vmaps in force, outermost first."""
+    """The active vmaps, outermost first."""
     levels: list[VmapExecutor] = []
     mode: Mode | None = current()
     while mode is not None and isinstance(mode.executor, VmapExecutor):
@@ -389,8 +390,10 @@ def active_levels() -> list[VmapExecutor]:
 
 
 class drawing_again:
-    """`with drawing_again():` — a draw of random numbers is one that was made before, by the key that a node kept, and
-    not a new one for each example. Gradient rules (of dropout) run like that."""
+    """`with drawing_again():` — random draws repeat an earlier draw by its key, instead of a new one per example.
+
+    Gradient rules (of dropout) run like that.
+    """
 
     __slots__ = ("_randomness",)
 
@@ -405,7 +408,7 @@ class drawing_again:
 
 
 def outside_all() -> outer_mode:
-    """The mode outside all vmaps, for plain tensors; recording as inside."""
+    """The mode outside all vmaps, for plain tensors; the recording of gradients stays as inside."""
     levels = active_levels()
     return outer_mode(levels[0].outer if levels else current().replace())
 
@@ -419,7 +422,7 @@ def batched_everywhere(t: Tensor) -> Tensor:
 
 
 def lay_open(t: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """The plain tensor behind all levels, and the levels from outside in."""
+    """Unwrap a tensor: the plain tensor, and the vmap levels of its leading dimensions, outermost first."""
     levels: list[int] = []
     while isinstance(t, BatchedTensor):
         levels.insert(0, t.level)
@@ -435,7 +438,7 @@ def close_again(t: Tensor, levels: tuple[int, ...]) -> Tensor:
 
 
 def _insert_level(t: Tensor, level: int) -> Tensor:
-    """Dimension 0 of `t` becomes the batch of `level`, put beneath the wrappers of vmaps further in."""
+    """Make dimension 0 of `t` the batch of `level`, below the wrappers of inner vmaps."""
     if isinstance(t, BatchedTensor) and t.level > level:
         return BatchedTensor(_insert_level(_move(t.value, 1, 0), level), t.level)
     return BatchedTensor(t, level)

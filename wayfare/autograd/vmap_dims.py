@@ -1,4 +1,4 @@
-"""Which dimension of what is the batch of a `vmap`: numbers nested as the arguments or the results are."""
+"""`in_dims` and `out_dims` of `vmap`: batch dimensions, nested like the arguments or results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class VmapInfo(NamedTuple):
 
 
 class OtherStructure(Exception):
-    """Dims that are nested in another way than what they are of."""
+    """Dims whose structure differs from that of the arguments or results."""
 
 
 def is_dim(dim: Any) -> bool:
-    """Can it say where a batch lies?"""
+    """Is it a batch dimension: a number or None?"""
     return dim is None or (isinstance(dim, int) and not isinstance(dim, bool))
 
 
 def no_dims(name: str, dims: Any) -> ArgumentError:
-    """The error of something that says nothing of a batch."""
+    """The error for a value that is not a batch dimension."""
     return ArgumentError(f"vmap: {name} must be a number, None, or a tuple of those, not {dims!r}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from wayfare.cli import cache_report, doctor
 from wayfare.cli.demo import command as demo_command
 from wayfare.core.version import __version__
-from wayfare.exporters.program import export_command, inspect_command
+from wayfare.exporters import export_command, inspect_command
 from wayfare.see.viewer import command as view_command
 
 # What a shell reports for a program that an interrupt or a closed pipe ended.

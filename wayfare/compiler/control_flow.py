@@ -1,7 +1,7 @@
 """Control flow as functions: `wf.cond`, `wf.while_loop` and `wf.scan`.
 
 They run as plain Python, so they can be stepped through and differentiated like any code. An exporter, which cannot see
-Python's own `if` and `while`, learns from them what belongs to a branch or to a loop (exporters/onnx/stated.py).
+Python's own `if` and `while`, learns from them what belongs to a branch or to a loop (exporters/control_flow.py).
 """
 
 from __future__ import annotations

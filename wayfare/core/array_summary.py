@@ -1,4 +1,4 @@
-"""What the numbers of an array are like, in words: for errors, stops and whoever prints a line about a value."""
+"""Summaries of arrays in words, for errors and reports: shape, dtype, range, mean, NaN and infinities."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from wayfare.core.spec import OF_NUMPY, Spec
 
 _ndarray = np.ndarray
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
-# Numbers beyond which the middle and the spread are worked out from a part of them.
+# From this many numbers on, mean and deviation are computed from a sample of them.
 _MANY = 1_000_000
 
 
 def all_finite(array: Any) -> bool:
-    """Is there neither a NaN nor an infinity in it? Exact, and one pass for what is ordinary."""
+    """Are all numbers finite? Exact; one pass in the usual case."""
     dtype = array.dtype
     if dtype is _F32 or dtype is _F64:
-        # A sum of squares cannot lose a NaN or an infinity. It may overflow by itself, and then we look closer.
+        # A NaN or an infinity makes the sum of squares not finite. So does an overflow: then each number is checked.
         flat = array.ravel("K")
         if isfinite(flat.dot(flat)):
             return True
@@ -55,7 +55,7 @@ def first_bad(array: Any) -> tuple[str, list[int]] | None:
 
 
 def spec_text(array: Any) -> str:
-    """`f32[8,3]`; NumPy's own words for a dtype that is not ours."""
+    """`f32[8,3]`; NumPy's name for a dtype that Wayfare does not have."""
     dtype = OF_NUMPY.get(array.dtype)
     return f"{array.dtype}{list(array.shape)}" if dtype is None else repr(Spec(array.shape, dtype))
 
@@ -68,7 +68,7 @@ def described(array: Any) -> str:
 
 
 def numbers_text(array: Any) -> str:
-    """What the numbers are like, in a few words: `in [-1, 4], mean 1.5, std 2.5`; nothing where there are none."""
+    """Statistics in a few words: `in [-1, 4], mean 1.5, std 2.5`; empty for an empty array."""
     if array.size == 0 or array.dtype.kind not in "fiub":
         return ""
     if array.dtype.kind == "b":

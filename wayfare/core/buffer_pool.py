@@ -1,16 +1,15 @@
 """Buffers that outlive the tensors in them.
 
-The C library gives a large block back to the system when it is freed, and the next one costs a page fault for every
-4 KB: two to four times the work of a mid-sized op. Here a block goes back to a stack of its size and is handed out
-again, the last one first because the caches may still hold it.
+The C library returns a large block to the system when it is freed, and the next one costs a page fault for every
+4 KB: two to four times the work of a mid-sized op. Here a freed block goes to a stack of blocks of its size and is
+reused, the last one first because the caches may still hold it.
 
-An array of the pool looks like any new array: it is C-contiguous, its views have it as their base, its record of writes
-begins empty. Only its own base is not None but the Lease of its block; code that asks "is this memory its own?" asks
-`owns_memory`. Whoever sees the memory holds the lease: the array, its views through the array, and anybody who took the
-array's base. A weak reference to the lease, whose callback is the stack's own `append`, brings the block back when
-nobody does any more: no search, no counting of references, and no Python code runs inside a destructor, where an
-exception (Ctrl-C) would be lost. Taking from a stack and putting back are single steps of `deque`, so two threads never
-get the same block.
+An array of the pool looks like any new array: it is C-contiguous, its views have it as their base, its history of
+writes is empty. Only its own base is not None but the Lease of its block; `owns_memory` tells whether an array is a
+view. Everything that can access the memory holds the lease: the array, its views through the array, and code that took
+the array's base. When the lease dies, the callback of a weak reference (the `append` of the stack) returns the block:
+no search, no counting of references, and no Python code runs inside a destructor, where an exception (Ctrl-C) would be
+lost. `deque` takes and returns blocks atomically, so two threads never get the same block.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from wayfare.core.counters import COUNTERS
 
 Array = np.ndarray[Any, Any]
 
-# Below this the C library keeps what it gets back, and is faster than any pool.
+# Smaller blocks are kept by the C library itself, which is faster than any pool.
 SMALLEST = 128 * 1024
 # From here on the system is asked for large pages, as NumPy does for its own memory.
 _LARGE = 4 * 1024 * 1024
 _PAGE = 4096
-# Blocks start at different places in their page, 9 cache lines apart: equal places of several operands would fall
-# onto the same lines of the first cache.
+# Blocks start at different offsets in their page, 9 cache lines apart: at equal offsets, several operands would compete
+# for the same lines of the first cache.
 _STAGGER = 9 * 64
 
-# Shared with a forked child is the default of POSIX; Windows has neither the choice nor the fork.
+# By default POSIX shares this memory with a forked child, so ask for private memory. Windows has no fork.
 _PRIVATE: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
@@ -59,13 +58,13 @@ class Block(mmap.mmap):
 
 
 class Lease:
-    """The memory of a block while somebody uses it: the base of the array that lies in it."""
+    """The memory of a block while it is in use: the base of the array in it."""
 
     __slots__ = ()
 
 
 class _End(weakref.ref[Any]):
-    """A weak reference to the lease of a block; when the lease has ended, it lies on the stack of free blocks."""
+    """A weak reference to the lease of a block; when the lease dies, it is put on the stack of free blocks."""
 
     __slots__ = ("block",)
 
@@ -73,14 +72,14 @@ class _End(weakref.ref[Any]):
 
 
 def _leases_of(size: int) -> Any:
-    """Makes leases of blocks of one size: an object whose buffer is the block's."""
+    """The function that makes leases of blocks of one size: objects whose buffer is the block."""
     kind: Any = type(f"Lease{size}", (Lease, ctypes.c_char * (size + _PAGE)), {})
     return kind.from_buffer
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """Bytes of the pool's blocks: all of them, and those that no array lies in."""
+    """Bytes of the pool's blocks: of all, and of the free ones."""
 
     held: int
     free: int
@@ -89,7 +88,7 @@ class PoolStats:
 _free: dict[int, deque[_End]] = {}
 _lease: dict[int, Any] = {}
 _held = 0
-# Only for making and dropping blocks. It may be entered again: a destructor that runs meanwhile may want a buffer.
+# Only for making and dropping blocks. Reentrant, because a destructor that runs meanwhile may need a buffer.
 _changing = RLock()
 _place = count()
 
@@ -98,7 +97,7 @@ _empty = np.empty
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array with whatever values are in its memory; `dtype` is a NumPy dtype of numbers."""
+    """A new array with uninitialised values; `dtype` is a NumPy dtype of numbers."""
     need = prod(shape) * dtype.itemsize
     if need < SMALLEST:
         return _empty(shape, dtype)
@@ -120,7 +119,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         except MemoryError:
             if not trim():
                 raise
-            return _empty(shape, dtype)  # where the free blocks were
+            return _empty(shape, dtype)  # in the memory of the freed blocks
     lease = _lease[size](block)
     array: Array = _ndarray(shape, dtype, lease, block.start)
     end = _End(lease, free.append)
@@ -130,13 +129,13 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def owns_memory(array: Array) -> bool:
-    """Is this array no view of another?"""
+    """Does this array own its memory, so that it is not a view of another array?"""
     base: Any = array.base
     return base is None or isinstance(base, Lease)
 
 
 def trim(wanted: int | None = None) -> int:
-    """Give free blocks back to the system: all of them, or the oldest until `wanted` bytes are gone; how many went."""
+    """Return free blocks to the system: all, or the oldest until `wanted` bytes are freed. Returns the bytes freed."""
     gone = 0
     with _changing:
         for free in list(_free.values()):
@@ -156,7 +155,7 @@ def stats() -> PoolStats:
 
 
 def _make(size: int) -> Block | None:
-    """A new block, if there is room for it."""
+    """A new block; None if it would exceed the limit of the pool."""
     global _held
     limit = settings.pool_limit
     if size > limit // 2:
@@ -167,7 +166,7 @@ def _make(size: int) -> Block | None:
         try:
             block = Block(-1, size + _PAGE, **_PRIVATE)
         except (OSError, ValueError, MemoryError):
-            return None  # NumPy will say what is wrong, if it finds no memory either
+            return None  # if there is no memory for NumPy either, it raises an error
         block.room = size
         block.start = next(_place) * _STAGGER % _PAGE
         block.end = None
@@ -182,7 +181,7 @@ def _make(size: int) -> Block | None:
 
 
 def _drop(block: Block) -> None:
-    """Let go of a block; its memory goes back to the system with the last reference to it."""
+    """Forget a block; its memory is returned to the system with the last reference to it."""
     global _held
     block.end = None
     with _changing:
@@ -195,5 +194,5 @@ def _renew_lock() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # Another thread of the parent may have held the lock, and does not exist in the child to let it go.
+    # Another thread of the parent may hold the lock; in the child nobody would release it.
     os.register_at_fork(after_in_child=_renew_lock)

@@ -1,7 +1,7 @@
-"""The user's own line: where in *their* code something happened.
+"""Call sites: the line of the user's code that called the library.
 
-A recorded node keeps only a code object and an instruction offset (two pointers, no frame, so no locals are
-kept alive); file and line are worked out when somebody asks.
+A recorded node keeps only a code object and an instruction offset (two pointers, and no frame, so no locals are
+kept alive); file and line are computed when they are needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 
 def whole_path(filename: str) -> str:
-    """A file's path from the root; as it is where there is no working directory any more, as under a test's own."""
+    """The absolute path of a file; unchanged if the working directory does not exist any more."""
     try:
         return os.path.abspath(filename)
     except OSError:
@@ -27,14 +27,14 @@ def whole_path(filename: str) -> str:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# NumPy, copy and with-blocks call back into the engine; the line that called them is the user's.
+# NumPy, copy and contextlib call back into the library: the call site is the line that called them.
 _THROUGH = (os.path.dirname(np.__file__) + os.sep, copy.__file__, contextlib.__file__)
 # The demo is written as a user would write it, so its lines count as the user's.
 _USER_PARTS = (os.path.join(_PACKAGE, "cli", "demo") + os.sep,)
 
 
 class _Inside(dict[str, bool]):
-    """File name → is it part of the engine? One dictionary look-up on the hot path."""
+    """File name → is it part of the library? One dictionary look-up on the hot path."""
 
     def __missing__(self, filename: str) -> bool:
         path = whole_path(filename)
@@ -52,12 +52,12 @@ def is_ours(filename: str) -> bool:
     return INSIDE[filename] and not os.path.abspath(filename).startswith(_THROUGH)
 
 
-# The file name of a frame that stands for the user's where there is none: an example of `wf.map` that is all library.
+# The file name of a frame that stands in for the user's: an example of `wf.map` that runs library code only.
 NO_LINE = "<wf.map>"
 
 
 class Site(NamedTuple):
-    """A place in the user's code."""
+    """A call site: file, line and function."""
 
     filename: str
     line: int
@@ -68,22 +68,22 @@ class Site(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The source text of the line, stripped; empty when the source is not to be had."""
+        """The source text of the line, stripped; empty if there is no source."""
         lines = source_lines(self.filename)
         return lines[self.line - 1].strip() if 1 <= self.line <= len(lines) else ""
 
 
 def source_lines(filename: str, names: dict[str, Any] | None = None) -> list[str]:
-    """The lines of a source file; `names` are the globals of its module, which may know of a loader.
+    """The lines of a source file; `names` are the globals of its module, which may have a loader.
 
-    Every piece of code that `exec` compiled is called `<string>`, and so is the code of `python -c`, whose lines
-    Python 3.13 knows. Whose they are cannot be told, so none are given.
+    All code compiled by `exec` has the file name `<string>`, and so has the code of `python -c`, whose lines Python
+    3.13 knows. The two cannot be distinguished, so no lines are given.
     """
     return [] if filename == "<string>" else linecache.getlines(filename, names)
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
-    """The innermost frame outside the engine, starting `depth` frames above the caller of this function."""
+    """The innermost frame outside the library, starting `depth` frames above this function."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None and INSIDE[frame.f_code.co_filename]:
         frame = frame.f_back
@@ -91,21 +91,21 @@ def user_frame(depth: int = 1) -> FrameType | None:
 
 
 def outside_frames() -> int:
-    """The `stacklevel` of a warning of the caller's that points at the user's line."""
+    """The `stacklevel` with which a warning of the caller points at the user's line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and INSIDE[frame.f_code.co_filename]:
         frame, level = frame.f_back, level + 1
     return level
 
 
-# Has this Python `sys.monitoring`? Where it has not, a look at `sys.gettrace()` tells all, at less cost.
+# Has this Python `sys.monitoring`? If not, `sys.gettrace()` is enough, and cheaper.
 MONITORS = hasattr(sys, "monitoring")
-# Asks `sys.monitoring`, which debuggers may use from Python 3.12 on, who is registered as the debugger (tool 0).
+# Which debugger (tool 0) is registered with `sys.monitoring`, which debuggers may use from Python 3.12 on.
 _get_tool: Callable[[int], str | None] | None = getattr(getattr(sys, "monitoring", None), "get_tool", None)
 
 
 def is_debugged() -> bool:
-    """Does somebody follow this thread line by line: a trace function such as pdb's, or a debugger that monitors?"""
+    """Is a debugger active in this thread: a trace function such as pdb's, or one that uses `sys.monitoring`?"""
     return sys.gettrace() is not None or (_get_tool is not None and _get_tool(0) is not None)
 
 

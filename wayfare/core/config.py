@@ -1,4 +1,4 @@
-"""One settings object; nothing else reads the environment."""
+"""The settings object; nothing else reads environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MB = 2**20
 
 
 def _number(name: str, default: int, least: int = 0) -> int:
-    """A number of the environment. What is none is named once, and the default holds."""
+    """A number from an environment variable; a warning and the default if it is not one."""
     text = os.environ.get(name, "").strip()
     try:
         number = int(text or default)
@@ -25,7 +25,7 @@ def _number(name: str, default: int, least: int = 0) -> int:
 
 
 def _cache_folder() -> Path | None:
-    """Where kernels are kept: what the user says, or the system's place for caches; None for nowhere."""
+    """The folder of the kernel cache: the user's, or one in the system's cache folder; None for no cache."""
     said = os.environ.get("WAYFARE_CACHE", "").strip()
     if said.lower() in ("off", "no", "none", "0"):
         return None
@@ -38,7 +38,7 @@ def _cache_folder() -> Path | None:
 
 
 def _cache_secret() -> Path | None:
-    """Where the user's secret of the kernel cache is: apart from the kernels, which may be named elsewhere."""
+    """The file of the kernel cache's secret key. It is not in the cache folder, which may be shared."""
     try:
         if sys.platform in ("win32", "darwin"):
             base = _system_caches() if sys.platform == "win32" else Path.home() / "Library" / "Application Support"
@@ -56,13 +56,13 @@ def _system_caches() -> Path:
         return Path(local) if local else Path.home() / "AppData" / "Local"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
-    # A relative path here is invalid and to be ignored, says the specification.
+    # The XDG specification says to ignore a relative path.
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
 
 
 def _pool_limit() -> int:
-    """What the user says in MB, or an eighth of the memory and at most 1 GB."""
+    """The user's limit in MB, or an eighth of the memory and at most 1 GB."""
     said = _number("WAYFARE_POOL_LIMIT", -1)
     if said >= 0:
         return said * _MB
@@ -93,7 +93,7 @@ class PrintOptions:
 
 @dataclass(slots=True)
 class Settings:
-    """What a user may set for the whole process."""
+    """Settings for the whole process."""
 
     # Past this many elements `repr` adds a line of statistics.
     statistics_threshold: int = field(default_factory=lambda: _number("WAYFARE_STATISTICS_THRESHOLD", 1000))

@@ -1,7 +1,7 @@
-"""Counts of what the machinery did, for tests and reports: kernels built, buffers reused, work split over threads.
+"""Counters for tests and reports: kernels built, buffers reused, work split over threads.
 
-Adding one is a plain `COUNTERS.kernels_run += 1`. Two threads that count at the same moment may lose one of the two:
-the counts explain and are never relied on.
+Counting is a plain `COUNTERS.kernels_run += 1`. Two threads that count at the same moment may lose one of the two, so
+nothing may depend on exact counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 class Counters:
     """How often each thing happened since the program began, or inside one `with counted()`."""
 
-    kernels_built: int = 0  # made by LLVM
+    kernels_built: int = 0  # compiled by LLVM
     kernels_loaded: int = 0  # object code found on disk
     kernels_run: int = 0  # calls of native code
     kernels_failed: int = 0  # loops that NumPy ran because no kernel could be built
@@ -31,7 +31,7 @@ COUNTERS = Counters()
 
 @contextmanager
 def counted() -> Iterator[Counters]:
-    """What happened inside the block; the counts are filled in when it ends."""
+    """The counts of what happens inside the block, filled in when it ends."""
     before = asdict(COUNTERS)
     during = Counters()
     try:

@@ -1,8 +1,8 @@
-"""Running ops now, and recording a node when a gradient may be wanted.
+"""Running ops eagerly, and recording a node when a gradient may be needed.
 
-`apply` is the one way any op runs. `apply1`, `apply2` and `apply3` are the same for the commonest shapes of call,
-written out because at this size a loop over the inputs costs as much as the op. (`forward = op.forward` before the call
-is not idle: called as `op.forward(x)` the look-up cannot be specialised by the interpreter and costs 50 ns more.)
+Every op runs through `apply`. `apply1`, `apply2` and `apply3` do the same for one, two and three inputs, written out
+because for small tensors a loop over the inputs costs as much as the op. (`forward = op.forward` before the call is on
+purpose: the interpreter cannot specialise the look-up in `op.forward(x)`, which costs 50 ns more.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_ATTRS: dict[str, Any] = {}
 
 
 def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) -> Any:
-    """Run an op on tensors: by the executor in force, or now."""
+    """Run an op on tensors: by the current executor, or eagerly."""
     if len(inputs) == 1 and op.outputs == 1:
         return apply1(op, inputs[0], attrs)
     return _apply(op, inputs, attrs)
@@ -141,7 +141,7 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
     x = a._array
     y = b._array
     try:
-        # Of two operands the first is usually no smaller; if it is, NumPy computes as well.
+        # Usually the first operand is at least as large as the second. If not, NumPy's loop is as good.
         forward = op.forward if x.size < op.large_from else op.large
         out = forward(x, y)
     except Exception as error:
@@ -195,7 +195,7 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 
 def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """`apply` for three inputs and no attributes (an op without a view or a native loop): a linear layer."""
+    """`apply` for three inputs and no attributes, of an op without views and native loops: a linear layer."""
     record = True
     if UNUSUAL:
         mode = STATE.mode
@@ -248,7 +248,7 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _again(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exception) -> Any:
-    """An op that failed: run once more if only NumPy complained of the numbers, else the error to show."""
+    """After a failure: run the op again if NumPy only complained about the numbers, else raise the error to show."""
     if isinstance(error, COMPLAINTS):
         arrays = [t._array for t in inputs]
         large = max([x.size for x in arrays], default=0) >= op.large_from
@@ -261,7 +261,7 @@ def _again(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exc
 
 
 def new_node(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Node:
-    """A node with its edges and the user's line; the caller says what it keeps and what comes out."""
+    """A node with its edges and call site; the caller sets what it keeps and the output's shape and dtype."""
     node = Node()
     node.op = op
     node.attrs = attrs
@@ -279,7 +279,7 @@ def new_node(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Node:
 
 
 def record_one(op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], out: Tensor, attrs: dict[str, Any]) -> None:
-    """Give a computed tensor its node."""
+    """Record the node of a computed tensor."""
     node = new_node(op, inputs, attrs)
     needs = tuple([t._requires_grad for t in inputs])
     node.kept = op.packer(needs)(out._array, *arrays)
@@ -292,7 +292,7 @@ def record_one(op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], out: Tenso
 def record_many(
     op: Op, inputs: tuple[Tensor, ...], arrays: list[Any], outs: tuple[Tensor, ...], attrs: dict[str, Any]
 ) -> None:
-    """The same for an op of several outputs; those that carry no gradient (indices) stay leaves."""
+    """The same for an op of several outputs; outputs without a gradient (indices) stay leaves."""
     node = new_node(op, inputs, attrs)
     needs = tuple([t._requires_grad for t in inputs])
     values = tuple(o._array for o in outs)
@@ -310,7 +310,7 @@ def record_many(
 
 
 def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> None:
-    """Tie a view to its base, if NumPy gave a view and not a copy."""
+    """Link a view to its base, if NumPy returned a view and not a copy."""
     base: Any = out._array.base
     if base is None or isinstance(base, Lease) or not (base is source._array or base is source._array.base):
         return
@@ -318,8 +318,8 @@ def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> 
 
 
 def refuse_marked(op: Op, inputs: tuple[Tensor, ...]) -> None:
-    """Refuse what may not be kept for a gradient, or has lost the one it had. A tensor made under inference_mode has no
-    version and no history; what a custom Function handed through shows memory that others write to."""
+    """Refuse inputs that cannot be kept for a gradient: tensors made under inference_mode, which have no history, and
+    outputs of a custom Function that share memory which was written since."""
     needs = tuple(t._requires_grad for t in inputs)
     for t, kept in zip(inputs, op.keeps(needs)[1], strict=True):
         if t._extras is None:
@@ -332,7 +332,7 @@ def refuse_marked(op: Op, inputs: tuple[Tensor, ...]) -> None:
 
 
 def refuse_stale(t: Tensor, name: str) -> None:
-    """What a custom Function handed through has the Function's gradient, which knows nothing of a write since."""
+    """Refuse an output of a custom Function that shares memory written since: the Function's gradient ignores that."""
     function, made = t._extras["handed_through"]  # type: ignore[index]
     if written_after(t._array, made):
         raise InPlaceError(f"{name}: this {t.spec} shows memory that the custom Function {function} was given or made, "
@@ -343,7 +343,7 @@ def refuse_stale(t: Tensor, name: str) -> None:
 def _after(
     op: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], attrs: dict[str, Any], mode: Mode
 ) -> None:
-    """What the less usual modes do with a result."""
+    """Tell the modes about a result: anomaly mode, inference mode, saved-tensor hooks, watchers."""
     if mode.anomaly is not None:
         mode.anomaly.ran(op, inputs, outputs, attrs)
     if mode.inference:
@@ -356,7 +356,7 @@ def _after(
 
 
 def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -> None:
-    """Send what a node keeps through the hooks in force."""
+    """Replace what a node keeps by what the pack hook returns."""
     assert node.kept is not None
     pack_hook, unpack = hooks
     node.kept = tuple(Packed(pack_hook(wrap(k)), k) if isinstance(k, _ndarray) else k for k in node.kept)
@@ -364,13 +364,13 @@ def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -
 
 
 class Packed:
-    """What a pack hook returned, until its unpack hook is called; and whose memory it was, to notice a write."""
+    """What a pack hook returned, and a weak reference to the array it was called with, to notice later writes."""
 
     __slots__ = ("source", "value")
 
     def __init__(self, value: Any, array: Any) -> None:
         self.value = value
-        # A tensor in other memory is a copy, and no write can reach it.
+        # If the hook returned a tensor in other memory, it is a copy, which later writes do not change.
         copied = isinstance(value, Tensor) and not np.may_share_memory(value._array, array)
         self.source: Callable[[], Any] = _no_source if copied else weakref.ref(array)
 
@@ -380,12 +380,12 @@ def _no_source() -> None:
 
 
 def with_history(array: Any, edge: Any) -> Tensor:
-    """A kept array as a tensor in its old place in the graph."""
+    """A kept array as a tensor with its history: the edge it had in the graph."""
     tensor = wrap(array)
     if isinstance(edge, Tensor):
         if edge._array is array:
             return edge
-        # A hook kept a copy of the leaf, or the leaf has got other memory since.
+        # A hook kept a copy of the leaf, or the leaf's `.data` was replaced since.
         record_one(REGISTRY["clone"], (edge,), [array], tensor, _NO_ATTRS)
     elif edge is not None and array.dtype.kind == "f":
         tensor._edge = edge
@@ -394,7 +394,7 @@ def with_history(array: Any, edge: Any) -> Tensor:
 
 
 class TensorOps(ByName):
-    """On Tensors: recorded, so the gradient can be differentiated again."""
+    """Ops by name on Tensors: recorded, so that the gradient can be differentiated again."""
 
     differentiable = True
 

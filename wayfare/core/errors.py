@@ -1,4 +1,4 @@
-"""Every exception Wayfare raises: one sentence that names the op, the shapes, the user's line and the way out.
+"""Every exception that Wayfare raises: one sentence with the op, the shapes, the user's line and how to fix it.
 
 Each class is also the built-in exception that PyTorch raises in its place, so `except RuntimeError` keeps working.
 """
@@ -15,7 +15,7 @@ from wayfare.core.expression import drawn
 
 
 class WayfareError(Exception):
-    """Base of all errors; adds to the sentence the user's own line and, inside a model, the layer's path."""
+    """Base of all errors; adds the user's line and, inside a model, the layer's path to the sentence."""
 
     # Is it about shapes or dtypes? Then a note shows the user's expression with the shape under each operand.
     about_operands = False
@@ -26,7 +26,7 @@ class WayfareError(Exception):
         self.sentence = sentence
         self.fix = fix
         self.site = "" if site is None else f" ({site})"
-        # The outermost module it has passed on its way up, the way from there to the layer, and the layer's own text.
+        # The outermost module that the error has passed, the path from there to the layer, and the layer's repr.
         self.module: Any = None
         self.path = ""
         self.layer = ""
@@ -36,18 +36,18 @@ class WayfareError(Exception):
         if self.about_operands:
             self._show(drawn(frame))
         if frame is not None and settings.traceback != "full":
-            # Where the traceback ends: a debugger begins there, and not inside the library.
+            # The traceback ends at the user's line, so that a debugger stops there and not inside the library.
             self.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
 
     def came_from(self, module: Any, layer: str, path: str) -> None:
-        """Note a module on the way up: the layer where it happened (`layer`) or a way down to the last one (`path`)."""
+        """Add a module that the error passes: the layer where it happened (`layer`), or the path to it (`path`)."""
         self.module = module
         self.layer = layer or self.layer
         self.path = f"{path}.{self.path}".strip(".")
         self.args = (self._text(),)
 
     def happened_in(self, what: str, site: Any) -> None:
-        """Note the example it happened in, and the line if that is not the one that was running."""
+        """Add the example in which it happened, and the call site if it is another than the current one."""
         self.example = f", in {what}" if what else ""
         if site is not None:
             if self.site != f" ({site})":
@@ -56,12 +56,12 @@ class WayfareError(Exception):
         self.args = (self._text(),)
 
     def failed_on(self, op: str, specs: Sequence[Any]) -> None:
-        """Note which op it was and what it was given: more operands of the user's expression are known then."""
+        """Add which op failed and on what, so that more operands of the user's expression can be shown."""
         if self.about_operands:
             self._show(drawn(user_frame(2), op, specs) or self.expression)
 
     def _show(self, expression: str) -> None:
-        """Make this the note that shows the expression; it stands below the sentence in a traceback."""
+        """Set the note with the expression, which a traceback shows below the sentence."""
         notes = [note for note in getattr(self, "__notes__", []) if note != self.expression]
         self.expression = expression
         self.__notes__ = [expression, *notes] if expression else notes
@@ -107,7 +107,7 @@ class MissingKeyError(WayfareError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows its text as a literal
 
 
-# What PyTorch raises in one place is not always what a reader expects there. These are both, so that either is caught.
+# Where PyTorch raises another class than one would expect, these are both, so that either `except` catches them.
 
 
 class MismatchError(ShapeError, OperationError, ValueError):
@@ -147,7 +147,7 @@ class RequirementError(ShapeError, ArgumentError, AssertionError):
 
 
 class GraphError(WayfareError, RuntimeError):
-    """Something asked of the graph that it cannot give: a second backward, a missing gradient, a stale value."""
+    """Something that the graph cannot do: a second backward, a missing gradient, a value that was overwritten."""
 
 
 class InPlaceError(GraphError):
@@ -171,7 +171,7 @@ class LinAlgError(WayfareError, RuntimeError):
 
 
 class ExportError(WayfareError, RuntimeError):
-    """What cannot be written as a model file, or came out of it otherwise than out of Python."""
+    """A function that cannot be exported, or whose file gives other results than Python."""
 
 
 class FileFormatError(WayfareError, ValueError):

@@ -1,8 +1,8 @@
-"""The user's expression that an error came from, with the shape of each operand under it.
+"""The user's expression that raised an error, drawn with the shape of each operand under it.
 
-Python knows for each instruction where in the source it comes from. Only what is certain is shown: names that are
-bound, attributes and items that are there to be looked up, and the operands an op says it was given. Where the source
-is not to be had, nothing is shown.
+Python knows the source position of each instruction. Only certain facts are shown: shapes of bound names, of attributes
+and items that can be looked up without running code, and of the operands that the op reports. Without source code
+nothing is shown.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 
 from wayfare.core.callsite import source_lines
 
-# An expression of more lines is not shown, nor a list of more tensors.
+# Longer expressions are not shown, nor longer lists of tensors.
 _MOST_LINES = 12
 _MOST_ITEMS = 4
-# Which op an operator runs on tensors: its operands are the op's inputs.
+# The op that each Python operator runs on tensors.
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.MatMult: "matmul", ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow",
     ast.Mod: "remainder", ast.FloorDiv: "floor_divide", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
@@ -29,7 +29,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 
 class _Label(NamedTuple):
-    """A part of a line (in characters), and what is to be said of it."""
+    """A part of a line (in characters), and its label."""
 
     line: int
     start: int
@@ -38,16 +38,16 @@ class _Label(NamedTuple):
 
 
 def drawn(frame: FrameType | None, op: str = "", specs: Sequence[Any] = ()) -> str:
-    """The expression that a frame is in, drawn with the shapes of its operands; empty where that cannot be done.
+    """The current expression of a frame, drawn with the shapes of its operands; empty if that is not possible.
 
-    `op` and `specs` say which op failed on what, if that is known: an operator's operands then need no name.
+    `op` and `specs` say which op failed on what, if that is known; then operands without a name have a shape too.
     """
     if frame is None:
         return ""
     try:
         return _drawn(frame, op, specs)
     except Exception:
-        return ""  # The source is not what is running, or is no source at all: an error is no place for another.
+        return ""  # e.g. the source file has changed; while an error is reported, no other may be raised
 
 
 def _drawn(frame: FrameType, op: str, specs: Sequence[Any]) -> str:
@@ -79,9 +79,9 @@ def _drawn(frame: FrameType, op: str, specs: Sequence[Any]) -> str:
 
 
 def _parsed(text: str) -> tuple[Any, int]:
-    """The tree of an expression or of a statement, and by how much its first line was moved to the right."""
+    """The syntax tree of an expression or statement, and by how many characters its first line was shifted."""
     try:
-        # In brackets, so that it may go on over several lines.
+        # In brackets, so that it may span several lines.
         return ast.parse(f"({text})", mode="eval").body, 1
     except SyntaxError:
         pass
@@ -103,7 +103,7 @@ def _labels(tree: Any, frame: FrameType, op: str, specs: Sequence[Any]) -> Itera
 
 
 def _operands(node: Any) -> list[Any]:
-    """The parts of an expression that are given to what it does."""
+    """The operands of an expression: of an operator, a comparison, or a call."""
     match node:
         case ast.BinOp():
             return [node.left, node.right]
@@ -115,20 +115,20 @@ def _operands(node: Any) -> list[Any]:
             given = [keyword.value for keyword in node.keywords]
             return ([node.func.value] if isinstance(node.func, ast.Attribute) else []) + node.args + given
         case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            return []  # The names inside are not those of this frame.
+            return []  # its names belong to another frame
         case _:
             return [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.expr, ast.slice))]
 
 
 class _Names:
-    """What the names of a frame stand for. Nothing of the user's is called to find out."""
+    """The values of names in a frame, found without calling any code of the user."""
 
     def __init__(self, frame: FrameType) -> None:
         self._locals = frame.f_locals
         self._globals = frame.f_globals
 
     def others(self, nodes: list[Any]) -> bool:
-        """Is one of these known, and no tensor? The op that failed was then one of several that it stands for."""
+        """Is one of these known not to be a tensor? Then the op that failed ran somewhere inside it."""
         values = [self._value(node) for node in nodes]
         return any(value is not None and not _shape_text(value) for value in values)
 
@@ -146,7 +146,7 @@ class _Names:
             return self._locals.get(node.id, self._globals.get(node.id))
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)
-            # The dictionary itself: a property, or __getattr__, would be the user's code.
+            # Only `__dict__`: a property or __getattr__ would run the user's code.
             return None if owner is None else getattr(owner, "__dict__", {}).get(node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             owner = self._value(node.value)
@@ -156,7 +156,7 @@ class _Names:
 
 
 def _shape_text(value: Any) -> str:
-    """`f32[8,3]` for a tensor, `[f32[2], f32[3]]` for a few of them, nothing for what has no shape."""
+    """`f32[8,3]` for a tensor, `[f32[2], f32[3]]` for a short list of them, empty for anything else."""
     if value is None or isinstance(value, (ModuleType, type)):
         return ""
     if type(value) is np.ndarray:
@@ -172,7 +172,7 @@ def _shape_text(value: Any) -> str:
 
 
 def _picture(lines: list[str], labels: list[_Label]) -> str:
-    """The lines that have labels, each with them under it."""
+    """The lines with labels, each followed by its labels."""
     shown = sorted({label.line for label in labels})
     indent = min(len(lines[n]) - len(lines[n].lstrip()) for n in shown)
     out: list[str] = []
@@ -180,7 +180,7 @@ def _picture(lines: list[str], labels: list[_Label]) -> str:
         out.append(lines[number].replace("\t", " ")[indent:].rstrip())
         here = sorted(label for label in labels if label.line == number)
         out.append(_row([(label.start, "~" * max(1, label.end - label.start)) for label in here], indent))
-        # From the right, so that every text has the rest of its row to itself.
+        # From right to left, so that each text has the rest of its row.
         for last in range(len(here) - 1, -1, -1):
             marks = [(label.start, "│") for label in here[:last]]
             out.append(_row([*marks, (here[last].start, f"└ {here[last].text}")], indent))

@@ -1,8 +1,8 @@
-"""How much arithmetic an op does, counted from shapes: one rule for each family of ops, others on the records.
+"""FLOPs of an op, counted from shapes: one rule for each family of ops; records may have their own.
 
-One sum, product, comparison or function value of a number counts as one operation; a multiply-add as two. Numbers that
-are only moved count nothing. A rule is given the shapes of inputs and outputs (None for an input whose shape nobody
-knows any more) and the attributes; it gives None where it cannot say.
+One addition, product, comparison or function value counts as one operation, a multiply-add as two. Moving numbers
+counts as zero. A rule takes the shapes of inputs and outputs (None for an input whose shape is not known any more) and
+the attributes; it returns None if it cannot tell.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def nothing(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dic
 
 
 def unknown(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """Whoever wrote it alone could say."""
+    """Not known: a custom op."""
     return None
 
 
 def per_output(count: int = 1) -> Work:
-    """So many operations for each number that comes out (first)."""
+    """`count` operations for each element of the first output."""
 
     def rule(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
         return count * math.prod(outputs[0])
@@ -35,7 +35,7 @@ def per_output(count: int = 1) -> Work:
 
 
 def per_input(count: int = 1, which: int = 0) -> Work:
-    """So many operations for each number of an input."""
+    """`count` operations for each element of one input."""
 
     def rule(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
         shape = inputs[which] if which < len(inputs) else ()
@@ -45,19 +45,19 @@ def per_input(count: int = 1, which: int = 0) -> Work:
 
 
 def per_row(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """One operation for each row of scores, whose classes lie along the second axis (of one row: the only one)."""
+    """One operation for each row of scores; the classes are along the second axis, or the only one."""
     x = inputs[0]
     return None if x is None else math.prod(x) // max(1, x[1 if len(x) > 1 else 0])
 
 
 def per_window(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """Every output looks at one window."""
+    """Every output element reads one window."""
     kernel: Shape = attrs["kernel"]
     return math.prod(outputs[0]) * math.prod(kernel)
 
 
 def by_sorting(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """n numbers are sorted with about n·log₂ n comparisons."""
+    """Sorting n numbers takes about n·log₂ n comparisons."""
     x = inputs[0]
     if x is None:
         return None
@@ -66,7 +66,7 @@ def by_sorting(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: 
 
 
 def by_searching(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """Each value is looked up in a sorted row by halving it."""
+    """Binary search of each value in a sorted row."""
     row = inputs[0]
     return None if row is None else math.prod(outputs[0]) * max(1, math.ceil(math.log2(max(math.prod(row[-1:]), 2))))
 
@@ -75,27 +75,27 @@ def by_searching(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs
 
 
 def matrix_product(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """2·m·n·k: either factor says how long the sums are."""
+    """2·m·n·k; the length k of the sums is taken from either factor."""
     a, b = inputs[0], inputs[1]
     length = a[-1] if a is not None else None if b is None else b[-2] if len(b) > 1 else b[0]
     return None if length is None else 2 * math.prod(outputs[0]) * length
 
 
 def affine_map(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """2·rows·in·out. A bias is where the sums start, so it adds nothing."""
+    """2·rows·in·out. A bias is the initial value of the sums, so it adds nothing."""
     x, weight = inputs[0], inputs[1]
     length = x[-1] if x is not None else None if weight is None else weight[-1]
     return None if length is None else 2 * math.prod(outputs[0]) * length
 
 
 def convolution(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """Every output sums over one window of the channels of its group."""
+    """Every output element sums over one window of the channels of its group."""
     weight = inputs[1]
     return None if weight is None else 2 * math.prod(outputs[0]) * math.prod(weight[1:])
 
 
 def convolution_to_input(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """Every number given is spread over one window of the channels of its group."""
+    """Every element of the gradient is added to one window of the channels of its group."""
     g, weight = inputs[0], inputs[1]
     return None if g is None or weight is None else 2 * math.prod(g) * math.prod(weight[1:])
 
@@ -103,13 +103,13 @@ def convolution_to_input(inputs: Sequence[Shape | None], outputs: Sequence[Shape
 def convolution_to_weight(
     inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]
 ) -> int | None:
-    """Every number of the weight meets each number given for its output channel once."""
+    """Every element of the weight is multiplied with each element of the gradient of its output channel."""
     g = inputs[1]
     return None if g is None else 2 * math.prod(g) * math.prod(outputs[0][1:])
 
 
 def summed_products(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """An einsum, pair after pair as it runs: each product of two operands costs 2 for every choice of its labels."""
+    """An einsum, contracted pair by pair: each product of two operands costs 2 for every combination of its labels."""
     left, _, out = attrs["equation"].partition("->")
     terms = left.split(",")
     sizes: dict[str, int] = dict(zip(out, outputs[0], strict=True))
@@ -131,7 +131,7 @@ def summed_products(inputs: Sequence[Shape | None], outputs: Sequence[Shape], at
 
 
 def weighted_places(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
-    """A resampling: each number on the side of the places is a weighted sum of a few others, or is spread over them."""
+    """Resampling: each resampled element is a weighted sum of a few others (or, backwards, is added to them)."""
     places = inputs[1]
     side = inputs[0] if "size" in attrs else outputs[0]
     return None if places is None or side is None else 2 * places[0] * math.prod(side)
@@ -140,7 +140,7 @@ def weighted_places(inputs: Sequence[Shape | None], outputs: Sequence[Shape], at
 def attention(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
     """Two matrix products of the weights (with keys, with values), and a softmax over them.
 
-    A causal mask is not taken off: what it hides is computed as well.
+    A causal mask changes nothing: the masked scores are computed as well.
     """
     values, weights = outputs[0], outputs[1]
     each = math.prod(weights)
@@ -151,11 +151,11 @@ def attention(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: d
 
 
 def recurrence(gates: int, around: int) -> Work:
-    """Steps of a cell: products with its two weights, and `around` operations for each number of the state."""
+    """The steps of a cell: products with its two weights, and `around` other operations per element of the state."""
 
     def rule(inputs: Sequence[Shape | None], outputs: Sequence[Shape], attrs: dict[str, Any]) -> int | None:
         rows, hidden = outputs[0]
-        # The rows, or the weight that they meet: it is the first of four.
+        # The input rows, or the weight they are multiplied with (the first of the last four inputs).
         known = [shape for shape in (inputs[0], inputs[-4]) if shape is not None]
         return rows * hidden * (2 * gates * (known[0][-1] + hidden) + around) if known else None
 
@@ -189,7 +189,7 @@ def by_solving(factor: float) -> Work:
 
 # -- by family --------------------------------------------------------------------------------------------------
 
-# Largest value, difference, exponential, sum, quotient.
+# Maximum, difference, exponential, sum, quotient.
 _SOFTMAX = 5
 
 FAMILIES: dict[str, Work] = {

@@ -1,4 +1,4 @@
-"""How sizes, times, counts and long texts are written wherever people read them: tables, reports, errors, listings."""
+"""Formatting of sizes, times, counts and long texts for people: in tables, reports, errors and listings."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def share_text(share: float) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """`1 node`, `2,000 nodes`, `2 batches`; `many` where the plural is another."""
+    """`1 node`, `2,000 nodes`, `2 batches`; `many` is an irregular plural."""
     plural = many or one + ("es" if one.endswith("ch") and one != "epoch" else "s")
     return f"{count:,} {one if count == 1 else plural}"
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most so many characters, with a mark where it is cut."""
+    """A text of at most `width` characters, with "…" where it is cut."""
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
 def plain(text: str) -> str:
-    """A text as one line without control characters, which could do something to a terminal: they are spelled out."""
+    """A text as one line, with control characters escaped: printed to a terminal they could do harm."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
@@ -47,7 +47,7 @@ def plain(text: str) -> str:
 def _scaled(count: float, step: int, units: tuple[str, ...]) -> str:
     size = float(count)
     for unit in units[:-1]:
-        # What is rounded up to a whole step belongs to the next unit: 1 MB, not 1024 KB.
+        # A number that rounds to a whole step belongs to the next unit: 1 MB, not 1024 KB.
         if abs(size) < step - 0.5:
             return f"{_short(size)}{unit}"
         size /= step
@@ -55,5 +55,5 @@ def _scaled(count: float, step: int, units: tuple[str, ...]) -> str:
 
 
 def _short(number: float) -> str:
-    """Three digits, and all those in front of the point."""
+    """Three significant digits, but all digits before the point."""
     return f"{number:.0f}" if abs(number) >= 99.95 else f"{number:.3g}"

@@ -1,10 +1,10 @@
-"""Generators and seeds: where a random draw gets its key.
+"""Generators and seeds: the keys of random draws.
 
-A generator holds a seed and counts its draws; the draw itself is a pure function of (seed, count). So its
-state is two numbers, and equal seeds give equal numbers in every process and on every machine.
+A generator holds a seed and counts its draws; a draw is a pure function of its key (seed, count). So the state is two
+numbers, and equal seeds give equal numbers in every process and on every machine.
 
-Who names no generator draws from the default one, or from that of the mode in force: so each example of a batch has
-random numbers of its own.
+Without a generator argument, the generator of the current mode is used, or the default one: so each example of a batch
+can have random numbers of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 _WORDS = 2**64
 _MASK = _WORDS - 1
-# An odd number whose multiples are spread evenly: 2**64 over the golden ratio.
+# 2**64 divided by the golden ratio, made odd: its multiples are spread evenly.
 _SPREAD = 0x9E3779B97F4A7C15
 
 
@@ -45,7 +45,7 @@ class Generator:
     def __init__(self, device: Any = "cpu") -> None:
         Device(device)
         executor().not_replayable("a Generator is made inside the function")
-        # The seed PyTorch gives a new generator: the same in every process.
+        # PyTorch's seed of a new generator: the same in every process.
         self._seed = 67280421310721
         self._calls = 0
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class Generator:
         return CPU
 
     def next_key(self) -> tuple[int, int]:
-        """The key of the next draw. Each key is given out once, whatever thread asks."""
+        """The key of the next draw. Each key is given out once, also to several threads."""
         with self._lock:
             call = self._calls
             self._calls = call + 1
@@ -66,7 +66,7 @@ class Generator:
         return key
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from a seed; negative ones count from 2**64 down."""
+        """Restart from a seed; negative ones count down from 2**64."""
         try:
             number = int(seed)
         except (TypeError, ValueError):
@@ -80,7 +80,7 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Start from a seed of the operating system's making, and return it."""
+        """Restart from a random seed of the operating system, and return it."""
         fresh = _fresh_seed()
         self.manual_seed(fresh)
         return fresh
@@ -108,7 +108,7 @@ class Generator:
         return self
 
     def clone_state(self) -> Generator:
-        """Another generator that goes on from the same place."""
+        """Another generator with the same state."""
         return Generator().set_state(self.get_state())
 
     def __repr__(self) -> str:
@@ -124,12 +124,12 @@ def _renew_lock() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # Another thread of the parent may have been drawing, and does not exist in the child to let the lock go.
+    # Another thread of the parent may hold the lock; in the child nobody would release it.
     os.register_at_fork(after_in_child=_renew_lock)
 
 
 def generator_in_force() -> Generator:
-    """The generator of who names none: that of the mode in force, of the example that runs, or the default one."""
+    """The generator for a draw without a generator argument: the mode's, the running example's, or the default one."""
     mode = STATE.mode if UNUSUAL else None
     own: Generator | None = None if mode is None else mode.generator
     if own is None and LOOPING and STATE.example is not None:
@@ -138,9 +138,9 @@ def generator_in_force() -> Generator:
 
 
 def example_generator(key: tuple[int, int], number: int) -> Generator:
-    """The generator of example `number` (from 0) of a batch for which `key` was drawn: always the same one.
+    """The generator of example `number` (from 0) of a batch, derived from the batch's `key`.
 
-    Examples of one key never share a seed, and neither neighbours nor keys have anything to do with each other.
+    Examples of one key have different seeds, and the seeds of neighbours and of different keys are unrelated.
     """
     seed, call = key
     place = _mix(_mix(seed + _SPREAD) + (call + 1) * _SPREAD)
@@ -152,7 +152,7 @@ def example_generator(key: tuple[int, int], number: int) -> Generator:
 
 
 def _mix(number: int) -> int:
-    """A number of 64 bits, each of which depends on all bits of another such; different ones stay different."""
+    """A 64-bit hash of a 64-bit number (splitmix64's finaliser): a bijection in which every bit affects every other."""
     number &= _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -160,7 +160,7 @@ def _mix(number: int) -> int:
 
 
 def key_for(generator: Generator | None) -> tuple[int, int]:
-    """The next key of a generator, or of the one in force."""
+    """The next key of a generator, or of the current one if it is None."""
     if generator is None:
         return (generator_in_force() if UNUSUAL or LOOPING else default_generator).next_key()
     if not isinstance(generator, Generator):
@@ -199,7 +199,7 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
     if not enabled:
         yield
         return
-    # The one to put back, whoever is in force when the block ends.
+    # Restore this one, whichever is current when the block ends.
     generator = generator_in_force()
     state = generator.get_state()
     try:

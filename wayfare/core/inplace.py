@@ -1,8 +1,8 @@
-"""Writing in place: versions, and histories rewritten when a view is written through.
+"""In-place writes: version checks, and the new history of a tensor whose view is written.
 
-Every `op_` method computes its result as usual and then moves it into the tensor: the memory takes the values, the
-tensor takes the history. Written through a view, the base's history becomes "the base with that part replaced", and
-every view of it renews its own when next used.
+Every `op_` method computes its result as usual and then moves it into the tensor: the tensor's memory gets the values,
+the tensor gets the history. When a view is written, the history of its base becomes "the base with that part replaced",
+and every other view of the base updates its own history when it is next used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_writable(t: Tensor, name: str) -> None:
 
 
 def check_history(t: Tensor, name: str) -> None:
-    """Refuse, while recording, what would give a leaf a history or change a tensor behind the back of its own."""
+    """Refuse, while recording, a write that would give a leaf a history, or that the tensor's gradient would miss."""
     if not current().grad:
         return
     if t.requires_grad and t._edge is None:
@@ -70,7 +70,7 @@ def check_history(t: Tensor, name: str) -> None:
 
 
 def check_result(t: Tensor, result: Tensor, name: str) -> None:
-    """The result must fit: same shape after broadcasting, a dtype that does not lose its kind."""
+    """Check that the result fits: it broadcasts to the shape, and its dtype is of no higher category."""
     if result._array.shape != t._array.shape:
         try:
             fits = np.broadcast_shapes(result._array.shape, t._array.shape) == t._array.shape
@@ -90,7 +90,7 @@ def write_in_place(t: Tensor, name: str, compute: Callable[[], Tensor]) -> Tenso
     hooks = current().saved_hooks
     if hooks is None:
         return move_into(t, compute(), name, since)
-    # Hooks must see the old values, which move_into sets aside: so they have their turn after it.
+    # Hooks must see the old values, which move_into copies, so they are called after it.
     with changed_mode(saved_hooks=None):
         result = compute()
         move_into(t, result, name, since)
@@ -101,9 +101,9 @@ def write_in_place(t: Tensor, name: str, compute: Callable[[], Tensor]) -> Tenso
 
 
 def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) -> Tensor:
-    """Make `t` be `result`: its values in t's memory, its history t's history.
+    """Make `t` equal to `result`: copy its values into t's memory, and give `t` its history.
 
-    `since` is the time at which computing the result began; without it only its last step is younger than the write.
+    `since` is the time when the computation of the result began; if it is None, only the last step counts as new.
     """
     mode = STATE.mode
     if mode is not None and not mode.executor.works_on_arrays:
@@ -115,7 +115,7 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
     try:
         np.copyto(t._array, result._array, casting="unsafe")
     except COMPLAINTS:
-        pass  # A number too large for this dtype is inf; NumPy complains when all is written.
+        pass  # a number too large for this dtype becomes inf; NumPy complains only after writing all of them
     note_write(t._array)
     if since is not None:
         _keep_in_place(t, result, since)
@@ -133,7 +133,7 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
 
 
 def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor:
-    """A node on top of `source`'s history whose values are already in t's memory."""
+    """A tensor with t's memory and a new node on top of `source`'s history: the values are there already."""
     out = t.detach()
     if source._requires_grad:
         record_one(REGISTRY[op], (source,), [source._array], out, attrs)
@@ -141,7 +141,7 @@ def _shadow(t: Tensor, source: Tensor, op: str, attrs: dict[str, Any]) -> Tensor
 
 
 def _keep_old_values(t: Tensor, result: Tensor, since: int | None) -> None:
-    """The steps of the result that need the overwritten values get a copy of them."""
+    """Copy the values that are overwritten for those nodes of the result that keep them for their gradient."""
     waiting, seen = [result._edge], set()
     while waiting:
         edge = waiting.pop()
@@ -163,14 +163,14 @@ def _set_aside(kept: Any) -> Any:
 
 
 def _keep_in_place(t: Tensor, result: Tensor, since: int) -> None:
-    """A step that keeps its own result (`exp_`) finds it in t's memory: there need not be a second one."""
+    """If a node keeps its own result (`exp_`), let it keep t's memory, which has the same values."""
     node = result._edge
     if node.__class__ is not Node or node.number < since or node.kept is None:
         return
     if result._array.dtype == t._array.dtype and result._array.shape == t._array.shape:
         if any(k is result._array for k in node.kept):
             node.kept = tuple([t._array if k is result._array else k for k in node.kept])
-            node.number = tick()  # what it keeps was written just now
+            node.number = tick()  # newer than the write, so that what it keeps does not count as stale
 
 
 def _is_memory_of(kept: Any, t: Tensor) -> bool:
@@ -180,7 +180,7 @@ def _is_memory_of(kept: Any, t: Tensor) -> bool:
 
 
 def rewrite(t: Tensor, history: Tensor) -> None:
-    """Give `t` the history of `history`; through a view, the base's history is rewritten too."""
+    """Give `t` the history of `history`; if `t` is a view, update the history of its base too."""
     view = t._view
     if view is None:
         set_history(t, history._edge, history._requires_grad)
@@ -195,9 +195,10 @@ def rewrite(t: Tensor, history: Tensor) -> None:
 
 
 def stand_alone(t: Tensor) -> None:
-    """If nobody else can see the base any more (it was a step on the way, `conv(x).view(n, -1)`), the view needs none.
+    """Unlink a view whose base nothing else references (the intermediate result in `conv(x).view(n, -1)`).
 
-    Any other view of that memory would hold the base too. So we let go of it, and look whether it is still there.
+    Any other view of that memory would hold the base too. So drop the reference, and see whether the base is still
+    alive.
     """
     view = t._view
     if view is None:
@@ -210,13 +211,13 @@ def stand_alone(t: Tensor) -> None:
 
 
 def renew(t: Tensor) -> None:
-    """Bring a view's history up to date with its base's."""
+    """Update a view's history after its base was written."""
     view = t._view
     if view is None:
         return
     base = view.base
     if base._view is not None:
-        # The base itself took another look at its memory (`base.t_()`); what it was before is the base now.
+        # The base has itself become a view (`base.t_()`): its base is the base now.
         base = view.base = base._view.base
     if base._extras is not None and "handed_through" in base._extras and t._requires_grad and current().grad:
         refuse_stale(base, "a view")
@@ -227,7 +228,7 @@ def renew(t: Tensor) -> None:
         now = t.detach()
         record_one(REGISTRY["look_through"], (base,), [base._array], now, {"path": view.path})
         set_history(t, now._edge, True)
-    elif t._edge is None or _written_since(t):  # else the base was detached, which is not the view's affair
+    elif t._edge is None or _written_since(t):  # otherwise the base was detached, which does not concern the view
         set_history(t, None, False)
 
 
@@ -237,7 +238,7 @@ def _written_since(t: Tensor) -> bool:
 
 
 def set_history(t: Tensor, edge: Any, requires_grad: bool) -> None:
-    """Another history for `t`. A wish to retain its gradient is about the tensor, so it goes along."""
+    """Set the history of `t`. A `retain_grad()` belongs to the tensor, so it moves to the new node."""
     old, number = split_edge(t._edge)
     t._edge = edge
     t._requires_grad = requires_grad

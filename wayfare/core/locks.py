@@ -1,4 +1,4 @@
-"""Locks that a fork waits for: a child must not inherit one that a thread holds which does not exist in it."""
+"""Locks that are taken before a fork: a child must not inherit a lock that is held by a thread it does not have."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 
 class _Made(weakref.ref[Any]):
-    """A weak reference to a lock; dead, it lies in the queue of those to be forgotten."""
+    """A weak reference to a lock; when the lock dies, it is put into the queue of entries to remove."""
 
     __slots__ = ("number",)
 
     number: int
 
 
-# In the order of their making. One hook goes through all of them: a hook cannot be taken back, so one for each lock
-# would keep the locks of functions that are long gone.
+# All locks in the order of creation, for one fork hook. A hook cannot be unregistered, so a hook per lock would keep
+# locks alive for ever.
 _made: dict[int, _Made] = {}
 _dead: deque[_Made] = deque()
 _number = count()
@@ -27,8 +27,8 @@ _taken: list[Any] = []
 
 
 def lock() -> Any:
-    """A lock that its holder may take again. Locks are taken by a fork in the opposite order of their making, so one
-    that is held while another is taken must be made after it."""
+    """A reentrant lock. A fork takes all locks in the opposite order of their creation, so a lock that is held while
+    another is taken must be created after it."""
     _forget_the_dead()
     made = threading.RLock()
     known = _Made(made, _dead.append)
@@ -38,7 +38,7 @@ def lock() -> Any:
 
 
 def count_of_locks() -> int:
-    """How many locks a fork waits for."""
+    """How many locks a fork takes."""
     _forget_the_dead()
     return len(_made)
 

@@ -1,4 +1,4 @@
-"""Names of PyTorch that Wayfare leaves out, and what to write in their place: said where somebody asks for one."""
+"""Names of PyTorch that Wayfare does not have, with advice on what to write instead, for the error messages."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ LEFT_OUT = {
 
 
 class NotThere:
-    """Stands in a class for a name that is left out: asking for it is an AttributeError that says what to write."""
+    """Stands in a class for a missing name: accessing it raises an AttributeError with advice."""
 
     def __init__(self, package: str, name: str) -> None:
         self.package, self.name = package, name
@@ -148,10 +148,10 @@ class NotThere:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The public name that was most likely meant; None where none is near enough to be worth a word.
+    """The public name that was most likely meant; None if none is similar enough.
 
-    Python's own guess takes "ne" for "new". Here a name of up to three letters is only ever meant in another case, and
-    of a longer one nearly all must be right, and the first letter.
+    Python's own suggestion takes "ne" for "new". Here a name of up to three letters may only differ in case; a longer
+    one must have nearly all letters right, and the first one.
     """
     public = sorted(other for other in known if not other.startswith("_") and other != name)
     plain = _plain(name)
@@ -160,7 +160,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return same[0] if same else None
     turned = [other for other in public if other[0] == name[0] and sorted(other) == sorted(name)]
     near = [other for other in public if other[0].lower() == name[0].lower()]
-    # Of equals the first: BatchNorm1d before BatchNorm3d.
+    # On a tie the alphabetically first: BatchNorm1d before BatchNorm3d.
     close = difflib.get_close_matches(name, near, n=3, cutoff=0.82)
     matches = turned or sorted(close, key=lambda other: (-_alike(name, other), other))
     return matches[0] if matches else None
@@ -174,38 +174,38 @@ def _alike(name: str, other: str) -> float:
     return difflib.SequenceMatcher(None, other, name).ratio()
 
 
-# Modules that people know by name, beside those that `wayfare` lists.
+# Submodules that count as public names, in addition to those in `wayfare.__all__`.
 _MODULES = ("functional", "init", "lr_scheduler", "parameter", "rnn", "utils")
 
 
 def _public(module: Any) -> list[str]:
-    """The names of a module, without those of modules that only happen to be in it."""
+    """The public names of a module, without modules that it merely imports."""
     held = getattr(module, "__dict__", {})
     listed = held.get("__all__", ()) if getattr(module, "__name__", "") == "wayfare" else _MODULES
     return [name for name in dir(module) if name in listed or not isinstance(held.get(name), ModuleType)]
 
 
 def near_in(owner: Any, name: str) -> str | None:
-    """The name of an object or a module of ours that was most likely meant."""
+    """The attribute of an object or module of Wayfare that was most likely meant."""
     return nearest(name, _public(owner) if isinstance(owner, ModuleType) else dir(owner))
 
 
 def no_such_name(package: str, name: str, advice: str | None = None) -> AttributeError:
-    """The error for a name that a package does not have, with what to write if that is known."""
+    """The error for a name that a package does not have, with advice if there is some."""
     known = advice or LEFT_OUT.get(package, {}).get(name)
     if known:
         text = f"{package}.{name}: {known}"
     else:
         near = None if name.startswith("_") else near_in(sys.modules.get(package), name)
         text = f"module {package!r} has no attribute {name!r}" + (f". Did you mean {near!r}?" if near else "")
-    # With `obj` given Python makes no guess of its own when it prints the error.
+    # With `obj=None` Python adds no suggestion of its own when it prints the error.
     return AttributeError(text, name=name, obj=None)
 
 
 class MissingModules:
-    """The last to be asked for a module: `import wayfare.jit` says what the attribute says.
+    """The last finder of modules: `import wayfare.jit` raises the same advice as the attribute `wayfare.jit`.
 
-    `rooms` says where public modules lie: who asks one for a name asks under the name of its room.
+    `rooms` maps public modules to their real places, because Python asks by the real name.
     """
 
     def __init__(self, rooms: Mapping[str, str]) -> None:
@@ -223,5 +223,5 @@ class MissingModules:
         if advice is None and name in getattr(sys.modules.get(parent), "__dict__", {}):
             advice = f"it is a name of {parent} and no module; write: from {parent} import {name}"
         if advice is not None:
-            # Without `name=`: Python would take the error of `from wayfare import jit` for its own, and drop the text.
+            # Without `name=`, because Python would replace the text of the error of `from wayfare import jit`.
             raise ModuleNotFoundError(f"{fullname}: {advice}")

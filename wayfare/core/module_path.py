@@ -1,4 +1,4 @@
-"""By which path a module that is running is reached from the ones around it: `encoder.layers.0`."""
+"""The path of a running module inside the modules that called it: `encoder.layers.0`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def path_of(modules: Sequence[Any]) -> str:
-    """The path of the last of the modules that are running, from the first; empty for the first itself.
+    """The path of the innermost running module, seen from the outermost; empty for the outermost itself.
 
-    One that is no part of those around it is called by its class.
+    A module that is not a submodule of the others is shown by its class.
     """
     return paths_of(modules)[-1] if modules else ""
 
 
 def paths_of(modules: Sequence[Any]) -> list[str]:
-    """The path of each of the modules that are running, the outermost first."""
+    """The path of each running module, the outermost first."""
     paths: list[str] = []
     for depth, module in enumerate(modules):
         path = ""
@@ -32,7 +32,7 @@ def paths_of(modules: Sequence[Any]) -> list[str]:
 
 def _inside(outer: Any, inner: Any) -> str | None:
     """The name of a module inside another one; None if it is not there."""
-    # The usual case is a child of the one that called it: no walk through all modules of a large model.
+    # Usually it is a direct child of its caller: no need to walk through all modules of a large model.
     for name, child in outer.named_children():
         if child is inner:
             return str(name)
@@ -40,7 +40,7 @@ def _inside(outer: Any, inner: Any) -> str | None:
 
 
 def module_text(modules: Sequence[Any]) -> str:
-    """How the module that is running is shown: `encoder.0 = Linear(…)`, or its class alone for the outermost one."""
+    """The innermost running module as text: `encoder.0 = Linear(…)`, or its repr alone for the outermost one."""
     if not modules:
         return ""
     text = repr(modules[-1])

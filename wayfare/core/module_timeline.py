@@ -1,6 +1,7 @@
-"""Which modules and which examples were running when: a gradient is looked at long after its forward op ran.
+"""The module timeline: which modules and examples were running when a node was made.
 
-Time is counted in the numbers of nodes, so nothing is done for an op. A diary goes back over a bounded number of calls.
+It serves errors about gradients, which come long after the forward op ran. Time is counted in node numbers, so ops need
+no bookkeeping. Only a bounded number of calls is remembered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _REMEMBERED = 100_000
 
 
 class _Call:
-    """A call of a module: from when to when, and inside of which other one."""
+    """A call of a module: when it began and ended, and the call around it."""
 
     __slots__ = ("around", "began", "ended", "module")
 
@@ -29,8 +30,8 @@ class _Call:
         self.ended: float = math.inf
 
 
-class Diary:
-    """What a watcher writes down of the modules and the examples that run."""
+class ModuleTimeline:
+    """Calls of modules and turns of examples, entered by a watcher as they happen."""
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque(maxlen=_REMEMBERED)
@@ -51,18 +52,18 @@ class Diary:
             self._running = self._running.around
 
     def ran(self, outputs: tuple[Any, ...]) -> None:
-        """An op has run: is it another example's turn?"""
+        """An op has run: note if another example has its turn now."""
         if STATE.example is not self.example:
             self.example = STATE.example
-            # The op's own node, if it has one, is older than now and belongs to the example already.
+            # The node of the op, if it has one, is older than now and belongs to this example already.
             node = next((out.grad_fn for out in outputs if out.grad_fn is not None), None)
             self._examples.append((tick() if node is None else node.number, example_now()))
 
     def modules_at(self, number: int) -> list[Any]:
-        """The modules that were running when a node was made, the outermost first; those that still exist."""
+        """The modules that were running when a node was made, the outermost first, as far as they still exist."""
         place = bisect_left(self._calls, number, key=lambda call: call.began)
         call = self._calls[place - 1] if place else None
-        # The last that had begun is the innermost, or it had ended and one around it is.
+        # The last call that had begun is the innermost; if it had ended before, a call around it is.
         while call is not None and call.ended < number:
             call = call.around
         return _around(call)
@@ -72,7 +73,7 @@ class Diary:
         return _around(self._running)
 
     def example_at(self, number: int) -> list[int] | None:
-        """The numbers of the example (and of those around it, outermost first) in which a node was made."""
+        """The number of the example in which a node was made, after those of the examples around it."""
         place = bisect_right(self._examples, number, key=lambda entry: entry[0])
         return self._examples[place - 1][1] if place else None
 
@@ -88,10 +89,10 @@ def _around(call: _Call | None) -> list[Any]:
 
 
 def example_now() -> list[int] | None:
-    """The numbers of the example that is running line by line, after those it is inside of; None outside of one."""
+    """The number of the example that is running, after those of the examples around it; None outside of `wf.map`."""
     return None if STATE.example is None else STATE.example.path
 
 
 def example_text(path: list[int] | None) -> str:
-    """`example 17 of wf.map`; nothing for None."""
+    """`example 17 of wf.map`; empty for None."""
     return "" if path is None else " of ".join(f"example {n}" for n in reversed(path)) + " of wf.map"

@@ -1,4 +1,4 @@
-"""A node: one op that ran, what it was given, and what its gradient rule needs. No more."""
+"""A node of the autograd graph: one op that ran, its inputs, and what its gradient rule needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wayfare.core.structure_epoch import structure_changed
 
 
 class Extras:
-    """What few nodes have: several outputs, hooks, tensors that retain their gradient, how to unpack what was kept."""
+    """What only few nodes have: several outputs, hooks, tensors that retain their gradient, an unpack hook."""
 
     __slots__ = ("outs", "post_hooks", "pre_hooks", "retained", "tensor_hooks", "unpack")
 
@@ -51,7 +51,7 @@ class Node:
     attrs: dict[str, Any]
     edges: tuple[Any, ...]
     kept: tuple[Any, ...] | None  # None once freed by a backward pass
-    number: int  # creation time: inputs are always older, and a write after it makes what was kept stale
+    number: int  # creation time: inputs are always older; a later write makes kept values stale
     shape: tuple[int, ...]  # of the output; of the first one when there are several
     dtype: np.dtype[Any]
     code: CodeType | None
@@ -104,13 +104,13 @@ class Node:
 
 
 def unroll(node: Any) -> None:
-    """The gradient of an output of a node is wanted for itself: where many steps are one node, that is taken apart."""
+    """Split a node that stands for many steps (a compiled call), so that each output has a node of its own."""
     if hasattr(node, "unroll"):
         node.unroll()
 
 
 class AccumulateGrad:
-    """What a leaf looks like in `next_functions`: the end of the way, where the gradient is summed into it."""
+    """Stands for a leaf in `next_functions`: the end of the graph, where the gradient is added to `.grad`."""
 
     __slots__ = ("variable",)
 
@@ -123,7 +123,7 @@ class AccumulateGrad:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """Nothing lies before a leaf."""
+        """A leaf has no inputs."""
         return ()
 
     def __eq__(self, other: object) -> bool:
@@ -147,7 +147,7 @@ def _next_function(edge: Any) -> tuple[Any, int]:
 
 
 class Handle:
-    """Takes a hook away again: `handle.remove()`, or leave its `with` block."""
+    """Removes a hook: by `handle.remove()`, or at the end of its `with` block."""
 
     __slots__ = ("_hooks", "_key")
     _keys = itertools.count()
@@ -158,7 +158,7 @@ class Handle:
         hooks[self._key] = hook
 
     def remove(self) -> None:
-        """Take the hook away; doing so twice is harmless."""
+        """Remove the hook; a second call does nothing."""
         self._hooks.pop(self._key, None)
 
     def __enter__(self) -> Handle:
@@ -169,7 +169,7 @@ class Handle:
 
 
 class StructureHandle(Handle):
-    """The handle of a hook that belongs to the structure of a model: of a module, or of a leaf."""
+    """The handle of a hook of a module or a leaf: such hooks are part of the structure of a model."""
 
     __slots__ = ()
 
@@ -178,6 +178,6 @@ class StructureHandle(Handle):
         structure_changed()
 
     def remove(self) -> None:
-        """Take the hook away; doing so twice is harmless."""
+        """Remove the hook; a second call does nothing."""
         super().remove()
         structure_changed()

@@ -1,7 +1,7 @@
-"""The `m` of a formula on the CPU: elementary functions of NumPy arrays.
+"""Elementary functions of NumPy arrays: the `m` of a formula that runs on the CPU.
 
-A formula such as `lambda m, x: 1 / (1 + m.exp(-x))` is written once; here `m` is NumPy. SciPy is imported when
-one of its functions is first called, because it would double the import time of the package.
+A formula such as `lambda m, x: 1 / (1 + m.exp(-x))` is written once; this is the `m` that computes with NumPy. SciPy is
+imported at the first call of one of its functions, because it would double the import time of the package.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _scipy_special(name: str) -> Callable[..., Any]:
         if not found:
             found.append(getattr(importlib.import_module("scipy.special"), name))
         out = found[0](*arrays)
-        # SciPy has no float16 loops: it answers in float32, and the dtype rule of the op says float16. All arrays
-        # are of one dtype here; the number of a polygamma comes before them.
+        # SciPy has no float16 loops and returns float32, where the op should give float16. All arrays have one dtype
+        # here; the order of a polygamma comes before them, so take the last.
         dtype = arrays[-1].dtype
         return out if out.dtype is dtype or dtype.kind != "f" else out.astype(dtype)
 
@@ -38,12 +38,12 @@ _gammaln = _scipy_special("gammaln")
 
 
 def _lgamma(x: Any) -> Any:
-    """SciPy says -inf of -inf; as far out as this every number is whole, so the limit is a pole."""
+    """The logarithm of |gamma|. SciPy gives -inf at -inf; here it is +inf, as at every negative integer."""
     return _gammaln(np.maximum(x, -3e38 if x.dtype.itemsize > 2 else -6e4))
 
 
 def _sigmoid(x: Any) -> Any:
-    """SciPy's is one call, NumPy's exponential is vectorised: each wins on its own side of a thousand elements."""
+    """The sigmoid: SciPy's single call is faster below about a thousand elements, NumPy's vectorised exp above."""
     if x.size < 1024:
         return _expit(x)
     out = np.negative(x)
@@ -53,7 +53,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _first_of_equals(ufunc: Any) -> Any:
-    """fmax or fmin; of 0 and -0 the first, as in native code. NumPy's take one or the other, by where it stands."""
+    """fmax or fmin that returns the first of equal numbers (0 and -0), as native code does; NumPy returns either."""
 
     def call(a: Any, b: Any) -> Any:
         out = np.asarray(ufunc(a, b))
@@ -66,7 +66,7 @@ def _first_of_equals(ufunc: Any) -> Any:
 
 
 class NumpyMath:
-    """Elementary functions by name; a code generator offers the same names."""
+    """Elementary functions by name; the code generator has the same names."""
 
     # Arithmetic and comparison that are also operators; named here because ops of these names exist.
     add = np.add
@@ -150,7 +150,7 @@ class NumpyMath:
     polygamma = staticmethod(_scipy_special("polygamma"))
     zeta = staticmethod(_scipy_special("zeta"))
     ndtr = staticmethod(_scipy_special("ndtr"))
-    # The same to NumPy; a code generator may take a shorter way where only the absolute error matters.
+    # For NumPy the same as ndtr; the code generator may use a faster formula with a small absolute error.
     normal_cdf = staticmethod(_scipy_special("ndtr"))
     ndtri = staticmethod(_scipy_special("ndtri"))
     log_ndtr = staticmethod(_scipy_special("log_ndtr"))

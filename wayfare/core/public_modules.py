@@ -1,4 +1,4 @@
-"""Public modules lie in rooms, and keep their public names: `wayfare.linalg` is the module `wayfare.api.linalg`."""
+"""Imports of public modules by their public names: `wayfare.linalg` is the module `wayfare.api.linalg`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["PublicModules"]
 class PublicModules(MetaPathFinder):
     """Finds public modules by their public names. Both names give one module object.
 
-    It must be asked before Python's own finders: the folders of type stubs (`wayfare/utils/`) would pass for packages.
+    It must come before Python's own finders, which would take the folders of type stubs (`wayfare/utils/`) for
+    packages.
     """
 
     def __init__(self, package: str, rooms: Mapping[str, str]) -> None:
@@ -35,7 +36,7 @@ class PublicModules(MetaPathFinder):
 
 
 class _SameModule(Loader):
-    """Gives the module that another name stands for, and leaves it as it is."""
+    """Loads the real module for its public name, without changing it."""
 
     def __init__(self, real: str) -> None:
         self._real = real
@@ -46,4 +47,4 @@ class _SameModule(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put the spec of the other name there
+        module.__spec__ = self._spec  # the import system has replaced it by the spec of the public name

@@ -1,4 +1,4 @@
-"""Arguments and results in tuples, lists and dictionaries: taken apart into tensors, floats and a shape, and back."""
+"""Flattening nested tuples, lists and dictionaries into tensors, floats and a structure, and rebuilding them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wayfare.core.tensor import Tensor
 
 
 def flatten(structure: Any, tensors: list[Tensor], floats: list[float]) -> Any:
-    """Take out tensors and floats; what is left says how to put them back, and is hashable if its parts are."""
+    """Append tensors and floats to the lists; returns the structure for `rebuild`, hashable if its values are."""
     if isinstance(structure, Tensor):
         tensors.append(structure)
         return TENSOR

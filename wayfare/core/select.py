@@ -1,7 +1,7 @@
-"""Choosing between numbers by a mask, without a branch for each element.
+"""Selecting elements by a mask without branches.
 
-`np.where` jumps for every element, and on a mask without a pattern the processor guesses every second jump wrongly:
-on a million numbers that is ten times slower than multiplying the bits by 0 or 1, which is exact for every value,
+`np.where` branches for every element, and for a mask without a pattern the processor mispredicts every second branch:
+for a million numbers that is ten times slower than multiplying the bits by 0 or 1, which is exact for every value,
 infinity and NaN included.
 """
 
@@ -22,15 +22,14 @@ _MANY = 2048
 
 
 def zero_of(dtype: np.dtype[Any]) -> Any:
-    """A 0-dim zero of this dtype: as an operand it is twice as fast as Python's 0."""
+    """A 0-dim zero of this dtype; as an operand it is twice as fast as Python's 0."""
     return _ZEROS[dtype]
 
 
 def bounded(x: Any, low: Any, high: Any) -> Any:
-    """`x` brought into [low, high]; None is no bound, NaN stays.
+    """`x` clamped to [low, high]; None means no bound, NaN stays.
 
-    On many floats NumPy's clip, which runs without a branch, is up to five times as fast as its maximum of an array
-    and a number.
+    For many floats NumPy's clip, which has no branches, is up to five times as fast as np.maximum with a number.
     """
     if x.size >= _MANY and x.dtype.kind == "f":
         return x.clip(-np.inf if low is None else low, np.inf if high is None else high)

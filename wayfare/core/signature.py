@@ -1,7 +1,7 @@
-"""What an op may be called with: how many inputs, of which dtypes, which attributes of which kinds.
+"""Signatures of ops: how many inputs, of which dtypes, and which attributes of which types.
 
-Records trust their callers, who are our own functions. Whoever calls an op by name with what somebody else wrote (a
-program from a file) asks the signature of its record first. It stands on the record, beside the shape rule.
+Records trust their callers, which are our own functions. Code that calls ops by name with untrusted arguments (a
+program read from a file) checks them with the signature of the record first.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 
 from wayfare.core.spec import DType, Spec, bool_
 
-# A kind of value, and how deep in tuples it lies.
+# A type of value, and at which depth of nested tuples it is.
 Kind = tuple[str, int]
-# How many elements an op makes on its way to the result, where that can be more than it takes and gives.
+# The workspace of an op in elements, where that can be more than the size of inputs and results.
 Room = Callable[[Sequence[Spec], dict[str, Any]], int]
 
-# As many inputs as one likes.
+# Any number of inputs.
 MANY = 1 << 20
 _LARGEST = 2**62
 _DEEPEST = 8
 
-# Families whose native loops read all inputs as one dtype: all of them, or those that are floats.
+# Families whose inputs must have one dtype: all inputs, or those that are floats.
 _ALL_ALIKE = frozenset({"elementwise", "joining"})
 _FLOATS_ALIKE = frozenset({
     "contraction", "normalisation", "softmax", "loss", "recurrence", "attention", "indexing", "scan", "segments",
@@ -34,7 +34,7 @@ _FLOATS_ALIKE = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What one attribute can be. `least` bounds every number in it; `dims` says that they name dimensions."""
+    """The type of one attribute. `least` is the minimum of all numbers in it; with `dims` they are dimensions."""
 
     kinds: frozenset[Kind]
     least: float | None = None
@@ -60,34 +60,34 @@ DIM = _attribute(("int", 0), least=0, dims=True)
 DIMS = _attribute(("tuple", 0), ("int", 1), least=0, dims=True)
 SIZES = _attribute(("tuple", 0), ("int", 1), least=0)
 STEPS = _attribute(("tuple", 0), ("int", 1), least=1)
-# ((before, after), …) for each dimension; what is less than 0 is cut off.
+# Padding: ((before, after), …) for each dimension; negative amounts cut off.
 AMOUNTS = _attribute(("tuple", 0), ("tuple", 1), ("int", 2))
 # Integers, slices as (start, stop, step), and None for a new axis.
 INDEX = _attribute(("tuple", 0), ("tuple", 1), ("int", 1), ("int", 2), ("none", 1), ("none", 2))
-# What random numbers are drawn by; without one nothing is drawn.
+# The key of a random draw; without one nothing is drawn.
 KEY = _attribute(("tuple", 0), ("int", 1), ("none", 0), optional=True)
 MAYBE_NUMBER = _attribute(("int", 0), ("float", 0), optional=True)
-# A chain of view ops with their attributes: ((name, ((attribute, value), …)), …). Who reads it looks at each of them.
+# A chain of view ops with their attributes: ((name, ((attribute, value), …)), …). Its user must check each op.
 PATH = _attribute(("tuple", 0), ("tuple", 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The calls that an op can take."""
+    """The valid calls of an op."""
 
     inputs: int
     most: int
     attrs: dict[str, Attribute] = field(default_factory=dict)
-    # Are the dtypes of the inputs free? Else the family says which must be equal.
+    # May the inputs have different dtypes? If not, the family says which must be equal.
     mixed: bool = False
-    # Inputs that must be bools and take no part in the dtype.
+    # Inputs that must be bools and do not count for the dtype.
     masks: tuple[int, ...] = ()
-    # One more dimension comes out than goes in.
+    # The result has one dimension more than the input.
     grows: bool = False
     room: Room | None = None
 
     def problem(self, name: str, family: str, kinds: str, specs: Sequence[Spec], attrs: dict[str, Any]) -> str:
-        """Why an op of that name and family cannot be called so; empty if nothing speaks against it."""
+        """Why this call is not valid, as a sentence; empty if it is."""
         if not self.inputs <= len(specs) <= self.most:
             wanted = f"at least {self.inputs}" if self.most == MANY else str(self.inputs)
             return f"{name} takes {wanted} inputs, not {len(specs)}"
@@ -102,7 +102,7 @@ class Signature:
         return self._dtypes(name, family, kinds, specs) or self._dims(name, specs, attrs)
 
     def in_its_kinds(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Attributes as they were given (1 for True, False for 0) in the kinds that the signature names."""
+        """The attributes converted to the types of the signature (True for a given 1, 0 for a given False)."""
         return {key: _as_kind(self.attrs[key], value) if key in self.attrs else value for key, value in attrs.items()}
 
     def _dtypes(self, name: str, family: str, kinds: str, specs: Sequence[Spec]) -> str:
@@ -120,7 +120,7 @@ class Signature:
         return "" if alike else f"{name} is given values of different dtypes"
 
     def _dims(self, name: str, specs: Sequence[Spec], attrs: dict[str, Any]) -> str:
-        """Dimensions must be there, each once; what puts values into a shape counts the dimensions of that."""
+        """Dimensions must exist and be named once. If there is an attribute `shape`, they are dimensions of that."""
         rank = specs[0].ndim if specs else 0
         there = len(attrs["shape"]) if "shape" in attrs else max(rank, 1) + self.grows
         named: list[Any] = []
@@ -173,10 +173,10 @@ def _shown(value: Any) -> str:
 
 
 def _collect(value: Any, kinds: set[Kind], depth: int) -> None:
-    """The kinds of everything in an attribute."""
+    """Collect the types of all values in an attribute."""
     if isinstance(value, (tuple, list)):
         kinds.add(("tuple", depth))
-        # Of long rows of plain numbers (the lengths of a recurrence) their types are enough.
+        # Long tuples of ints (the lengths of a recurrence) are checked by their types alone, which is quicker.
         types = set(map(type, value))
         if types <= {int}:
             kinds.update([("int", depth + 1)] if types else [])

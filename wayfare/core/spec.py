@@ -1,4 +1,4 @@
-"""What is known of an array without its numbers: dtype, shape, device; broadcasting and promotion."""
+"""Dtypes, shapes and devices; broadcasting and type promotion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DType:
     def __init__(self, name: str, short: str, rank: int) -> None:
         self.name = name
         self.short = short
-        # 0 bool, 1 integers, 2 floats: PyTorch's promotion looks at this category first.
+        # The category for PyTorch's promotion: 0 bool, 1 integers, 2 floats.
         self.rank = rank
         self.numpy: np.dtype[Any] = np.dtype(name)
         self.itemsize = self.numpy.itemsize
@@ -128,7 +128,7 @@ class Device:
         return hash((self.type, self.index))
 
     def __enter__(self) -> Device:
-        """New tensors are made on this device: with one kind of device, as they are anyway."""
+        """Does nothing: there is only one kind of device."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -164,7 +164,7 @@ class Size(tuple[int, ...]):
 
 
 class Spec:
-    """Shape and dtype of one array: what shape rules take and give."""
+    """Shape and dtype of an array: the inputs and outputs of shape rules."""
 
     __slots__ = ("dtype", "shape")
 
@@ -198,7 +198,7 @@ def spec_of(array: Any) -> Spec:
 
 
 def broadcast(op: str, *shapes: Shape) -> Shape:
-    """The common shape of several by the broadcasting rule; a ShapeError that shows them all otherwise."""
+    """The common shape of several shapes by broadcasting; a ShapeError if they do not broadcast."""
     width = max(map(len, shapes), default=0)
     out = [1] * width
     for shape in shapes:
@@ -217,7 +217,7 @@ def _broadcast_sentence(op: str, shapes: Sequence[Shape], axis: int) -> str:
 
 
 def _broadcast_fix(shapes: Sequence[Shape]) -> str:
-    """Guess the usual slip: a vector that should be a column, or a transposed matrix."""
+    """Advice for the usual mistakes: a vector that should be a column, or a transposed matrix."""
     if len(shapes) == 2:
         a, b = sorted(shapes, key=len)
         if len(a) == 1 and len(b) == 2 and a[0] == b[0]:
@@ -242,7 +242,7 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def scalar_dtype(value: Any) -> DType:
-    """The dtype a Python number stands for."""
+    """The dtype of a Python number."""
     if isinstance(value, (bool, np.bool_)):
         return bool_
     if isinstance(value, (int, np.integer)):
@@ -274,7 +274,7 @@ def promote_operands(full: Iterable[DType], zero_dim: Iterable[DType], scalars: 
 
 
 def normal_dim(op: str, dim: Any, ndim: int, whose: str = "a tensor") -> int:
-    """A dimension number made non-negative; an IndexRangeError when there is no such dimension."""
+    """A dimension as a non-negative number; an IndexRangeError if there is no such dimension."""
     try:
         index: int = dim.__index__()
     except AttributeError:

@@ -1,7 +1,7 @@
-"""The structure epoch: a number that is another one after any change to the structure of any module.
+"""The structure epoch: a number that changes with every change to the structure of any module.
 
-Whoever has looked at modules (a compiled function, above all) need not look again as long as the number is the same.
-Hooks count as structure, those of modules and those of leaves.
+Code that has examined modules (mainly compiled functions) need not do so again as long as the number is the same.
+Hooks of modules and of leaves count as structure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import itertools
 
 __all__ = ["EPOCH", "NUMBERS", "structure_changed"]
 
-# Numbers come from a counter and never again: adding one to the last could, between two threads, come back to a number
-# that somebody has seen. They are written here *after* the change they stand for.
+# Numbers come from a counter and are never reused: with `+= 1`, two threads could return to an earlier number. A number
+# is written *after* the change it stands for.
 NUMBERS = itertools.count(1)
 EPOCH = [0]
 
 
 def structure_changed() -> None:
-    """Begin a new epoch: something about a module, or the hooks of a leaf, is not as it was."""
+    """Begin a new epoch: a module, or the hooks of a leaf, have changed."""
     EPOCH[0] = next(NUMBERS)

@@ -1,9 +1,9 @@
-"""Numbers that remember where they came from: sizes of arrays, and floats given as arguments.
+"""Symbolic numbers: sizes of arrays and float arguments that carry their formula.
 
-A program made for one call should serve the next one, of other sizes. So while a function is traced its sizes are
-`Dim`s: ordinary ints that know their own formula, which can be worked out again for other sizes. Where the function
-looks at such a number (`n > 100`, `int(n)`), that is noted as a guard: the trace holds for all sizes that give the same
-answers. What leaves no trace at all (`range(n)`) is found out by tracing a second time, with other sizes.
+A program made from one call should work for the next one with other sizes. So while a function is traced its sizes are
+`Dim`s: ints with a formula that can be evaluated for other sizes. When the function reads such a number (`n > 100`,
+`int(n)`), the answer is recorded as a guard: the trace is valid for all sizes with the same answers. Uses that cannot
+be recorded (`range(n)`) are found by tracing a second time with other sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# A number, or ("symbol", index), or (name of an operator, formulas…).
+# A number, or ("symbol", index), or (operator, formulas…).
 Formula = Any
 Guards = dict[tuple[str, Formula, Formula], bool]
 
@@ -34,7 +34,7 @@ _NOTING = _Noting()
 
 
 class noted:
-    """`with noted() as guards:` — the questions asked about sizes inside the block, with their answers."""
+    """`with noted() as guards:` — records the comparisons of sizes inside the block, with their answers."""
 
     __slots__ = ("_outer", "guards")
 
@@ -51,12 +51,12 @@ class noted:
 
 
 def formula_of(number: Any) -> Formula:
-    """How a number was made; a plain number is its own formula."""
+    """The formula of a number; a plain number is its own formula."""
     return number.formula if isinstance(number, (Dim, Number)) else number
 
 
 def value_of(formula: Formula, symbols: Sequence[Any]) -> Any:
-    """A formula worked out for these values of the symbols."""
+    """The value of a formula for these values of the symbols."""
     if formula.__class__ is not tuple:
         return formula
     if formula[0] == "symbol":
@@ -65,7 +65,7 @@ def value_of(formula: Formula, symbols: Sequence[Any]) -> Any:
 
 
 def settled(structure: Any, symbols: Sequence[Any]) -> Any:
-    """Tuples, lists and dictionaries with every remembered number worked out for these values of the symbols."""
+    """A structure with every symbolic number replaced by its value for these values of the symbols."""
     if isinstance(structure, (Dim, Number)):
         return value_of(structure.formula, symbols)
     if isinstance(structure, (tuple, list)) and structure:
@@ -77,7 +77,7 @@ def settled(structure: Any, symbols: Sequence[Any]) -> Any:
 
 
 def shown(structure: Any) -> Any:
-    """The formulas of a structure, for comparing two traces symbol for symbol."""
+    """A structure with formulas in place of symbolic numbers, for comparing two traces."""
     if isinstance(structure, (Dim, Number)):
         return structure.formula
     if isinstance(structure, (tuple, list)):
@@ -88,7 +88,7 @@ def shown(structure: Any) -> Any:
 
 
 def holds(guards: Guards, symbols: Sequence[Any]) -> bool:
-    """Do these sizes give the same answers to all that was asked?"""
+    """Do all guards hold for these values of the symbols?"""
     return all(
         _OPERATORS[asked](value_of(a, symbols), value_of(b, symbols)) == answer
         for (asked, a, b), answer in guards.items()
@@ -106,7 +106,7 @@ def _made(name: str, *parts: Any) -> Any:
 
 
 def _simplified(name: str, formulas: list[Formula]) -> Formula:
-    """x * 1, x + 0 and the like are x: shapes are compared by their formulas."""
+    """Simplify x * 1, x + 0 and the like to x, because shapes are compared by their formulas; else None."""
     if len(formulas) == 2:
         a, b = formulas
         if name == "*" and b.__class__ is int and b == 1:
@@ -123,14 +123,14 @@ def _simplified(name: str, formulas: list[Formula]) -> Formula:
 
 
 def plain(number: Any) -> Any:
-    """The number without its memory."""
+    """The plain number, without its formula."""
     if isinstance(number, Dim):
         return int.__int__(number)
     return float.__float__(number) if isinstance(number, Number) else number
 
 
 def _asked(name: str, a: Any, b: Any) -> bool:
-    """A comparison, with a note of it if a trace is being made."""
+    """Compare two numbers, and record the comparison if guards are being recorded."""
     answer = bool(_OPERATORS[name](plain(a), plain(b)))
     guards = _NOTING.guards
     if guards is not None:
@@ -157,7 +157,7 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
 
 
 class _Remembering:
-    """What sizes and remembered floats share."""
+    """What `Dim` and `Number` share."""
 
     formula: Formula
 
@@ -194,7 +194,7 @@ class _Remembering:
         return _asked("!=", self, 0)
 
     def __float__(self) -> float:
-        # Who asks for the plain number may do anything with it: the trace is for this value only.
+        # The caller may do anything with the plain number, so the trace is valid for this value only.
         _asked("==", self, plain(self))
         return float(plain(self))
 
@@ -237,13 +237,13 @@ class Number(_Remembering, float):  # type: ignore[misc]
 
 
 def symbol(index: int, value: Any) -> Any:
-    """The number at place `index` of the symbols, remembered."""
+    """A symbolic number: symbol `index`, with its current value."""
     return Dim(value, ("symbol", index)) if isinstance(value, int) else Number(value, ("symbol", index))
 
 
 def size_classes(shapes: Sequence[Sequence[int]]) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """The structure of some shapes, and their sizes: 0 and 1 stand for themselves (as -1 and -2), other sizes by the
-    number of their class; equal sizes are of one class."""
+    """Classes of equal sizes in some shapes: each size as the number of its class (0 and 1 are -2 and -1), and the size
+    of each class."""
     classes: dict[int, int] = {}
     structure = tuple([
         tuple([n - 2 if n < 2 else classes.setdefault(n, len(classes)) for n in shape]) for shape in shapes
@@ -252,5 +252,5 @@ def size_classes(shapes: Sequence[Sequence[int]]) -> tuple[tuple[tuple[int, ...]
 
 
 def symbolic_shape(structure: tuple[int, ...], sizes: Sequence[int]) -> tuple[Any, ...]:
-    """A shape whose sizes remember their class."""
+    """A shape with the sizes of each class as symbols."""
     return tuple(c + 2 if c < 0 else symbol(c, sizes[c]) for c in structure)

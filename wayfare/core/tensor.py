@@ -39,10 +39,10 @@ class Tensor(TensorMethods):
     _grad: Any  # None, a Tensor, or Rows until somebody asks for the whole
     _view: View | None
     _extras: dict[str, Any] | None  # leaf hooks and marks
-    # What a module takes it for (nn.Parameter, nn.Buffer). Nothing but those sets it, and on most tensors it is not
-    # set at all: a parameter is a plain Tensor with a mark, so that it goes the shortest way through every operator.
+    # What a module takes it for. Only nn.Parameter and nn.Buffer set it; most tensors do not have it. A parameter is a
+    # plain Tensor with this mark, not a subclass, so that operators take their fastest path.
     _role: str
-    # What automatic batching knows of it; not set on any other tensor.
+    # The handle of automatic batching; not set on other tensors.
     _lazy: Any
 
     def __init__(self, data: Any = (), *more: Any, device: Any = None) -> None:
@@ -98,7 +98,7 @@ class Tensor(TensorMethods):
         """Bytes of all elements."""
         return self._array.nbytes
 
-    # -- where it stands in the graph -------------------------------------------------------------------------
+    # -- the graph --------------------------------------------------------------------------------------------
 
     @property
     def requires_grad(self) -> bool:
@@ -219,7 +219,7 @@ class Tensor(TensorMethods):
         return version(self._array)
 
     def _renew(self) -> None:
-        """If the memory this views was written into, take over its new history (set by wayfare.core.inplace)."""
+        """If this is a view whose base was written, take over the new history (set by wayfare.core.inplace)."""
 
     # -- hooks ------------------------------------------------------------------------------------------------
 
@@ -263,10 +263,10 @@ class Tensor(TensorMethods):
             self._extras = {}
         return self._extras
 
-    # -- looking at values ------------------------------------------------------------------------------------
+    # -- reading values ---------------------------------------------------------------------------------------
 
     def _read(self, how: str) -> Array:
-        """The numbers, for Python to look at. An executor may step in here."""
+        """The array, for Python to read; the executor may provide it."""
         mode = STATE.mode
         if mode is None:
             return self._array
@@ -368,7 +368,7 @@ class Tensor(TensorMethods):
         out = self.__class__.__new__(self.__class__)
         fill(out, self._array.copy())
         out._requires_grad = self._requires_grad
-        grad = None if hasattr(self, "_role") else self.grad  # The copy of a model begins without gradients.
+        grad = None if hasattr(self, "_role") else self.grad  # a copied model begins without gradients
         out._grad = None if grad is None else wrap(grad._array.copy())
         memo[id(self)] = out
         return _in_the_role_of(self, out)
@@ -412,7 +412,7 @@ def constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
         array = np.asarray(plain(value))
         found = wrap(array.astype(dtype) if value == 0 else in_dtype(array, dtype, True))
         found._array.flags.writeable = False
-        if isinstance(value, (Dim, Number)):  # A trace follows where it came from.
+        if isinstance(value, (Dim, Number)):  # a trace needs its formula
             found._extras = {"size": value}
             return found
         # 0.0 and -0.0 are equal as keys; NaN never is. Neither may be cached.

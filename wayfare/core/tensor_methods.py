@@ -1,4 +1,4 @@
-"""The methods of Tensor that are public functions too: installed from the functions, declared in the stub.
+"""Methods of Tensor that are also public functions: installed from the functions, declared in a stub.
 
 `tensor_methods.pyi`, which type checkers and editors read, is generated from the functions' own signatures
 (`python tools/make_stubs.py`), and a test keeps it current.

@@ -1,8 +1,8 @@
-"""Tracebacks that show the user's frames: those of the library in between are left out when an error is printed.
+"""Tracebacks without the library's frames, for errors that are printed.
 
-An error of the library's ends, as its traceback has it, on the user's line (`WayfareError` sees to that when it is
-made), so a debugger begins there. Nothing is changed in a traceback that somebody has caught; only what Python prints
-of an error that nobody catches is a folded copy. `WAYFARE_TRACEBACK=full` shows every frame.
+The traceback of a `WayfareError` ends on the user's line, so a debugger stops there. Tracebacks of caught errors are
+not changed; only the traceback that Python prints for an uncaught error leaves out frames. `WAYFARE_TRACEBACK=full`
+shows every frame.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["folded", "install", "is_installed"]
 
 
 def folded(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """A traceback without the library's frames, and how many those are.
+    """A traceback without the library's frames, and how many were left out.
 
-    All frames stay where the last one is the library's own: then it is no error of the user's.
+    If the last frame is the library's own, it is probably not the user's error: all frames are kept.
     """
     entries = []
     while trace is not None:
@@ -36,7 +36,7 @@ def folded(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     shown = [entry for entry, file in zip(entries, files, strict=True) if not INSIDE[file] and file != NO_LINE]
     left_out = len(entries) - len(shown)
     if len(shown) > 1 and shown[-1].tb_frame is shown[-2].tb_frame:
-        shown.pop()  # the line where the error was made: it is the one that called the library
+        shown.pop()  # the user's line is there twice: where it called the library, and where the error was made
     made: TracebackType | None = None
     for entry in reversed(shown):
         made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
@@ -44,7 +44,7 @@ def folded(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
 
 
 def _fold(error: BaseException | None) -> None:
-    """Fold an error that is about to be printed, and those it came from."""
+    """Shorten the traceback of an error that is about to be printed, and those of its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -61,18 +61,18 @@ def _fold(error: BaseException | None) -> None:
 
 
 def _guess(error: AttributeError) -> None:
-    """Python guesses what was meant, and its bar is low: "ne" for "new". For what is ours, ours is above that."""
+    """For objects of Wayfare, suggest a similar name by our own rule: Python's suggests too easily ("ne" for "new")."""
     owner = error.obj
     home = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
     if error.name and home.partition(".")[0] == "wayfare":
         near = near_in(owner, error.name)
-        error.name = None  # so that Python does not guess
+        error.name = None  # so that Python adds no suggestion
         if near is not None:
             error.add_note(f"Did you mean {near!r}?")
 
 
 def _say_where_attributes_go(error: AttributeError) -> None:
-    """`p.no_decay = True` fails as Python has it for a class with slots, and Python says no way out."""
+    """Advice for `p.no_decay = True`, which fails because Tensor has slots."""
     text, trace = str(error), error.__traceback__
     if trace is None or not text.startswith(("'Tensor' object has no attribute", "'LazyTensor' object has no")):
         return
@@ -85,7 +85,7 @@ def _say_where_attributes_go(error: AttributeError) -> None:
 
 
 def install() -> None:
-    """Have uncaught errors printed with the user's frames, by whoever prints them now."""
+    """Shorten the tracebacks of uncaught errors; they are printed by the hooks that were installed before."""
     printing, printing_of_threads = sys.excepthook, threading.excepthook
 
     def print_folded(kind: Any, error: Any, trace: Any) -> None:
@@ -108,5 +108,5 @@ def install() -> None:
 
 
 def is_installed(hook: Any) -> bool:
-    """Is it a hook of ours?"""
+    """Is this one of our hooks?"""
     return getattr(hook, "__module__", "") == __name__

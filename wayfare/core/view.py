@@ -1,4 +1,4 @@
-"""Views: which memory a tensor looks into, and how."""
+"""Views: the base tensor whose memory a tensor shares, and the view ops from there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class View:
-    """How a tensor looks into another's memory: the base and the view ops that lead from it."""
+    """The base of a view, and the chain of view ops that leads from it."""
 
     __slots__ = ("_attrs", "_before", "_op", "base", "base_edge")
 
@@ -15,7 +15,7 @@ class View:
         self._op, self._attrs = op, attrs
         if view is None:
             self.base: Any = source
-            # The base's history when this view's own was made; another one means it has been written into.
+            # The base's history when this view's was made; if it differs, the base has been written.
             self.base_edge = source._edge
             self._before: Any = None
         else:
@@ -23,7 +23,7 @@ class View:
             self._before = (view._op, view._attrs, view._before)
 
     def of(self, base: Any) -> View:
-        """The same view of a base, with nothing in common with this one."""
+        """An independent copy of this view with another base."""
         made = View.__new__(View)
         made._op, made._attrs, made._before, made.base_edge = self._op, self._attrs, self._before, self.base_edge
         made.base = base
@@ -31,8 +31,8 @@ class View:
 
     @property
     def path(self) -> tuple[Any, ...]:
-        """The view ops, with their attributes. Few ask for it, and kept as it is it would be five objects a view, which
-        the garbage collector would have to go through."""
+        """The view ops with their attributes. Built when asked for, which is rare: stored, it would be five more
+        objects per view for the garbage collector."""
         steps = []
         step: Any = (self._op, self._attrs, self._before)
         while step is not None:

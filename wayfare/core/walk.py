@@ -1,4 +1,4 @@
-"""Walking the graph: always a loop, never a recursion, so a chain of a million nodes is no trouble."""
+"""Walking the graph with loops, never by recursion, so that a chain of a million nodes is no problem."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def split_edge(edge: Any) -> tuple[Any, int]:
 
 
 def reachable(roots: list[Any], since: int = 0) -> tuple[list[Node], list[Any]]:
-    """All nodes from which the roots were computed, oldest first, and the leaves among them in order of first use.
+    """All nodes that the roots depend on, oldest first, and the leaves in order of first use.
 
-    With `since`, only nodes from that number on: what older ones were computed from does not matter.
+    With `since`, only nodes from that number on.
     """
     seen: set[Any] = set()
     nodes: list[Node] = []

@@ -1,8 +1,8 @@
-"""Which memory was written in place, and when.
+"""When each memory was written in place.
 
-Recording an op must cost next to nothing, writing in place may cost a little; so the bookkeeping is all on the side of
-the write. Time is counted in node numbers: a value kept by node 17 is stale if its memory was written at time 18. Views
-of one memory share its owner array, so they share the record without doing anything.
+Recording an op must be cheap, an in-place write may cost a little, so all bookkeeping is done by the write. Time is
+counted in node numbers: a value kept by node 17 is stale if its memory was written at time 18. All views of a memory
+have the same owner array, and the history belongs to the owner.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy import ndarray
 from wayfare.core.errors import InPlaceError
 from wayfare.core.spec import spec_of
 
-# One clock for nodes and writes; creation order of nodes is also a topological order of the graph.
+# One clock for nodes and writes. The creation order of nodes is also a topological order of the graph.
 tick = itertools.count(1).__next__
 
 # The time of the latest write to any memory: a node younger than this needs no check.
@@ -34,23 +34,23 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 
-# How many times at least are remembered per memory, to tell which version a node had kept.
+# At least this many write times are remembered per memory, to tell which version a node had kept.
 _REMEMBERED = 64
 
 
 class History:
-    """When one memory was written."""
+    """The write times of one memory."""
 
     __slots__ = ("count", "owner", "times")
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner
         self.count = 0
-        # A list: a deque takes ten times the memory, and an optimiser has three of these for each parameter.
+        # A list, because a deque takes ten times the memory, and an optimiser has three of these per parameter.
         self.times: list[int] = []
 
     def forget_the_oldest(self) -> None:
-        """There are too many times."""
+        """Keep only the latest times."""
         del self.times[:-_REMEMBERED]
 
 
@@ -69,13 +69,13 @@ def _history(array: Any) -> History:
     key = id(owner)
     history = _histories.get(key)
     if history is None:
-        # `pop(key, the dead reference)`, all in C: an exception (Ctrl-C) in a function in Python would be lost there.
+        # The callback `pop(key, dead reference)` runs in C: in a Python function an exception (Ctrl-C) would be lost.
         history = _histories[key] = History(weakref.ref(owner, partial(_histories.pop, key)))
     return history
 
 
 def note_write(array: Any) -> None:
-    """The memory of this array was written just now."""
+    """Record that the memory of this array was written just now."""
     history = _history(array)
     history.count += 1
     now = tick()
@@ -86,12 +86,12 @@ def note_write(array: Any) -> None:
 
 
 def histories(arrays: Sequence[Any]) -> list[History]:
-    """The records of these arrays' memories, for `note_writes`; they are good as long as the arrays live."""
+    """The histories of these arrays' memories, for `note_writes`; valid as long as the arrays live."""
     return list({id(h): h for h in map(_history, arrays)}.values())
 
 
 def note_writes(records: Sequence[History]) -> None:
-    """All these memories were written just now."""
+    """Record that all these memories were written just now."""
     now = tick()
     for history in records:
         history.count += 1
@@ -120,9 +120,9 @@ def written_after(array: Any, time: int) -> bool:
 
 
 class Watch:
-    """Was anything written since the last time one asked: by this thread at all, or by another to given memory?
+    """Tells whether this thread wrote anything, or another thread wrote to given memory, since the last check.
 
-    What other threads write to memory of their own is no concern of whoever watches.
+    Writes of other threads to other memory do not matter.
     """
 
     __slots__ = ("_own", "_since")
@@ -131,11 +131,11 @@ class Watch:
         self.renew()
 
     def renew(self) -> None:
-        """All writes up to now are known."""
+        """Count from now on."""
         self._own, self._since = _thread.latest, latest_write[0]
 
     def is_surprised(self, memories: Callable[[], Iterable[Any]]) -> bool:
-        """Was something written that is not known? `memories` are the arrays that another thread must not write to."""
+        """Was there such a write? `memories` gives the arrays that other threads must not write to."""
         if _thread.latest != self._own:
             return True
         latest = latest_write[0]
@@ -148,12 +148,12 @@ class Watch:
 
 
 def memories_with_history() -> int:
-    """How many memories have a record (they go away with the memory)."""
+    """How many memories have a history (it is removed with the memory)."""
     return len(_histories)
 
 
 def check_memory(array: Any, name: str, what: str = "") -> None:
-    """Refuse to write to memory that is for reading, or that several elements share."""
+    """Refuse to write to memory that is read-only, or that several elements share."""
     if array.flags.writeable or not array.size:
         return
     what = what or f"this {spec_of(array)}"
@@ -167,7 +167,7 @@ def check_memory(array: Any, name: str, what: str = "") -> None:
 
 
 def elements_overlap(array: Any) -> bool:
-    """Can two elements lie at one place? True if a step along some dimension is shorter than what lies within it."""
+    """Can two elements share memory? True if the stride of a dimension is smaller than the extent of inner ones."""
     if not array.size:
         return False
     reach = 0

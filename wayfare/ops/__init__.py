@@ -1,93 +1,16 @@
-"""The op records, by family. Importing this package fills the registry."""
+"""The op records: a folder for each family, with the ONNX rules beside the records.
 
-from wayfare.ops import (
-    activation,
-    advanced,
-    arithmetic,
-    attention,
-    bitwise,
-    classes,
-    conv,
-    cross,
-    decompositions,
-    dropout,
-    einsum,
-    extreme,
-    fold,
-    fractional,
-    index,
-    join,
-    layout,
-    loss,
-    lu,
-    matmul,
-    matrix_function,
-    norm,
-    norms,
-    polynomials,
-    pool,
-    random,
-    recurrent,
-    reduce,
-    resample,
-    rounding,
-    scaled_norm,
-    scan,
-    scatter,
-    search,
-    segments,
-    shape,
-    softmax,
-    solve,
-    sort,
-    special,
-    svd,
-    transcendental,
-    windows,
-)
+Importing this package fills the registry.
+"""
+# ruff: noqa: F401
 
-__all__ = [
-    "activation",
-    "advanced",
-    "arithmetic",
-    "attention",
-    "bitwise",
-    "classes",
-    "conv",
-    "cross",
-    "decompositions",
-    "dropout",
-    "einsum",
-    "extreme",
-    "fold",
-    "fractional",
-    "index",
-    "join",
-    "layout",
-    "loss",
-    "lu",
-    "matmul",
-    "matrix_function",
-    "norm",
-    "norms",
-    "polynomials",
-    "pool",
-    "random",
-    "recurrent",
-    "reduce",
-    "resample",
-    "rounding",
-    "scaled_norm",
-    "scan",
-    "scatter",
-    "search",
-    "segments",
-    "shape",
-    "softmax",
-    "solve",
-    "sort",
-    "special",
-    "svd",
-    "transcendental",
-    "windows",
-]
+from wayfare.ops.contraction import attention, cross, einsum, matmul
+from wayfare.ops.elementwise import activation, arithmetic, bitwise, polynomials, rounding, special, transcendental
+from wayfare.ops.indexing import advanced, classes, scatter, search, segments
+from wayfare.ops.linalg import decompositions, lu, matrix_function, solve, svd
+from wayfare.ops.movement import index, join, layout, shape, windows
+from wayfare.ops.normalization import loss, norm, scaled_norm
+from wayfare.ops.random import draws, dropout
+from wayfare.ops.recurrent import layers
+from wayfare.ops.reduction import extreme, norms, reduce, scan, softmax, sort
+from wayfare.ops.window import conv, fold, fractional, pool, resample

@@ -210,7 +210,7 @@ def reduction(
     smooth: bool = True,
     onnx: Onnx = None,
 ) -> Op:
-    """An op that folds dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
+    """An op that reduces dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
     One that is made of others has a `formula` over ops instead of a forward. `dtype` maps the dtype of the input to
     that of the result. `empty`: defined over a dimension of size 0.
@@ -297,7 +297,7 @@ def by_loop(name: str) -> BatchRule:
 
 
 def expand_unbatched(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...]) -> tuple[Any, ...]:
-    """All inputs with the batch axis in front; shared ones are stretched (a view, no copy)."""
+    """All inputs with the batch axis in front; shared ones are expanded (a view, no copy)."""
     return tuple(
         x if b else m.expand(m.reshape(x, shape=(1, *x.shape)), shape=(size, *x.shape))
         for x, b in zip(inputs, batched, strict=True)

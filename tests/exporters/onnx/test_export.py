@@ -158,8 +158,8 @@ def frozen(x):
 
 
 @pytest.mark.parametrize(("function", "example", "words"), [
-    (lambda x: x * x.sum().item(), (wf.randn(3),), "item\\(\\) looks at a number that depends on the input"),
-    (lambda x: wf.tensor(x.tolist()), (wf.randn(3),), "tolist\\(\\) looks at"),
+    (lambda x: x * x.sum().item(), (wf.randn(3),), "item\\(\\) reads a number that depends on the input"),
+    (lambda x: wf.tensor(x.tolist()), (wf.randn(3),), "tolist\\(\\) reads"),
     (lambda x: x[x > 0], (wf.randn(3),), "a mask as index: how many elements there are"),
     (lambda x: x + wf.randn(3), (wf.randn(3),), "draws random numbers"),
     (lambda x: 3, (wf.randn(3),), "returns no tensor"),

@@ -7,7 +7,7 @@ pytest.importorskip("onnxruntime")
 
 import wayfare as wf
 from tests.exporters.onnx.layers import ALL, LAYERS, REASONS
-from wayfare.exporters.onnx.examples import Examples
+from wayfare.exporters.examples import Examples
 
 CASES = [(name, number) for name, cases in LAYERS.items() for number in range(len(cases))]
 

@@ -9,7 +9,7 @@ from scipy import signal
 import wayfare as wf
 from wayfare.core.tensor import wrap
 from wayfare.nn import functional as F
-from wayfare.ops import conv as records
+from wayfare.ops.window import conv as records
 
 
 def normal(*shape, seed=0):

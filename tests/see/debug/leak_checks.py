@@ -8,7 +8,7 @@ import wayfare as wf
 from wayfare import nn
 from wayfare.core import node
 from wayfare.errors import ArgumentTypeError, OperationError
-from wayfare.see.graph import look
+from wayfare.see.graph import node_info
 
 
 def line_of(function, text):
@@ -248,8 +248,8 @@ def test_a_long_graph_is_located_once_for_each_place(monkeypatch):
     for _ in range(300):
         y = y * 1.5
     asked = []
-    locate = look.locate
-    monkeypatch.setattr(look, "locate", lambda *place: asked.append(place) or locate(*place))
+    locate = node_info.locate
+    monkeypatch.setattr(node_info, "locate", lambda *place: asked.append(place) or locate(*place))
     monkeypatch.setattr(node, "locate", lambda *place: asked.append(place) or locate(*place))
     wf.debug.leaks()
     assert 0 < len(asked) < 100

@@ -16,7 +16,7 @@ from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim
 from wayfare.core.tensor import Tensor, to_tensor
-from wayfare.ops.einsum import label_sizes, unused_labels
+from wayfare.ops.contraction.einsum import label_sizes, unused_labels
 
 __all__ = ["einsum", "tensordot"]
 

@@ -23,8 +23,8 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, int32, int64
 from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
 from wayfare.core.write_clock import note_write
-from wayfare.ops.advanced import check_bounds, full_index
-from wayfare.ops.index import Entry, Index, numpy_index
+from wayfare.ops.indexing.advanced import check_bounds, full_index
+from wayfare.ops.movement.index import Entry, Index, numpy_index
 
 _SELECT, _SLICE, _BASIC = REGISTRY["select"], REGISTRY["slice"], REGISTRY["basic_index"]
 _INDEX, _INDEX_PUT = REGISTRY["index"], REGISTRY["index_put"]

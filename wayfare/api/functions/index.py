@@ -18,7 +18,7 @@ from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, broadcast, int64, normal_dim
 from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
-from wayfare.ops.advanced import check_bounds, index_dtype_error
+from wayfare.ops.indexing.advanced import check_bounds, index_dtype_error
 
 __all__ = [
     "argwhere", "index_add", "index_copy", "index_fill", "index_put", "index_select", "masked_fill",

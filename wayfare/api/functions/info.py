@@ -12,7 +12,7 @@ from wayfare.core.config import settings
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, NoSuchDimensionError
 from wayfare.core.spec import DType, Size, as_dtype, default_dtype, normal_dim, promote
 from wayfare.core.tensor import Tensor
-from wayfare.ops.windows import memory_of
+from wayfare.ops.movement.windows import memory_of
 
 __all__ = [
     "is_tensor", "typename", "numel", "is_floating_point", "is_complex", "is_same_size", "is_nonzero",

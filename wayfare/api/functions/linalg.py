@@ -19,7 +19,7 @@ from wayfare.core.errors import ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast, normal_dim
 from wayfare.core.tensor import Tensor, wrap
-from wayfare.ops._matrix import check_matrix
+from wayfare.ops.linalg._matrix import check_matrix
 
 __all__ = [
     "cholesky", "cholesky_inverse", "cholesky_solve", "cross", "det", "geqrf", "inverse", "logdet",

@@ -14,7 +14,7 @@ from wayfare.core.mode import UNUSUAL, executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import DType, Shape, Size, broadcast, normal_dim, normal_dims
 from wayfare.core.tensor import Tensor
-from wayfare.ops.windows import memory_of
+from wayfare.ops.movement.windows import memory_of
 
 __all__ = [
     "reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze",

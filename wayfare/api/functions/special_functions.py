@@ -24,7 +24,7 @@ from wayfare.core.errors import ArgumentError, DTypeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import bool_, default_dtype
 from wayfare.core.tensor import Tensor
-from wayfare.ops.polynomials import POLYNOMIAL_NAMES
+from wayfare.ops.elementwise.polynomials import POLYNOMIAL_NAMES
 
 __all__ = ["digamma", "erf", "erfc", "erfinv", "i0", "igamma", "igammac", "lgamma", "mvlgamma", "polygamma", "xlogy"]
 

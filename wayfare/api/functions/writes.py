@@ -18,7 +18,7 @@ from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import DType
 from wayfare.core.tensor import Tensor, to_tensor, wrap
-from wayfare.ops.windows import memory_of
+from wayfare.ops.movement.windows import memory_of
 
 __all__ = ["fill"]
 

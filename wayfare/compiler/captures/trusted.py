@@ -71,10 +71,10 @@ _TELLING = frozenset({
 # Parts of Wayfare that read files or keep state.
 _IMPURE_PARTS = tuple(f"wayfare.{part}." for part in (
     "io", "data", "train", "cli", "see.profile", "see.debug", "see.viewer", "see.report", "see.tensorboard",
-    "exporters.onnx", "exporters.program", "api.testing",
+    "exporters.onnx", "exporters.bundle", "exporters.inspect", "api.testing",
 ))  # fmt: skip
 # But a loaded program depends on its arguments only.
-_PURE = frozenset({"wayfare.exporters.program.loaded", "wayfare.exporters.program.run"})
+_PURE = frozenset({"wayfare.exporters.bundle.loaded", "wayfare.exporters.bundle.run"})
 # Functions that read or set state of the whole process.
 _NUMPY_STATE = frozenset({
     "geterr", "seterr", "geterrcall", "seterrcall", "getbufsize", "setbufsize", "get_printoptions", "set_printoptions",

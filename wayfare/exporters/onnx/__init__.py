@@ -3,8 +3,8 @@
 `wf.onnx.inspect` says what is in one, wherever it comes from.
 """
 
+from wayfare.exporters.inspect.model_file import ModelFile, inspect
 from wayfare.exporters.onnx.export import export
-from wayfare.exporters.onnx.inspect import ModelFile, inspect
 from wayfare.exporters.onnx.levels import Levels, levels, over_levels
 from wayfare.exporters.onnx.report import ExportReport
 

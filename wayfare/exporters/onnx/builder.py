@@ -1,8 +1,8 @@
 """The builder that ONNX rules write with: nodes, constants and sizes.
 
-A rule is `rule(b, *inputs, **attrs)`: the inputs are Values, sizes among the attributes may be `Dim`s, that is ints
-that know how they follow from the sizes of the model's inputs. `b.node("Relu", x)` writes one ONNX node, `b.ops.sum(x,
-dim=(0,), keepdim=True)` whatever the rule of that Wayfare op writes.
+A rule is `rule(b, *inputs, **attrs)`: the inputs are Values; sizes in the attributes may be `Dim`s, ints that carry
+their formula of the model's input sizes. `b.node("Relu", x)` writes one ONNX node, `b.ops.sum(x, dim=(0,),
+keepdim=True)` the nodes of the rule of that Wayfare op.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRUTHS = frozenset({
     "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf",
 })  # fmt: skip
 _COUNTS = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
-# Operators of which ONNX Runtime has no form for the narrow integers (and bool): they run in int32.
+# Operators that ONNX Runtime does not have for narrow integers and bool: they run in int32.
 _WIDE = frozenset({
     "Add", "Sub", "Mul", "Div", "Max", "Min", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal",
     "Neg", "Abs", "Sign", "Pow", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "Where", "CumSum", "ArgMax",
@@ -56,19 +56,19 @@ class _ValueOps(ByName):
 
 
 class Builder:
-    """Writes a graph. One for the model; `body` gives those of the graphs inside If and Loop."""
+    """Writes a graph: one builder for the model; `body` makes those of the graphs inside If and Loop."""
 
     def __init__(self, opset: int = 21, symbols: Sequence[tuple[Value, int] | Value] = (), outer: Builder | None = None
                  ) -> None:  # fmt: skip
         self.opset = opset
-        # What a symbol of a Dim's formula is: an axis of a value, or a value of shape [1].
+        # What each symbol of a formula is: an axis of a value, or a value of shape [1].
         self.symbols = list(symbols)
-        # Those among them that are read off values inside a body.
+        # The symbols that belong to values inside a body.
         self.inner_symbols: set[int] = set()
         self.graph = Graph()
         self.root: Builder = outer.root if outer else self
         self.ops: Any = _ValueOps(self)
-        # Where the nodes written now belong: the path of a module, a Wayfare op, the user's line.
+        # Where the nodes come from that are written now: the path of a module, a Wayfare op, the user's line.
         self.place: str = outer.place if outer else ""
         self.op: str = outer.op if outer else ""
         self.site: Any = outer.site if outer else None
@@ -83,7 +83,7 @@ class Builder:
         return inner
 
     def own(self, value: Value) -> Value:
-        """A value of a graph around this one, so that arithmetic with it is written here."""
+        """A value of an outer graph as one of this builder, so that arithmetic with it is written here."""
         return value if value.builder is self else Value(self, value.name, value.dtype, value.shape)
 
     # -- writing nodes
@@ -97,7 +97,7 @@ class Builder:
         return self.fresh_name(f"{base}_{count}")
 
     def reserve(self, names: Sequence[str]) -> None:
-        """Keep names for what is to get them later: the outputs of the model."""
+        """Reserve names that are given later: those of the model's outputs."""
         self._names.update(dict.fromkeys(names, 1))
 
     def input(self, name: str, dtype: DType, shape: tuple[int, ...] | None) -> Value:
@@ -115,10 +115,10 @@ class Builder:
 
     def node(self, kind: str, *inputs: Any, outputs: int = 1, dtype: Any = None, shape: Any = None, **attributes: Any
              ) -> Any:  # fmt: skip
-        """Write one node. Inputs: values, NumPy arrays, ints or sequences of ints (sizes), None for one left out.
+        """Write one node. Inputs are values, NumPy arrays, ints or sequences of ints (sizes), or None to leave one out.
 
-        `dtype` and `shape` are those of the result (a tuple of dtypes for several); by default what the operator
-        gives, as far as that follows from the inputs.
+        `dtype` and `shape` are those of the result (a tuple of dtypes for several results); by default they are
+        derived from the inputs where the operator allows it.
         """
         values = [self._given(x) for x in inputs]
         first = next((v for v in values if v is not None), None)
@@ -179,7 +179,7 @@ class Builder:
     # -- Wayfare's ops
 
     def apply(self, op: Op, inputs: Sequence[Value], attrs: dict[str, Any], specs: Sequence[Spec] | None = None) -> Any:
-        """Write an op by its rule: a value, or a tuple of them. `specs` of the results are inferred unless given."""
+        """Write an op by its rule; returns a value or a tuple of values. `specs` are those of the results."""
         if specs is None:
             inferred = op.infer(*[v.spec for v in inputs], **attrs)
             specs = list(inferred) if isinstance(inferred, (tuple, list)) else [inferred]
@@ -194,7 +194,7 @@ class Builder:
             self.op = before
         several = isinstance(made, (tuple, list))
         values = list(made) if several else [made]
-        # A rule gives None for a result that only gradients read.
+        # A rule may give None for a result that only gradients use.
         wrong = [v for v, s in zip(values, specs, strict=False) if v is not None and v.dtype is not s.dtype]
         if len(values) != len(specs) or wrong:
             raise ExportError(f"export: the ONNX rule of {op.name} gives {values} where the op gives {list(specs)}")
@@ -212,13 +212,13 @@ class Builder:
     # -- constants
 
     def operand(self, x: Any, dtype: DType) -> Value:
-        """A value as it is; a number or an array as a constant (numbers of the given dtype)."""
+        """A value unchanged; a number (in the given dtype) or an array as a constant."""
         if isinstance(x, Value):
             return x
         return self.constant(x) if isinstance(x, np.ndarray) else self.number(x, dtype)
 
     def constant(self, array: Any, dtype: DType | None = None, name: str = "constant") -> Value:
-        """An array that is part of the model; equal small ones are kept once."""
+        """A constant of the model; equal small ones are stored once."""
         array = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype.numpy)
         if array.dtype not in OF_NUMPY:
             raise ExportError(f"export: {array.dtype} is not a dtype of a tensor")
@@ -237,14 +237,14 @@ class Builder:
         return Value(self, name, OF_NUMPY[array.dtype], array.shape)
 
     def number(self, x: Any, dtype: DType) -> Value:
-        """One number of shape [] in a dtype; a Dim or Number is worked out by the model."""
+        """A scalar of shape [] in a dtype; a Dim or Number is computed by the model."""
         if not isinstance(x, (Dim, Number)):
             return self.constant(np.asarray(plain(x)), dtype)
         made = self._formula(formula_of(x), isinstance(x, Number))
         return self.cast(self.node("Squeeze", made, [0], shape=()), dtype)
 
     def full(self, shape: Sequence[int], number: Any, dtype: DType) -> Value:
-        """A value that is one number everywhere."""
+        """A value of this shape filled with one number."""
         one = self.number(number, dtype)
         return self.node("Expand", one, self.sizes(shape), shape=tuple(shape)) if len(shape) else one
 
@@ -265,19 +265,19 @@ class Builder:
         return isinstance(n, (Dim, Number))
 
     def same_sizes(self, a: Sequence[int], b: Sequence[int]) -> bool:
-        """Are two shapes equal whatever the sizes? Asked without taking note of the question."""
+        """Are two shapes equal for all sizes? (Comparing formulas records no size query.)"""
         return len(a) == len(b) and all(formula_of(m) == formula_of(n) for m, n in zip(a, b, strict=True))
 
     def always(self, n: int) -> int | None:
-        """What a number is for all sizes alike; None if it depends on them."""
+        """The value of a number if it is the same for all sizes; None if it depends on them."""
         if not isinstance(n, Dim):
             return int(n)
-        # Sizes far apart and of no common rhythm: what is the same for all of them is no accident.
+        # Sizes far apart and without a common pattern: equal results for all of them are no accident.
         seen = {value_of(n.formula, [base + 7 * i for i in range(len(self.symbols))]) for base in _FAR_APART}
         return seen.pop() if len(seen) == 1 else None
 
     def apply_rule(self, rule: Callable[..., Any], *inputs: Value, like: str) -> Value:
-        """Write a rule that is no op's own; its result has shape and dtype as the op `like` would give."""
+        """Write a rule that belongs to no op; the result has the shape and dtype that the op `like` would give."""
         made = rule(self, *inputs)
         return Value(self, made.name, made.dtype, self.spec_of(like, *inputs).shape)
 
@@ -320,7 +320,7 @@ class Builder:
         return self.own(writer._sizes[key])
 
     def _writer(self, formula: Any) -> Builder:
-        """Who works out a formula: the outermost graph, unless a symbol is only known inside this one."""
+        """The builder that computes a formula: the outermost, unless a symbol is only known inside this graph."""
         if formula.__class__ is not tuple:
             return self.root
         if formula[0] == "symbol":
@@ -328,7 +328,7 @@ class Builder:
         return next((self for part in formula[1:] if self._writer(part) is self), self.root)
 
     def _formula(self, formula: Any, as_float: bool) -> Value:
-        """A formula of sizes worked out by nodes (of the outermost graph if can be): int64 or float64 of shape [1]."""
+        """A formula of sizes computed by nodes (in the outermost graph if possible): int64 or float64 of shape [1]."""
         key = (formula, as_float)
         writer = self._writer(formula)
         if key not in writer._sizes:
@@ -361,7 +361,7 @@ class Builder:
             return self.node("Div", *[self._formula(p, True) for p in parts], shape=(1,))  # type: ignore[no-any-return]
         if name == "//" and not as_float:
             a, b = (self._formula(p, False) for p in parts)
-            # ONNX rounds a quotient of integers towards zero; of what is divisible there is nothing to round.
+            # ONNX rounds integer division towards zero; subtracting the remainder first makes it exact.
             return self.node("Div", self.node("Sub", a, self.node("Mod", a, b)), b, shape=(1,))  # type: ignore[no-any-return]
         raise ExportError(f"export: the size {formula} cannot be written as arithmetic of the model")
 

@@ -1,4 +1,4 @@
-"""A model under construction: values, nodes and initializers, as plain Python objects that know nothing of protobuf."""
+"""An ONNX graph as plain Python objects, without protobuf: values, nodes and initializers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from wayfare.core.spec import DType, Spec
 
 
 class Value:
-    """A tensor in the model: its name, its dtype, and its shape where it is known (sizes may be `Dim`s).
+    """A tensor of the model: its name, its dtype, and its shape if it is known (sizes may be `Dim`s).
 
-    With Python's operators more nodes are written, so that the formulas of op records can be run on values.
+    Python's operators write more nodes, so that the formulas of op records can run on values.
     """
 
     __slots__ = ("builder", "dtype", "name", "shape")
@@ -42,7 +42,7 @@ class Value:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.dtype.short}{'' if self.shape is None else list(self.shape)}>"
 
-    # Comparisons give values, so a value is itself and nothing else.
+    # Comparisons give values, so hashing is by identity.
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -105,7 +105,7 @@ class Value:
 
 @dataclass(slots=True)
 class Node:
-    """One node: an ONNX operator, names of what goes in ("" for what is left out) and comes out."""
+    """One node: an ONNX operator with the names of its inputs ("" for one left out) and outputs."""
 
     kind: str
     name: str
@@ -120,7 +120,7 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in an order in which they can run. The outermost graph has the initializers of the whole model."""
+    """Nodes in topological order. The outermost graph has the initializers of the whole model."""
 
     name: str = "model"
     inputs: list[Value] = field(default_factory=list)
@@ -139,14 +139,14 @@ class Graph:
                     yield from value.walk()
 
     def prune(self) -> None:
-        """Leave out nodes and initializers that nothing reads, and the places of maxima where only those are wanted."""
+        """Remove nodes and initializers that are not used, and unused index outputs of MaxPool."""
         kept: list[Node] = []
         used = {value.name for value in self.outputs}
         for node in reversed(self.nodes):
             if used.isdisjoint(node.outputs):
                 continue
             if node.kind == "MaxPool" and len(node.outputs) == 2 and node.outputs[1] not in used:
-                # With them the runtime takes a slower way.
+                # With indices the runtime uses a slower kernel.
                 del node.outputs[1]
             used.update(node.inputs)
             for value in node.attributes.values():

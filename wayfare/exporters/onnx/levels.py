@@ -1,4 +1,4 @@
-"""Trees as index arrays: what a model file, which knows no recursion, can take in place of a tree.
+"""Trees as index arrays: ONNX has no recursion, so a model file takes these in place of a tree.
 
     arrays = wf.onnx.levels(tree)
 
@@ -6,7 +6,7 @@
         h, c = wf.onnx.over_levels((values, children, roots), leaf=lambda words: cell.leaf(embed(words)), node=cell)
         return head(h)
 
-All leaves are computed at once, then all nodes whose children are known, and so on: one step for each level.
+All leaves are computed at once, then all nodes whose children are known, and so on: one step per level.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def levels(
     roots = trees if isinstance(trees, list) else [trees]
     if not roots:
         raise ArgumentError("levels: the list of trees is empty", fix="Give at least one tree.")
-    find = _Once(children or _children_of)
+    find = _CachedChildren(children or _children_of)
     depth, leaves, inner = _depths(roots, find)
     if not leaves:
         raise ArgumentError("levels: the trees have no leaves")
@@ -77,8 +77,8 @@ def levels(
     return Levels(values, wrap(places), wrap(np.array([row[id(root)] for root in roots], np.int64)))
 
 
-class _Once:
-    """The children of each node, asked for once and kept: they may be made anew each time."""
+class _CachedChildren:
+    """The children of each node, cached: a user's function may make new objects at each call."""
 
     def __init__(self, children: Callable[[Any], Sequence[Any]]) -> None:
         self._children = children
@@ -107,7 +107,7 @@ def _depths(roots: list[Any], children: Callable[[Any], Sequence[Any]]) -> tuple
         if id(node) in open_nodes:
             raise ArgumentError("levels: this is no tree: a node is below itself")
         if id(node) in depth:
-            continue  # A child that two nodes share is computed once.
+            continue  # a child that two nodes share is computed once
         below = children(node)
         if not below:
             depth[id(node)] = 0

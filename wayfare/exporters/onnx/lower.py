@@ -1,4 +1,4 @@
-"""A program written as an ONNX graph, by the rules of the op records."""
+"""Lowering a program to an ONNX graph by the rules of the op records."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from wayfare.core.spec import Spec, bool_, int64
 from wayfare.core.symbolic_sizes import Dim, Number
 from wayfare.exporters.onnx.builder import Builder
 from wayfare.exporters.onnx.graph import Graph, Value
-from wayfare.exporters.onnx.program import Block, Node, Program, Var
-
-# Unnamed constants of more elements than this are named for where they are used.
-_SMALL = 64
+from wayfare.exporters.program import Block, Node, Program, Var
 
 
 class Lowering:
-    """Which value of the model each variable of the program is."""
+    """Writes the nodes of a program with a builder; knows the value of each variable."""
 
     def __init__(self, program: Program, opset: int) -> None:
         self.program = program
@@ -30,7 +27,7 @@ class Lowering:
         self.builder.symbols = [None] * len(program.symbols)  # type: ignore[list-item]
 
     def graph(self) -> Graph:
-        """The whole model, without what rules wrote and nobody reads."""
+        """The graph of the whole model, pruned."""
         b = self.builder
         block = self.program.block
         b.reserve(self.program.output_names)
@@ -48,7 +45,7 @@ class Lowering:
         return b.graph
 
     def bind(self, b: Builder, var: Var, value: Value) -> None:
-        """A variable is a value from now on; sizes that are read off it can be."""
+        """Record the value of a variable, and of the size symbols that belong to it."""
         self.values[id(var)] = value
         for number, axis in self._numbers.get(id(var), ()):
             root = self.builder
@@ -57,7 +54,7 @@ class Lowering:
                 root.inner_symbols.add(number)
 
     def value(self, b: Builder, var: Var) -> Value:
-        """The value of a variable; a constant is entered when it is first used."""
+        """The value of a variable; a constant is added to the graph when it is first used."""
         found = self.values.get(id(var))
         if found is None:
             if var.array is None:
@@ -100,7 +97,7 @@ class Lowering:
     # -- control flow
 
     def _results(self, b: Builder, values: list[Value]) -> None:
-        """The outputs of a body: each a value of its own, made inside it."""
+        """Add the outputs of a body. Each must be a separate value made inside it, hence Identity."""
         for value in values:
             b.graph.outputs.append(b.node("Identity", value, dtype=value.dtype, shape=value.shape))
 
@@ -125,7 +122,7 @@ class Lowering:
             b.graph.values[value.name] = value
 
     def _truth(self, b: Builder, var: Var) -> Value:
-        """One truth value of no dimensions."""
+        """A bool scalar of shape []."""
         value = self.value(b, var)
         if value.dtype is not bool_:
             value = b.cast(value, bool_)
@@ -155,7 +152,7 @@ class Lowering:
                       dtype=dtypes if len(dtypes) > 1 else dtypes[0], body=inner.graph)  # fmt: skip
         self._bind_all(b, node, made)
 
-    # -- constants that follow from sizes
+    # -- constants that depend on sizes
 
     def _number(self, b: Builder, node: Node) -> None:
         (var,) = node.outputs
@@ -176,7 +173,7 @@ class Lowering:
         ends = [b.number(n, int64) for n in (0, var.shape[axis], 1)]
         indices = b.node("Range", *ends, dtype=int64, shape=(var.shape[axis],))
         ramp = b.ops.mul(b.cast(indices, var.dtype), b.number(step, var.dtype))
-        if isinstance(step, Number):  # of one element there is no step: 1 / (n - 1)
+        if isinstance(step, Number):  # for n = 1 the step 1 / (n - 1) is infinite, and not needed
             first = b.node("Equal", indices, b.number(0, int64))
             ramp = b.node("Where", first, b.number(0, var.dtype), ramp, shape=(var.shape[axis],))
         return b.ops.reshape(ramp, shape=(var.shape[axis], *[1] * (len(var.shape) - axis - 1)))  # type: ignore[no-any-return]

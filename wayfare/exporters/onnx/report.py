@@ -1,4 +1,4 @@
-"""What an export wrote, and how it did when it was run."""
+"""The report of an export: what was written, and how it compared when it was run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wayfare.core.format import bytes_text, counted, time_text
+from wayfare.exporters.inspect.layout import headline, listed, times_text
 from wayfare.exporters.onnx.graph import Graph
-from wayfare.exporters.onnx.layout import headline, listed, times_text
 
 
 class Checked(NamedTuple):
-    """One run in ONNX Runtime that was compared: its dynamic sizes, and whether nobody had seen its inputs."""
+    """One call that was compared in ONNX Runtime: its dynamic sizes, and whether no run had seen its inputs."""
 
     sizes: dict[str, int]
     fresh: bool
@@ -40,7 +40,7 @@ class ExportReport:
                 self.ops.setdefault(node.op, Counter())[node.kind] += 1
         self.weights = sum(a.nbytes for a in graph.initializers.values())
         self.dropped: list[str] = []
-        # What was taken for granted: combinations of decisions that no example showed.
+        # What was assumed without being seen, such as combinations of branches that no example showed.
         self.notes: list[str] = []
         self.checked: list[Checked] = []
         self.errors: dict[str, float] = {}

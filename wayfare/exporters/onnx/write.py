@@ -1,4 +1,4 @@
-"""A graph as a model in ONNX's own format, and that as a file."""
+"""Writing a graph as an ONNX model (protobuf), and the model as a file."""
 
 from __future__ import annotations
 
@@ -17,30 +17,21 @@ import numpy as np
 from wayfare.core.errors import ExportError, FileAccessError, MissingFileError
 from wayfare.core.symbolic_sizes import Dim, formula_of
 from wayfare.core.version import __version__
-from wayfare.exporters.onnx.beside import fault_of
+from wayfare.exporters.inspect.external_data import fault_of
 from wayfare.exporters.onnx.builder import DTYPE_NUMBERS
 from wayfare.exporters.onnx.graph import Graph, Node, Value
-from wayfare.exporters.onnx.sizes import symbols_in
+from wayfare.exporters.packages import onnx_package
+from wayfare.exporters.recover.sizes import symbols_in
 from wayfare.io.files import path_text
 
-# The oldest version of the file format that knows an operator set.
+# The oldest version of the file format (IR version) that knows an operator set.
 _FORMAT = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
-# Weights beyond this go to a file of their own; protobuf itself ends at 2 GiB.
+# More bytes of weights than this go to an external file; the limit of protobuf is 2 GiB.
 LARGE = 1 << 30
 
 
-def onnx_package(op: str = "export") -> Any:
-    """The `onnx` package, or how to get it."""
-    try:
-        import onnx
-    except ImportError:
-        raise ExportError(f"{op}: the package onnx is not installed",
-                          fix='Install it with: pip install "wayfare[onnx]".') from None  # fmt: skip
-    return onnx
-
-
 class Writer:
-    """Makes protobuf messages of graphs."""
+    """Converts graphs to protobuf messages."""
 
     def __init__(self, size_names: list[str]) -> None:
         self.onnx = onnx_package()
@@ -57,7 +48,7 @@ class Writer:
         return made
 
     def graph(self, graph: Graph, main: bool = False) -> Any:
-        """One graph; the initializers are all in the outermost."""
+        """One graph; all initializers are in the outermost one."""
         _check_names(graph)
         given = {v.name for v in graph.outputs}
         between = [v for name, v in graph.values.items() if name not in given] if main else []
@@ -94,7 +85,7 @@ class Writer:
         return self.onnx.helper.make_tensor_value_info(v.name, DTYPE_NUMBERS[v.dtype.name], shape)
 
     def size(self, n: Any) -> int | str | None:
-        """A size as a number, or as a text that names it; None for one that changes as a loop goes on."""
+        """A size as a number, or as its name or formula; None for one that changes between iterations of a loop."""
         if not isinstance(n, Dim):
             return int(n)
         names = [self.size_names[number] for number in symbols_in(n)]
@@ -102,7 +93,7 @@ class Writer:
 
 
 def add_metadata(file: Path, entries: dict[str, Any]) -> None:
-    """Add to the metadata of a model that is written: messages of protobuf one behind the other are one message."""
+    """Append to the metadata of a written model: protobuf merges messages that stand one after the other."""
     more = onnx_package().ModelProto()
     for key, value in entries.items():
         more.metadata_props.add(key=key, value=_metadata_text(value))
@@ -115,12 +106,12 @@ def _metadata_text(value: Any) -> str:
 
 
 def _encodable(text: str) -> str:
-    """A text as UTF-8 can hold it: half a character, which the name of a source file may have, becomes `?`."""
+    """A text that UTF-8 can encode: a lone surrogate, which the name of a source file may have, becomes `?`."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _check_names(graph: Graph) -> None:
-    """Names go into the file, and from there to whoever prints them."""
+    """Refuse names that cannot be printed: readers of the file would print them."""
     values = [v.name for v in (*graph.inputs, *graph.outputs)]
     for what, names in (("a weight", graph.initializers), ("an input or output", values),
                         ("a node", [n.name for n in graph.nodes])):  # fmt: skip
@@ -143,10 +134,10 @@ def _text(formula: Any, names: list[str]) -> str:
 
 @contextmanager
 def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> Iterator[tuple[Path, list[Path]]]:
-    """Write a model; weights that are large (or if `external` says so) into `<name>.data` beside it.
+    """Write a model; large weights (or all, if `external` is True) go to `<name>.data` next to it.
 
-    Inside the block the file can be tried, in a folder of its own; only when the block ends well do the files take the
-    place of what was there. A link is replaced, not followed. Gives the file to try, and the files as they will be.
+    Inside the block the file lies in a temporary folder and can be tried; only when the block ends without an error are
+    the files moved to their places. A link is replaced, not followed. Yields the file to try, and the final paths.
     """
     onnx = onnx_package()
     target = Path(path_text("export", path))
@@ -160,12 +151,12 @@ def saved(model: Any, path: str | os.PathLike[str], external: bool | None) -> It
     if external and fault_of(location):
         raise ExportError(f"export: a file of weights cannot have the name {location!r}, which {fault_of(location)}",
                           fix="Give the model another name.")  # fmt: skip
-    beside = {"save_as_external_data": True, "location": location, "size_threshold": 1024}
+    external_options = {"save_as_external_data": True, "location": location, "size_threshold": 1024}
     try:
         _check_target(target)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             file = Path(folder, target.name)
-            onnx.save_model(model, str(file), **(beside if external else {}))
+            onnx.save_model(model, str(file), **(external_options if external else {}))
             written = {each: target.with_name(each.name) for each in sorted(Path(folder).iterdir())}
             for place in written.values():
                 _check_target(place)
@@ -184,7 +175,7 @@ def _refused(what: str, number: int | None, fix: str = "") -> FileAccessError:
 
 
 def _check_target(place: Path) -> None:
-    """What is not a file, or is write-protected, is not replaced."""
+    """Refuse to replace what is not a regular file, or is write-protected."""
     if place.is_symlink() or not place.exists():
         return
     mode = place.stat().st_mode
@@ -196,10 +187,10 @@ def _check_target(place: Path) -> None:
 
 
 def _put_in_place(written: dict[Path, Path], before: Path) -> None:
-    """Move files to where they belong, the weights before the model; if that fails, what was there is back.
+    """Move files to their places, the weights before the model; if that fails, restore the old files.
 
-    A model is never beside weights that are not its own: the old files are out of the way before the first new one
-    comes. A single file takes the place of the old one in one step.
+    A model must never lie next to weights of another one, so the old files are moved away first. A single file
+    replaces the old one atomically.
     """
     if len(written) == 1:
         os.replace(*written.popitem())

@@ -18,7 +18,7 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import bool_, float16, float32
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
-from wayfare.ops.pool import adaptive_bounds
+from wayfare.ops.window.pool import adaptive_bounds
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",

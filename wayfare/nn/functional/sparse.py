@@ -24,7 +24,7 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import check_memory, note_write
-from wayfare.ops.advanced import check_rows
+from wayfare.ops.indexing.advanced import check_rows
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
 

@@ -13,7 +13,7 @@ from wayfare.core.array_summary import described
 from wayfare.core.callsite import Site, locate
 from wayfare.core.errors import OperationError
 from wayfare.core.module_path import module_text, path_of
-from wayfare.core.module_timeline import Diary, example_now, example_text
+from wayfare.core.module_timeline import ModuleTimeline, example_now, example_text
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.see.graph.listing import attrs_text
 
@@ -132,18 +132,20 @@ class Here:
 
 def forward_here(
     op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], attrs: dict[str, Any], frame: FrameType | None,
-    diary: Diary,
+    timeline: ModuleTimeline,
 ) -> Here:  # fmt: skip
     """An op that has just run."""
-    here = Here(op, attrs, frame, diary.modules_now(), example_now())
+    here = Here(op, attrs, frame, timeline.modules_now(), example_now())
     here.inputs, here._made = inputs, outputs
     here.node = outputs[0].grad_fn if outputs else None
     return here
 
 
-def backward_here(node: Any, given: Any, made: Sequence[Any], frame: FrameType | None, diary: Diary) -> Here:
+def backward_here(
+    node: Any, given: Any, made: Sequence[Any], frame: FrameType | None, timeline: ModuleTimeline
+) -> Here:
     """A gradient rule that has just run."""
-    here = Here(node.op, node.attrs, frame, diary.modules_at(node.number), diary.example_at(node.number))
+    here = Here(node.op, node.attrs, frame, timeline.modules_at(node.number), timeline.example_at(node.number))
     here.direction, here.node = "backward", node
     here._given = given if isinstance(given, tuple) else (given,)
     here._made = made

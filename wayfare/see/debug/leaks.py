@@ -18,7 +18,7 @@ from wayfare.core.walk import split_edge
 from wayfare.nn import Module
 from wayfare.see.debug.holders import Holder, Names, holders_of
 from wayfare.see.debug.watching import looking_on
-from wayfare.see.graph.look import CountedOnce, Sites, arrays_in
+from wayfare.see.graph.node_info import CallSites, CountedOnce, arrays_in
 
 # For how many tensors of one line it is found out who holds them.
 _ASKED = 3
@@ -195,7 +195,7 @@ def snapshot(origins: Origins | None) -> Leaks:
     ours = {id(tensors), id(nodes), id(modules), *(id(node.edges) for node in nodes)}
     rows: dict[Any, Row] = {}
     memory = CountedOnce()
-    places = Sites()
+    places = CallSites()
     sites = [_site_of(tensor, places, origins) for tensor in tensors]
     # The lines of which few tensors are to be asked for their holder; without a line each is.
     asked: Counter[Site] = Counter()
@@ -270,7 +270,7 @@ def _models(modules: list[Any]) -> dict[int, tuple[Any, str]]:
 
 def _count_graphs(
     tensors: list[Any], groups: list[tuple[int, Row]], nodes: list[Any], rows: dict[Any, Row], memory: CountedOnce,
-    places: Sites,
+    places: CallSites,
 ) -> None:  # fmt: skip
     """Add to each row the nodes that its tensors keep alive. A node belongs to the oldest result that leads to it."""
     seen: set[int] = set()
@@ -284,7 +284,7 @@ def _count_graphs(
             _walk(node, rows.setdefault(row.key, row), seen, memory, places)
 
 
-def _walk(start: Any, row: Row, seen: set[int], memory: CountedOnce, places: Sites) -> None:
+def _walk(start: Any, row: Row, seen: set[int], memory: CountedOnce, places: CallSites) -> None:
     waiting = [start]
     while waiting:
         node = waiting.pop()
@@ -301,7 +301,7 @@ def _walk(start: Any, row: Row, seen: set[int], memory: CountedOnce, places: Sit
         waiting += sources
 
 
-def _site_of(tensor: Any, places: Sites, origins: Origins | None) -> Site | None:
+def _site_of(tensor: Any, places: CallSites, origins: Origins | None) -> Site | None:
     node = tensor.grad_fn
     if node is not None:
         return places.of(node)

@@ -7,7 +7,7 @@ from typing import Any
 
 from wayfare.core.callsite import user_frame
 from wayfare.core.mode import Watcher, current, set_mode, watcher
-from wayfare.core.module_timeline import Diary
+from wayfare.core.module_timeline import ModuleTimeline
 from wayfare.see.debug.conditions import Conditions
 from wayfare.see.debug.here import Here, backward_here, forward_here
 from wayfare.see.debug.watching import together, without
@@ -25,7 +25,7 @@ class Lookout(Watcher):
 
     def __init__(self, conditions: Conditions) -> None:
         self._conditions = conditions
-        self._diary = Diary()
+        self._timeline = ModuleTimeline()
         # How often the conditions held.
         self.hits = 0
         self._removed = False
@@ -46,24 +46,24 @@ class Lookout(Watcher):
 
     def ran(self, op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
         """An op has run on tensors."""
-        self._diary.ran(outputs)
+        self._timeline.ran(outputs)
         if self._removed:
             self.remove()
         elif self._conditions.forward:
-            self._consider(forward_here(op, inputs, outputs, attrs, user_frame(), self._diary))
+            self._consider(forward_here(op, inputs, outputs, attrs, user_frame(), self._timeline))
 
     def stepped(self, node: Any, given: Any, made: Sequence[Any]) -> None:
         """The gradient rule of a node has run."""
         if self._conditions.backward and not self._removed:
-            self._consider(backward_here(node, given, made, user_frame(), self._diary))
+            self._consider(backward_here(node, given, made, user_frame(), self._timeline))
 
     def entered(self, module: Any) -> None:
         """A call of a module begins."""
-        self._diary.entered(module)
+        self._timeline.entered(module)
 
     def left(self, module: Any) -> None:
         """A call of a module has ended."""
-        self._diary.left()
+        self._timeline.left()
 
     def _consider(self, here: Here) -> None:
         if self._conditions.hold(here):

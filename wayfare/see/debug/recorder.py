@@ -25,7 +25,7 @@ from wayfare.see.debug.memory import Memory
 from wayfare.see.debug.naming import Naming
 from wayfare.see.debug.plans import Calls
 from wayfare.see.debug.words import PLAIN, attribute_text, outcome_text, user_line, variable_of
-from wayfare.see.graph.look import arrays_in
+from wayfare.see.graph.node_info import arrays_in
 from wayfare.see.run_document import INPUT, LEAF, OP
 
 _ndarray = np.ndarray

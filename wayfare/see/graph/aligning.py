@@ -1,8 +1,7 @@
-"""Two sequences aligned: pairs of equal items, in order, as many as can be had with bounded work.
+"""Alignment of two sequences: pairs of equal items in order, as many as can be found with bounded work.
 
-Equal ends are taken first, then items that occur once in each sequence hold the rest together, and what is left between
-them is compared item by item while it is small. Of two long stretches without anything to hold on to, the k-th of a
-kind is paired with the k-th.
+Equal beginnings and ends are paired first, then items that occur once in each sequence. Short parts between them are
+compared item by item. In two long parts without such items, the k-th item of a kind is paired with the k-th.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-# Comparisons for one stretch that nothing holds together.
+# The most comparisons for one part without unique items.
 _MOST = 250_000
-# How often a stretch is divided by what occurs in it once.
+# How often a part is divided by its unique items.
 _DEEPEST = 40
 
 Pairs = list[tuple[int, int]]

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from wayfare.core.node import Node
 from wayfare.core.walk import split_edge
 from wayfare.see.graph.listing import attrs_text
-from wayfare.see.graph.look import arrays_in, bytes_of
 from wayfare.see.graph.naming import Names
+from wayfare.see.graph.node_info import arrays_in, bytes_of
 from wayfare.see.run_document import COLUMNS, LEAF, OP, Places, Strings, heading
 
 if TYPE_CHECKING:

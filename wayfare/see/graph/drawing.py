@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from wayfare.core.node import Node
 from wayfare.core.walk import split_edge
-from wayfare.see.graph.look import Sites
 from wayfare.see.graph.naming import Names
+from wayfare.see.graph.node_info import CallSites
 from wayfare.see.pages.markup import Markup, frame, join, standalone, tag
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def as_svg(nodes: Sequence[Node], leaves: Sequence[Any], names: Names) -> str:
             x += width + _GAP_X
     height = 2 * _MARGIN + len(rows) * (_HEIGHT + _GAP_Y) - _GAP_Y
     drawn = [_edge(place[source], place[node]) for node in nodes for source in _sources(node) if source in place]
-    sites = Sites()
+    sites = CallSites()
     drawn += [_box(thing, labels[thing], place[thing], sites) for row in rows for thing in row]
     size = f"{whole:.0f}", f"{max(height, 0):.0f}"
     return (f'<svg class="wayfare-graph" xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" '
@@ -101,7 +101,7 @@ def _width(label: tuple[str, str]) -> float:
     return max(len(text) for text in label) * _LETTER + 18
 
 
-def _box(thing: Any, label: tuple[str, str], place: tuple[float, float, float], sites: Sites) -> str:
+def _box(thing: Any, label: tuple[str, str], place: tuple[float, float, float], sites: CallSites) -> str:
     x, y, width = place
     kind, hint = "leaf", "leaf"
     if isinstance(thing, Node):

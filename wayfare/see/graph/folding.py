@@ -1,4 +1,4 @@
-"""Repeated stretches of a sequence, found and folded: a loop that ran 37 times is one stretch, ×37.
+"""Folding repeated parts of a sequence: a loop that ran 37 times is shown once, ×37.
 
     fold("abcbcbcd") → [One(0), Repeat(1, 2, 3, [One(1), One(2)]), One(7)]
 """
@@ -9,13 +9,13 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-# How far ahead the second turn of a loop is looked for, and at how many of the places that look like its start.
+# How far ahead the second iteration of a loop is searched, and at how many positions that could be its start.
 _LONGEST = 4000
 _TRIES = 16
 
 
 class One:
-    """One item that stands for itself."""
+    """A single item."""
 
     __slots__ = ("start",)
 
@@ -29,7 +29,7 @@ class One:
 
 
 class Repeat:
-    """A stretch that comes several times, one behind the other; `body` is its first turn."""
+    """A part that repeats several times in a row; `body` is its first repetition."""
 
     __slots__ = ("body", "start", "times", "width")
 
@@ -47,11 +47,11 @@ Part = One | Repeat
 
 
 def fold(keys: Sequence[Hashable]) -> list[Part]:
-    """The sequence with its repetitions folded, those inside others too. Items with equal keys are alike."""
+    """The sequence with its repetitions folded, also nested ones. Items are compared by their keys."""
     numbers: dict[Hashable, int] = {}
     marks = [numbers.setdefault(key, len(numbers)) for key in keys]
     parts: list[Part] = [One(i) for i in range(len(marks))]
-    # Narrow loops before wide ones: a loop is more than twice as wide as one inside it.
+    # Short loops before long ones: a loop is more than twice as long as one inside it.
     longest = 1
     while longest < 2 * min(len(parts), _LONGEST):
         folded = _once(parts, marks, longest)
@@ -73,7 +73,7 @@ def _once(parts: list[Part], marks: list[int], longest: int) -> list[Part]:
     places: dict[int, list[int]] = {}
     for i, mark in enumerate(marks):
         places.setdefault(mark, []).append(i)
-    # Turn of a loop → where the sequence next differs from itself that far on: found once, good until passed.
+    # Length of an iteration → the next position that differs from the one that far ahead; valid until it is passed.
     differs: dict[int, int] = {}
     out: list[Part] = []
     i = 0

@@ -12,8 +12,8 @@ from wayfare.core.format import counted, cut
 from wayfare.core.node import Node
 from wayfare.core.walk import split_edge
 from wayfare.see.graph.folding import One, Part, fold
-from wayfare.see.graph.look import Sites, kept_inputs
 from wayfare.see.graph.naming import Names
+from wayfare.see.graph.node_info import CallSites, kept_inputs
 
 # A listing longer than this shows its beginning and its end.
 _LONGEST = 200
@@ -74,7 +74,7 @@ class Listing:
 
     def __init__(self, nodes: Sequence[Node], leaves: Sequence[Any], names: Names) -> None:
         self._nodes, self._leaves, self._names = nodes, leaves, names
-        self._sites = Sites()
+        self._sites = CallSites()
         self._values: Mapping[tuple[Any, int], Any] | None = None
 
     def lines(self, values: Mapping[tuple[Any, int], Any] | None, folded: bool, longest: int | None) -> list[str]:

@@ -1,9 +1,9 @@
-"""Which node of one graph is which of another.
+"""Matching the nodes of two graphs.
 
-First what was computed in exactly the same way, from the leaves up: so 37 turns of a loop are matched with the first 37
-of 40. Then, from the results down, what does the same in the same place: so what follows the loop is matched
-too. Then what is left, in order. Every step is linear in the number of nodes (the last but for small rests), and none
-is a recursion.
+First nodes that were computed in exactly the same way, from the leaves up: so 37 iterations of a loop are matched with
+the first 37 of 40. Then, from the results down, nodes that do the same at the same line: so what follows the loop is
+matched too. Then the rest, in order. Every step is linear in the number of nodes (the last one except for small rests),
+and none is recursive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wayfare.core.node import Node
 from wayfare.core.walk import split_edge
 from wayfare.see.graph.aligning import align
 from wayfare.see.graph.listing import attrs_text
-from wayfare.see.graph.look import Sites
+from wayfare.see.graph.node_info import CallSites
 
 Key = tuple[Any, ...]
 
@@ -27,7 +27,7 @@ class Side:
     def __init__(self, nodes: Sequence[Node], leaves: Sequence[Any], roots: Sequence[Any], path: Any) -> None:
         self.nodes, self.leaves, self.roots = nodes, leaves, roots
         self.path: Callable[[Any], str] = path
-        self.sites = Sites()
+        self.sites = CallSites()
         self.place: dict[Any, int] = {node: i for i, node in enumerate(nodes)}
         # By op and line; and by attributes, shapes and dtypes too.
         self.loose: list[Key] = []

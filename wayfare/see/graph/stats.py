@@ -10,8 +10,8 @@ from wayfare.core.errors import ArgumentError
 from wayfare.core.format import bytes_text, count_text, counted, cut
 from wayfare.core.node import Node
 from wayfare.core.walk import split_edge
-from wayfare.see.graph.look import CountedOnce, Sites, arrays_in, bytes_of, flops_of, inner_nodes
 from wayfare.see.graph.naming import Names
+from wayfare.see.graph.node_info import CallSites, CountedOnce, arrays_in, bytes_of, flops_of, inner_nodes
 
 # Rows of a table that are shown.
 _TOP = 12
@@ -58,7 +58,7 @@ class GraphStats:
         memory = CountedOnce()
         for leaf in leaves:
             memory.new(leaf._array)
-        sites = Sites()
+        sites = CallSites()
         for node in nodes:
             self._enter(node, sites, names, memory)
 
@@ -85,7 +85,7 @@ class GraphStats:
             raise ArgumentError(f"stats: there are no rows by {by!r}", fix="Use 'op', 'line' or 'module'.")
         return sorted(self._rows[by].values(), key=lambda row: (-row.flops, -row.nodes, row.name))
 
-    def _enter(self, node: Node, sites: Sites, names: Names, memory: CountedOnce) -> None:
+    def _enter(self, node: Node, sites: CallSites, names: Names, memory: CountedOnce) -> None:
         flops = flops_of(node)
         made = 0 if node.op.view else bytes_of(node.specs)
         kept = sum(memory.new(array) for inner in (node, *inner_nodes(node)) for array in arrays_in(inner.kept))

@@ -20,8 +20,8 @@ from wayfare.see.graph.diff import GraphDiff
 from wayfare.see.graph.document import graph_document
 from wayfare.see.graph.drawing import as_html, as_svg
 from wayfare.see.graph.listing import listing
-from wayfare.see.graph.look import values_kept
 from wayfare.see.graph.naming import Names
+from wayfare.see.graph.node_info import values_kept
 from wayfare.see.graph.stats import GraphStats
 
 

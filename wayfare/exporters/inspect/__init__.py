@@ -1,0 +1,1 @@
+"""Reading ONNX files that may come from anywhere: what `wf.onnx.inspect` and `wayfare inspect` show."""

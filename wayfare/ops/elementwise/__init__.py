@@ -1,0 +1,1 @@
+"""One number from the numbers at one place: arithmetic, activations, special functions."""

@@ -1,0 +1,1 @@
+"""Elements and rows chosen by integer tensors: indexing, gather and scatter, searching, segments."""

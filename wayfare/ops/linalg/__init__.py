@@ -1,0 +1,1 @@
+"""Decompositions of matrices, linear systems, functions of matrices."""

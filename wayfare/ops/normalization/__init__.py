@@ -1,0 +1,1 @@
+"""Layer norm, batch norm and its relatives, and the losses."""

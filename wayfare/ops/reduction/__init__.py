@@ -1,0 +1,1 @@
+"""Along dimensions: sums, extremes, running sums, softmax, sorting, norms."""

@@ -1,0 +1,1 @@
+"""Kernels that slide over images: convolution, pooling, im2col, resampling."""
