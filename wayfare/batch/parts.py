@@ -54,7 +54,7 @@ def part_seen(op: Op, attrs: dict[str, Any], attrs_key: Any, row: Row) -> tuple[
 
 
 def _ask(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | None:
-    if row.bytes == 0 or op.name == "as_strided":
+    if row.bytes == 0 or op.moves == "strides":
         return None
     whole = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
     try:

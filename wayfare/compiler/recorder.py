@@ -46,7 +46,7 @@ _REFUSED = {
     "pickle": "it pickles a tensor",
 }
 # Families of ops that raise an error for some numbers: an index out of range, a matrix that is singular.
-_MAY_FAIL = frozenset({"indexing", "classes", "linear algebra", "loss", "segments"})
+_MAY_FAIL = frozenset({"indexing", "check", "linear algebra", "loss", "segments"})
 _ADD = REGISTRY["add"]
 
 

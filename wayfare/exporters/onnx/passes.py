@@ -8,7 +8,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.symbolic_sizes import shown
 from wayfare.exporters.onnx.program import Block, Node, Program, Var
 from wayfare.exporters.onnx.sizes import symbols_in
-from wayfare.ir.passes.constant_folding import COPIES, computed
+from wayfare.ir.passes.constant_folding import computed
 from wayfare.ops.recurrence_onnx import Repeated
 
 
@@ -58,7 +58,7 @@ class _Once:
     def _is_settled(self, node: Node, done: dict[Any, Node]) -> bool:
         """Is there nothing left to do for a node?"""
         assert node.op is not None
-        if node.op.name in COPIES:
+        if node.op.moves == "copy":
             self._becomes(node.outputs[0], node.inputs[0])
             return True
         results = _computed(node)

@@ -13,7 +13,6 @@ from wayfare.exporters.onnx.trace import Event, Happening, Look, Trace
 from wayfare.ir.graph import Step, Value
 
 # Views of one tensor that Python takes one after the other (`for x in xs`): each is moved to where it is used.
-_PARTS = frozenset({"select", "slice", "basic_index"})
 # So many pairs of runs are compared to find where two ways come together.
 _PAIRS = 64
 
@@ -192,7 +191,7 @@ def with_parts_moved(trace: Trace) -> Trace:
 
 
 def _is_part(event: Any) -> bool:
-    return isinstance(event, Event) and event.step.name in _PARTS
+    return isinstance(event, Event) and event.step.op is not None and event.step.op.moves == "part"
 
 
 def first_difference(lists: Sequence[Sequence[Any]]) -> int | None:

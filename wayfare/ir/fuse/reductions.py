@@ -10,7 +10,6 @@ from wayfare.codegen.routines.reductions import folded
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.ir.lower import FOLDS
 
 # From how many elements on a native loop is faster than NumPy's.
 _FROM = 16384
@@ -23,7 +22,7 @@ class LargeFold:
 
     def __init__(self, op: Op) -> None:
         self.op = op
-        self.kind = FOLDS[op.name]
+        self.kind = op.loop_reduction
         self._dtypes: dict[np.dtype[Any], np.dtype[Any]] = {}
 
     def __call__(self, x: Array, *, dim: tuple[int, ...], keepdim: bool) -> Any:
@@ -36,6 +35,6 @@ class LargeFold:
 
 def prepare_fold(op: Op) -> None:
     """Give a record that is a plain fold its form for large arrays."""
-    if op.name in FOLDS:
+    if op.loop_reduction:
         op.large = LargeFold(op)
         op.large_from = _FROM

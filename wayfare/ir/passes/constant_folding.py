@@ -15,8 +15,6 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import spec_of
 
-# In a graph nothing is written over, so a copy is as good as what it was made from.
-COPIES = frozenset({"clone", "contiguous"})
 # What is computed beforehand may be so many bytes larger than what it is computed from.
 _GROWTH = 4096
 

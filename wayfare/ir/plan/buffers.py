@@ -18,13 +18,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.assemble import cover, numpy_key, placed
 from wayfare.ir.graph import Step, Value
-from wayfare.ir.lower import FOLDS, RESHAPES
 from wayfare.ir.plan.lower import is_product
-
-# Views that reach beyond what they are given.
-_BEYOND = frozenset({"as_strided"})
-# Ops that look at their input and hand it on.
-CHECKS = frozenset({"checked_classes", "checked_lengths"})
 
 
 class Memory:
@@ -110,7 +104,7 @@ def is_row_after_row(seat: Seat) -> bool:
 
 def is_view(op: Op) -> bool:
     """Is this op another look at its input, wherever that lies well enough?"""
-    return op.view and op.name not in _BEYOND
+    return op.view and op.moves != "strides"
 
 
 class Seating:
@@ -147,7 +141,8 @@ class Seating:
 
     def _place_parts(self) -> None:
         """Give values their place in the larger ones they are part of, the largest first."""
-        reshaped = {v for step in self._steps if step.op is not None and step.op.name in RESHAPES for v in step.inputs}
+        reshapes = [step for step in self._steps if step.op is not None and step.op.moves == "reshape"]
+        reshaped = {v for step in reshapes for v in step.inputs}
         for step in reversed(self._steps):
             if step.outputs[0] in reshaped and _turns_stack(step):
                 self._turn(step.outputs[0], fresh(tuple(step.outputs[0].shape), step.outputs[0].dtype))
@@ -195,7 +190,7 @@ class Seating:
         if step.op is None:
             self._seat_leaf(step)
             return
-        if step.op.name in CHECKS:
+        if step.op.family == "check":
             self.seats[step.outputs[0]] = self.seats[step.inputs[0]]
             return
         if is_view(step.op):
@@ -236,9 +231,9 @@ def _extent(array: Array) -> tuple[int, int]:
 def _can_be_part(v: Value, assembled: dict[Value, bool]) -> bool:
     """Is this computed by something that can write to any place?"""
     op = v.step.op
-    if op is None or is_view(op) or op.name in CHECKS:
+    if op is None or is_view(op) or op.family == "check":
         return False
-    return v in assembled or is_product(v.step) or op.family == "elementwise" or op.name in FOLDS
+    return v in assembled or is_product(v.step) or op.family == "elementwise" or bool(op.loop_reduction)
 
 
 def _turns_stack(step: Step) -> bool:

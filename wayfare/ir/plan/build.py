@@ -22,7 +22,7 @@ from wayfare.ir.plan.actions import (  # fmt: skip
     PythonAction,
     UpdateAction,
 )
-from wayfare.ir.plan.buffers import CHECKS, Memory, Seat, Seating, fresh, row_strides
+from wayfare.ir.plan.buffers import Memory, Seat, Seating, fresh, row_strides
 from wayfare.ir.plan.groups import NearPartition, is_one_row
 from wayfare.ir.plan.lower import accumulations, is_product, uses_of
 from wayfare.ir.plan.memory import with_zeros
@@ -114,7 +114,7 @@ class Builder:
         assert op is not None
         seats = self.seating
         reads, writes = [seats[v] for v in step.inputs], [seats[v] for v in step.outputs]
-        if op.name in CHECKS:
+        if op.family == "check":
             check = PythonAction(op, step.attrs, reads, [])
             # What can be looked at from the beginning does not part the native actions.
             self._actions.insert(0 if reads[0].memory.kind == "input" else len(self._actions), check)
@@ -136,7 +136,8 @@ class Builder:
 
     def _product(self, step: Step, out: Seat, add: bool) -> None:
         a, b = (self.seating[v] for v in step.inputs)
-        if step.name == "linear_plain":
+        assert step.op is not None
+        if step.op.gemm == "nt":
             b = b.seen(b.shape[::-1], b.strides[::-1])
         self._actions.append(ProductAction(a, b, out, add))
 

@@ -16,17 +16,9 @@ from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
-from wayfare.ir.passes.constant_folding import COPIES, computed
+from wayfare.ir.passes.constant_folding import computed
 from wayfare.ir.plan.attention import forward, is_plain_attention, slopes
 from wayfare.ir.vjp import original, slopes_by
-
-_SAME = COPIES | {"detach"}
-_TURNS = frozenset({"permute", "transpose", "t"})
-# Ops of other families whose gradients are a few simple ops.
-_SIMPLE_SLOPES = frozenset({
-    "matmul", "linear", "linear_plain", "cat", "stack", "sum", "sum_to", "amax", "amin", "max_of_all", "min_of_all",
-    "place", "pad", "clone", "contiguous",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,8 @@ class PlanLowering(Lowering):
         if op is None:
             return self._leaf(step)
         inputs = tuple(self._known[id(v)] for v in step.inputs)
-        if op.name in _SAME:
+        if op.moves in ("copy", "identity"):
+            # Nothing is written over in a graph, so a copy is as good as what it was made from.
             return inputs[:1]
         settled = self._settled(op, inputs, step)
         if settled is not None:
@@ -64,7 +57,7 @@ class PlanLowering(Lowering):
         empty = any(0 in v.shape for v in (*inputs, *step.outputs))
         if has_slots(step.attrs) or empty:
             return self._once(op, inputs, step.attrs)
-        if op.name in ("cat", "stack") and all(v.dtype == step.outputs[0].dtype for v in inputs):
+        if op.family == "joining" and all(v.dtype == step.outputs[0].dtype for v in inputs):
             return self._once(ASSEMBLE, inputs, _joined(op, inputs, step))
         if op.family == "vjp":
             return self._slopes(op, inputs, step.attrs)
@@ -152,7 +145,7 @@ def _leaf_of(array: Array) -> Value:
 
 def _is_simple(op: Op) -> bool:
     """Is the gradient of this op better as several ops that fuse with others?"""
-    if op.family in ("elementwise", "fused") or op.view or op.name in _SIMPLE_SLOPES:
+    if op.family in ("elementwise", "fused") or op.view or op.fusible_gradient:
         return True
     return composition(op) is not None
 
@@ -169,9 +162,11 @@ def _only_number(array: Any) -> Any:
 
 def _turned_alike(a: Value, b: Value) -> bool:
     """Are both the same permutation of axes of products or sums of them?"""
-    if a.step.op is not b.step.op or a.step.name not in _TURNS or a.step.attrs != b.step.attrs or a.shape != b.shape:
+    op = a.step.op
+    if op is None or op is not b.step.op or op.moves != "permute" or a.step.attrs != b.step.attrs or a.shape != b.shape:
         return False
-    return all(v.step.inputs[0].step.name in ("matmul", "linear_plain", "add") for v in (a, b))
+    inner = [v.step.inputs[0].step.op for v in (a, b)]
+    return all(o is not None and (o.gemm != "" or o.name == "add") for o in inner)
 
 
 def _with_shape(step: Step) -> Step:
@@ -209,7 +204,7 @@ def uses_of(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]
 
 def is_product(step: Step) -> bool:
     """Is this a product that BLAS computes?"""
-    if step.op is None or step.op.name not in ("matmul", "linear_plain"):
+    if step.op is None or not step.op.gemm:
         return False
     out = step.outputs[0]
     return out.dtype.char in "fd" and math.prod(out.shape) > 0 and step.inputs[0].shape[-1] > 0

@@ -16,7 +16,7 @@ import numpy as np
 
 from wayfare.ir.fuse.partition import Group, Partition
 from wayfare.ir.graph import Value
-from wayfare.ir.lower import ALONG
+from wayfare.ir.lower import is_along_rows
 from wayfare.ir.plan.actions import Action, KernelAction, ProductAction, UpdateAction
 from wayfare.ir.plan.buffers import Memory, Seat
 
@@ -206,7 +206,7 @@ class Again:
         """Enter a value and what it is made of, down to what is stored; its cost, infinity where that does not go."""
         inputs = self._partition.inputs_in(home, v)
         group.add(v, home.maps[v], inputs)
-        if v.step.name in ALONG:
+        if is_along_rows(v.step):
             return math.inf
         cost = self._partition.cost[v]
         for r, own in inputs:
