@@ -21,6 +21,7 @@ import numpy as np
 from wayfare.codegen.llvm.expr import Body, Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import FLOATS, NUMPY
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core import buffer_pool
@@ -33,8 +34,10 @@ NATIVE_FROM = 512
 _SHARE = 512 * 1024
 # Rows that are added up before the next partial sum begins.
 _BLOCK = 64
-_UFUNCS: dict[str, Any] = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum, "sub": np.subtract,
-                           "div": np.divide}  # fmt: skip
+
+
+def _ufunc(how: str) -> Any:
+    return INSTRUCTIONS[how].numpy
 
 
 def _neutral(how: str, dtype: Any) -> Any:
@@ -182,7 +185,7 @@ def fold(x: Array, offsets: Array, how: str) -> Array:
     # With the empty ones left out, each segment reaches to the start of the next.
     full = np.flatnonzero(offsets[1:] > offsets[:-1])
     if full.size:
-        out[full] = _UFUNCS[how].reduceat(x, offsets[full], axis=0, dtype=x.dtype)
+        out[full] = _ufunc(how).reduceat(x, offsets[full], axis=0, dtype=x.dtype)
     return out
 
 
@@ -204,7 +207,7 @@ def combine(x: Array, table: Array, offsets: Array, how: str) -> Array:
     """Every row with the row of its segment: `x` [total, …], `table` [segments, …] → [total, …]."""
     routine = _routine(how, x)
     if routine is None or table.dtype != x.dtype:
-        return _UFUNCS[how](x, np.repeat(table, offsets[1:] - offsets[:-1], axis=0))  # type: ignore[no-any-return]
+        return _ufunc(how)(x, np.repeat(table, offsets[1:] - offsets[:-1], axis=0))  # type: ignore[no-any-return]
     x, table = np.ascontiguousarray(x), np.ascontiguousarray(table)
     out = buffer_pool.empty(x.shape, x.dtype)
     _run(routine, x, offsets, table, out, math.prod(x.shape[1:]))

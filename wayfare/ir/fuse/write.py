@@ -9,21 +9,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.loop.expr import FLOATS, OF_NUMPY, Expr, cast, const, load, truth, walk
-from wayfare.codegen.math.library import loop_math
+from wayfare.codegen.math.library import cost_of, loop_math
 from wayfare.core.errors import LoopError
 from wayfare.core.op import Op
 
 # Makes a number that is given when the loop runs.
 Parameter = Callable[[float, str], Expr]
-
-# Rough costs, in additions.
-_CHEAP = frozenset({
-    "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "cast",
-    "bits", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite", "signbit", "fma",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right", "floor", "ceil", "copysign",
-    "trunc", "rint", "square", "sign", "fmax", "fmin",
-})  # fmt: skip
-_DIVISIONS = frozenset({"div", "sqrt", "rsqrt", "quotient", "remainder", "floor_divide", "fmod"})
 
 
 def computed_in(dtype: np.dtype[Any]) -> str:
@@ -89,7 +80,7 @@ def cost(roots: Sequence[Expr]) -> int:
     total = 0
     for e in walk(*roots):
         if e.args:
-            total += 1 if e.op in _CHEAP else 4 if e.op in _DIVISIONS else 10
+            total += cost_of(e.op)
     return total
 
 
