@@ -164,10 +164,8 @@ class Op:
     onnx: str | Callable[..., Any] | NotExportable | None = field(default=None, repr=False)
     work: Work | None = field(default=None, repr=False)
 
-    # -- derived: read for every op that runs, so they are attributes of the record and not of a table elsewhere
+    # -- derived: read for every op that runs
 
-    # Does the forward look at the numbers, and refuse some (see `checks_values`)? Recording in a map reads it.
-    checks_values: bool = field(default=False, init=False)
     # One rule for each of one or two inputs: the backward pass has a fast path for these.
     simple_rules: bool = field(default=False, init=False)
     # What a node keeps when (only the first, only the second, both) inputs want a gradient; by `needs` for others.
@@ -182,7 +180,6 @@ class Op:
     slopes_from: int = field(default=sys.maxsize, init=False)
 
     def __post_init__(self) -> None:
-        self.checks_values = any([getattr(f, "checks_values", False) for f in (self.forward, self.formula)])
         if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:
             self.listed = tuple(i for i, rule in enumerate(self.vjp) if rule is not None)
         if not self.grad_name:
@@ -208,6 +205,11 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    @property
+    def checks_values(self) -> bool:
+        """Does the forward look at the numbers, and refuse some? (It is marked so: see `checks_values`.)"""
+        return any([getattr(f, "checks_values", False) for f in (self.forward, self.formula)])
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
         """The arithmetic operations of one call forward, from anything with a shape; None where nobody can say.
