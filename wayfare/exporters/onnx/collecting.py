@@ -37,7 +37,7 @@ class Collected:
         self._front: list[list[Event]] = [[] for _ in rests]
         # Steps to be taken when the loop is over.
         self.after: list[Node] = []
-        for events in self._alike(lambda e: isinstance(e, Event) and e.step.name in ("stack", "cat")):
+        for events in self._alike(_joins):
             self._join(events)
         for loops in self._alike(lambda e: isinstance(e, Rolled)):
             self._go_through_again(loops)
@@ -307,3 +307,8 @@ def _joined(event: Event, whole: Value, turned: bool, before: list[Value], after
     # Who uses the joined value finds it where it was.
     events[-1].step.outputs = event.step.outputs
     return events
+
+
+def _joins(event: Any) -> bool:
+    """Does an event join several values?"""
+    return isinstance(event, Event) and event.step.op is not None and event.step.op.family == "joining"
