@@ -18,10 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "wayfare"
 
-# Questions about who runs the code that asks.
-QUESTION = re.compile(r"\b(?:recorder|batcher|exporter|runs_here|recorder_around)\(\)")
-# Where such questions may be asked: the ways of running themselves.
-EXECUTORS = ("core/mode.py", "batch/", "compiler/", "exporters/", "autograd/vmap.py")
 # Instructions of LLVM's language in the text of a module.
 INSTRUCTION = re.compile(r"getelementptr|fmul |= load |phi i64|icmp ")
 
@@ -57,11 +53,12 @@ def measured() -> list[tuple[str, int, str]]:
     sys.path.insert(0, str(ROOT))
     from tests.test_facts_on_records import tables_away
     from tests.test_layers import LAYERS
+    from tests.test_one_way_to_run import others, questions
     from wayfare.core.op import Op
 
     fields = Op.__dataclass_fields__.values()
     trees = {name: ast.parse(text) for name, text in sources()}
-    questions = {name: len(QUESTION.findall(text)) for name, text in sources() if not name.startswith(EXECUTORS)}
+    asked = {name: len(questions(text)) for name, text in others()}
     texts = {name: calls_of(tree, {"exec", "eval"}) for name, tree in trees.items()}
     stand_ins = [node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
                  if any(isinstance(base, ast.Name) and base.id == "Tensor" for base in node.bases)
@@ -72,8 +69,8 @@ def measured() -> list[tuple[str, int, str]]:
         ("modules flat in wayfare/", sum("/" not in name for name in trees) - 2, "<= 5 (besides __init__, __main__)"),
         ("layers", len(LAYERS), "<= 20"),
         ("stand-in tensors: " + ", ".join(sorted(stand_ins)), len(stand_ins), "<= 2"),
-        ("questions who runs the code, outside executors", sum(questions.values()), "0"),
-        ("files with such questions", sum(map(bool, questions.values())), "0"),
+        ("questions who runs the code, outside executors", sum(asked.values()), "0"),
+        ("files with such questions", sum(map(bool, asked.values())), "0"),
         ("tables keyed by names of ops, away from the records", len(tables_away()), "0"),
         ("facts on an Op", sum(f.init for f in fields), "facts only"),
         ("derived fields of an Op", sum(not f.init for f in fields), "what eager calls read for each op"),

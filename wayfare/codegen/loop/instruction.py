@@ -44,7 +44,7 @@ class Instruction:
 
 
 def _quotient(a: Array, b: Array) -> Any:
-    """Whole division towards zero; by zero it gives 0, as NumPy's does."""
+    """Integer division that rounds towards zero; division by zero gives 0, as in NumPy."""
     safe = np.where(b == 0, b.dtype.type(1), b)
     floor = np.floor_divide(a, safe)
     towards_zero = np.where((floor < 0) & (floor * safe != a), floor + 1, floor)
