@@ -15,7 +15,7 @@ import wayfare as wf
 from wayfare.codegen.loop import expr
 
 # A model that was known by identity has gone: once in its life.
-RARE = {"Known.watch.<locals>.<lambda>"}
+RARE = {"EntryCache.watch.<locals>.<lambda>"}
 
 
 def python_callbacks() -> dict[str, str]:

@@ -14,7 +14,7 @@ from tests.optim.fake_recorder import GaveUp, recording
 from wayfare.api.fused import TraceExecutor
 from wayfare.autograd.vmap import VmapExecutor
 from wayfare.batch.session import Session
-from wayfare.compiler.recorder import Recorder
+from wayfare.compiler.record.recorder import Recorder
 from wayfare.core.executor import EAGER, Executor, Interceptor
 from wayfare.core.mode import Mode, Watcher, changed_mode, current, executor
 from wayfare.exporters.onnx.trace import Tracer
@@ -27,7 +27,7 @@ EXECUTORS = (
 METHODS = {name for name in dir(Executor) if not name.startswith("_")} - {"batches"}
 # The classes, with which nobody may compare, and where they come from: others have such names too.
 CLASSES = {"EAGER", "Executor", "Interceptor", "VmapExecutor", "TraceExecutor", "Recorder", "Tracer"}
-HOMES = {"wayfare.core.executor", "wayfare.autograd.vmap", "wayfare.api.fused", "wayfare.compiler.recorder",
+HOMES = {"wayfare.core.executor", "wayfare.autograd.vmap", "wayfare.api.fused", "wayfare.compiler.record.recorder",
          "wayfare.exporters.onnx.trace"}  # fmt: skip
 TESTS = {"isinstance", "issubclass", "type", "getattr", "hasattr"}
 

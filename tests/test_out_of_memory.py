@@ -92,8 +92,8 @@ def test_in_a_replayed_call_and_the_next_one_works(monkeypatch):
         f(x)
     assert not f._plain()
     with monkeypatch.context() as broken:
-        broken.setattr(type(f), "_shortly", full)
-        broken.setattr(type(f), "_at_length", full)
+        broken.setattr(type(f), "_try_fast_paths", full)
+        broken.setattr(type(f), "_slow_path", full)
         with pytest.raises(OutOfMemoryError, match=r"<lambda>: not enough memory for f32\[3,4\]"):
             f(x)
     assert f(x).tolist() == ((x @ x).relu() + 1).tolist()

@@ -98,7 +98,7 @@ def engine(function: Any) -> dict[str, Any]:
     """What a compiled function tells: how its calls were run, and the first reason why not all were replayed."""
     data = function.explain().data
     reasons = [found["reason"] for found in data.get("python", ())]
-    for kind in data.get("kinds", ()):
+    for kind in data.get("signatures", ()):
         for variant in kind.get("variants", ()):
             reasons += [variant["python"]] if variant.get("python") else []
     reasons += data.get("retraces", ())

@@ -1,25 +1,25 @@
-"""What tests of shortcuts count."""
+"""What tests of fast paths count."""
 
 import pytest
 
 import wayfare as wf
-from wayfare.compiler.account import Budget, Ledger
+from wayfare.compiler.costs import Budget, Timings
 from wayfare.compiler.function import Compiled
-from wayfare.compiler.shortcut import MISS
+from wayfare.compiler.replay.fast_path import MISS
 
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How many calls shortcuts have answered, in a list of one number."""
+    """How many calls fast paths have answered, in a list of one number."""
     count = [0]
-    shortly = Compiled._shortly
+    fast = Compiled._try_fast_paths
 
     def counting(self, args, mode):
-        made = shortly(self, args, mode)
+        made = fast(self, args, mode)
         count[0] += made is not MISS
         return made
 
-    monkeypatch.setattr(Compiled, "_shortly", counting)
+    monkeypatch.setattr(Compiled, "_try_fast_paths", counting)
     return count
 
 
@@ -28,4 +28,4 @@ def unchecked(monkeypatch):
     """Replays are not compared with Python and may take any time, and so may recordings: it can be counted who ran."""
     monkeypatch.setitem(wf.compile.__kwdefaults__, "check", False)
     monkeypatch.setattr(Budget, "allows", lambda self: True)
-    monkeypatch.setattr(Ledger, "loses", lambda self: None)
+    monkeypatch.setattr(Timings, "loses", lambda self: None)

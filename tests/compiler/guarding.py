@@ -1,8 +1,8 @@
 """What the tests of guards share: guards of a function that hold, and changes that they notice."""
 
 import wayfare as wf
-from wayfare.compiler.guards import Guards
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.guards import Guards
+from wayfare.compiler.captures.reach import reach
 
 
 def guarded(function, *objects):

@@ -156,7 +156,7 @@ def blended(x, y):
 
 
 def rewriting(v):
-    """Writes in place within a checkpointed stretch."""
+    """Writes in place within a checkpointed segment."""
     out = v.sin()
     out.mul_(v)
     return out * v

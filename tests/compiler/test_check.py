@@ -65,11 +65,11 @@ def test_structures_gradients_and_writes_pass_the_check():
 
 
 def spoil(compiled, how):
-    for entries in compiled._known.kinds.values():
+    for entries in compiled._cache.entries.values():
         for entry in entries:
             for root in (entry.tree.root,):
-                for stretch in root.walk():
-                    stretch.plan = Spoilt(stretch.plan, how)
+                for block in root.walk():
+                    block.plan = Spoilt(block.plan, how)
 
 
 def test_a_wrong_result_is_named_with_its_size():
@@ -127,7 +127,7 @@ def test_whether_a_gradient_is_required_is_compared():
     f = wf.compile(lambda x: x * 2, check=True)
     for _ in range(3):
         f(wf.ones(2, requires_grad=True))
-    for entries in f._known.kinds.values():
+    for entries in f._cache.entries.values():
         for root in (entries[0].tree.root,):
             root.recording.seeds, root.recording.dead = [], False  # results without a history
     with pytest.raises(CheckError, match="requires_grad is False there and True in Python"):

@@ -7,14 +7,14 @@ import pytest
 
 import wayfare as wf
 from tests.compiler.checks import Spoilt, equal, numbers
-from wayfare.compiler.account import Ledger
+from wayfare.compiler.costs import Timings
 
 CALLS = 20  # replays are compared with Python in some of them
 
 
 @pytest.fixture(autouse=True)
 def always_replayed(monkeypatch):
-    monkeypatch.setattr(Ledger, "loses", lambda self: None)
+    monkeypatch.setattr(Timings, "loses", lambda self: None)
 
 
 def by_backward(f, h):
@@ -131,7 +131,7 @@ def test_a_wrong_gradient_is_found_beside_a_hook():
 
     for number in range(6):
         call(number)
-    ((entry,),) = f._known.kinds.values()
+    ((entry,),) = f._cache.entries.values()
     for part in entry.tree.root.gradient._parts.values():
         part.plan = Spoilt(part.plan, lambda arrays, made: np.multiply(made[0], 2, out=made[0]))
     with pytest.warns(UserWarning, match="a replay was found to differ from Python in the gradient of argument 0"):

@@ -165,7 +165,7 @@ def test_modules_that_come_and_go_are_not_kept_alive():
         del layer
     gc.collect()
     assert sum(reference() is not None for reference in gone) <= 1
-    assert len(f._known.kinds) <= 1
+    assert len(f._cache.entries) <= 1
 
 
 def test_a_returned_container_is_the_one_that_was_given():
@@ -193,7 +193,7 @@ def test_a_function_that_does_not_pay_costs_next_to_nothing_and_is_counted():
     f = wf.compile(lambda x: x + 1)
     (x,) = (wf.ones(1),)
     f(x)
-    (entry,) = next(iter(f._known.kinds.values()))
+    (entry,) = next(iter(f._cache.entries.values()))
     f._leave(entry, "it is small")
     with pytest.warns(UserWarning, match="it is small"):
         for _ in range(100):

@@ -27,7 +27,7 @@ def test_the_tree_has_a_branch_for_each_outcome():
         f(wf.full((3,), value), 2)
     told = f.explain()
     assert (told.data["calls"], told.data["recorded"], told.data["replayed"], told.data["plain"]) == (6, 3, 3, 0)
-    (kind,) = told.data["kinds"]
+    (kind,) = told.data["signatures"]
     assert kind["arguments"] == "f32[3], 2"
     (variant,) = kind["variants"]
     assert (variant["hits"], variant["recordings"]) == (3, 3)
@@ -67,7 +67,7 @@ def test_arguments_are_shown_as_they_are_written():
     f = wf.compile(lambda x, *rest, **named: x * 2)
     inside = {"k": (None, wf.ones(1, requires_grad=True))}
     f(wf.ones(2), (1, "a"), [wf.zeros(3, dtype=wf.int64)], deep=inside, flag=True)
-    (kind,) = f.explain().data["kinds"]
+    (kind,) = f.explain().data["signatures"]
     assert kind["arguments"] == (
         "f32[2], (1, 'a'), [i64[3]], deep={'k': (None, f32[1] with gradient)}, flag=True"
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_many_kinds_and_outcomes_are_counted_not_listed():
     for _ in range(2):  # after the first few kinds, those are recorded that come again
         for size in range(1, 31):
             f(wf.ones(size))
-    assert "more kinds of arguments" in str(f.explain())
+    assert "more signatures" in str(f.explain())
     assert len(str(f.explain()).splitlines()) < 50
     g = wf.compile(lambda x: x * x.sum().item())
     for value in range(10):
@@ -96,7 +96,7 @@ def test_guards_are_named_and_parts_counted():
 
     for _ in range(2):
         f(wf.ones(1, 2))
-    guards = f.explain().data["kinds"][0]["variants"][0]["guards"]
+    guards = f.explain().data["signatures"][0]["variants"][0]["guards"]
     assert {"closure `model`", "`model.weight`", "`scale[0]`"} <= set(guards)
     assert re.search(r"closure `scale` \(\d+ parts\)", " ".join(str(f.explain()).split()))
     assert "`model.weight`" in str(f.explain(verbose=True))
@@ -107,17 +107,17 @@ def test_verbose_lists_what_a_plan_does():
     f = wf.compile(lambda x: (x @ x).tanh() + 1)
     for _ in range(3):
         f(wf.ones(3, 3))
-    plan = f.explain(verbose=True).data["kinds"][0]["variants"][0]["tree"]["plan"]
-    assert [line.split()[0] for line in plan["actions"]] == ["product", "kernel"]
-    assert "product [3, 3] @ [3, 3]" in str(f.explain(verbose=True))
-    assert "product [3, 3]" not in str(f.explain())
+    plan = f.explain(verbose=True).data["signatures"][0]["variants"][0]["tree"]["plan"]
+    assert [line.split()[0] for line in plan["actions"]] == ["matmul", "kernel"]
+    assert "matmul [3, 3] @ [3, 3]" in str(f.explain(verbose=True))
+    assert "matmul [3, 3]" not in str(f.explain())
 
 
 def test_the_gradient_from_outside_has_a_plan_of_its_own():
     f = wf.compile(lambda x: x.tanh().sum())
     for _ in range(3):
         f(wf.ones(3, requires_grad=True)).backward()
-    (gradient,) = f.explain().data["kinds"][0]["variants"][0]["gradients"]
+    (gradient,) = f.explain().data["signatures"][0]["variants"][0]["gradients"]
     assert gradient["kernels"] + gradient["python_steps"] >= 1
     assert "its gradient: " in str(f.explain())
 
@@ -126,7 +126,7 @@ def test_steps_in_python_are_named():
     f = wf.compile(lambda x: wf.linalg.inv(x * 2))
     for _ in range(3):
         f(wf.eye(3))
-    plan = f.explain().data["kinds"][0]["variants"][0]["tree"]["plan"]
+    plan = f.explain().data["signatures"][0]["variants"][0]["tree"]["plan"]
     assert plan["python_steps"] == len(plan["in_python"]) >= 1
     assert re.search(r"in Python \(\w+", " ".join(str(f.explain()).split()))
 
@@ -156,7 +156,7 @@ def test_why_python_runs_at_every_call_and_where():
         for _ in range(4):
             f(wf.ones(1))
     told = f.explain()
-    assert told.data["kinds"] == [] and told.data["retraces"] == []
+    assert told.data["signatures"] == [] and told.data["retraces"] == []
     assert (told.data["plain"], told.data["recorded"], told.data["replayed"]) == (4, 0, 0)
     assert re.search(r"4 calls, because .*random.*test_explain.py:\d+", " ".join(str(told).split()))
 

@@ -12,7 +12,7 @@ import pytest
 import wayfare as wf
 from tests.compiler.guarding import changes, guarded, namespace
 from wayfare import nn
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.reach import reach
 
 weights = wf.ones(3)
 

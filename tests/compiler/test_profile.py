@@ -64,7 +64,7 @@ def test_a_plan_is_one_native_call():
     told = wf.compile(world.step)
     for batch in world.batches:
         told(*batch)
-    plan = told.explain().data["kinds"][0]["variants"][0]["tree"]["plan"]
+    plan = told.explain().data["signatures"][0]["variants"][0]["tree"]["plan"]
     assert static.native_calls == plan["native_calls"]
 
 

@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 from tests.compiler.checks import Spoilt, equal, numbers
 from wayfare import nn
-from wayfare.compiler.account import Ledger
+from wayfare.compiler.costs import Timings
 from wayfare.errors import CheckError
 from wayfare.optim.replay import GroupStep
 
@@ -16,12 +16,12 @@ CAUGHT = "a replay was found to differ from Python in"
 
 
 def spoil(compiled, how):
-    """Plant a mistake in every plan; shortcuts would pass it by."""
-    for (entry,) in compiled._known.kinds.values():
-        for stretch in entry.tree.walk():
-            if stretch.plan is not None:
-                stretch.plan = Spoilt(stretch.plan, how)
-    compiled._shortcuts.clear()
+    """Plant a mistake in every plan; fast paths would pass it by."""
+    for (entry,) in compiled._cache.entries.values():
+        for block in entry.tree.walk():
+            if block.plan is not None:
+                block.plan = Spoilt(block.plan, how)
+    compiled._fast_paths.clear()
 
 
 def caught(compiled, call, words, until=40):
@@ -51,7 +51,7 @@ def warmed(function, *args, calls=4):
 
 
 def test_when_replays_are_checked(monkeypatch):
-    monkeypatch.setattr(Ledger, "loses", lambda self: None)
+    monkeypatch.setattr(Timings, "loses", lambda self: None)
     monkeypatch.setattr("wayfare.compiler.function._BURSTS", ())
     f = wf.compile(lambda x: x.sin().exp())
     checked = []
@@ -134,7 +134,7 @@ def test_wrong_gradients_from_outside():
     f = wf.compile(lambda x: (x * w).sin().sum())
     for _ in range(4):
         f(numbers(30)).backward()
-    (entry,) = next(iter(f._known.kinds.values()))
+    (entry,) = next(iter(f._cache.entries.values()))
     gradient = entry.tree.root.gradient
     for part in gradient._parts.values():
         part.plan = Spoilt(part.plan, lambda arrays, made: [a.__imul__(1.5) for a in made])
@@ -143,7 +143,7 @@ def test_wrong_gradients_from_outside():
 
 def test_wrong_random_numbers():
     f = warmed(lambda x: nn.functional.dropout(x, 0.5).sin(), numbers(40))
-    (entry,) = next(iter(f._known.kinds.values()))
+    (entry,) = next(iter(f._cache.entries.values()))
     recording = entry.tree.root.recording
     recording.draws = [(generator, count + 1) for generator, count in recording.draws]
     caught(f, lambda _: f(numbers(40)), ["random generator"])
@@ -160,7 +160,7 @@ def test_a_wrong_assignment():
         return x.cos()
 
     f = warmed(keep, numbers(20))
-    (entry,) = next(iter(f._known.kinds.values()))
+    (entry,) = next(iter(f._cache.entries.values()))
     (effect,) = entry.tree.root.recording.effects
     effect.outputs = entry.tree.root.recording.results[:1]
     caught(f, lambda _: f(numbers(20)), ["box.last"])
@@ -204,7 +204,7 @@ def test_an_error_that_only_python_raises():
         for _ in range(20):
             f(wf.ones(3))
     f._function = plain
-    (reason,) = [entry.eager_reason for (entry,) in f._known.kinds.values()]
+    (reason,) = [entry.eager_reason for (entry,) in f._cache.entries.values()]
     assert "Python raises KeyError" in reason
 
 

@@ -121,14 +121,14 @@ def test_a_state_and_what_it_was_made_from_are_both_arguments():
     f = wf.compile(lambda x, y: (x * y + w.sum()).sin())
     for call in range(4):
         x = numbers(3, seed=call, grad=True)
-        slopes = []
+        gradients = []
         for function in (lambda x, y: (x * y + w.sum()).sin(), f):
             w.grad = None
             y = (x @ w).tanh()
             x.grad = None
             function(x, function(y, x)).sum().backward()
-            slopes.append((x.grad.numpy().copy(), w.grad.numpy().copy()))
-        for mine, theirs in zip(*slopes, strict=True):
+            gradients.append((x.grad.numpy().copy(), w.grad.numpy().copy()))
+        for mine, theirs in zip(*gradients, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
     assert f.explain().data["plain"] == 0
 
@@ -148,7 +148,7 @@ def test_one_plan_serves_gradients_however_they_lie(monkeypatch):
     assert sorted(made) == ["Cell", "Cell", "Cell_backward", "Cell_backward"]
 
 
-# -- by shortcuts
+# -- by fast paths
 
 
 def test_calls_that_will_be_differentiated_have_shortcuts(taken):
@@ -185,7 +185,7 @@ def test_the_node_has_the_line_of_the_call():
     w = numbers(3, grad=True)
     compiled = wf.compile(lambda x: (x * w).exp())
     lines = [str(compiled(x).grad_fn.site) for x in numbers(6, 3)]
-    assert compiled._shortcuts and len(set(lines[1:])) == 1 and lines[-1].startswith("test_states.py:")
+    assert compiled._fast_paths and len(set(lines[1:])) == 1 and lines[-1].startswith("test_states.py:")
 
 
 def test_a_weight_that_is_frozen_is_seen(taken):

@@ -51,8 +51,8 @@ def test_many_threads_and_many_calls():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert f._turn.acquire(blocking=False)
-    f._turn.release()
+    assert f._lock.acquire(blocking=False)
+    f._lock.release()
 
 
 @pytest.mark.timeout(100)

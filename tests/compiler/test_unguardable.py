@@ -18,8 +18,8 @@ import pytest
 import wayfare as wf
 from tests.compiler.guarding import guarded
 from wayfare import nn
-from wayfare.compiler.guards import Guards
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.guards import Guards
+from wayfare.compiler.captures.reach import reach
 
 shift = 1
 
@@ -78,9 +78,9 @@ UNGUARDABLE = {
     "thread local": (lambda x: of_thread.x, "local"),
     "large array": (lambda x: x + large, "make it a tensor"),
     "many values": (lambda x: many[0], "2,000"),
-    "cache": (lambda x: x * drawn(1), "keeps what it has returned"),
-    "cache of a method": (lambda x: x + tables.table(2), "keeps what it has returned"),
-    "cache of a function of ours": (lambda x: x * numbers(1), "keeps what it has returned"),
+    "cache": (lambda x: x * drawn(1), "caches its results"),
+    "cache of a method": (lambda x: x + tables.table(2), "caches its results"),
+    "cache of a function of ours": (lambda x: x * numbers(1), "caches its results"),
     "import inside": (with_local_import, "random"),
     "from-import inside": (with_from_import, "time"),
 }
@@ -159,7 +159,7 @@ def test_what_a_cache_keeps_is_what_python_gets(filled):
     if filled:
         noise(1)
     f = wf.compile(lambda x: x * noise(1))
-    with pytest.warns(UserWarning, match=r"keeps what it has returned.*test_unguardable.py"):
+    with pytest.warns(UserWarning, match=r"caches its results.*test_unguardable.py"):
         found = [f(wf.ones(1)).item() for _ in range(4)]
     assert found == [noise(1).item()] * 4
     noise(1).mul_(10)

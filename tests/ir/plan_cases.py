@@ -22,7 +22,7 @@ def traced(function, arrays, needs):
     return inputs, outputs
 
 
-def slopes(outputs, wanted):
+def input_grads(outputs, wanted):
     """The gradients of the sum of the outputs by some inputs, as a recorded backward pass computes them."""
     arrived = {}
     for v in outputs:
@@ -57,7 +57,7 @@ def planned(function, arrays, needs=None, name="test"):
     """A plan for the outputs of a function and the gradients of their sum by the inputs that need one."""
     needs = [a.dtype.kind == "f" for a in arrays] if needs is None else needs
     inputs, outputs = traced(function, arrays, needs)
-    grads = slopes(outputs, [v for v, need in zip(inputs, needs, strict=True) if need])
+    grads = input_grads(outputs, [v for v, need in zip(inputs, needs, strict=True) if need])
     return Plan(name, inputs, [*outputs, *(g for g in grads if g is not None)], [], arrays)
 
 

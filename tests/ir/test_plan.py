@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 import wayfare as wf
 import wayfare.nn.functional as F
-from tests.ir.plan_cases import check, eager, planned, slopes, traced
+from tests.ir.plan_cases import check, eager, input_grads, planned, traced
 from tests.ir.test_random_graphs import graphs, run
 from wayfare.api.fused import fused
 from wayfare.codegen.runtime import kernel
@@ -178,7 +178,7 @@ def test_a_fused_function_is_taken_apart():
     op = both.traced(*tensors, 1.5).op
     inputs = [leaf("input", i, (4, 5), np.dtype("f4")) for i in range(2)]
     outputs = record(op, inputs, {"numbers": (1.5,)})[:2]
-    plan = Plan("both", inputs, [*outputs, *slopes(outputs, inputs)], [], [x, y])
+    plan = Plan("both", inputs, [*outputs, *input_grads(outputs, inputs)], [], [x, y])
     assert plan.python_steps == 0
     for got, want in zip(plan.run([x, y]), eager(lambda x, y: both.function(x, y, 1.5), [x, y]), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
@@ -243,7 +243,7 @@ def test_random_graphs_agree_with_the_same_op_by_op():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             inputs, outputs = traced(function, arrays, [True] * len(arrays))
-            grads = slopes(outputs, inputs)
+            grads = input_grads(outputs, inputs)
             plan = Plan("random", inputs, [*outputs, *(g for g in grads if g is not None)], [], arrays)
             want = eager(function, arrays)
             for got, expected in zip(plan.run(arrays), want, strict=True):

@@ -1,4 +1,4 @@
-"""Plans and memory: inputs that are written, results of their own, arrays that lie otherwise, failures, threads."""
+"""Plans and memory: inputs that are written, new results, arrays with other strides, failures, threads."""
 
 import threading
 
@@ -165,8 +165,8 @@ def test_results_are_never_overwritten_by_the_next_run():
 def test_views_cost_nothing():
     x, w = arrays_of((6, 4), (6, 4))
     plan = planned(lambda x, w: (x.t() @ w)[1:3].reshape(2, 4).transpose(0, 1), [x, w], [False, False])
-    # The product, and the result in memory of its own.
-    assert [line.split()[0] for line in plan.describe().splitlines()[1:]] == ["product", "copy"]
+    # The matmul, and the result in an array of its own.
+    assert [line.split()[0] for line in plan.describe().splitlines()[1:]] == ["matmul", "copy"]
 
 
 def test_parts_are_written_to_their_place():

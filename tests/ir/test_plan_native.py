@@ -42,7 +42,7 @@ def planned(name, arrays, attrs, wanted=None):
 
 
 def check(name, arrays, attrs, wanted=None, *, natively=True):
-    """Twice, because memory that was used before must not matter."""
+    """Twice, because the old contents of a buffer must not matter."""
     plan, chosen = planned(name, arrays, attrs, wanted)
     assert plan.python_steps == (0 if natively else 1), plan.describe()
     want = REGISTRY[name].forward(*arrays, **attrs)
@@ -158,7 +158,7 @@ def test_recurrences_of_any_size(name, rows, hidden, features, steps):
 def test_all_steps_of_many_sequences_are_one_command():
     arrays, _ = recurrence("lstm_sequence", 24, 700, hidden=16, features=8)
     plan = check("lstm_sequence", arrays, {"sizes": (24,) * 700, "reverse": False}, [1])
-    titles = plan.whole_list.titles
+    titles = plan.single_list.titles
     assert titles.count("lstm_sequence 700×24×8→16 float32") == 1 and len(titles) < 10
 
 

@@ -22,7 +22,7 @@ def listed(made):
 
 
 def run_as_plan(op, arrays, attrs):
-    """One step as a plan, results in memory of their own."""
+    """One step as a plan, results in arrays of their own."""
     values = [leaf("input", i, a.shape, a.dtype) for i, a in enumerate(arrays)]
     made = Plan(op.name, values, listed(record(op, values, attrs)), [], arrays).run(arrays)
     assert not any(np.may_share_memory(m, a) for m in made for a in arrays)

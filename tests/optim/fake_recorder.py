@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from wayfare.compiler.recorder import Recorder
+from wayfare.compiler.record.recorder import Recorder
 from wayfare.core.dispatch import apply
 from wayfare.core.executor import Interceptor
 from wayfare.core.mode import changed_mode

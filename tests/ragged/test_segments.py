@@ -38,7 +38,7 @@ def without_native(monkeypatch):
 def test_native_code_equals_numpy(dtype, width, without_native):
     x = numbers(dtype, OFFSETS[-1], *width)
     for how in ("add", "maximum", "minimum"):
-        got, want = segments.fold(x, OFFSETS, how), without_native(segments.fold, x, OFFSETS, how)
+        got, want = segments.reduce(x, OFFSETS, how), without_native(segments.reduce, x, OFFSETS, how)
         assert got.dtype == want.dtype == x.dtype and got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3 if dtype == "float32" else 1e-9)
     table = numbers(dtype, len(LENGTHS), *width)
@@ -61,7 +61,7 @@ def test_native_code_runs_where_it_should():
 def test_strided_values():
     x = numbers("float64", OFFSETS[-1], 12)[:, ::2]
     want = np.stack([x[a:b].sum(0) for a, b in pairwise(OFFSETS)])
-    np.testing.assert_allclose(segments.fold(x, OFFSETS, "add"), want, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(segments.reduce(x, OFFSETS, "add"), want, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sum_does_not_depend_on_the_number_of_threads():

@@ -112,7 +112,7 @@ class _Pass:
                 if looking and watching is not None:
                     watching.starts(node)
                 grads = None
-                if g.size >= op.slopes_from:
+                if g.size >= op.large_vjp_from:
                     grads = _at_once(node, g, kept)
                 if grads is not None:
                     pass
@@ -219,10 +219,10 @@ def _tell(anomaly: Any, watching: Any, node: Node, g: Any, grads: Any) -> None:
 
 def _at_once(node: Node, g: Any, kept: tuple[Any, ...]) -> Any:
     """All gradients of a node of large arrays as one native loop; None where its rules must run one by one."""
-    slopes = node.op.large_slopes
-    if slopes is None or g.__class__ is not _ndarray:
+    rule = node.op.large_vjp
+    if rule is None or g.__class__ is not _ndarray:
         return None
-    return slopes(g, kept, tuple([edge is not None for edge in node.edges]), node.attrs)
+    return rule(g, kept, tuple([edge is not None for edge in node.edges]), node.attrs)
 
 
 def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
@@ -337,7 +337,7 @@ def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> li
     vjp, attrs = node.op.vjp, node.attrs
     needs = tuple(edge is not None for edge in edges)
     at_once: list[Any] | None = None
-    if not m.differentiable and node.outs is None and g.size >= node.op.slopes_from:
+    if not m.differentiable and node.outs is None and g.size >= node.op.large_vjp_from:
         at_once = _at_once(node, g, kept)
     if at_once is not None:
         return at_once

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.batch.pure import only_computes
-from wayfare.compiler.guards import Guards
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.guards import Guards
+from wayfare.compiler.captures.reach import reach
 from wayfare.core.callsite import is_debugged
 from wayfare.nn.containers import Sequential
 

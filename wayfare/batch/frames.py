@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 from wayfare.batch.abstract import NOTHING, PLAIN, Changes, Inner, Value
-from wayfare.compiler.names import content_of
+from wayfare.compiler.captures.names import content_of
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 

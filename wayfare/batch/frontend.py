@@ -17,7 +17,7 @@ from wayfare.batch.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
 from wayfare.batch.trying import in_try
-from wayfare.compiler.sleep import wake_all
+from wayfare.compiler.bypass import end_all_bypasses
 from wayfare.core.callsite import current_site, is_debugged, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.generator import key_for
@@ -299,7 +299,7 @@ class batching:
             raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
                                  fix="Put wf.batching() outside of it.")  # fmt: skip
         outer = current().replace(executor=None)
-        wake_all()  # compiled functions are one call each here
+        end_all_bypasses()  # compiled functions are one call each here
         self._session = Session(outer, self._schedule, self._limit)
         self._session.apart = self._is_block and frame_puts_hooks(user_frame(2))
         self._room = room_for_recursion()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wayfare.batch.pure import is_ours
-from wayfare.compiler.names import content_of
+from wayfare.compiler.captures.names import content_of
 from wayfare.nn.module import Module
 
 _HOOKS = frozenset({"register_hook", "retain_grad", "register_prehook"})

@@ -15,7 +15,7 @@ from typing import Any
 from wayfare.batch.effects import changes_python
 from wayfare.batch.hooks import codes_in, puts_hooks
 from wayfare.batch.pure import changes_nothing
-from wayfare.compiler.names import content_of
+from wayfare.compiler.captures.names import content_of
 from wayfare.core.tensor import Tensor
 
 

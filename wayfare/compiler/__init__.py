@@ -1,1 +1,1 @@
-"""`wf.compile`: what Python did with tensors, recorded once and replayed as native plans for as long as it holds."""
+"""`wf.compile`: a call is recorded once as a graph, planned, and replayed natively while its guards hold."""

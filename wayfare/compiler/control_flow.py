@@ -1,7 +1,7 @@
-"""Control flow that says what it carries: `wf.cond`, `wf.while_loop` and `wf.scan`.
+"""Control flow as functions: `wf.cond`, `wf.while_loop` and `wf.scan`.
 
 They run as plain Python, so they can be stepped through and differentiated like any code. An exporter, which cannot see
-Python's own `if` and `while`, reads off them what belongs to a branch or to a loop (exporters/onnx/stated.py).
+Python's own `if` and `while`, learns from them what belongs to a branch or to a loop (exporters/onnx/stated.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def cond(
 
 
 def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> Any:
-    """`while cond_fn(*carried): carried = body_fn(*carried)`; gives what is carried at the end, as a tuple.
+    """`while cond_fn(*carried): carried = body_fn(*carried)`; returns the last `carried`, a tuple.
 
-    What is carried keeps its form and its dtypes.
+    Each iteration must carry the same structure with the same dtypes.
     """
     _check_functions("while_loop", cond_fn, body_fn)
     if not isinstance(carried_inputs, (tuple, list)):
@@ -52,10 +52,10 @@ def _while(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: tu
 def scan(
     combine_fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """`carry, y = combine_fn(carry, x)` for each x of `xs` along a dimension; gives (the last carry, all y stacked).
+    """`carry, y = combine_fn(carry, x)` for each x of `xs` along a dimension; returns (last carry, all y stacked).
 
     `xs` may be a tensor or several in tuples, lists and dictionaries; so may carry and y. The y are stacked in
-    dimension 0. With `reverse` it goes from the last x to the first, and y stand where their x stood.
+    dimension 0. With `reverse` it runs from the last x to the first; each y has the position of its x.
     """
     _check_functions("scan", combine_fn)
     rows, _ = apart("scan", xs)
@@ -92,7 +92,7 @@ def _scan(combine_fn: Any, init: Any, xs: Any, dim: int, reverse: bool) -> tuple
 
 
 class Part:
-    """One of the functions, called with a list of tensors; it gives a list, and remembers the form of the result."""
+    """One of the functions, from tensors to a list of tensors; keeps the structure of its result."""
 
     def __init__(self, function: Callable[..., Any], shape: Any) -> None:
         self._function = function
@@ -105,7 +105,7 @@ class Part:
 
 
 class ScanPart:
-    """The same for the function of a scan, which gives a carry and a y."""
+    """The same for the function of a scan, which returns a carry and a y."""
 
     def __init__(self, function: Any, carry: Any, xs: Any) -> None:
         self._function = function
@@ -155,7 +155,7 @@ def _check_functions(name: str, *functions: Any) -> None:
 
 
 def check_alike(name: str, what: str, a: Sequence[Tensor], b: Sequence[Tensor], first: Any, second: Any) -> None:
-    """Two results of one form: the same structure, dtypes and numbers of dimensions."""
+    """Check that two results have the same structure, dtypes and numbers of dimensions."""
     if first != second:
         raise ArgumentError(f"{name}: {what} plain values, or tensors in different tuples, lists or dictionaries",
                             fix="What changes must be a tensor: wf.tensor(0) counts.")  # fmt: skip

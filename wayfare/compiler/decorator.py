@@ -1,4 +1,4 @@
-"""`wf.compile`: what may be compiled, and which object stands for it."""
+"""`wf.compile`: checks its argument, and wraps a function or a module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class CompiledFunction(Protocol[P, Result]):
-    """What a type checker knows of a compiled function: the signature of the plain one, and `explain`."""
+    """The type of a compiled function: the signature of the plain one, and `explain`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Result:
         """Call it like the plain function."""

@@ -1,4 +1,4 @@
-"""`compiled.explain()`: what a compiled function has seen and made of it, as text for people and as data."""
+"""`compiled.explain()`: signatures, decisions, plans and guards of a compiled function, as text and as data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wayfare.compiler.entry import Entry
+from wayfare.compiler.replay.entry import Entry
+from wayfare.compiler.replay.trace_tree import Block
 from wayfare.compiler.structure import OBJECT, TENSOR, VALUE
-from wayfare.compiler.tree import Stretch
 from wayfare.core.format import time_text
 from wayfare.core.spec import OF_NUMPY
 from wayfare.ir.plan.plan import Plan
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from wayfare.compiler.function import Compiled
 
 _WIDTH = 80
-# So many kinds of calls, and outcomes of one decision, are written out; the rest is counted.
-_KINDS, _OUTCOMES = 8, 8
+# The most signatures, and outcomes of one decision, that are listed; the others are counted.
+_SIGNATURES, _OUTCOMES = 8, 8
 _GUARDS = 24
 
 
 class Explanation:
-    """What a compiled function knew when it was asked: `str()` gives text, `data` the same as dictionaries."""
+    """The state of a compiled function: `str()` gives text, `data` the same as dictionaries."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -40,13 +40,13 @@ class Explanation:
 
 
 def explain(compiled: Compiled, verbose: bool = False) -> Explanation:
-    """Look at everything a compiled function keeps; with `verbose`, at every kernel of its plans too."""
+    """Describe what a compiled function keeps; with `verbose`, every kernel of its plans too."""
     plain, budget = compiled._plain(), compiled._budget
     ran = sum(plain.values())
-    calls = compiled._calls + compiled._python.slept
-    kinds = [
+    calls = compiled._calls + compiled._fallback.bypassed
+    signatures = [
         {"arguments": arguments_of(key), "variants": _variants(compiled, entries, verbose)}
-        for key, entries in list(compiled._known.kinds.items())
+        for key, entries in list(compiled._cache.entries.items())
     ]
     return Explanation({
         "name": getattr(compiled, "__qualname__", compiled._name).rpartition("<locals>.")[2],
@@ -58,8 +58,8 @@ def explain(compiled: Compiled, verbose: bool = False) -> Explanation:
         "plain": ran,
         "seconds": budget.total,
         "spent": budget.spent,
-        "kinds": kinds,
-        "python": [{"reason": compiled._python.with_line(reason), "calls": count} for reason, count in plain.items()],
+        "signatures": signatures,
+        "python": [{"reason": compiled._fallback.with_line(reason), "calls": count} for reason, count in plain.items()],
         "retraces": list(compiled._retraces),
         "verbose": verbose,
     })  # fmt: skip
@@ -69,7 +69,7 @@ def explain(compiled: Compiled, verbose: bool = False) -> Explanation:
 
 
 def arguments_of(key: Any) -> str:
-    """The arguments of a kind of call as one would write them: `f32[32, 16], k=2`."""
+    """The arguments in a signature as one would write them: `f32[32, 16], k=2`."""
     if key[0] is None:
         return "…"  # arguments that cannot be compared
     shape, _, _, parts, _ = key
@@ -104,10 +104,10 @@ def _shown(part: Any, specs: Iterator[str]) -> str:
 
 
 def _variants(compiled: Compiled, entries: list[Entry], verbose: bool) -> list[dict[str, Any]]:
-    """The newest first; those left to Python for the same reason are one."""
+    """The entries of a signature, newest first; those that run as plain Python for the same reason are one."""
     found: list[dict[str, Any]] = []
     for entry in entries:
-        reason = compiled._python.with_line(entry.eager_reason) if entry.eager_reason else ""
+        reason = compiled._fallback.with_line(entry.eager_reason) if entry.eager_reason else ""
         if not reason or all(reason != other["python"] for other in found):
             found.append(_variant(compiled, entry, reason, verbose))
     return found
@@ -119,30 +119,30 @@ def _variant(compiled: Compiled, entry: Entry, reason: str, verbose: bool) -> di
         "recordings": entry.recordings,
         "guards": entry.guards.describe(),
         "python": reason,
-        "seconds": entry.ledger.typical(),
-        "tree": None if entry.tree.root is None else _stretch(entry.tree.root, verbose),
+        "seconds": entry.timings.typical(),
+        "tree": None if entry.tree.root is None else _block(entry.tree.root, verbose),
         "gradients": [_plan(s.gradient.plan, verbose) for s in entry.tree.walk()
                       if s.gradient is not None and s.gradient.plan is not None],
     }  # fmt: skip
 
 
-def _stretch(stretch: Stretch, verbose: bool) -> dict[str, Any]:
+def _block(block: Block, verbose: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "visits": stretch.visits,
-        "plan": None if stretch.plan is None else _plan(stretch.plan, verbose),
-        "ends": stretch.recording is not None,
-        "decision": stretch.how,
-        "line": os.path.basename(stretch.line),
+        "visits": block.visits,
+        "plan": None if block.plan is None else _plan(block.plan, verbose),
+        "ends": block.recording is not None,
+        "decision": block.how,
+        "line": os.path.basename(block.line),
     }
     found["outcomes"] = [
-        {"outcome": _outcome(outcome), "then": _stretch(child, verbose)} for outcome, child in stretch.children.items()
+        {"outcome": _outcome(outcome), "then": _block(child, verbose)} for outcome, child in block.children.items()
     ]
     return found
 
 
 def _plan(plan: Plan, verbose: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "kernels": plan.kernels, "products": plan.products, "python_steps": plan.python_steps,
+        "kernels": plan.kernels, "matmuls": plan.matmuls, "python_steps": plan.python_steps,
         "in_python": list(plan.in_python),
         "native_calls": plan.lists, "arena_bytes": plan.arena_bytes, "peak_bytes": plan.peak_bytes,
     }  # fmt: skip
@@ -152,7 +152,7 @@ def _plan(plan: Plan, verbose: bool) -> dict[str, Any]:
 
 
 def _outcome(outcome: Any) -> str:
-    """What Python saw: True, a number, or an array by its shape and the beginning of its digest."""
+    """The value Python read: True, a number, or the shape of an array and the beginning of its digest."""
     if isinstance(outcome, bool):
         return str(outcome)
     if len(outcome) == 2:
@@ -170,18 +170,18 @@ def _text(data: dict[str, Any]) -> Iterator[str]:
     counts += [f"{data['timed']} timed as plain Python"] if data["timed"] else []
     counts += [f"{data['plain']} run as plain Python"] if data["plain"] else []
     yield from _wrapped(f"{data['name']}: {_count(data['calls'], 'call')}, {', '.join(counts)}", "  ")
-    kinds = data["kinds"]
-    # The newest last; where there are many, those that were used most.
-    chosen = kinds if len(kinds) <= _KINDS else sorted(kinds, key=_hits)[-_KINDS:]
-    for kind in chosen:
-        for number, variant in enumerate(kind["variants"]):
+    signatures = data["signatures"]
+    # The newest last; if there are many, those with the most calls.
+    chosen = signatures if len(signatures) <= _SIGNATURES else sorted(signatures, key=_hits)[-_SIGNATURES:]
+    for signature in chosen:
+        for number, variant in enumerate(signature["variants"]):
             yield ""
-            again = ", as things were before" if number else ""
-            yield from _wrapped(f"{data['name']}({kind['arguments']}){again}", "  ")
+            earlier = ", with earlier guards" if number else ""
+            yield from _wrapped(f"{data['name']}({signature['arguments']}){earlier}", "  ")
             yield from _variant_text(variant, data["verbose"])
-    if len(chosen) < len(kinds):
+    if len(chosen) < len(signatures):
         yield ""
-        yield f"and {len(kinds) - len(chosen)} more kinds of arguments, with fewer calls"
+        yield f"and {len(signatures) - len(chosen)} more signatures, with fewer calls"
     yield from _section("runs as plain Python:", [
         f"{_count(entry['calls'], 'call')}, because {entry['reason']}" for entry in data["python"]
     ])  # fmt: skip
@@ -192,8 +192,8 @@ def _text(data: dict[str, Any]) -> Iterator[str]:
                             f"{time_text(data['spent'])}", "  ")  # fmt: skip
 
 
-def _hits(kind: dict[str, Any]) -> int:
-    return sum(variant["hits"] for variant in kind["variants"])
+def _hits(signature: dict[str, Any]) -> int:
+    return sum(variant["hits"] for variant in signature["variants"])
 
 
 def _variant_text(variant: dict[str, Any], verbose: bool) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _variant_text(variant: dict[str, Any], verbose: bool) -> Iterator[str]:
 
 
 def _gathered(guards: list[str]) -> list[str]:
-    """What is guarded, with the parts of a thing (`model[0].weight`) counted, not written out."""
+    """What is guarded; the parts of an object (`model[0].weight`) are counted, not listed."""
     parts: dict[str, int] = {}
     shown: dict[str, str] = {}
     for guard in guards:
@@ -228,18 +228,18 @@ def _gathered(guards: list[str]) -> list[str]:
     return [guard + (f" ({_count(parts[root], 'part')})" if root in parts else "") for root, guard in shown.items()]
 
 
-def _tree_text(stretch: dict[str, Any], first: str, rest: str) -> Iterator[str]:
-    """A stretch, and below it the decision at its end with a branch for each outcome."""
-    visits = "" if stretch["plan"] is None and not stretch["visits"] else f"{_count(stretch['visits'], 'visit')}: "
-    branches = stretch["outcomes"]
+def _tree_text(block: dict[str, Any], first: str, rest: str) -> Iterator[str]:
+    """A block, and below it the decision at its end, with a branch for each outcome."""
+    visits = "" if block["plan"] is None and not block["visits"] else f"{_count(block['visits'], 'visit')}: "
+    branches = block["outcomes"]
     bar = rest + ("│ " if branches else "  ")
-    if stretch["plan"] is None:
+    if block["plan"] is None:
         yield f"{first}● {visits}not planned yet (seen once)"
     else:
-        yield from _plan_text(stretch["plan"], f"{first}● {visits}", bar + "  ")
+        yield from _plan_text(block["plan"], f"{first}● {visits}", bar + "  ")
     if not branches:
         return
-    yield from _wrapped(f"{rest}◇ {stretch['decision']} on {stretch['line']}", rest + "│ ")
+    yield from _wrapped(f"{rest}◇ {block['decision']} on {block['line']}", rest + "│ ")
     shown = branches if len(branches) <= _OUTCOMES else branches[-_OUTCOMES:]
     for number, branch in enumerate(shown):
         last = number == len(shown) - 1 and len(shown) == len(branches)
@@ -252,7 +252,7 @@ def _tree_text(stretch: dict[str, Any], first: str, rest: str) -> Iterator[str]:
 
 def _plan_text(plan: dict[str, Any], first: str, rest: str) -> Iterator[str]:
     counts = [
-        _count(plan["kernels"], "kernel"), _count(plan["products"], "product"),
+        _count(plan["kernels"], "kernel"), _count(plan["matmuls"], "matmul"),
         *_python_steps(plan["in_python"]),
         _count(plan["native_calls"], "native call"), f"peak {_bytes(plan['peak_bytes'])}",
         f"arena {_bytes(plan['arena_bytes'])}",

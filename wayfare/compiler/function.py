@@ -1,4 +1,4 @@
-"""A compiled function: its calls are recorded, planned when they come again, replayed, and checked now and then."""
+"""A compiled function: its calls are recorded, planned at the second call, replayed, and checked from time to time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collections.abc import Callable
 from sys import gettrace
 from typing import Any
 
-from wayfare.compiler.account import Budget, perf_counter
-from wayfare.compiler.check import Trial
-from wayfare.compiler.effects import Assigned, Variable
-from wayfare.compiler.entry import Entry, Unseen
+from wayfare.compiler.bypass import end_bypass, start_bypass
+from wayfare.compiler.cache import EntryCache
+from wayfare.compiler.captures.guards import Guards
+from wayfare.compiler.captures.reach import reach
+from wayfare.compiler.check.self_check import SelfCheck
+from wayfare.compiler.costs import Budget, perf_counter
 from wayfare.compiler.explain import Explanation, explain
-from wayfare.compiler.guards import Guards
-from wayfare.compiler.known import Known
-from wayfare.compiler.python import Plain, Python
-from wayfare.compiler.reach import reach
-from wayfare.compiler.recorder import GiveUp, Recorder
-from wayfare.compiler.shortcut import MISS, Shortcut, shortcut
+from wayfare.compiler.fallback import Fallback, Plain
+from wayfare.compiler.finish import Dropped, Retry, finish_recording
+from wayfare.compiler.opaque_call import OpaqueCall
+from wayfare.compiler.record.call_audit import CallAudit
+from wayfare.compiler.record.effects import Assigned, Variable
+from wayfare.compiler.record.recorder import GiveUp, Recorder
+from wayfare.compiler.replay.entry import Entry, Unseen
+from wayfare.compiler.replay.fast_path import MISS, FastPath, fast_path
+from wayfare.compiler.replay.trace_tree import Inconsistent
 from wayfare.compiler.signature import Signature
-from wayfare.compiler.sleep import fall_asleep, wake
 from wayfare.compiler.structure import Opaque
-from wayfare.compiler.take import Again, Dropped, take
-from wayfare.compiler.tree import Unsteady
-from wayfare.compiler.whole import WholeCall
-from wayfare.compiler.witness import Witness
 from wayfare.core.callsite import MONITORS, is_debugged
 from wayfare.core.errors import CheckError
 from wayfare.core.format import time_text
@@ -38,38 +38,38 @@ from wayfare.core.mode import LOOPING, STATE, Mode, changed_mode, current, set_m
 from wayfare.core.op import memory_error
 from wayfare.core.tensor import Tensor
 
-# Recordings in a row that did not last before the function is left to Python.
+# Recordings in a row that could not be kept (with a reason, without one) before a signature runs as plain Python.
 _STRIKES, _MISSES = 3, 8
-# Kinds of calls that have a shortcut at one time.
-_SHORTCUTS = 4
-# Reasons for recording again that are remembered.
+# The most fast paths of one function.
+_FAST_PATHS = 4
+# The most reasons for recording again that are kept.
 _REASONS = 32
-# Calls that are timed after each check.
+# Calls that are timed after each self-check.
 _SAMPLES = 6
-# After these replays of a path so many calls run as plain Python, and are timed as well.
+# After these numbers of replays, this many calls run as plain Python and are timed.
 _BURSTS, _BURST = (4, 64, 1024), 6
 
 
-class Compiled(WholeCall):
+class Compiled(OpaqueCall):
     """A compiled function. Made by `wf.compile`."""
 
     def __init__(self, function: Callable[..., Any], *, check: bool | None = None, fullgraph: bool = False) -> None:
-        # A module's attributes are its own; a function's are few, and may be meant for whoever calls it.
+        # The attributes of a function are copied; those of a module stay with the module.
         functools.update_wrapper(self, function, updated=("__dict__",) if inspect.isroutine(function) else ())
         self._function = function
         self._check = check
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._known = Known(self._forget)
+        self._cache = EntryCache(self._forget)
         self._budget = Budget()
-        self._python = Python(function, self._name, fullgraph, self._budget)
-        self._states: list[Variable] = []  # what calls both read and assign: handed in like arguments
+        self._fallback = Fallback(function, self._name, fullgraph, self._budget)
+        self._states: list[Variable] = []  # variables that calls both read and assign: inputs, like arguments
         self._is_method = False
-        # Tensors from outside that recordings met and that no guard leads to.
-        self._strange: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-        self._shortcuts: list[Shortcut] = []
+        # Captured tensors that recordings met and that no guard leads to.
+        self._found_tensors: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+        self._fast_paths: list[FastPath] = []
         self._samples = 0  # calls still to be timed
-        self._answered: Entry | None = None  # who answered the last call by a replay
-        self._turn = lock()
+        self._answered: Entry | None = None  # the entry that the last call replayed
+        self._lock = lock()
         self._recording = False
         self._calls = 0
         self._recorded = 0
@@ -80,7 +80,7 @@ class Compiled(WholeCall):
     def __repr__(self) -> str:
         return f"<compiled function {self._name}>"
 
-    # Like a function it is copied as itself, and pickled by its name.
+    # Like a plain function: a copy is the function itself, and a pickle holds its name.
 
     def __copy__(self) -> Compiled:
         return self
@@ -95,122 +95,120 @@ class Compiled(WholeCall):
         self._is_method = True
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        # In a class it is a method like any other function, also where it was put there afterwards.
+        # In a class it becomes a method like a plain function, also if it is assigned to the class later.
         if instance is None:
             return self
         self._is_method = True
         return types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the function: replayed if it was seen to do the same before, else run and recorded."""
+        """Call the function: replay a recording that holds for this call, or run Python (and record it)."""
         mode = STATE.mode
         if gettrace() is not None or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
-            # Whoever follows the lines wants to see them run. Or the numbers it draws are those of an example.
+            # A debugger must see the lines run. Or this is one example of a loop, which draws its own random numbers.
             return self._elsewhere(args, options)
         if mode is not None and (
             not mode.executor.works_on_arrays or mode.anomaly or mode.saved_hooks is not None
             or mode.generator is not None or (mode.watcher is not None and not mode.watcher.allows_plans)
         ):  # fmt: skip
             return self._elsewhere(args, options)
-        looking = None if mode is None else mode.watcher
+        observer = None if mode is None else mode.watcher
         try:
-            if looking is None and not self._samples:
+            if observer is None and not self._samples:
                 self._calls += 1
-                if self._shortcuts and not options:
-                    made = self._shortly(args, mode)
+                if self._fast_paths and not options:
+                    made = self._try_fast_paths(args, mode)
                     if made is not MISS:
                         return made
-                return self._at_length(args, options, mode)
-            return self._watched(args, options, mode, looking)
+                return self._slow_path(args, options, mode)
+            return self._watched(args, options, mode, observer)
         except MemoryError as error:
             raise memory_error(self._name, error) from None
 
-    def _watched(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None, looking: Any) -> Any:
-        """A call that is timed, or that somebody looks at."""
-        if looking is not None:
-            looking.starts(self)
+    def _watched(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None, observer: Any) -> Any:
+        """A call that is timed, or that an observer is told of."""
+        if observer is not None:
+            observer.starts(self)
         try:
             self._calls += 1
             self._answered = None
             began = perf_counter()
-            made = self._shortly(args, mode) if self._shortcuts and not options else MISS
+            made = self._try_fast_paths(args, mode) if self._fast_paths and not options else MISS
             if made is MISS:
-                return self._at_length(args, options, mode)
+                return self._slow_path(args, options, mode)
             if self._samples:
                 self._samples -= 1
                 self._sampled(perf_counter() - began)
             return made
         finally:
-            if looking is not None:
-                looking.ended(self)
+            if observer is not None:
+                observer.ended(self)
 
     def _sampled(self, seconds: float) -> None:
-        """The last call was a replay and took so long: does it pay?"""
+        """Add the time of the last call, which was a replay; leave it to Python if that is faster."""
         entry = self._answered
         if entry is None:
             return
-        entry.ledger.calls.append(seconds)
-        found = entry.ledger.loses()
+        entry.timings.calls.append(seconds)
+        found = entry.timings.loses()
         if found is not None:
             now, python = map(time_text, found)
             self._leave(entry, f"replaying it takes {now} and plain Python {python}")
 
-    def _at_length(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
-        """Find out what kind of call it is; replay it, record it, or run Python."""
+    def _slow_path(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
+        """Compute the signature of a call; replay it, record it, or run plain Python."""
         began = perf_counter()
         try:
             call = Signature(args, options, mode, self._is_method, self._states)
         except (Opaque, TypeError) as reason:
-            return self._python.run(Plain(f"it is called with {reason}"), args, options, self._calls)
+            return self._fallback.run(Plain(f"it is called with {reason}"), args, options, self._calls)
         if not self._wait():
-            return self._python.run(Plain(""), args, options, self._calls)
+            return self._fallback.run(Plain(""), args, options, self._calls)
         try:
             answer = self._answer(call, args, options, began)
         finally:
-            self._turn.release()
+            self._lock.release()
         if answer.__class__ is Plain:
-            made = self._python.run(answer, args, options, self._calls)
-            if self._python.nap:
-                fall_asleep(self)
+            made = self._fallback.run(answer, args, options, self._calls)
+            if self._fallback.bypass_calls:
+                start_bypass(self)
             return made
         return answer
 
     def _wait(self) -> bool:
-        """Wait for other threads to be done with this function, and take the lock.
-
-        False, without it, if one of them runs Python: that may take long, and may be waiting for this thread.
-        """
-        while not self._turn.acquire(timeout=0.02):
+        """Acquire the lock. False if another thread runs Python in this function: that may take long, or wait for
+        us."""
+        while not self._lock.acquire(timeout=0.02):
             if self._recording:
                 return False
         return True
 
-    # -- by what is known
+    # -- replaying
 
     def _answer(self, call: Signature, args: Any, options: Any, began: float) -> Any:
-        """What the call returns; `Plain` where Python has to run it."""
-        known, key = self._known, call.key
-        reason = known.reason(key)
+        """The result of the call, or `Plain` if Python has to run it."""
+        cache, key = self._cache, call.key
+        reason = cache.reason(key)
         if reason is not None:
             return Plain(reason)
-        variants = known.kinds.get(key)
-        for look in (False, True) if variants and len(variants) > 1 else (True,):
+        variants = cache.entries.get(key)
+        for thorough in (False, True) if variants and len(variants) > 1 else (True,):
             for entry in variants or ():
-                if entry.holds(call.tensors, look):
-                    return self._again(entry, call, args, options, began)
+                if entry.holds(call.tensors, thorough):
+                    return self._replay(entry, call, args, options, began)
         if variants:
             why = variants[0].why
             if why and not (variants[0].eager_reason or (self._retraces and self._retraces[-1] == why)):
                 self._retraces.append(why)
-            if known.strike(key) >= _MISSES:
-                known.leave(key, f"what it depends on is different at nearly every call: {why}")
+            if cache.strike(key) >= _MISSES:
+                cache.leave(key, f"what it depends on is different at nearly every call: {why}")
                 self._forget()
-                return Plain(known.reason(key) or "")
+                return Plain(cache.reason(key) or "")
         why = self._retraces[-1] if variants and self._retraces else ""
-        return known.may_record(key, self._budget, why) or self._record(None, call, args, options)
+        return cache.may_record(key, self._budget, why) or self._record(None, call, args, options)
 
-    def _again(self, entry: Entry, call: Signature, args: Any, options: Any, began: float) -> Any:
-        """Replay a call along what was recorded."""
+    def _replay(self, entry: Entry, call: Signature, args: Any, options: Any, began: float) -> Any:
+        """Replay a call with the recordings of an entry."""
         if entry.eager_reason:
             return Plain(entry.eager_reason)
         if entry.tree.root is None:
@@ -218,31 +216,31 @@ class Compiled(WholeCall):
         if entry.burst:
             return self._timed(entry, args, options)
         if entry.tree.root.plan is None and not self._budget.allows():
-            return self._known.refuse()
+            return self._cache.refuse()
         try:
-            way = entry.lead(call.tensors)
-            trial = None
-            if self._check is not False and (self._check or way.end.hits >= way.end.next_check):
-                trial = Trial(entry, way, call.tensors)
+            progress = entry.follow(call.tensors)
+            check = None
+            if self._check is not False and (self._check or progress.end.hits >= progress.end.next_check):
+                check = SelfCheck(entry, progress, call.tensors)
             else:
-                result = entry.complete(way, call.tensors)
+                result = entry.complete(progress, call.tensors)
         except Unseen as new:
-            reason = self._took(entry, began)
+            reason = self._account(entry, began)
             if reason:
                 return Plain(reason)
-            return self._known.may_grow(entry, new, self._budget) or self._record(entry, call, args, options)
+            return self._cache.may_grow(entry, new, self._budget) or self._record(entry, call, args, options)
         except Exception as error:
             return self._failed(entry, error, args, options)
-        if trial is not None:
-            return self._tried(entry, trial, way.end, args, options)
-        self._known.strikes.pop(call.key, None)
-        self._took(entry, began)
+        if check is not None:
+            return self._tried(entry, check, progress.end, args, options)
+        self._cache.strikes.pop(call.key, None)
+        self._account(entry, began)
         if not options and self._check is not True:
-            self._shorten(entry, call, args)
+            self._add_fast_path(entry, call, args)
         return result
 
-    def _took(self, entry: Entry, began: float) -> str:
-        """A call has gone along an entry: enter what it took. Gives the reason if Python is better from now on."""
+    def _account(self, entry: Entry, began: float) -> str:
+        """Account for the time of a replay. Returns the reason if the entry runs as plain Python from now on."""
         seconds = perf_counter() - began
         budget, planning = self._budget, entry.planning
         budget.total += seconds
@@ -254,11 +252,11 @@ class Compiled(WholeCall):
             self._sampled(seconds)
         return entry.eager_reason
 
-    def _tried(self, entry: Entry, trial: Trial, end: Any, args: Any, options: Any) -> Any:
-        """Compare a replay with Python, whose result counts."""
+    def _tried(self, entry: Entry, check: SelfCheck, end: Any, args: Any, options: Any) -> Any:
+        """Compare a replay with plain Python, whose result is returned."""
         self._checked += 1
         budget = self._budget
-        budget.spent += trial.seconds + entry.planning
+        budget.spent += check.seconds + entry.planning
         entry.planning = 0.0
         end.hits += 1
         entry.hits += 1
@@ -266,36 +264,36 @@ class Compiled(WholeCall):
         self._samples = _SAMPLES
         if end.hits in _BURSTS and not self._check:
             entry.burst = _BURST
-            self._shortcuts = [short for short in self._shortcuts if short.entry is not entry]
-            entry.shortened = False
+            self._fast_paths = [path for path in self._fast_paths if path.entry is not entry]
+            entry.fast_path_tried = False
         try:
-            result, seconds, difference = trial.compare(lambda: self._aside(args, options))
+            result, seconds, difference = check.compare(lambda: self._aside(args, options))
         except Exception as error:
-            self._leave(entry, f"a replay went well where Python raises {type(error).__name__}")
+            self._leave(entry, f"a replay succeeded where Python raises {type(error).__name__}")
             raise
-        entry.ledger.eager.append(seconds)
-        budget.total += seconds + trial.seconds
+        entry.timings.eager.append(seconds)
+        budget.total += seconds + check.seconds
         if difference:
             if self._check:
                 raise CheckError(f"check: {self._name}, replayed, differs from plain Python in {difference}",
-                                 fix="Something that is not guarded decides what it does: hand that in as an argument.")
+                                 fix="It depends on something that is not guarded: pass that as an argument.")
             self._leave(entry, f"a replay was found to differ from Python in {difference}")
-            self._python.tell(entry.eager_reason)
+            self._fallback.tell(entry.eager_reason)
         return result
 
     def _timed(self, entry: Entry, args: Any, options: Any) -> Any:
-        """A call by plain Python, to know what that takes when everything is warm; a check is not."""
+        """Run plain Python and time it, with warm caches (after a self-check they are not)."""
         entry.burst -= 1
         self._timed_calls += 1
         began = perf_counter()
         result = self._aside(args, options)
         seconds = perf_counter() - began
-        entry.ledger.eager.append(seconds)
+        entry.timings.eager.append(seconds)
         self._budget.total += seconds
         return result
 
     def _aside(self, args: Any, options: Any) -> Any:
-        """Run Python, and let other threads do so in the meantime."""
+        """Run plain Python; other threads may do the same meanwhile."""
         before, self._recording = self._recording, True
         try:
             return self._function(*args, **options)
@@ -303,83 +301,84 @@ class Compiled(WholeCall):
             self._recording = before
 
     def _failed(self, entry: Entry, error: Exception, args: Any, options: Any) -> Any:
-        """A plan has failed: Python says what is wrong, on the user's line. If it finds nothing wrong, the plan was."""
+        """A plan raised an error: run Python, which raises it on the user's line. If it does not, the plan was
+        wrong."""
         result = self._aside(args, options)
         self._leave(entry, f"its plan failed: {type(error).__name__}: {error}")
-        if self._python.fullgraph:
+        if self._fallback.fullgraph:
             raise error
-        self._python.tell(entry.eager_reason)
+        self._fallback.tell(entry.eager_reason)
         return result
 
     def _leave(self, entry: Entry, reason: str) -> None:
-        """Calls of this entry run as plain Python from now on."""
+        """Run calls of this entry as plain Python from now on."""
         entry.eager_reason = reason
-        self._shortcuts = [short for short in self._shortcuts if short.entry is not entry]
+        self._fast_paths = [path for path in self._fast_paths if path.entry is not entry]
 
     def _forget(self) -> None:
-        """Drop the shortcuts of entries that are no longer kept."""
-        kept = {id(entry) for entries in self._known.kinds.values() for entry in entries}
-        self._shortcuts = [short for short in self._shortcuts if id(short.entry) in kept]
+        """Drop the fast paths of entries that are no longer kept."""
+        kept = {id(entry) for entries in self._cache.entries.values() for entry in entries}
+        self._fast_paths = [path for path in self._fast_paths if id(path.entry) in kept]
 
-    # -- shortcuts
+    # -- fast paths
 
-    def _shortly(self, args: tuple[Any, ...], mode: Mode | None) -> Any:
-        """By a shortcut, or `MISS`."""
-        if not self._turn.acquire(blocking=not self._recording):
+    def _try_fast_paths(self, args: tuple[Any, ...], mode: Mode | None) -> Any:
+        """The result from a fast path, or `MISS`."""
+        if not self._lock.acquire(blocking=not self._recording):
             return MISS
         try:
-            for short in self._shortcuts:
-                made = short.call(args, mode)
+            for path in self._fast_paths:
+                made = path.call(args, mode)
                 if made is not MISS:
-                    self._answered = short.entry
-                    if self._known.strikes:
-                        self._known.strikes.pop(short.key, None)
-                    if short is not self._shortcuts[0]:
-                        self._shortcuts.remove(short)
-                        self._shortcuts.insert(0, short)
+                    self._answered = path.entry
+                    if self._cache.strikes:
+                        self._cache.strikes.pop(path.key, None)
+                    if path is not self._fast_paths[0]:
+                        self._fast_paths.remove(path)
+                        self._fast_paths.insert(0, path)
                     return made
         except Exception:
-            pass  # Nothing was changed: on the long way it fails again, and Python says why.
+            pass  # Nothing was changed: the slow path fails again, and handles the error.
         finally:
-            self._turn.release()
+            self._lock.release()
         return MISS
 
-    def _shorten(self, entry: Entry, call: Signature, args: Any) -> None:
-        """See that calls of this kind have a shortcut, if they can have one, that knows where weights lie."""
-        for short in self._shortcuts:
-            if short.entry is entry:
-                if short.moved != entry.moved:
-                    short.renew()
+    def _add_fast_path(self, entry: Entry, call: Signature, args: Any) -> None:
+        """Make a fast path for calls with this signature if that is possible, or tell it that weights have moved."""
+        for path in self._fast_paths:
+            if path.entry is entry:
+                if path.moved != entry.moved:
+                    path.renew()
                 return
-        if not entry.shortened and not self._states:
-            entry.shortened = True
+        if not entry.fast_path_tried and not self._states:
+            entry.fast_path_tried = True
             if self._check is False and entry.tree.root is not None:
                 entry.tree.root.next_check = sys.maxsize
-            made = shortcut(entry, call.key, args, call.tensors, call.objects)
+            made = fast_path(entry, call.key, args, call.tensors, call.objects)
             if made is not None:
-                self._shortcuts.insert(0, made)
-                del self._shortcuts[_SHORTCUTS:]
+                self._fast_paths.insert(0, made)
+                del self._fast_paths[_FAST_PATHS:]
 
     # -- recording
 
     def _record(self, entry: Entry | None, call: Signature, args: Any, options: Any) -> Any:
-        """Run Python and write down what it does."""
-        if not Witness.can_look():
-            return Plain("")  # somebody else looks at calls: not now
+        """Run Python and record it."""
+        if not CallAudit.can_start():
+            return Plain("")  # another profiler is installed: not now
         began = perf_counter()
-        function, known, key = self._function, self._known, call.key
+        function, cache, key = self._function, self._cache, call.key
         if entry is None:
             states = frozenset(state.identity for state in self._states)
             seen = reach(function, tuple(call.objects) if call.objects else None, states)
             if seen.unguardable is not None:
-                known.leave(key, seen.unguardable)
+                cache.leave(key, seen.unguardable)
                 return Plain(seen.unguardable)
             entry = Entry(self._name, Guards(seen))
-            known.enter(key, entry)
-            known.watch(key, call.objects)
+            cache.enter(key, entry)
+            cache.watch(key, call.objects)
         self._recorded += 1
         seen = entry.guards.seen
-        recorder = Recorder(entry.graph, call.tensors, {**seen.tensors, **self._strange})
+        recorder = Recorder(entry.graph, call.tensors, {**seen.tensors, **self._found_tensors})
         recorder.code = getattr(function, "__code__", None)
         recorder.seen_arrays = seen.arrays
         self._recording = True
@@ -387,14 +386,14 @@ class Compiled(WholeCall):
         try:
             assigned = Assigned(seen, self._states)
             with changed_mode(executor=recorder):
-                with Witness(seen.codes) as recorder.witness:
+                with CallAudit(seen.codes) as recorder.audit:
                     result = function(*args, **options)
                 recorder.show_parts()
                 left = current()
                 if (left.grad, left.inference) != (mode.grad, mode.inference):
-                    recorder.failed = recorder.failed or "it leaves grad mode or inference mode other than it was"
-                if recorder.witness.reason:
-                    recorder.failed = recorder.failed or recorder.witness.reason
+                    recorder.failed = recorder.failed or "it changes grad mode or inference mode"
+                if recorder.audit.reason:
+                    recorder.failed = recorder.failed or recorder.audit.reason
                 self._keep(entry, call, recorder, assigned, result)
         finally:
             self._recording = False
@@ -406,36 +405,37 @@ class Compiled(WholeCall):
     def _keep(
         self, entry: Entry, call: Signature, recorder: Recorder, assigned: Assigned, result: Any
     ) -> None:
-        """Enter a recording, if it can be replayed without Python."""
-        known, key = self._known, call.key
+        """Add a recording to its entry, if it can be replayed."""
+        cache, key = self._cache, call.key
         try:
-            recording = take(entry, call, recorder, assigned, result, self._states, self._strange)
+            recording = finish_recording(entry, call, recorder, assigned, result, self._states, self._found_tensors)
             entry.add(recording, call.tensors)
-        except (GiveUp, Unsteady) as reason:
+        except (GiveUp, Inconsistent) as reason:
             self._leave(entry, str(reason))
         except Dropped as reason:
-            known.leave(key, str(reason))
+            cache.leave(key, str(reason))
             self._forget()
         except Exception as error:
-            if not isinstance(error, Again):  # the call itself went well: Python goes on
+            if not isinstance(error, Retry):  # the call itself succeeded
                 return self._leave(entry, f"recording it failed: {type(error).__name__}: {error}")
             changed = error
-            entry.start_again()
-            strikes, what = known.strike(key), str(changed)
+            entry.reset_graph()
+            strikes, what = cache.strike(key), str(changed)
             if strikes >= (_STRIKES if what else _MISSES):
-                known.leave(key, f"it changes what it depends on: {what}" if what else "it makes tensors that stay")
+                why = f"it changes what it depends on: {what}" if what else "it creates tensors that outlive the call"
+                cache.leave(key, why)
                 self._forget()
             elif what:
-                # The next call may find what this one has made.
+                # The next call may find objects that this one has created.
                 states = frozenset(state.identity for state in self._states)
-                entry.guards = Guards(entry.guards.seen.again(states))
+                entry.guards = Guards(entry.guards.seen.refreshed(states))
 
     def _plain(self) -> dict[str, int]:
         """Why calls ran as plain Python, and how many did."""
-        wake(self)
-        return dict(self._python.reasons)
+        end_bypass(self)
+        return dict(self._fallback.reasons)
 
     def explain(self, verbose: bool = False) -> Explanation:
-        """What is known of this function: its paths, plans and guards, and why calls were recorded again."""
-        with self._turn:
+        """Its signatures, plans and guards, and why calls were recorded again."""
+        with self._lock:
             return explain(self, verbose)

@@ -1,4 +1,4 @@
-"""A compiled module: the module itself to whoever looks at it, with calls that are recorded and replayed."""
+"""A compiled module: it behaves as the module it wraps, and its calls are recorded and replayed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wayfare.compiler.explain import Explanation
 from wayfare.compiler.function import Compiled
 from wayfare.nn.module import Module
 
-# Its own attributes; all others are those of the module inside.
+# The attributes of the wrapper itself; all others are those of the wrapped module.
 _OWN = frozenset({"_compiled", "_orig_mod", "_options", "explain"})
 
 
@@ -17,7 +17,7 @@ _get = object.__getattribute__
 
 
 class CompiledModule(Module):
-    """What `wf.compile(module)` gives: reading, writing, saving, `train()` and `to()` are the module's own.
+    """The result of `wf.compile(module)`: reading, writing, saving, `train()` and `to()` are the module's own.
 
     `state_dict()` has the module's own keys, so what is saved fits the module with and without `wf.compile`. The module
     itself is `_orig_mod`; the two share everything but the way they are called.
@@ -34,17 +34,17 @@ class CompiledModule(Module):
         set_(self, "_compiled", Compiled(module, **options))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Past `__getattribute__`, which is Python and takes longer than a small layer has to spare.
+        # Not through our `__getattribute__`, which is Python code and too slow for a small layer.
         return _get(self, "_compiled")(*args, **kwargs)
 
     def explain(self, verbose: bool = False) -> Explanation:
-        """What is known of its calls: paths, plans and guards, and why calls were recorded again."""
+        """Its signatures, plans and guards, and why calls were recorded again."""
         return self._compiled.explain(verbose)  # type: ignore[no-any-return]
 
     # -- all the rest is the module's own
 
     def __getattribute__(self, name: str) -> Any:
-        # Python asks the class for special methods; what it asks the instance for by such a name is about this class.
+        # Python looks up special methods on the class, so a special name asked of the instance is about this class.
         if name in _OWN or (name.startswith("__") and name != "__dict__"):
             return object.__getattribute__(self, name)
         return getattr(object.__getattribute__(self, "_orig_mod"), name)
@@ -80,9 +80,9 @@ class CompiledModule(Module):
         return value in self._orig_mod  # type: ignore[operator]
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        # Copies and pickles: the module, to be compiled again.
-        return _again, (self._orig_mod, self._options)
+        # A copy or a pickle holds the module, and compiles it again.
+        return _recompiled, (self._orig_mod, self._options)
 
 
-def _again(module: Module, options: dict[str, Any]) -> CompiledModule:
+def _recompiled(module: Module, options: dict[str, Any]) -> CompiledModule:
     return CompiledModule(module, **options)

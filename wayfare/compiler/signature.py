@@ -1,6 +1,6 @@
-"""What kind of call it is: the structure and the Python values of the arguments, and how the tensors among them lie.
+"""The signature of a call: structure and Python values of the arguments, and shapes, strides and dtypes of the tensors.
 
-Two calls with equal signatures may be answered by one recording, if what the function depends on besides is as it was.
+Calls with equal signatures can be answered by the same recording, as long as its guards hold.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from operator import is_
 from typing import Any
 
-from wayfare.compiler.effects import Variable, values_of
-from wayfare.compiler.overlap import relations
+from wayfare.compiler.record.effects import Variable, values_of
+from wayfare.compiler.record.overlap import relations
 from wayfare.compiler.structure import OBJECT, Opaque, take_apart
 from wayfare.core.buffer_pool import owns_memory
 from wayfare.core.mode import Mode
@@ -19,7 +19,10 @@ from wayfare.core.tensor import Tensor
 
 
 class Signature:
-    """The signature of one call, with the tensors and the objects known by identity that are among its arguments."""
+    """The signature of one call (`key`), and the tensors and objects among its arguments.
+
+    `objects` are the arguments that the key contains by identity.
+    """
 
     __slots__ = ("_args", "_own", "_method", "_options", "key", "objects", "tensors")
 
@@ -35,7 +38,7 @@ class Signature:
         held: Any = None
         if states:
             held = values_of(states, lambda value: take_apart(value, self.tensors, self.objects))
-        self.key: Any = (shape, state_of(mode), *_lies(self.tensors, self.objects), held)
+        self.key: Any = (shape, state_of(mode), *_layouts(self.tensors, self.objects), held)
         hash(self.key)
 
     def _take_apart(self) -> Any:
@@ -45,21 +48,21 @@ class Signature:
             return len(args)
         own: tuple[Any, ...] = ()
         if self._method and args and not isinstance(args[0], Tensor):
-            # The object of a method is known by identity, whatever it is, and guarded with what it holds.
+            # `self` of a method is compared by identity, whatever its type, and its contents are guarded.
             objects.append(args[0])
             own, args = ((args[0].__class__, OBJECT, id(args[0])),), args[1:]
         kind, *parts = take_apart(args, tensors, objects)
         return (kind, *own, *parts), take_apart(options, tensors, objects) if options else None
 
     def has_changed(self) -> bool:
-        """Are the arguments themselves, or how the tensors among them lie, other than they were?"""
+        """Did the call change its arguments, or the layout of a tensor among them?"""
         try:
             now = Signature(self._args, self._options, None, self._method)
-            shape, _, _, lies, _ = now.key
+            shape, _, _, layouts, _ = now.key
         except (Opaque, TypeError):
             return True
         same = len(now.tensors) == self._own and all(map(is_, now.tensors, self.tensors))
-        return bool(not same or shape != self.key[0] or lies != self.key[3][: self._own])
+        return bool(not same or shape != self.key[0] or layouts != self.key[3][: self._own])
 
     @property
     def containers(self) -> list[int]:
@@ -76,13 +79,13 @@ class Signature:
 
 
 def state_of(mode: Mode | None) -> Any:
-    """The modes that matter: grad mode, inference mode, the default dtype."""
+    """The modes that a recording depends on: grad mode, inference mode, default dtype."""
     return mode is None or mode.grad, mode is not None and mode.inference, default_dtype()
 
 
-def _lies(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:
+def _layouts(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:
     """How the tensors overlap, and for each its shape, strides, dtype, flags and hooks."""
-    lies = []
+    layouts = []
     views = 0
     for t in tensors:
         if t._view is not None:
@@ -90,21 +93,22 @@ def _lies(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:
         a = t._array
         views += not owns_memory(a)
         hooks = _more_of(t, objects) if t._extras else None
-        lies.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, a.flags.writeable, hooks))
+        layouts.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, a.flags.writeable, hooks))
     sharing: Any = None
     if len(tensors) > 1 and (views or len({id(t._array) for t in tensors}) < len(tensors)):
         sharing = relations(tensors) or None
-    return sharing, tuple(lies)
+    return sharing, tuple(layouts)
 
 
 def is_plain(t: Tensor) -> bool:
-    """Has a tensor neither hooks, nor was it made in inference mode?"""
+    """Has a tensor no hooks, and was it not made in inference mode?"""
     extras = t._extras or {}
     return not (extras.get("hooks") or extras.get("post_hooks") or extras.get("inference"))
 
 
 def _more_of(t: Tensor, objects: list[Any]) -> Any:
-    """The hooks of a leaf, by identity, guarded like other functions among the arguments; and the mark of inference."""
+    """The hooks of a leaf, by identity (they are guarded like other functions), and whether it is an inference
+    tensor."""
     if is_plain(t):
         return None
     extras = t._extras or {}

@@ -1,4 +1,4 @@
-"""Arguments and results in tuples, lists and dictionaries: taken apart into tensors and a key, and put together."""
+"""Nested tuples, lists and dictionaries of arguments and results: flattened into tensors and a key, and rebuilt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.compiler.purity import is_user_class
+from wayfare.compiler.captures.purity import is_user_class
 from wayfare.core.spec import Device, DType, Size
 from wayfare.core.tensor import Tensor
 
@@ -28,22 +28,22 @@ class _Mark:
 
 
 TENSOR, VALUE, OBJECT = _Mark("tensor"), _Mark("value"), _Mark("object")
-# The one number of a tensor, as a Python number.
+# The number in a tensor of one element, as a Python number.
 ITEM = _Mark("item")
 
 
 class Opaque(Exception):
-    """Something whose contents cannot be compared from one call to the next."""
+    """An object whose contents cannot be compared from one call to the next."""
 
 
 def take_apart(
     structure: Any, tensors: list[Tensor], objects: list[Any], met: dict[int, Any] | None = None
 ) -> Any:
-    """Collect the tensors; what is left describes the rest, and is hashable.
+    """Collect the tensors; returns a hashable description of the rest.
 
-    Modules, functions and the like are described by their identity and collected in `objects`: whoever keeps the key
-    must keep them, and look after their contents. With `met`, lists and dictionaries must be new: the structure is to
-    be made again, and one that somebody else holds would be another one then.
+    Modules, functions and other objects are described by their identity and added to `objects`: the caller must keep
+    them alive and guard their contents. With `met` (ids of known containers), lists and dictionaries must be new: a
+    replay makes new ones, so an existing one would be returned as a different object.
     """
     kind = structure.__class__
     if isinstance(structure, Tensor):
@@ -79,7 +79,7 @@ def take_apart(
 
 @lru_cache(1024)
 def has_identity(kind: type) -> bool:
-    """Modules, optimisers, compiled functions, objects of the user's: known by identity, guarded by others."""
+    """Is an object of this class compared by identity (a module, an optimiser, an object of the user's)?"""
     if is_user_class(kind):
         return not issubclass(kind, (list, dict, set, tuple, frozenset, np.ndarray))
     for base in kind.__mro__:
@@ -91,7 +91,7 @@ def has_identity(kind: type) -> bool:
 
 
 def put_together(shape: Any, tensors: Iterator[Tensor]) -> Any:
-    """The structure again, with other tensors."""
+    """Rebuild the structure with other tensors."""
     if shape is TENSOR:
         return next(tensors)
     if shape is ITEM:
@@ -106,7 +106,7 @@ def put_together(shape: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def has_objects(shape: Any) -> bool:
-    """Is there something in it that is only known by identity?"""
+    """Does it contain an object that is compared by identity?"""
     if shape is TENSOR or not isinstance(shape, tuple):
         return False
     return OBJECT in shape[1:2] or any(has_objects(part[2] if shape[0] is dict else part) for part in shape[1:])

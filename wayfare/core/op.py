@@ -176,8 +176,8 @@ class Op:
     # The forward as a native loop, for arrays of at least `large_from` elements; all gradients of a node in one loop.
     large: Any = field(default=None, repr=False, init=False)
     large_from: int = field(default=sys.maxsize, init=False)
-    large_slopes: Any = field(default=None, repr=False, init=False)
-    slopes_from: int = field(default=sys.maxsize, init=False)
+    large_vjp: Any = field(default=None, repr=False, init=False)
+    large_vjp_from: int = field(default=sys.maxsize, init=False)
 
     def __post_init__(self) -> None:
         if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:

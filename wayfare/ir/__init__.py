@@ -1,4 +1,4 @@
-"""Fusion: pure functions of arrays become a few native loops."""
+"""The graph of a computation, its gradient, passes, fusion into native loops, and plans."""
 
 from wayfare.ir.fuse.composite import Composite, composite
 from wayfare.ir.fuse.program import Program

@@ -1,4 +1,5 @@
-"""One array put together from parts: what the gradients of several slices of a tensor add up to."""
+"""The `assemble` op: one array filled from parts at given indexes, such as the gradients of several slices of a
+tensor."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ class _Key:
 
 
 def numpy_key(index: Any) -> Any:
-    """What a basic index is to NumPy."""
+    """A basic index in the form that NumPy takes."""
     return REGISTRY["basic_index"].forward(_Key(), index=index)
 
 
 def cover(shape: tuple[int, ...], indexes: Any) -> tuple[bool, bool]:
-    """Do the parts keep clear of each other, and do they cover the whole?"""
+    """(do the parts not overlap, do they cover the whole array)"""
     seen = np.zeros(shape, np.int8)
     for index in indexes:
         part_of(seen, index)[...] += 1
@@ -51,7 +52,7 @@ def _by_ops(m: Any, parts: Any, attrs: Attrs) -> Any:
     return total
 
 
-# Made by lowering only, where nothing is differentiated or batched any more.
+# Only made by lowering, after differentiation and batching.
 ASSEMBLE = Op(
     name="assemble", family="movement", forward=_forward, vjp=None,
     infer=lambda *parts, shape, indexes: Spec(shape, parts[0].dtype),
@@ -60,7 +61,7 @@ ASSEMBLE = Op(
 
 
 def placed(op: Op | None, attrs: Attrs) -> tuple[Any, ...] | None:
-    """The indexes at which a step puts its inputs into zeros; None if it does something else."""
+    """The indexes at which a step writes its inputs into zeros; None if it does something else."""
     if op is ASSEMBLE:
         return tuple(attrs["indexes"])
     return (attrs["index"],) if op is not None and op.name == "place" else None

@@ -1,4 +1,4 @@
-"""Formulas over ops: what records of no elementwise family are made of."""
+"""Composite ops: records that are not elementwise and have a formula over other ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wayfare.core.spec import float16, float32
 
 
 def composition(op: Op) -> Callable[..., Any] | None:
-    """The formula over ops that a record stands for, if it is made of others."""
+    """The formula of a composite op, else None."""
     return in_single(op.formula) if op.formula is not None and op.family != "elementwise" else None
 
 
@@ -20,7 +20,7 @@ _HALF = np.dtype("float16")
 
 
 def in_single(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A formula whose steps run in single precision where it is given halves: those are too coarse for its sums."""
+    """A formula that computes in float32 if its inputs are float16, which is too coarse for sums."""
 
     def single(m: Any, *inputs: Any, **attrs: Any) -> Any:
         for x in inputs:

@@ -1,4 +1,4 @@
-"""Gradients of a traced graph: the records' own rules, traced backwards over it."""
+"""Symbolic gradients: the gradient rules of the ops, traced backwards over a graph."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.core.op import joint
-from wayfare.ir.fuse.write import cost_of_op
+from wayfare.ir.fuse.expressions import cost_of_op
 from wayfare.ir.graph import Step, Value, in_order, leaf, run, trace_ops
 from wayfare.ir.lower import Lowering
 
 
 def gradients(outputs: Sequence[Value], grads: Sequence[Value | None], wanted: Sequence[Value]) -> list[Value | None]:
-    """The gradient of each wanted leaf, given those of the outputs; None where no way leads to it."""
+    """The gradient of each wanted leaf, given those of the outputs; None if the outputs do not depend on it."""
     steps = in_order(outputs)
     reached = {id(v.step) for v in wanted}
     for step in steps:
@@ -59,15 +59,15 @@ def _zeros(v: Value) -> Any:
 
 
 def is_opaque(step: Step) -> bool:
-    """Can only the step's own record run it?"""
+    """Can a step not be written as a loop, so that only its own record can run it?"""
     if step.op is None or step.op.view or step.op.loop_reduction:
         return False
     return math.isinf(cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype))
 
 
 def needed_from(forward: Sequence[Value], backward: Sequence[Value]) -> list[Value]:
-    """What a backward graph needs of a forward graph (both lowered): inputs, outputs, results of folds and of single
-    ops. All other values of the forward graph are computed again from these."""
+    """The values of a forward graph that a backward graph reads (both lowered): inputs, outputs, and results of
+    reductions and opaque ops. All other forward values are rematerialised from these."""
     available = {id(step) for step in in_order(forward)}
     small = _small(forward)
     results = set(forward)
@@ -91,7 +91,7 @@ def needed_from(forward: Sequence[Value], backward: Sequence[Value]) -> list[Val
 
 
 def _small(forward: Sequence[Value]) -> set[Value]:
-    """Results of folds, and what is computed from them without becoming larger."""
+    """Results of reductions, and values of the same size computed from them."""
     found: set[Value] = set()
     for step in in_order(forward):
         if step.op is None or step.op.name == "expand":
@@ -105,7 +105,7 @@ def _small(forward: Sequence[Value]) -> set[Value]:
 
 
 def standing_on(values: Sequence[Value], leaves: Sequence[Value]) -> tuple[list[Value], list[Value]]:
-    """Inputs in the place of some lowered values, and other values as computed from those inputs."""
+    """New inputs in place of the lowered values `leaves`, and `values` computed from these inputs."""
     lowering = Lowering()
     inputs = [leaf("input", i, v.shape, v.dtype) for i, v in enumerate(leaves)]
     lowering.replace(leaves, inputs)

@@ -1,7 +1,7 @@
-"""The graph of a traced function: values that are not there yet, and the ops between them.
+"""The SSA graph of a traced function: values, and the steps (ops) that compute them.
 
-A `Value` stands for an array: it has a shape (of sizes that remember themselves), a dtype and an array's operators, so
-formulas and gradient rules run on it as they do on arrays: `trace_ops` is their `m`.
+A `Value` stands for an array: it has a shape (of symbolic sizes), a dtype and an array's operators. So formulas and
+gradient rules run on values as they do on arrays, with `trace_ops` as their `m`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _births = itertools.count()
 
 
 class Step:
-    """One op of the graph, or a leaf (`op` is None): what it is given, and what comes out."""
+    """One op of the graph with its inputs and outputs, or a leaf (`op` is None)."""
 
     __slots__ = ("attrs", "born", "inputs", "leaf", "op", "outputs")
 
@@ -39,7 +39,7 @@ class Step:
 
 
 class Value:
-    """An array to be: output `position` of a step."""
+    """Output number `position` of a step."""
 
     __slots__ = ("dtype", "position", "shape", "step")
 
@@ -133,11 +133,11 @@ class Value:
         return run("ge", self, other)
 
     def __bool__(self) -> bool:
-        raise TypeError("a traced value has no truth: it is known when the program runs")
+        raise TypeError("a traced value has no truth value: it is only known when the program runs")
 
 
 def leaf(kind: str, what: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Value:
-    """A value that is given: an input, a number, or an array that was there before."""
+    """A leaf: an input, a number, or a constant array."""
     step = Step(None, (), {}, (kind, what))
     value = Value(step, 0, tuple(shape), dtype)
     step.outputs = (value,)
@@ -145,12 +145,12 @@ def leaf(kind: str, what: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Va
 
 
 def run(name: str, *inputs: Any, **attrs: Any) -> Any:
-    """An op by its name."""
+    """Record an op by its name."""
     return record(REGISTRY[name], inputs, attrs)
 
 
 def record(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """Enter one op in the graph; numbers and arrays beside values are taken in."""
+    """Add one op to the graph; numbers and arrays among its inputs become leaves."""
     values = _operands(op, inputs)
     step = Step(op, values, attrs)
     specs = op.infer(*(v.spec for v in values), **attrs)
@@ -176,20 +176,20 @@ def _operands(op: Op, inputs: Sequence[Any]) -> tuple[Value, ...]:
 
 
 def _common(inputs: Sequence[Any]) -> np.dtype[Any]:
-    """The dtype NumPy gives to arrays and numbers."""
+    """The common dtype of arrays and numbers, by NumPy's rules."""
     plain = [x.dtype if hasattr(x, "dtype") else _weak(x) for x in inputs]
     return np.result_type(*plain) if plain else np.dtype("float32")
 
 
 def _weak(number: Any) -> Any:
-    """A plain number of the same kind: NumPy lets it take the dtype of the arrays beside it."""
+    """A weakly typed stand-in for a Python number: it takes the dtype of the arrays."""
     return np.dtype(bool) if isinstance(number, bool) else 0 if isinstance(number, int) else 0.0
 
 
 class TraceOps(ByName):
-    """On values: every op is entered in the graph."""
+    """The ops on values: each call adds a step to the graph."""
 
-    # Rules then keep to ops, and do nothing to arrays that are not there.
+    # So that gradient rules use ops only, and no NumPy functions.
     differentiable = True
 
     def _bind(self, op: Op) -> Any:
@@ -203,7 +203,7 @@ trace_ops: Any = TraceOps()
 
 
 def in_order(roots: Iterable[Value], stop: Container[int] = ()) -> list[Step]:
-    """Every step behind the roots, inputs first; steps whose `id` is in `stop` are not looked behind."""
+    """All steps that the roots depend on, in topological order; the search ends at steps whose `id` is in `stop`."""
     found: dict[int, Step] = {}
     stack = [r.step for r in roots]
     while stack:

@@ -1,7 +1,7 @@
-"""From records to what kernels are made of: compositions are taken apart, folds brought to one form, repeats found.
+"""Lowering: composite ops are decomposed, reductions brought to one form, common subexpressions merged.
 
-What comes out consists of elementwise steps, folds over adjacent dimensions that keep them as size 1, views, and steps
-that only their own record can run.
+The result consists of elementwise steps, reductions over adjacent dimensions with keepdim, views, and opaque steps that
+only their own record can run.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def is_along_rows(step: Step) -> bool:
 
 
 class Lowering:
-    """Takes graphs apart; what two of them share is found to be the same."""
+    """Lowers graphs; equal steps of all graphs that it lowers become one."""
 
     def __init__(self) -> None:
         self._known: dict[int, Value] = {}
         self._same: dict[Any, tuple[Value, ...]] = {}
         self._done: dict[int, Step] = {}
-        # The values that are known by their identity must stay alive.
+        # Keeps values alive whose ids are keys.
         self._alive: list[Any] = []
 
     def __call__(self, values: Iterable[Value]) -> list[Value]:
-        """The same values in simpler steps."""
+        """The lowered values."""
         values = list(values)
         self._alive.append(values)
         for step in in_order(values, self._done):
@@ -54,13 +54,13 @@ class Lowering:
         return [self._known[id(v)] for v in values]
 
     def replace(self, values: Sequence[Value], others: Sequence[Value]) -> None:
-        """Take other values (leaves) in the place of these."""
+        """Use other values (leaves) in place of these."""
         self._alive.append((values, others))
         for old, new in zip(values, others, strict=True):
             self._known[id(old)] = self._enter((new,))[0]
 
     def _enter(self, outputs: Iterable[Value]) -> tuple[Value, ...]:
-        """Steps that stay as they are."""
+        """Note values that are already lowered."""
         outputs = tuple(outputs)
         for v in outputs:
             self._done[id(v.step)] = v.step
@@ -72,7 +72,7 @@ class Lowering:
             return self._leaf(step)
         op, inputs = step.op, tuple(self._known[id(v)] for v in step.inputs)
         if op.loop_reduction:
-            return (self._fold(op, inputs[0], step.attrs),)
+            return (self._reduction(op, inputs[0], step.attrs),)
         if _changes_nothing(op, inputs, step):
             return inputs[:1]
         assembled = _assembled(op, inputs)
@@ -94,7 +94,7 @@ class Lowering:
         return self._same[key]
 
     def _once(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
-        """The outputs of this op on these inputs: made once, then found again."""
+        """The outputs of this op on these inputs; the same step each time."""
         key = (op, tuple(map(id, inputs)), repr(shown(attrs))) if is_plain(attrs) else None
         found = self._same.get(key) if key is not None else None
         if found is None:
@@ -108,8 +108,8 @@ class Lowering:
     def _one(self, name: str, x: Value, **attrs: Any) -> Value:
         return self._once(REGISTRY[name], (x,), attrs)[0]
 
-    def _fold(self, op: Op, x: Value, attrs: dict[str, Any]) -> Value:
-        """A fold over adjacent dimensions that keeps them; others become several folds and a view."""
+    def _reduction(self, op: Op, x: Value, attrs: dict[str, Any]) -> Value:
+        """A reduction over adjacent dimensions with keepdim; others become several reductions and a view."""
         dim = attrs["dim"]
         real = tuple(d for d in dim if x.shape[d] != 1)
         wanted = op.infer(x.spec, **attrs)
@@ -128,7 +128,7 @@ class Lowering:
 
 
 def _assembled(op: Op, inputs: tuple[Value, ...]) -> tuple[tuple[Value, ...], dict[str, Any]] | None:
-    """A sum of parts put into zeros is one array put together from all of them."""
+    """The sum of two arrays that are zeros with parts written into them is one `assemble` of all parts."""
     if op.name != "add" or inputs[0].shape != inputs[1].shape:
         return None
     first, second = (placed(v.step.op, v.step.attrs) for v in inputs)
@@ -139,7 +139,7 @@ def _assembled(op: Op, inputs: tuple[Value, ...]) -> tuple[tuple[Value, ...], di
 
 
 def is_plain(structure: Any, more: tuple[type, ...] = ()) -> bool:
-    """Does the text of a structure say all there is to it? `more` are kinds of values for which it does, too."""
+    """Does the `repr` of a structure identify it? `more` are further types for which it does."""
     if isinstance(structure, dict):
         return all(is_plain(v, more) for v in structure.values())
     if isinstance(structure, (tuple, list)):

@@ -1,8 +1,8 @@
-"""One function, many sizes: which trace of it serves which.
+"""Traces of one function for many sizes: which trace can be used for which sizes.
 
-A trace holds for the sizes it was made with. It also holds for others if they give the same answers to all that the
-function asked about sizes (its guards), and if a second trace, in which those sizes differed, came out the same symbol
-for symbol: then nothing can have depended on them unseen.
+A trace holds for the sizes it was made with. It also holds for other sizes if they give the same answers to all
+questions that the function asked about sizes (its guards), and if a second trace with other values of these sizes had
+the same symbolic graph: then nothing depends on them unnoticed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from wayfare.ir.graph import Value, in_order
 
 T = TypeVar("T")
 
-# Traces kept for one structure: a function that depends on its sizes has one for each.
+# The most traces of one structure: a function that depends on its sizes has one for each.
 _KEPT = 64
 # Arrays up to this size are compared by their numbers.
 _SMALL = 64
 
 
 class Variant(Generic[T]):
-    """One trace: what it was made with, what it asked, what came of it."""
+    """One trace: the sizes it was made with, its guards, and what was built from it."""
 
     def __init__(self, symbols: tuple[Any, ...], signature: Any, guards: Guards, made: T) -> None:
         self.symbols = symbols
@@ -34,7 +34,7 @@ class Variant(Generic[T]):
         self.free: set[int] = set()
 
     def other(self, symbols: tuple[Any, ...]) -> set[int]:
-        """Which symbols differ from those of the trace."""
+        """The numbers of the symbols that differ from those of the trace."""
         return {i for i, (a, b) in enumerate(zip(self.symbols, symbols, strict=True)) if a != b}
 
     def serves(self, symbols: tuple[Any, ...]) -> bool:
@@ -43,7 +43,8 @@ class Variant(Generic[T]):
 
 
 class Variants(Generic[T]):
-    """The traces of one structure. `trace(symbols)` gives what they are compared by, and how to go on from there."""
+    """The traces of one structure. `trace(symbols)` returns a signature to compare, and a function that builds the
+    result."""
 
     def __init__(self, trace: Callable[[tuple[Any, ...]], tuple[Any, Callable[[], T]]]) -> None:
         self._trace = trace
@@ -51,7 +52,7 @@ class Variants(Generic[T]):
         self.traces = 0
 
     def find(self, symbols: tuple[Any, ...]) -> T:
-        """What serves these sizes; traced if nothing is known to."""
+        """The result for these sizes; traced if no variant holds for them."""
         for variant in self._variants:
             if variant.serves(symbols):
                 return variant.made
@@ -70,7 +71,7 @@ class Variants(Generic[T]):
 
 
 def signature(outputs: Sequence[Value]) -> Any:
-    """A graph written down so that two of them can be compared; sizes stand in it by their formulas."""
+    """A description of a graph that can be compared; sizes are represented by their formulas."""
     numbers: dict[int, int] = {}
     lines: list[Any] = []
     for step in in_order(outputs):

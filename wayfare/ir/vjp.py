@@ -1,12 +1,12 @@
-"""The gradient of one recorded op as an op of its own: a "vjp" step that runs raw, or is taken apart into ops.
+"""The gradient rule of a recorded op as an op of its own: a "vjp" step, which runs on arrays or is decomposed into ops.
 
     op = vjp_op(original, needs, arrived, given, outputs, inputs)
     step = Step(op, tuple(vjp_inputs(original, needs, grads, made, taken)), attrs)      # attrs: the original's own
 
-`needs` says for which inputs the rule is asked, `arrived` which outputs have a gradient, `given` the positions of the
-inputs for which the rule gives one (the outputs of the vjp op, in that order); `outputs` and `inputs` are the Specs of
-the original's. `vjp_inputs` picks what the step is given: the gradients there are (None where there is none), then
-what the rule reads of the outputs and inputs.
+`needs` says which inputs need a gradient, `arrived` which outputs have one, `given` the positions of the inputs for
+which the rule returns one (the outputs of the vjp op, in that order); `outputs` and `inputs` are the Specs of the
+original op. `vjp_inputs` selects the inputs of the step: the gradients that exist (not None), then the outputs and
+inputs of the original op whose values the rule reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wayfare.codegen.routines.rows import Rows
 from wayfare.core.errors import WayfareError
 from wayfare.core.op import DROP, SPEC, VALUE, Op, joint, raw_ops
 from wayfare.core.spec import Spec, float16, float32
-from wayfare.ir.counting import traced_flops
+from wayfare.ir.flops import traced_flops
 from wayfare.ir.graph import Value, leaf, trace_ops
 
 _HALF = np.dtype("float16")
@@ -45,7 +45,7 @@ def vjp_op(
 def vjp_inputs(
     op: Op, needs: tuple[bool, ...], grads: Sequence[Any], outputs: Sequence[Any], inputs: Sequence[Any]
 ) -> list[Any]:
-    """What a vjp step is given: the gradients that are there, then the outputs and inputs whose values are read."""
+    """The inputs of a vjp step: the gradients that exist, then the outputs and inputs whose values are read."""
     of_output, of_inputs = op.keeps(needs)
     picked = [g for g in grads if g is not None]
     if of_output == VALUE:
@@ -56,9 +56,9 @@ def vjp_inputs(
 def gradient_flops(
     op: Op, needs: tuple[bool, ...], inputs: tuple[Spec, ...], outputs: tuple[Spec, ...], attrs: dict[str, Any]
 ) -> int | None:
-    """The operations of the gradient rules of an op, asked for the inputs `needs`; None where nobody can say.
+    """The FLOPs of the gradient rules of an op for the inputs `needs`; None if unknown.
 
-    The rules are counted op by op, so what a faster form of them saves is counted all the same.
+    The rules are counted op by op, even if a faster form of them exists.
     """
     if op.vjp is None or not any(needs):
         return 0
@@ -73,12 +73,13 @@ def original(op: Op) -> Op:
 
 
 def rule_of(op: Op) -> Rule:
-    """What a vjp op was made of."""
+    """The rule of a vjp op."""
     return op.forward.__self__  # type: ignore[attr-defined,no-any-return]
 
 
-def slopes_by(op: Op, rule: Callable[..., Any], m: Any, values: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """What a vjp op computes, by another rule: rule(original, needs, grads, kept, attrs) gives a gradient per input."""
+def input_grads_by(op: Op, rule: Callable[..., Any], m: Any, values: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """The outputs of a vjp op by another rule: rule(original, needs, grads, kept, attrs) returns a gradient per
+    input."""
     own = rule_of(op)
     return own.by_rule(m, values, lambda g, kept: rule(own.op, own.needs, g, kept, attrs))
 
@@ -92,7 +93,7 @@ def _no_batch(m: Any, size: int, inputs: Any, batched: Any, attrs: Any) -> Any:
 
 
 class Rule:
-    """A gradient rule with what it needs beside values: Specs, and which gradients there are."""
+    """A gradient rule with what it needs besides values: Specs, and which gradients exist."""
 
     def __init__(
         self, op: Op, needs: tuple[bool, ...], arrived: tuple[bool, ...], given: tuple[int, ...],
@@ -106,12 +107,12 @@ class Rule:
         self._counted: dict[Any, int | None] = {}
 
     def infer(self, *_specs: Spec, **_attrs: Any) -> Any:
-        """A gradient is like its input."""
+        """A gradient has the shape and dtype of its input."""
         made = tuple(self.inputs[i] for i in self.given)
         return made if len(made) > 1 else made[0]
 
     def _sorted(self, values: Sequence[Any], zeros: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The gradient(s) and what is kept, as the rules take them, from the inputs of a vjp step."""
+        """The gradients and the saved values, as the rule takes them, from the inputs of a vjp step."""
         rest = iter(values)
         grads = [next(rest) if there else None for there in self.arrived]
         if not self.op.takes_none:
@@ -135,12 +136,12 @@ class Rule:
                 for wanted, rule in zip(self.needs, vjp, strict=True)]  # fmt: skip
 
     def forward(self, *arrays: Any, **attrs: Any) -> Any:
-        """On raw arrays: the fast rule, as in an ordinary backward pass."""
+        """The rule on arrays, as in an eager backward pass."""
         g, kept = self._sorted(arrays, lambda spec: np.broadcast_to(np.zeros((), spec.dtype.numpy), spec.shape))
         op = self.op
         found = None
-        if not self.several and op.large_slopes is not None and g.size >= op.slopes_from:
-            found = op.large_slopes(g, kept, self.needs, attrs)
+        if not self.several and op.large_vjp is not None and g.size >= op.large_vjp_from:
+            found = op.large_vjp(g, kept, self.needs, attrs)
         if found is None:
             found = self._run(raw_ops, g, kept, attrs)
         made = []
@@ -154,7 +155,7 @@ class Rule:
         return tuple(made) if len(made) > 1 else made[0]
 
     def work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
-        """The arithmetic of the rules by ops, traced once for each set of attributes; shapes are the rule's own."""
+        """The FLOPs of the rule op by op, traced once for each set of attributes."""
         key = tuple(attrs.items())
         try:
             if key not in self._counted:
@@ -164,30 +165,31 @@ class Rule:
             return self._count(attrs)
 
     def _leaves(self) -> list[Any]:
-        """Values that are not there, in the place of the inputs of a vjp step."""
+        """Leaves in place of the inputs of a vjp step."""
         grads, made, taken = ([leaf("input", 0, spec.shape, spec.dtype.numpy) for spec in specs]
                               for specs in (self.outputs, self.outputs, self.inputs))  # fmt: skip
         arrived = [g if there else None for g, there in zip(grads, self.arrived, strict=True)]
         return vjp_inputs(self.op, self.needs, arrived, made, taken)
 
     def traced(self, attrs: dict[str, Any]) -> Sequence[Any]:
-        """What the rule gives for each input, as traced values; None where it gives nothing."""
+        """The traced gradient for each input; None where the rule returns none."""
         g, kept = self._sorted(self._leaves(), lambda spec: leaf("input", 0, spec.shape, spec.dtype.numpy))
         return self._run(trace_ops, g, kept, attrs)
 
     def _count(self, attrs: dict[str, Any]) -> int | None:
         try:
-            slopes = self.by_ops(trace_ops, *self._leaves(), **attrs)
+            input_grads = self.by_ops(trace_ops, *self._leaves(), **attrs)
         except (WayfareError, NotImplementedError, TypeError, AttributeError, IndexError, ValueError):
-            return None  # A rule that looks at the numbers, which are not there.
-        return traced_flops(v for v in (slopes if isinstance(slopes, tuple) else (slopes,)) if isinstance(v, Value))
+            return None  # The rule reads numbers, which a trace does not have.
+        made = input_grads if isinstance(input_grads, tuple) else (input_grads,)
+        return traced_flops(v for v in made if isinstance(v, Value))
 
     def by_ops(self, m: Any, *values: Any, **attrs: Any) -> Any:
-        """By ops, as where the gradient is recorded; halves are computed in single precision."""
+        """The rule op by op, as when the gradient is differentiated again; float16 is computed in float32."""
         return self.by_rule(m, values, lambda g, kept: self._run(m, g, kept, attrs))
 
     def by_rule(self, m: Any, values: Sequence[Any], rule: Callable[[Any, tuple[Any, ...]], Sequence[Any]]) -> Any:
-        """By ops, given the rule for gradients and what is kept."""
+        """Op by op, with a given rule (gradients, saved values) → gradients of the inputs."""
         wide = [m.cast(v, dtype=float32) if v.dtype == _HALF else v for v in values]
 
         def zeros(spec: Spec) -> Any:

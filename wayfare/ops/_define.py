@@ -15,8 +15,8 @@ from wayfare.core.op import BatchRule, NotExportable, Op, Rule, Sample, joint, r
 from wayfare.core.signature import DIMS, FLAG, Attribute, Signature
 from wayfare.core.spec import Spec, bool_, broadcast
 from wayfare.ir.fuse.composite import NATIVE_FROM, Composite
-from wayfare.ir.fuse.reductions import prepare_fold
-from wayfare.ir.fuse.single import prepare
+from wayfare.ir.fuse.elementwise import prepare
+from wayfare.ir.fuse.reductions import prepare_reduction
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]
@@ -31,7 +31,7 @@ Onnx = str | Callable[..., Any] | NotExportable | None
 UFUNC, _SCIPY, _FORMULA = 80_000, 512, 2048
 NEVER = sys.maxsize
 # A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
-_SLOPES_FROM = 8192
+_LARGE_VJP_FROM = 8192
 
 
 def _native_from(forward: Callable[..., Any], formula: Callable[..., Any] | None) -> int:
@@ -93,7 +93,7 @@ def elementwise(
         broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name, expression=expression,
         workspace=workspace, onnx=onnx,
     ))  # fmt: skip
-    prepare(op, _native_from(forward, formula) if native_from is None else native_from, _SLOPES_FROM, numpy_dtypes)
+    prepare(op, _native_from(forward, formula) if native_from is None else native_from, _LARGE_VJP_FROM, numpy_dtypes)
     return op
 
 
@@ -231,7 +231,7 @@ def reduction(
         kinds=kinds, grad_name=grad_name, work=work, onnx=onnx, **facts,
     )  # fmt: skip
     if formula is None:
-        prepare_fold(op)
+        prepare_reduction(op)
     return op
 
 

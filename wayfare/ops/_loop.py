@@ -14,7 +14,7 @@ import numpy as np
 from wayfare.codegen.loop.expr import Expr, const, index
 from wayfare.codegen.loop.expr import cast as convert
 from wayfare.codegen.math.library import loop_math
-from wayfare.ir.fuse.write import Parameter, computed_in, converted
+from wayfare.ir.fuse.expressions import Parameter, computed_in, converted
 
 Attrs = dict[str, Any]
 

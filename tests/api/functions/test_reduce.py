@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wayfare as wf
-from wayfare.codegen.routines.short_reductions import largest, smallest, total
+from wayfare.codegen.routines.short_reductions import max_along, min_along, total
 from wayfare.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
 
 NAN = float("nan")
@@ -73,8 +73,8 @@ class TestFold:
                     got = total(layout, axis, keep)
                     assert got.dtype == dtype
                     np.testing.assert_allclose(got, exact.sum(axis=axis, keepdims=keep), **close)
-                    np.testing.assert_array_equal(largest(layout, axis, keep), x.max(axis=axis, keepdims=keep))
-                    np.testing.assert_array_equal(smallest(layout, axis, keep), x.min(axis=axis, keepdims=keep))
+                    np.testing.assert_array_equal(max_along(layout, axis, keep), x.max(axis=axis, keepdims=keep))
+                    np.testing.assert_array_equal(min_along(layout, axis, keep), x.min(axis=axis, keepdims=keep))
 
     def test_rounding_does_not_pile_up_along_the_first_axis(self):
         x = np.full((100_000, 3), 0.1, np.float32)
@@ -86,8 +86,8 @@ class TestFold:
         for size in (10, 100):
             x = np.zeros((80, size), np.float32)
             x[3, size // 2] = NAN
-            assert np.isnan(largest(x, (1,))[3]) and np.isnan(smallest(x, (1,))[3])
-            assert np.isnan(largest(x, (1,))).sum() == 1
+            assert np.isnan(max_along(x, (1,))[3]) and np.isnan(min_along(x, (1,))[3])
+            assert np.isnan(max_along(x, (1,))).sum() == 1
 
 
 class TestDTypes:

@@ -13,7 +13,7 @@ def whole(call, high, *shape, low=0):
 
 
 def no_decisions(compiled):
-    (kind,) = compiled.explain().data["kinds"]
+    (kind,) = compiled.explain().data["signatures"]
     tree = kind["variants"][0]["tree"]
     assert tree["decision"] == "" and tree["visits"] == 3, tree
 

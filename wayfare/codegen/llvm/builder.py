@@ -69,11 +69,11 @@ class Variable:
 
     def get(self) -> str:
         """Load the value."""
-        return self.writer.let(f"load {self.kind}, ptr {self.name}")
+        return self.writer.load(self.kind, self.name)
 
     def set(self, value: str) -> None:
         """Store a new value."""
-        self.writer.do(f"store {self.kind} {value}, ptr {self.name}")
+        self.writer.store(self.kind, value, self.name)
 
 
 class Writer:
@@ -114,9 +114,9 @@ class Writer:
         if literal not in self._held:
             name = "%" + self.fresh("constant")
             self.allocas += [
-                f"  {name}.room = alloca {kind}",
-                f"  store {kind} {literal}, ptr {name}.room",
-                f"  {name} = load volatile {kind}, ptr {name}.room",
+                f"  {name}.slot = alloca {kind}",
+                f"  store {kind} {literal}, ptr {name}.slot",
+                f"  {name} = load volatile {kind}, ptr {name}.slot",
             ]
             self._held[literal] = name
         return self._held[literal]
@@ -127,7 +127,7 @@ class Writer:
 
     def variable(self, kind: str, value: str) -> Variable:
         """A mutable local with an initial value."""
-        name = "%" + self.fresh("room")
+        name = "%" + self.fresh("slot")
         self.allocas.append(f"  {name} = alloca {kind}")
         variable = Variable(self, name, kind)
         variable.set(value)
@@ -141,7 +141,7 @@ class Writer:
         self.do(f"br label %{name}.test")
         self.label(f"{name}.test")
         i = counter.get()
-        more = self.let(f"icmp slt i64 {i}, {stop}")
+        more = self.compare("slt", i, stop)
         self.do(f"br i1 {more}, label %{name}.body, label %{name}.done")
         self.label(f"{name}.body")
         yield i
@@ -160,9 +160,9 @@ class Writer:
 
     def splat(self, lanes: int, kind: str, value: str) -> str:
         """One value in every lane."""
-        whole = vector(lanes, kind)
-        first = self.let(f"insertelement {whole} poison, {kind} {value}, i64 0")
-        return self.let(f"shufflevector {whole} {first}, {whole} poison, <{lanes} x i32> zeroinitializer")
+        many = vector(lanes, kind)
+        first = self.let(f"insertelement {many} poison, {kind} {value}, i64 0")
+        return self.let(f"shufflevector {many} {first}, {many} poison, <{lanes} x i32> zeroinitializer")
 
     # -- 64-bit integers and addresses
 

@@ -82,16 +82,14 @@ class _Nest:
         self.strides: list[list[str]] = []
         for k in range(len(self.operands)):
             first = SIZES + WORDS_PER_OPERAND * k
-            self.address.append(self.writer.let(f"inttoptr i64 {self._word(first)} to ptr"))
+            self.address.append(self.writer.pointer(self._word(first)))
             self.strides.append([self._word(first + 1 + axis) for axis in range(3)])
 
     def _word(self, number: int) -> str:
-        address_of = self.writer.let(f"getelementptr i64, ptr %block, i64 {number}")
-        return self.writer.let(f"load i64, ptr {address_of}")
+        return self.writer.load("i64", self.writer.element("i64", "%block", number))
 
     def _moved(self, pointer: str, index: str, stride: str) -> str:
-        distance = self.writer.let(f"mul i64 {index}, {stride}")
-        return self.writer.let(f"getelementptr i8, ptr {pointer}, i64 {distance}")
+        return self.writer.at(pointer, (index, stride))
 
     def _iota(self) -> str:
         return "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"

@@ -80,16 +80,15 @@ class VectorCode:
         """Cover 0 … limit with the largest steps that fit: `visit(start, step)`. The last of `steps` is 1."""
         start = "0"
         for step in steps:
-            whole = self.mul(self.div(self.sub(limit, start), step), step)
-            end = self.add(start, whole)
-            with self.writer.loop(start, end, step) as address:
-                visit(address, step)
+            end = self.add(start, self.mul(self.div(self.sub(limit, start), step), step))
+            with self.writer.loop(start, end, step) as position:
+                visit(position, step)
             start = end
 
-    def pick(self, a: str, b: str, lanes_of: Sequence[int]) -> str:
+    def pick(self, a: str, b: str, chosen: Sequence[int]) -> str:
         """Select elements of two vectors by number (a shufflevector)."""
-        kind, listed = vector(self.lanes, self.kind), ", ".join(f"i32 {address}" for address in lanes_of)
-        return self.let(f"shufflevector {kind} {a}, {kind} {b}, {vector(len(lanes_of), 'i32')} <{listed}>")
+        kind, listed = vector(self.lanes, self.kind), ", ".join(f"i32 {lane}" for lane in chosen)
+        return self.let(f"shufflevector {kind} {a}, {kind} {b}, {vector(len(chosen), 'i32')} <{listed}>")
 
     def rows_of_sums(self, totals: list[str], rows: int, columns: int) -> list[str]:
         """The horizontal sum of every vector of a matrix of vectors, as one vector for each row."""
@@ -106,6 +105,6 @@ class VectorCode:
         for r in range(rows):
             # A row is in one of the vectors, or in two neighbouring ones.
             left = min(r * columns // lanes, len(totals) - 2)
-            lanes_of = [r * columns + k - left * lanes for k in range(columns)]
-            found.append(self.pick(totals[left], totals[left + 1], lanes_of))
+            chosen = [r * columns + k - left * lanes for k in range(columns)]
+            found.append(self.pick(totals[left], totals[left + 1], chosen))
         return found

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.compiler.graph import Graph
-from wayfare.compiler.memory import Known
-from wayfare.compiler.reach import reach
-from wayfare.compiler.recorder import NO_DECISION, Recorder
+from wayfare.compiler.captures.reach import reach
+from wayfare.compiler.record.graph import Graph
+from wayfare.compiler.record.memory import ArrayState
+from wayfare.compiler.record.recorder import NO_DECISION, Recorder
 from wayfare.compiler.structure import Opaque, take_apart
 from wayfare.core.callsite import Site, user_frame
 from wayfare.core.errors import ExportError
@@ -308,7 +308,7 @@ class Tracer(Recorder):
         raise ExportError(f"export: {reason}",
                           fix="Compute with tensor operations (for a mask as an index: wf.where).")  # fmt: skip
 
-    def _keep_history(self, known: Known, before: Value) -> None:
+    def _keep_history(self, known: ArrayState, before: Value) -> None:
         """What memory holds is what was written last; a file has no other history of it."""
 
     def may_decide(self, tensor: Tensor) -> bool:

@@ -1,1 +1,1 @@
-"""Fusion: which steps of a graph share a loop, and graphs as kernels for any size."""
+"""Fusion: which steps of a graph share a loop, and programs of kernels for any sizes."""

@@ -1,6 +1,6 @@
-"""A program for given sizes, run on raw arrays.
+"""A program bound to sizes, run on arrays.
 
-Shapes and attributes are worked out once for each set of sizes; what is left to do at each call is to run down a list.
+Shapes and attributes are computed once for each set of sizes; a call only runs a list of functions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Run = Callable[[Slots], None]
 
 
 class Buffer:
-    """An array that several steps fill in parts."""
+    """An array that several steps fill part by part."""
 
     __slots__ = ("dtype", "shape", "slot", "whole")
 
@@ -33,7 +33,7 @@ class Buffer:
         self.slot, self.shape, self.dtype, self.whole = slot, shape, dtype, whole
 
     def there(self, values: Slots) -> Any:
-        """The array, made when the first step asks for it."""
+        """The array; it is allocated at the first use."""
         found = values[self.slot]
         if found is None:
             found = buffer_pool.empty(self.shape, self.dtype) if self.whole else np.zeros(self.shape, self.dtype)
@@ -89,7 +89,7 @@ def _constant(v: Value, symbols: Sequence[Any]) -> Any:
 
 def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int]) -> Run:
     assert step.op is not None
-    # By the op's own forward: what is sparse would be unknown to the next step.
+    # Always the plain forward: a sparse result would be unknown to the next step.
     forward, attrs = step.op.forward, settled(step.attrs, symbols)
     if step.op.name == "slice":
         return _slice(slots[step.inputs[0]], slots[step.outputs[0]], attrs, frees)
@@ -110,7 +110,7 @@ def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list
 
 
 def _slice(source: int, target: int, attrs: dict[str, Any], frees: list[int]) -> Run:
-    """A slice is one look into an array, and the commonest op between loops."""
+    """A slice, the most common op between loops, as one NumPy index."""
     key = (slice(None),) * attrs["dim"] + (slice(attrs["start"], attrs["stop"], attrs["step"]),)
 
     def run(values: Slots) -> None:
@@ -121,14 +121,14 @@ def _slice(source: int, target: int, attrs: dict[str, Any], frees: list[int]) ->
     return run
 
 
-# -- arrays put together from parts -----------------------------------------------------------------------------------
+# -- assembled arrays -------------------------------------------------------------------------------------------------
 
-# For a value that is one part of an array: that array, and where in it the value lies.
+# For a value that is one part of an array: that array, and the index of the part.
 Parts = dict[Value, tuple[Buffer, Any]]
 
 
 def _buffers(program: Program, symbols: Sequence[Any]) -> Parts:
-    """The values that kernels write straight to their place in a larger array."""
+    """The values that kernels write directly into a larger array."""
     made = {v for step in program.kernels for v in step.writes
             if settled(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip
     found: Parts = {}
@@ -149,13 +149,13 @@ def _written(step: KernelStep, v: Value, symbols: Sequence[Any]) -> tuple[int, .
     """The shape in which a kernel stores a value."""
     group = step.group
     shape: tuple[int, ...] = settled(group.shape, symbols)
-    if group.folded and not any(a in group.folded for a in group.maps[v]):
-        return tuple(1 if a in group.folded else n for a, n in enumerate(shape))
+    if group.reduced and not any(a in group.reduced for a in group.maps[v]):
+        return tuple(1 if a in group.reduced else n for a, n in enumerate(shape))
     return shape
 
 
 def _assembly(step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts) -> Run:
-    """What is left to do when kernels have written their parts."""
+    """Write the parts that kernels have not written."""
     attrs = settled(step.step.attrs, symbols)
     out = step.step.outputs[0]
     apart, whole = cover(attrs["shape"], attrs["indexes"])
@@ -182,18 +182,18 @@ def _assembly(step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], fre
 def _kernel(
     step: KernelStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], reused: list[int], parts: Parts
 ) -> Run:
-    group, kernel, folded = step.group, step.kernel, step.group.folded
+    group, kernel, reduced = step.group, step.kernel, step.group.reduced
     shape: tuple[int, ...] = settled(group.shape, symbols)
     sources = [_source(given, slots, symbols, len(shape)) for given in step.emitted.inputs]
-    stretch = _stretched(step, sources, shape, symbols)
+    broadcast = _broadcast_input(step, shape, symbols)
     writes = []
     for v in step.writes:
         own = settled(v.shape, symbols)
         writes.append((slots[v], None if own == _written(step, v, symbols) else own))
-    axes = folded or None
-    again = Repeated(kernel, shape, axes)
+    axes = reduced or None
+    launch = Repeated(kernel, shape, axes)
     fresh = [(_written(step, v, symbols), v.dtype) for v in step.writes]
-    places = _places(step, symbols, parts, None if folded else _overwritten(step, reused, slots))
+    places = _places(step, symbols, parts, None if reduced else _overwritten(step, reused, slots))
 
     def run(values: Slots) -> None:
         arrays = []
@@ -203,14 +203,14 @@ def _kernel(
             else:
                 array = values[slot]
                 arrays.append(array if target is None else array.reshape(target))
-        if stretch >= 0:
-            arrays[stretch] = np.broadcast_to(arrays[stretch], shape)
+        if broadcast >= 0:
+            arrays[broadcast] = np.broadcast_to(arrays[broadcast], shape)
         if places is not None:
-            outs = again(arrays, [place(arrays, values) for place in places])
+            outs = launch(arrays, [place(arrays, values) for place in places])
         elif axes is None and arrays[0].flags.fnc:
             outs = kernel(arrays)  # which keeps the order of transposed arrays
         else:
-            outs = again(arrays, [buffer_pool.empty(own, dtype) for own, dtype in fresh])
+            outs = launch(arrays, [buffer_pool.empty(own, dtype) for own, dtype in fresh])
         for (slot, own), out in zip(writes, outs, strict=True):
             values[slot] = out if own is None else out.reshape(own)
         for s in frees:
@@ -220,8 +220,8 @@ def _kernel(
 
 
 def _source(given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank: int) -> tuple[int, Any]:
-    """The slot of an operand and the shape in which it lies along the group's axes (None: as it is); or -1 and the
-    number itself."""
+    """The slot of an operand and its shape along the axes of the group (None: unchanged); or -1 and the number
+    itself."""
     if given.value is None:
         number = value_of(formula_of(given.number), symbols)
         return -1, np.full((1,) * rank, number, given.dtype)
@@ -237,8 +237,8 @@ def _along(v: Value, own: Map, symbols: Sequence[Any], rank: int) -> tuple[int, 
     return tuple(target)
 
 
-def _stretched(step: KernelStep, sources: list[tuple[int, Any]], shape: tuple[int, ...], symbols: Sequence[Any]) -> int:
-    """The input that must be stretched to the loop's full shape because none has it; -1 if one has."""
+def _broadcast_input(step: KernelStep, shape: tuple[int, ...], symbols: Sequence[Any]) -> int:
+    """The input that must be broadcast to the full shape of the loop because none has it; -1 if one has."""
     shapes = [g.dtype and (1,) * len(shape) if g.value is None else _along(g.value, g.own, symbols, len(shape))
               for g in step.emitted.inputs]  # fmt: skip
     if np.broadcast_shapes(*shapes) == shape:
@@ -247,7 +247,7 @@ def _stretched(step: KernelStep, sources: list[tuple[int, Any]], shape: tuple[in
 
 
 def _overwritten(step: KernelStep, reused: list[int], slots: dict[Value, int]) -> tuple[int, int] | None:
-    """An input that is of no use afterwards and an output that fits its memory."""
+    """(input, output): an input that is not used afterwards, and an output that may overwrite it."""
     rank = len(step.group.shape)
     for i, given in enumerate(step.emitted.inputs):
         if given.value is None or slots[given.value] not in reused or given.own != tuple(range(rank)):

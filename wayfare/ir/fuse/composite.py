@@ -1,4 +1,4 @@
-"""Composite forwards: a formula over ops that runs op by op on small arrays, and as kernels on large ones."""
+"""Composite ops: a formula that runs op by op on small arrays, and as fused kernels on large ones."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from wayfare.ir.graph import Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
 from wayfare.ir.variants import Variants, signature
 
-# From this many elements in the largest array on, kernels are faster than NumPy op by op: a call costs as much as a
-# few of NumPy's.
+# Arrays of at least this many elements run as kernels; for smaller ones NumPy is faster.
 NATIVE_FROM = 256
-# Sets of sizes remembered for one formula.
+# The most sets of sizes that are kept for one formula.
 _BOUND = 256
 
-_TURN = lock()
+_LOCK = lock()
 
 
 class Composite:
-    """A formula `formula(m, *arrays, **attrs)` over ops, callable on raw arrays; halves are computed in single."""
+    """A formula `formula(m, *arrays, **attrs)` over ops, callable on arrays; float16 is computed in float32."""
 
     def __init__(self, formula: Callable[..., Any], name: str, native_from: int = NATIVE_FROM) -> None:
         self.formula = in_single(formula)
@@ -56,13 +55,13 @@ class Composite:
         return self.step_by_step(*arrays, **attrs)
 
     def at_once(self, *arrays: Array, **attrs: Any) -> Any:
-        """The formula as kernels, whatever the size."""
+        """Run the formula as kernels, whatever the size."""
         if not kernel.available() or any(a.size == 0 for a in arrays):
             return self.step_by_step(*arrays, **attrs)
         key = (tuple([(a.shape, a.dtype) for a in arrays]), *attrs.items())
         found = self._bound.get(key)
         if found is None:
-            with _TURN:
+            with _LOCK:
                 program, symbols, several = self._program(arrays, attrs)
                 found = (Bound(program, symbols), several)
                 if len(self._bound) >= _BOUND:
@@ -73,7 +72,7 @@ class Composite:
 
     def program(self, *arrays: Array, **attrs: Any) -> Program:
         """The program for arrays like these."""
-        with _TURN:
+        with _LOCK:
             return self._program(arrays, attrs)[0]
 
     def _program(self, arrays: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Program, tuple[Any, ...], bool]:
@@ -106,15 +105,15 @@ class Composite:
 
 
 def composite(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Composite:
-    """A forward for raw arrays from a formula over ops: `formula(m, *arrays, **attrs)`.
+    """A forward for arrays from a formula over ops: `formula(m, *arrays, **attrs)`.
 
-    `native_from`: the elements of its largest array from which on it runs as kernels.
+    It runs as kernels if an array has at least `native_from` elements.
     """
     return Composite(formula, name, native_from)
 
 
 def as_rule(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Callable[..., Any]:
-    """A formula for use in gradient rules: kernels in an ordinary backward pass, ops where the gradient is recorded."""
+    """A formula for gradient rules: kernels in a plain backward pass, ops if the gradient is differentiated again."""
     whole = Composite(formula, name, native_from)
 
     def rule(m: Any, *arrays: Any, **attrs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A group of steps as one loop of the loop language."""
+"""Emits a group of steps as one loop of the loop language."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from wayfare.codegen.loop import expr as ex
 from wayfare.codegen.loop.expr import OF_NUMPY, Expr
 from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.core.symbolic_sizes import Dim, Number, formula_of
+from wayfare.ir.fuse.expressions import computed_in, converted, written
 from wayfare.ir.fuse.partition import Group, Map, Partition
-from wayfare.ir.fuse.write import computed_in, converted, written
 from wayfare.ir.graph import Value
 from wayfare.ir.lower import is_reduction
 
-# A value that costs less than this is computed again in a later stage; a dearer one is stored and read back.
+# A value that costs less than this is recomputed in a later stage; others are stored and read back.
 _RELOAD = 8
 
 
-# Numbers that are written into code even where others might be sizes, so that one loop serves all of those.
+# Numbers that stay constants in the code. Other numbers may be sizes; they are inputs, so that one loop serves all.
 _COMMON = frozenset({0, 1, -1, 2, -2, 0.5, -0.5, 3, 4, math.inf, -math.inf})
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input of a loop: a value seen through a map, or a number (`value` is None) that is given at run time."""
+    """An input of a loop: a value with its map, or a number (`value` is None) that is given at run time."""
 
     value: Value | None
     own: Map
@@ -53,8 +53,8 @@ class _Writer:
         self._levels: dict[Value, int] = {}
         self._prices: dict[Value, float] = {}
         self._known: dict[tuple[Value, int], Expr] = {}
-        self.folds: dict[Value, int] = {}
-        # Where a dear value is stored to be read back in later stages: output number and stage.
+        self.reductions: dict[Value, int] = {}
+        # Expensive values that later stages read back: (number of the output that stores it, stage).
         self.saved: dict[Value, tuple[int, int]] = {}
 
     # -- operands
@@ -64,7 +64,7 @@ class _Writer:
         return ex.load(len(self.inputs) - 1, dtype)
 
     def parameter(self, value: Any, dtype: str) -> Expr:
-        """A number that is given when the loop runs."""
+        """A number that is given at run time."""
         key = (repr(formula_of(value)), dtype)
         if key not in self._numbers:
             self._numbers[key] = self._operand(Given(None, (), value, ex.NUMPY[dtype]), dtype)
@@ -77,13 +77,13 @@ class _Writer:
         return converted(self._loads[key], computed_in(v.dtype))
 
     def is_row(self, own: Map) -> bool:
-        """Has a value with this map one element for a whole row?"""
-        return bool(self.group.folded) and not any(a in self.group.folded for a in own)
+        """Does a value with this map have one element for each row?"""
+        return bool(self.group.reduced) and not any(a in self.group.reduced for a in own)
 
     # -- expressions
 
     def level(self, v: Value) -> int:
-        """The stage in which a value of the group can first be had."""
+        """The first stage in which a value of the group is available."""
         if not self._levels:
             for x in sorted(self.group.maps, key=lambda x: x.step.born):
                 before = [self._levels[r] for r in self.partition.inside(self.group, x)]
@@ -91,15 +91,15 @@ class _Writer:
         return self._levels[v]
 
     def value(self, v: Value, stage: int) -> Expr:
-        """The expression of a value of the group, as a stage writes it."""
+        """The expression of a value of the group in a stage."""
         if (v, stage) not in self._known:
-            # What it is made of comes first: a long chain would be too deep for a recursion.
+            # Its inputs first: recursion over a long chain would be too deep.
             for x in sorted(self._behind(v, stage), key=lambda x: x.step.born):
                 self._known[x, stage] = self._value(x, stage)
         return self._known[v, stage]
 
     def _behind(self, v: Value, stage: int) -> set[Value]:
-        """The values a stage must compute for one of them."""
+        """The values that a stage must compute for this one."""
         found: set[Value] = set()
         stack = [v]
         while stack:
@@ -116,15 +116,15 @@ class _Writer:
 
     def _value(self, v: Value, stage: int) -> Expr:
         if is_reduction(v.step):
-            return self._folded(v)
+            return self._reduced(v)
         if self._reloaded(v, stage):
             return ex.reload(self.saved[v][0], OF_NUMPY[v.dtype])
         step = v.step
         assert step.op is not None
         return written(step.op, self.arguments(v, stage), step.attrs, v.dtype, self.parameter)
 
-    def _folded(self, v: Value) -> Expr:
-        made = ex.reduction(self.folds[v], _fold_dtype(v))
+    def _reduced(self, v: Value) -> Expr:
+        made = ex.reduction(self.reductions[v], _reduction_dtype(v))
         return converted(made, computed_in(v.dtype))
 
     def arguments(self, v: Value, stage: int) -> list[Expr]:
@@ -150,23 +150,25 @@ class _Writer:
 
     def loop(self, name: str) -> Loop:
         group = self.group
-        if not group.folded:
+        if not group.reduced:
             all_stores = tuple((k, self._stored(v, 0)) for k, v in enumerate(self.stored))
             return Loop(name, self._inputs(), self._outputs(), (Stage(all_stores),))
         live = self.partition.live(group, set(self.stored))
-        folds = sorted((v for v in live if is_reduction(v.step)), key=lambda v: (self.level(v), v.step.born))
-        self.folds = {v: k for k, v in enumerate(folds)}
+        reductions = sorted((v for v in live if is_reduction(v.step)), key=lambda v: (self.level(v), v.step.born))
+        self.reductions = {v: k for k, v in enumerate(reductions)}
         elements = [v for v in self.stored if not self.is_row(group.maps[v])]
         self._choose_saved(live, elements)
-        count = max([self.level(v) for v in folds] + [self.level(v) + 1 for v in elements])
+        count = max([self.level(v) for v in reductions] + [self.level(v) + 1 for v in elements])
         stages = []
         for stage in range(count):
             stores = [(k, self._stored(v, stage)) for k, v in enumerate(self.stored)
                       if not self.is_row(group.maps[v]) and self.level(v) == stage]  # fmt: skip
             stores += [(k, self.value(v, stage)) for v, (k, at) in self.saved.items()
                        if at == stage and not any(v is s for s in self.stored)]  # fmt: skip
-            here = [v for v in folds if self.level(v) == stage + 1]
-            made = tuple(Reduction(v.step.op.loop_reduction, self._fold_value(v, stage)) for v in here if v.step.op)
+            here = [v for v in reductions if self.level(v) == stage + 1]
+            made = tuple(
+                Reduction(v.step.op.loop_reduction, self._reduction_value(v, stage)) for v in here if v.step.op
+            )
             stages.append(Stage(tuple(stores), made))
         results = tuple((k, self._stored(v, count)) for k, v in enumerate(self.stored) if self.is_row(group.maps[v]))
         return Loop(name, self._inputs(), self._outputs(), tuple(stages), results)
@@ -174,7 +176,7 @@ class _Writer:
     def _stored(self, v: Value, stage: int) -> Expr:
         return converted(self.value(v, stage), OF_NUMPY[v.dtype])
 
-    def _fold_value(self, v: Value, stage: int) -> Expr:
+    def _reduction_value(self, v: Value, stage: int) -> Expr:
         x = self.arguments(v, stage)[0]
         kind = v.step.name
         if kind in ("any", "all"):
@@ -192,10 +194,10 @@ class _Writer:
         return tuple(Operand(OF_NUMPY[v.dtype], self.is_row(self.group.maps[v])) for v in self.stored)
 
     def _stages(self, live: set[Value], elements: list[Value]) -> dict[Value, set[int]]:
-        """In which stages the value of each element is wanted."""
+        """The stages in which each value is needed."""
         found: dict[Value, set[int]] = {}
-        folds = [v for v in live if is_reduction(v.step)]
-        stack = [(r, self.level(v) - 1) for v in folds for r in self.partition.inside(self.group, v)]
+        reductions = [v for v in live if is_reduction(v.step)]
+        stack = [(r, self.level(v) - 1) for v in reductions for r in self.partition.inside(self.group, v)]
         stack += [(v, self.level(v)) for v in elements]
         while stack:
             v, stage = stack.pop()
@@ -207,15 +209,16 @@ class _Writer:
         return found
 
     def _choose_saved(self, live: set[Value], elements: list[Value]) -> None:
-        """Dear values of several stages are stored once: in an output of their own, or one that is free till later."""
+        """Store expensive values that several stages need once: in their own output, or in one that is written
+        later."""
         taken: set[int] = set()
         tried: set[Value] = set()
         while True:
             stages = self._stages(live, elements)
-            dear = [v for v in stages if v not in tried and len(stages[v]) > 1 and self._worth_saving(v)]
-            if not dear:
+            expensive = [v for v in stages if v not in tried and len(stages[v]) > 1 and self._worth_saving(v)]
+            if not expensive:
                 return
-            v = max(dear, key=lambda v: v.step.born)
+            v = max(expensive, key=lambda v: v.step.born)
             tried.add(v)
             place = self._place_for(v, max(stages[v]), taken)
             if place is not None:
@@ -237,7 +240,7 @@ class _Writer:
         return None
 
     def _price(self, v: Value) -> float:
-        """The cost of computing a value from what a stage is given: about, and not beyond what is asked."""
+        """A rough cost of computing a value in a stage, at most `_RELOAD`."""
         if not self._prices:
             for x in sorted(self.group.maps, key=lambda x: x.step.born):
                 own = 0.0 if is_reduction(x.step) or self.is_row(self.group.maps[x]) else self.partition.cost[x]
@@ -246,7 +249,7 @@ class _Writer:
         return self._prices[v]
 
 
-def _fold_dtype(v: Value) -> str:
+def _reduction_dtype(v: Value) -> str:
     kind = v.step.name
     if kind in ("argmax", "argmin"):
         return "i64"
@@ -259,11 +262,11 @@ def _fold_dtype(v: Value) -> str:
 
 
 def emit(partition: Partition, group: Group, stored: list[Value], name: str) -> Emitted:
-    """The loop of a group that stores these of its values."""
+    """The loop of a group that stores the values `stored`."""
     writer = _Writer(partition, group, stored)
     loop = writer.loop(name)
     if all(o.per_row for o in loop.inputs):
-        # A loop takes its size from its inputs, and none of these has it.
+        # A loop takes its size from its inputs, and none of them has it: add one that has.
         writer.inputs.append(Given(None, (), 0, np.dtype(np.float32)))
         loop = Loop(name, (*loop.inputs, Operand("f32")), loop.outputs, loop.stages, loop.results)
     return Emitted(loop, writer.inputs, stored)

@@ -1,8 +1,8 @@
-"""Which steps share a loop.
+"""Partitioning: which steps share a loop.
 
 A group is a set of steps over one iteration space: its axes are the sizes other than 1 of its first value, and at most
-one set of adjacent axes is folded. Every value of a group knows which of its own axes lie along which axis of the group
-(`maps`). Steps join the latest group they fit into; cheap values of another group are computed again, not stored.
+one set of adjacent axes is reduced. For every value of a group, `maps` has the axis of the group for each axis of the
+value. Steps join the latest group they fit into; cheap values of another group are recomputed, not stored.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from wayfare.ir.fuse.write import cost_of_op
+from wayfare.ir.fuse.expressions import cost_of_op
 from wayfare.ir.graph import Step, Value, in_order
 from wayfare.ir.lower import is_along_rows, is_reduction
 
-# What may be computed again, in additions for each element; and of that, what a loop would repeat along an outer axis
-# though it does not change there.
+# The most that may be recomputed, in additions per element; and the most of it that a loop repeats along an outer axis
+# although the value does not change there.
 RECOMPUTE, RECOMPUTE_SMALL = 40, 12
-# Arrays of one kernel: each costs a register for its address. And its work: time to compile grows faster than it.
+# The most arrays of one kernel (each needs a register for its address), and the most work (compile time grows faster).
 _OPERANDS, _COST = 24, 300
 
 # For each axis of a value: the axis of the group, or -1 where the size is 1.
@@ -26,44 +26,44 @@ Map = tuple[int, ...]
 
 
 class Group:
-    """Steps of one loop."""
+    """The steps of one loop."""
 
     def __init__(self, position: int, shape: tuple[int, ...]) -> None:
         self.position = position
         self.shape = shape
-        self.folded: tuple[int, ...] = ()
+        self.reduced: tuple[int, ...] = ()
         self.cost = 0.0
         self.members: list[Value] = []
-        self.again: list[Value] = []  # values of other groups, computed again here
+        self.recomputed: list[Value] = []  # values of other groups that are recomputed here
         self.maps: dict[Value, Map] = {}
         self.reads: set[tuple[Value, Map]] = set()
         self.operands: dict[Value, list[tuple[Value, Map]]] = {}
 
     def add(self, v: Value, own: Map, inputs: Iterable[tuple[Value, Map]]) -> None:
-        """Enter a value with its map and what it is computed from."""
+        """Add a value with its map and its inputs."""
         self.maps[v] = own
         self.reads.discard((v, own))
         self.reads.update((r, m) for r, m in inputs if not self.has(r, m))
 
     @property
     def rows(self) -> frozenset[int]:
-        """The axes that are not folded."""
-        return frozenset(range(len(self.shape))) - frozenset(self.folded)
+        """The axes that are not reduced."""
+        return frozenset(range(len(self.shape))) - frozenset(self.reduced)
 
     def has(self, v: Value, own: Map) -> bool:
-        """Is a value computed here, and along these axes? (The same value may be wanted along others.)"""
+        """Is a value computed here with this map? (The same value may be needed along other axes.)"""
         return self.maps.get(v) == own
 
     def covers(self, own: Map) -> bool:
-        """Has a value with this map one element for each iteration, or one for each row?"""
+        """Does a value with this map have one element for each iteration, or one for each row?"""
         axes = frozenset(a for a in own if a >= 0)
-        return len(axes) == len(self.shape) or (bool(self.folded) and axes == self.rows)
+        return len(axes) == len(self.shape) or (bool(self.reduced) and axes == self.rows)
 
 
 class Partition:
     """The groups and single steps, in the order in which they run."""
 
-    # Do sizes come as plain numbers, which will be others when the same is done with arrays of other sizes?
+    # Are sizes plain numbers, which differ between graphs that are otherwise equal?
     sizes_are_numbers = False
 
     def __init__(self, outputs: Sequence[Value]) -> None:
@@ -84,7 +84,7 @@ class Partition:
         """The loops."""
         return [g for g in self.order if isinstance(g, Group)]
 
-    # -- views that only insert or remove sizes of 1, or stretch them: another way of seeing the same value
+    # -- views that only insert, remove or broadcast axes of size 1: they need no copy and no index computation
 
     def through(self, v: Value) -> tuple[Value, tuple[int | None, ...]]:
         """The value behind such views, and for each axis of `v` the axis there (None: it is new)."""
@@ -111,7 +111,7 @@ class Partition:
         self._views[out] = (root, tuple(None if i is None else axes[i] for i in own))
         return True
 
-    # -- placing steps
+    # -- assigning steps to groups
 
     def _position(self, v: Value) -> int:
         return self.home.get(v, -1)
@@ -132,7 +132,7 @@ class Partition:
                 raise AssertionError(f"{step.name} does not fit into a group of its own")
 
     def _price(self, step: Step) -> float:
-        """What a step costs for each element, in additions; infinity where it cannot be part of a loop."""
+        """The cost of a step in additions per element; infinity if it cannot be part of a loop."""
         assert step.op is not None
         if is_along_rows(step) and not _real(step):
             return math.inf
@@ -141,14 +141,14 @@ class Partition:
         return cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype)
 
     def _place_alone(self, step: Step) -> None:
-        """A step that only its own record can run: what it is given must be stored."""
+        """An opaque step: its inputs must be stored."""
         for v in step.outputs:
             self.home[v] = len(self.order)
         self.order.append(step)
         self.forced.update(self.through(v)[0] for v in step.inputs)
 
     def _candidates(self, step: Step) -> Iterable[Group]:
-        """Groups to try: those that have an input, then all others, the latest first."""
+        """The groups to try: those that compute an input, then all others, latest first."""
         own = {self._position(self.through(v)[0]) for v in step.inputs}
         groups = list(reversed(self.groups))
         yield from (g for g in groups if g.position in own)
@@ -156,41 +156,41 @@ class Partition:
 
     def _join(self, step: Step, group: Group) -> bool:
         out = step.outputs[0]
-        fold = is_reduction(step)
-        seen = step.inputs[0].shape if fold else out.shape
+        reduces = is_reduction(step)
+        seen = step.inputs[0].shape if reduces else out.shape
         own = self._fitted(step, seen, group)
         if own is None:
             return False
-        folded = group.folded
+        reduced = group.reduced
         if is_along_rows(step):
             axes = tuple(sorted(own[d] for d in _dims(step) if own[d] >= 0))
-            if _axes(own) != len(group.shape) or (folded and folded != axes):
+            if _axes(own) != len(group.shape) or (reduced and reduced != axes):
                 return False
-            if not folded and axes != tuple(range(axes[0], axes[-1] + 1)):
+            if not reduced and axes != tuple(range(axes[0], axes[-1] + 1)):
                 return False
-            folded = axes
+            reduced = axes
         elif not group.covers(own):
             return False
         needed = self._inputs_of(step, own)
-        again: dict[Value, Map] = {}
+        recomputed: dict[Value, Map] = {}
         for root, root_map in needed:
-            if not self._reachable(root, root_map, group, again):
+            if not self._reachable(root, root_map, group, recomputed):
                 return False
-        if not self._cheap(again, group):
+        if not self._cheap(recomputed, group):
             return False
         if len(group.reads) + len(needed) > _OPERANDS or (group.members and group.cost + self.cost[out] > _COST):
             return False
         group.cost += self.cost[out]
-        group.folded = folded
-        self._add_again(group, again)
-        group.add(out, tuple(-1 if fold and d in step.attrs["dim"] else a for d, a in enumerate(own)), needed)
+        group.reduced = reduced
+        self._add_recomputed(group, recomputed)
+        group.add(out, tuple(-1 if reduces and d in step.attrs["dim"] else a for d, a in enumerate(own)), needed)
         group.members.append(out)
         self.home[out] = group.position
         return True
 
-    def _reachable(self, root: Value, own: Map, group: Group, again: dict[Value, Map], depth: int = 0) -> bool:
-        """Can a value be had in this group: is it there, stored before it, or cheap to compute again?"""
-        known = group.maps.get(root, again.get(root))
+    def _reachable(self, root: Value, own: Map, group: Group, recomputed: dict[Value, Map], depth: int = 0) -> bool:
+        """Is a value available in this group: computed there, stored before, or cheap to recompute?"""
+        known = group.maps.get(root, recomputed.get(root))
         if known is not None:
             return known == own
         if self._position(root) < group.position:
@@ -198,13 +198,13 @@ class Partition:
         if root not in self.cost or is_along_rows(root.step) or depth > RECOMPUTE:
             return False
         for r, r_map in self._inputs_of(root.step, own):
-            if not self._reachable(r, r_map, group, again, depth + 1):
+            if not self._reachable(r, r_map, group, recomputed, depth + 1):
                 return False
-        again[root] = own
+        recomputed[root] = own
         return True
 
     def _fitted(self, step: Step, shape: tuple[int, ...], group: Group) -> Map | None:
-        """The axes of a shape that `step` works on, placed along those of a group; None where they do not fit."""
+        """The map of a shape that `step` works on to the axes of a group; None if it does not fit."""
         own: list[int | None] = [-1 if n == 1 else None for n in shape]
         for v in step.inputs:
             root, axes = self.through(v)
@@ -235,7 +235,7 @@ class Partition:
         return tuple(a for a in own if a is not None)
 
     def _inputs_of(self, step: Step, own: Map) -> list[tuple[Value, Map]]:
-        """The values (no numbers) behind a step's inputs with their maps, given that of what the step works on."""
+        """The values (no numbers) behind the inputs of a step with their maps, given the map of the step."""
         return [(r, m) for r, m in self._operands_of(step, own) if r.step.name != "number"]
 
     def _operands_of(self, step: Step, own: Map) -> list[tuple[Value, Map]]:
@@ -251,10 +251,10 @@ class Partition:
         return found
 
     def operands_in(self, group: Group, v: Value) -> list[tuple[Value, Map]]:
-        """What a value of a group is computed from: the values behind its inputs, with their maps."""
+        """The values behind the inputs of a value of the group, with their maps."""
         found = group.operands.get(v)
         if found is None:
-            own = self._fold_map(group, v) if is_reduction(v.step) else group.maps[v]
+            own = self._reduction_map(group, v) if is_reduction(v.step) else group.maps[v]
             found = group.operands[v] = self._operands_of(v.step, own)
         return found
 
@@ -262,78 +262,79 @@ class Partition:
         """The same without the numbers."""
         return [(r, m) for r, m in self.operands_in(group, v) if r.step.name != "number"]
 
-    def _fold_map(self, group: Group, v: Value) -> Map:
-        """The map of what a fold folds: its own with the folded axes put back."""
+    def _reduction_map(self, group: Group, v: Value) -> Map:
+        """The map of the input of a reduction: that of its output, with the reduced axes."""
         own = list(group.maps[v])
-        axes = list(group.folded)
+        axes = list(group.reduced)
         for d in sorted(v.step.attrs["dim"]):
             if v.step.inputs[0].shape[d] != 1:
                 own[d] = axes.pop(0)
         return tuple(own)
 
-    # -- what a group reads, and what it can do without
+    # -- what a group reads and stores
 
     def inside(self, group: Group, v: Value) -> list[Value]:
-        """The values of the group that one of them is computed from."""
+        """The values of the group from which one of them is computed."""
         return [r for r, own in self.inputs_in(group, v) if group.has(r, own)]
 
-    def _add_again(self, group: Group, again: dict[Value, Map]) -> None:
-        for v, own in again.items():
+    def _add_recomputed(self, group: Group, recomputed: dict[Value, Map]) -> None:
+        for v, own in recomputed.items():
             group.add(v, own, self._inputs_of(v.step, own))
-            group.again.append(v)
+            group.recomputed.append(v)
 
     def _recompute(self, group: Group) -> None:
-        """Compute again what other groups would have to store only for this one."""
+        """Recompute values that other groups would have to store only for this one."""
         for root, own in sorted(group.reads, key=lambda pair: (pair[0].step.born, pair[1])):
             if root not in self.cost or is_along_rows(root.step) or root in self.forced:
                 continue
-            again: dict[Value, Map] = {}
+            recomputed: dict[Value, Map] = {}
             leaves: dict[Value, Map] = {}
-            if not self._chain(root, own, group, again, leaves):
+            if not self._chain(root, own, group, recomputed, leaves):
                 continue
-            if not self._cheap(again, group):
+            if not self._cheap(recomputed, group):
                 continue
             new = [v for v, m in leaves.items() if (v, m) not in group.reads and self._weighs(m, group)]
             if len(new) <= 2 and len(group.reads) + len(leaves) <= _OPERANDS:
-                self._add_again(group, again)
+                self._add_recomputed(group, recomputed)
 
     def _weighs(self, own: Map, group: Group) -> bool:
-        """Does one more array with this map cost a group time? One that is small does not."""
+        """Does reading one more array with this map take time? A small one does not."""
         return _axes(own) == len(group.shape)
 
-    def _cheap(self, again: dict[Value, Map], group: Group) -> bool:
-        """Are these values cheap to compute again in a group?"""
+    def _cheap(self, recomputed: dict[Value, Map], group: Group) -> bool:
+        """Are these values cheap to recompute in a group?"""
         last = len(group.shape) - 1
-        # What changes along an outer axis only is computed once for many elements.
-        repeated = [v for v, m in again.items() if _axes(m) < len(group.shape) and last in m]
+        # A value that changes only along an outer axis is computed once for many elements.
+        repeated = [v for v, m in recomputed.items() if _axes(m) < len(group.shape) and last in m]
         if sum(self.cost[v] for v in repeated) > RECOMPUTE_SMALL:
             return False
-        return sum(self.cost[v] for v in again) <= RECOMPUTE
+        return sum(self.cost[v] for v in recomputed) <= RECOMPUTE
 
     def _chain(
-        self, root: Value, own: Map, group: Group, again: dict[Value, Map], leaves: dict[Value, Map], depth: int = 0
-    ) -> bool:
-        """Collect what leads to a value from what is stored anyway."""
-        known = group.maps.get(root, again.get(root))
+        self, root: Value, own: Map, group: Group, recomputed: dict[Value, Map], leaves: dict[Value, Map],
+        depth: int = 0,
+    ) -> bool:  # fmt: skip
+        """Collect the steps from stored values to this one; False if there are none."""
+        known = group.maps.get(root, recomputed.get(root))
         if known is not None:
             return known == own
         if root not in self.cost or is_along_rows(root.step) or root in self.forced:
             if self._position(root) < group.position:
                 leaves[root] = own
                 return True
-            # It is stored, but later: an earlier group has computed it for itself, and so must this one.
+            # It is stored, but by a later group, so it must be recomputed here.
             if root not in self.cost or is_along_rows(root.step):
                 return False
         for r, r_map in self._inputs_of(root.step, own):
-            if depth > RECOMPUTE or not self._chain(r, r_map, group, again, leaves, depth + 1):
+            if depth > RECOMPUTE or not self._chain(r, r_map, group, recomputed, leaves, depth + 1):
                 return False
-        again[root] = own
+        recomputed[root] = own
         return True
 
     def stores(self) -> dict[Value, int]:
         """The values that groups must store, with the position of their group."""
         wanted = set(self.forced)
-        # The last group first: each reads only what earlier ones store.
+        # Last group first: each reads only what earlier ones store.
         for group in reversed(self.groups):
             for v in self.live(group, wanted):
                 wanted.update(
@@ -342,7 +343,7 @@ class Partition:
         return {v: self.home[v] for v in wanted if v in self.home}
 
     def live(self, group: Group, wanted: set[Value]) -> set[Value]:
-        """The values of a group that lead to one that is stored."""
+        """The values of a group that are needed for those it stores."""
         stack = [v for v in group.members if v in wanted]
         found: set[Value] = set()
         while stack:

@@ -1,4 +1,4 @@
-"""A traced function as a list of kernels and single ops. It knows no sizes: `bound.py` runs it for given ones."""
+"""A traced function as a list of kernels and single ops, for any sizes; `bound.py` runs it for given sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wayfare.ir.graph import Step, Value
 
 
 class KernelStep:
-    """One kernel: which slots it reads and writes."""
+    """One kernel."""
 
     def __init__(self, group: Group, emitted: Emitted) -> None:
         self.group = group
@@ -89,7 +89,7 @@ class Program:
         self.steps.append(step)
 
     def _have(self, v: Value) -> None:
-        """See that a value has a slot: numbers and arrays get one that is filled beforehand, views are taken."""
+        """Give a value a slot: constants get one that is filled before a run, view ops become a step."""
         if v in self.slots:
             return
         if v.step.op is None:
@@ -99,7 +99,7 @@ class Program:
         self._add(OpStep(v.step))
 
     def _last_uses(self) -> list[list[int]]:
-        """The slots that are done with after each step."""
+        """The slots that are not used any more after each step."""
         last: dict[int, int] = {}
         for number, step in enumerate(self.steps):
             for v in (*step.reads, *step.writes):
@@ -110,11 +110,11 @@ class Program:
     # -- reading
 
     def uses(self, v: Value) -> int:
-        """How many steps read a value; an output counts as read once more."""
+        """How many steps read a value; an output counts as one more read."""
         return sum(v is x for step in self.steps for x in step.reads) + sum(v is x for x in self.outputs)
 
     def describe(self) -> str:
-        """The steps, readably."""
+        """The steps as text."""
         names = {v: f"in{i}" for i, v in enumerate(self.inputs)}
 
         def named(v: Value) -> str:
@@ -131,7 +131,7 @@ class Program:
             given = [named(g.value) if g.value is not None else str(g.number) for g in step.emitted.inputs]
             lines.append(f"  {made} = kernel {step.kernel.name}({', '.join(given)})")
             lines += ["    " + line for line in step.kernel.source.splitlines()]
-            if step.group.again:
-                lines.append(f"    computed again: {', '.join(v.step.name for v in step.group.again)}")
+            if step.group.recomputed:
+                lines.append(f"    recomputed: {', '.join(v.step.name for v in step.group.recomputed)}")
         lines.append(f"  return {', '.join(named(v) for v in self.outputs)}")
         return "\n".join(lines)

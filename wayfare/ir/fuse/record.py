@@ -1,4 +1,4 @@
-"""A traced function as an ordinary op record: programs forward and backward, a batch rule, a shape rule."""
+"""A traced function as an op record: forward and backward programs, a batch rule, a shape rule."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op, joint
 from wayfare.core.spec import OF_NUMPY, Spec
 from wayfare.core.symbolic_sizes import formula_of, settled, value_of
-from wayfare.ir.counting import traced_flops
+from wayfare.ir.flops import traced_flops
 from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import Program
 from wayfare.ir.gradient import gradients, needed_from, standing_on
 from wayfare.ir.graph import Value, in_order, leaf
 from wayfare.ir.lower import Lowering
 
-# Sets of sizes remembered for one record.
+# The most sets of sizes that are kept for one record.
 _BOUND = 256
 
-# The same value without a history: what `detach()` is in a trace.
+# `detach()` in a trace: the same value without a gradient.
 STOP = Op(
     name="detach", family="elementwise", forward=lambda x: x, infer=lambda x: x, vjp=None,
     batch=lambda m, size, inputs, batched, attrs: inputs[0], samples=lambda rng: (), reference=lambda x: x,
@@ -32,7 +32,7 @@ STOP = Op(
 
 
 class FusedRecord:
-    """Programs of one trace, and the op made of them. `symbols_of(shapes, numbers)` gives the sizes of a call."""
+    """The programs of one trace, and their op record. `symbols_of(shapes, numbers)` returns the sizes of a call."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class FusedRecord:
         lowered = lowering(self.outputs)
         self.wanted = [i for i, (v, need) in enumerate(zip(self.inputs, needs, strict=True)) if need]
         self.given = [leaf("input", len(self.inputs) + i, v.shape, v.dtype) for i, v in enumerate(self.outputs)]
-        self.slopes: list[Value | None] = []
+        self.input_grads: list[Value | None] = []
         self.hidden: list[Value] = []
         self.needed: list[Value] = []
         self.backward: Program | None = None
-        # What the backward program is given: ("given" | "input" | "output", number).
+        # The inputs of the backward program: ("given" | "input" | "output", number).
         self._sources: list[tuple[str, int]] = []
         if self.wanted:
             self._differentiate(lowering, lowered)
@@ -66,17 +66,17 @@ class FusedRecord:
     # -- making
 
     def _differentiate(self, lowering: Lowering, lowered: list[Value]) -> None:
-        self.slopes = gradients(self.outputs, self.given, [self.inputs[i] for i in self.wanted])
-        slopes = lowering([g for g in self.slopes if g is not None])
+        self.input_grads = gradients(self.outputs, self.given, [self.inputs[i] for i in self.wanted])
+        input_grads = lowering([g for g in self.input_grads if g is not None])
         lowering(self.given)
-        self.needed = needed_from(lowered, slopes)
+        self.needed = needed_from(lowered, input_grads)
         known = {*self.inputs, *lowered, *self.given}
         self.hidden = [v for v in self.needed if v not in known]
         places = {v: ("given", i) for i, v in enumerate(self.given)}
         places |= {v: ("output", i) for i, v in enumerate([*lowered, *self.hidden])}
         places |= {v: ("input", i) for i, v in enumerate(self.inputs)}
         self._sources = [places[v] for v in self.needed]
-        inputs, outputs = standing_on(slopes, self.needed)
+        inputs, outputs = standing_on(input_grads, self.needed)
         self.backward = Program(f"{self.name}_backward", inputs, outputs)
         self._backward_bound: dict[Any, tuple[Bound, tuple[Any, ...]]] = {}
 
@@ -94,18 +94,18 @@ class FusedRecord:
         )  # fmt: skip
 
     def _rule(self, reads_output: bool) -> Any:
-        """The gradient rule; what its parameters are called says what is kept."""
+        """The gradient rule; the names of its parameters say what is saved."""
 
         def rule(m: Any, needs: Any, g: Any, y: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
             grads = list(g) if len(self.op_outputs) > 1 else [g]
             grads = grads[: len(self.outputs)]
             if not m.differentiable:
-                return self._slopes(needs, grads, y, inputs, numbers)
+                return self._input_grads(needs, grads, y, inputs, numbers)
             symbols = self._symbols_of([x.shape for x in inputs], numbers)
-            return self._slopes_by_ops(m, needs, grads, inputs, symbols)
+            return self._input_grads_by_ops(m, needs, grads, inputs, symbols)
 
-        # All that the gradient op by op starts from, which may be more than the backward program needs.
-        kept = {id(step) for step in in_order([g for g in self.slopes if g is not None])}
+        # All inputs of the gradient op by op, which may be more than the backward program needs.
+        kept = {id(step) for step in in_order([g for g in self.input_grads if g is not None])}
         names = [f"x{i}" if id(v.step) in kept else f"x{i}_spec" for i, v in enumerate(self.inputs)]
         kind = inspect.Parameter.POSITIONAL_ONLY
         rule.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ class FusedRecord:
 
     @property
     def op_outputs(self) -> list[Value]:
-        """What the op gives: the function's outputs, and what the gradient needs beside them."""
+        """The outputs of the op: those of the function, and further values that the gradient needs."""
         return [*self.outputs, *self.hidden]
 
     # -- running
@@ -134,10 +134,10 @@ class FusedRecord:
             made[i] = np.array(made[i])
         return tuple(made) if len(made) > 1 else made[0]
 
-    def _slopes(
+    def _input_grads(
         self, needs: Any, grads: list[Any], y: Any, inputs: Sequence[Any], numbers: tuple[float, ...]
     ) -> list[Any]:
-        """The backward program on raw arrays."""
+        """Run the backward program on arrays."""
         assert self.backward is not None
         key = (numbers, *[x.shape for x in inputs])
         found = self._backward_bound.get(key)
@@ -157,29 +157,29 @@ class FusedRecord:
             else:
                 arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else _plain(grads[i]))
         made = iter(bound(arrays))
-        return self._spread([None if g is None else next(made) for g in self.slopes], needs)
+        return self._spread([None if g is None else next(made) for g in self.input_grads], needs)
 
     def _by_ops(self, m: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
-        """All outputs op by op: what a larger graph takes the function apart into."""
+        """All outputs op by op, for a larger graph that decomposes the function."""
         symbols = self._symbols_of([x.shape for x in inputs], numbers)
         known: dict[Value, Any] = dict(zip(self.inputs, inputs, strict=True))
         made = by_ops(m, [*self.outputs, *self.forward.outputs[len(self.outputs) :]], known, symbols)
         return tuple(made) if len(made) > 1 else made[0]
 
-    def _spread(self, slopes: list[Any], needs: Any) -> list[Any]:
+    def _spread(self, input_grads: list[Any], needs: Any) -> list[Any]:
         found: list[Any] = [None] * len(self.inputs)
-        for i, g in zip(self.wanted, slopes, strict=True):
+        for i, g in zip(self.wanted, input_grads, strict=True):
             found[i] = g if needs[i] else None
         return found
 
-    def _slopes_by_ops(self, m: Any, needs: Any, grads: list[Any], inputs: Sequence[Any], symbols: Any) -> Any:
-        """The gradient op by op on tensors, from the inputs: so it can be differentiated again."""
+    def _input_grads_by_ops(self, m: Any, needs: Any, grads: list[Any], inputs: Sequence[Any], symbols: Any) -> Any:
+        """The gradient op by op on tensors, so that it can be differentiated again."""
         known: dict[Value, Any] = dict(zip(self.inputs, inputs, strict=True))
         for v, g in zip(self.given, grads, strict=True):
             known[v] = _zeros(v, symbols) if g is None else g
-        wanted = [g for g in self.slopes if g is not None]
+        wanted = [g for g in self.input_grads if g is not None]
         made = iter(by_ops(m, wanted, known, symbols))
-        return self._spread([None if g is None else next(made) for g in self.slopes], needs)
+        return self._spread([None if g is None else next(made) for g in self.input_grads], needs)
 
     # -- the other rules of a record
 
@@ -197,7 +197,7 @@ class FusedRecord:
     def _batch(
         self, m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
     ) -> Any:
-        """Op by op, by the batch rules of the ops inside."""
+        """Op by op, with the batch rules of the ops."""
         shapes = [tuple(x.shape)[b:] for x, b in zip(inputs, batched, strict=True)]
         symbols = self._symbols_of(shapes, attrs.get("numbers", ()))
         known = dict(zip(self.inputs, inputs, strict=True))
@@ -219,14 +219,15 @@ def by_ops(
     size: int = 0,
     batched: dict[Value, bool] | None = None,
 ) -> list[Any]:
-    """Values computed op by op with `m`; with `batched`, for a whole batch, and what becomes batched is noted there."""
+    """Compute values op by op with `m`; with `batched`, for a whole batch, and values that become batched are added
+    there."""
     for step in in_order(values, {id(v.step) for v in known}):
         if all(v in known for v in step.outputs):
             continue
         if step.op is None:
             what = step.leaf[1]
             array = np.asarray(value_of(formula_of(what), symbols), step.outputs[0].dtype)
-            # As an operand of the op it becomes what that op is run on.
+            # The op that uses it converts it to its own type of operand.
             known[step.outputs[0]] = array if step.name == "number" else what
             continue
         inputs = tuple(known[v] for v in step.inputs)
@@ -255,7 +256,7 @@ def _zeros(v: Value, symbols: Sequence[Any]) -> Array:
 
 
 def _shared(outputs: Sequence[Value], inputs: Sequence[Value], hidden: Sequence[Value]) -> list[int]:
-    """The outputs that show the memory of an input, of a number or of another output: they are copied."""
+    """The outputs that share memory with an input, a constant or another output: they are copied."""
     seen = {*inputs, *hidden}
     found = []
     for i, v in enumerate(outputs):

@@ -1,4 +1,4 @@
-"""One fold (a sum, a maximum, …) of a large array as a native loop."""
+"""One reduction (a sum, a maximum, …) of a large array as a native loop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import OF_NUMPY, Spec
 
-# From how many elements on a native loop is faster than NumPy's.
+# Arrays of at least this many elements are reduced by a native loop; for smaller ones NumPy is faster.
 _FROM = 16384
 
 
-class LargeFold:
-    """The forward of a record that is a plain fold, on large arrays."""
+class LargeReduction:
+    """The forward of a reduction on large arrays."""
 
     __slots__ = ("_dtypes", "kind", "op")
 
@@ -33,8 +33,8 @@ class LargeFold:
         return self.op.forward(x, dim=dim, keepdim=keepdim) if out is None else out
 
 
-def prepare_fold(op: Op) -> None:
-    """Give a record that is a plain fold its form for large arrays."""
+def prepare_reduction(op: Op) -> None:
+    """Give the record of a reduction its forward for large arrays."""
     if op.loop_reduction:
-        op.large = LargeFold(op)
+        op.large = LargeReduction(op)
         op.large_from = _FROM

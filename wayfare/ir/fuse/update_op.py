@@ -19,7 +19,7 @@ from wayfare.core.spec import Spec
 
 @lru_cache(maxsize=4096)
 def update_op(update: Update, sets: int) -> Op:
-    """The op of an update over so many sets."""
+    """The op of an update over `sets` sets of arrays."""
     run = OfUpdate(update, sets)
     return Op(
         name=update.name, family="update", forward=run.forward, infer=run.infer, vjp=None, batch=_no_batch,
@@ -28,7 +28,7 @@ def update_op(update: Update, sets: int) -> Op:
 
 
 def of_update(op: Op) -> OfUpdate:
-    """What an update op was made from."""
+    """The update of an update op."""
     return op.forward.__self__  # type: ignore[attr-defined,no-any-return]
 
 

@@ -1,7 +1,4 @@
-"""What need not be computed at every run: steps on constants are done once, and copies are what was copied.
-
-Plans of compiled functions and exported programs follow the same rules.
-"""
+"""Constant folding: steps on constants are computed once. Used for plans and for exported programs."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import spec_of
 
-# What is computed beforehand may be so many bytes larger than what it is computed from.
+# A folded result may be this many bytes larger than its inputs.
 _GROWTH = 4096
 
 
 def computed(op: Op, arrays: Sequence[Array], attrs: dict[str, Any]) -> list[Array] | None:
-    """The results of an op on constants; None where they are better computed at each run."""
+    """The results of an op on constants; None if they should be computed at each run."""
     if not arrays or "key" in attrs:
         return None
     specs = op.infer(*map(spec_of, arrays), **attrs)
@@ -28,10 +25,11 @@ def computed(op: Op, arrays: Sequence[Array], attrs: dict[str, Any]) -> list[Arr
     if size > _GROWTH + sum(_bytes(op, a) for a in arrays):
         return None
     made = op.forward(*arrays, **attrs)
-    # Memory of their own: a view would keep all it looks into.
+    # Copies, because a view would keep the whole base alive.
     return [np.array(r) for r in (made if isinstance(made, (tuple, list)) else (made,))]
 
 
 def _bytes(op: Op, array: Array) -> int:
-    """What an array counts for. One number stretched over a picture is sooner computed with than read back."""
+    """The size of an input. A broadcast number counts as one number: computing with it is faster than reading a
+    result."""
     return array.itemsize if op.family == "elementwise" and not any(array.strides) else array.nbytes

@@ -1,1 +1,1 @@
-"""Plans: a graph for given sizes as native commands over one arena."""
+"""Plans: a graph for fixed sizes as native commands over one arena of memory."""

@@ -1,6 +1,7 @@
-"""What a plan does, one action after the other: kernels, products, copies, updates, and ops run by their own records.
+"""The actions of a plan: kernels, matmuls, copies, optimiser updates, and ops that run as Python.
 
-Every action says what it reads and writes, enters itself in a command list if it can, and has a form in Python.
+Every action knows which views it reads and writes, can add itself to a native command list if it has a native form, and
+has a form in Python.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.fuse.update_op import OfUpdate
-from wayfare.ir.plan.buffers import Seat
+from wayfare.ir.plan.buffers import View
 from wayfare.ir.plan.lower import Slot
 
 Objects = list[Any]
-# One action at run time: (arrays by object number, what the run is given).
+# One action at run time: (arrays by object number, values for the slots of this run).
 Run = Callable[[Objects, Sequence[Any]], None]
 
 
 class Action:
-    """One thing to do."""
+    """One action of a plan."""
 
-    def __init__(self, reads: Sequence[Seat], writes: Sequence[Seat]) -> None:
+    def __init__(self, reads: Sequence[View], writes: Sequence[View]) -> None:
         self.reads, self.writes = list(reads), list(writes)
 
     def enter(self, commands: Commands) -> bool:
-        """Add itself to a command list; False where it has no native form."""
+        """Add itself to a command list; False if it has no native form."""
         return False
 
     def python(self) -> Run:
@@ -45,12 +46,13 @@ class Action:
         raise NotImplementedError
 
     def may_overwrite(self, read: int, write: int) -> bool:
-        """May this output lie where this input lies?"""
+        """May this output use the memory of this input?"""
         return False
 
     def overwritable(self, write: int) -> Sequence[int]:
-        """The inputs to ask `may_overwrite` about: all, unless it is known which they are. An update of a thousand
-        parameters has a thousand outputs and several thousand inputs."""
+        """The inputs to try with `may_overwrite`. All by default; an update of a thousand parameters has several
+        thousand
+        inputs and knows which one."""
         return range(len(self.reads))
 
     def title(self) -> str:
@@ -58,25 +60,25 @@ class Action:
         raise NotImplementedError
 
 
-def array_of(seat: Seat) -> Callable[[Objects], Array]:
-    """A function that finds the array of a seat among the objects of a run."""
-    real = seat.memory.real
-    number, offset = real.number, real.offset + seat.offset
-    shape, strides, dtype = seat.shape, seat.strides, seat.dtype
+def array_of(view: View) -> Callable[[Objects], Array]:
+    """A function that finds the array of a view among the objects of a run."""
+    real = view.buffer.real
+    number, offset = real.number, real.offset + view.offset
+    shape, strides, dtype = view.shape, view.strides, view.dtype
     if real.kind in ("input", "constant", "result", "slot") and not offset:
 
         def find(objects: Objects) -> Array:
             array: Array = objects[number]
             if array.shape == shape and array.strides == strides and array.dtype == dtype:
                 return array
-            return _seen(array, shape, dtype, 0, strides)
+            return _strided(array, shape, dtype, 0, strides)
 
         return find
-    return lambda objects: _seen(objects[number], shape, dtype, offset, strides)
+    return lambda objects: _strided(objects[number], shape, dtype, offset, strides)
 
 
 class _Window:
-    """Some memory as NumPy takes it: what it belongs to is kept alive."""
+    """Memory at an address, as NumPy takes it; keeps its owner alive."""
 
     def __init__(self, owner: Array, address: int, shape: Any, strides: Any, dtype: np.dtype[Any]) -> None:
         self.owner = owner
@@ -85,10 +87,10 @@ class _Window:
         }  # fmt: skip
 
 
-def _seen(array: Array, shape: Any, dtype: np.dtype[Any], offset: int, strides: Any) -> Array:
+def _strided(array: Array, shape: Any, dtype: np.dtype[Any], offset: int, strides: Any) -> Array:
     if array.flags.c_contiguous:
         return np.ndarray(shape, dtype, array, offset, strides)
-    # NumPy takes only whole memory as a buffer: by its address, then.
+    # NumPy accepts only contiguous arrays as a buffer, so others are passed by address.
     address = array.__array_interface__["data"][0] + offset
     return np.asarray(_Window(array, address, shape, strides, dtype))
 
@@ -97,40 +99,40 @@ def _seen(array: Array, shape: Any, dtype: np.dtype[Any], offset: int, strides: 
 
 
 class KernelAction(Action):
-    """A fused loop. Its operands are seen along the axes of the loop."""
+    """A fused loop. Its operands have one dimension for each axis of the loop."""
 
     def __init__(
-        self, kernel: Kernel, shape: tuple[int, ...], axes: tuple[int, ...] | None, reads: Sequence[Seat],
-        writes: Sequence[Seat],
+        self, kernel: Kernel, shape: tuple[int, ...], axes: tuple[int, ...] | None, reads: Sequence[View],
+        writes: Sequence[View],
     ) -> None:  # fmt: skip
         super().__init__(reads, writes)
         self.kernel, self.shape, self.axes = kernel, shape, axes
-        # The names of the steps it was made of.
+        # The names of its ops.
         self.ops: tuple[str, ...] = ()
 
     def enter(self, commands: Commands) -> bool:
         """As one kernel."""
         return commands.kernel(
-            self.kernel, self.shape, self.axes, [s.place() for s in self.reads], [s.place() for s in self.writes]
+            self.kernel, self.shape, self.axes, [s.resolve() for s in self.reads], [s.resolve() for s in self.writes]
         )
 
     def python(self) -> Run:
-        """By the kernel's own way of running on arrays."""
+        """Run the kernel on arrays."""
         kernel, shape, axes = self.kernel, self.shape, self.axes
         inputs, outputs = [array_of(s) for s in self.reads], [array_of(s) for s in self.writes]
         full = np.broadcast_shapes(*(s.shape for s in self.reads)) == shape
-        stretched = -1 if full else next(i for i, o in enumerate(kernel.loop.inputs) if not o.per_row)
+        broadcast = -1 if full else next(i for i, o in enumerate(kernel.loop.inputs) if not o.per_row)
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             arrays = [find(objects) for find in inputs]
-            if stretched >= 0:
-                arrays[stretched] = np.broadcast_to(arrays[stretched], shape)
+            if broadcast >= 0:
+                arrays[broadcast] = np.broadcast_to(arrays[broadcast], shape)
             kernel.into(arrays, [find(objects) for find in outputs], shape, axes)
 
         return run
 
     def may_overwrite(self, read: int, write: int) -> bool:
-        """An element may be read and then written, if no later stage reads it again."""
+        """Yes, if the layouts are equal and no later stage of the loop reads the input."""
         a, b = self.reads[read], self.writes[write]
         if a.dtype.itemsize != b.dtype.itemsize or a.shape != self.shape or b.shape != self.shape:
             return False
@@ -155,17 +157,17 @@ def _last_read(loop: Loop, number: int) -> int:
 
 
 def _first_written(loop: Loop, number: int) -> int:
-    """The first stage that writes an output, be it something else for the time being."""
+    """The first stage that writes an output (perhaps an intermediate value)."""
     return min((stage for stage, work in enumerate(loop.stages) for k, _ in work.stores if k == number), default=-1)
 
 
-# -- products ---------------------------------------------------------------------------------------------------------
+# -- matmuls ----------------------------------------------------------------------------------------------------------
 
 
-class ProductAction(Action):
+class MatmulAction(Action):
     """`out = a @ b`, or `out += a @ b`."""
 
-    def __init__(self, a: Seat, b: Seat, out: Seat, add: bool) -> None:
+    def __init__(self, a: View, b: View, out: View, add: bool) -> None:
         super().__init__([a, b], [out])
         self.add = add
         self.sides = _as_matrices(a, b, out)
@@ -173,7 +175,7 @@ class ProductAction(Action):
     def enter(self, commands: Commands) -> bool:
         """By BLAS."""
         a, b, out = self.sides
-        return commands.matmul(a.place(), b.place(), out.place(), add=self.add)
+        return commands.matmul(a.resolve(), b.resolve(), out.resolve(), add=self.add)
 
     def python(self) -> Run:
         """By NumPy."""
@@ -194,22 +196,23 @@ class ProductAction(Action):
     def title(self) -> str:
         """Sizes."""
         a, b, _ = self.sides
-        return f"product {list(a.shape)} @ {list(b.shape)}{', added' if self.add else ''}"
+        return f"matmul {list(a.shape)} @ {list(b.shape)}{', added' if self.add else ''}"
 
 
-def _as_matrices(a: Seat, b: Seat, out: Seat) -> tuple[Seat, Seat, Seat]:
-    """The same product of matrices: vectors become rows and columns, a stack times one matrix one large product."""
+def _as_matrices(a: View, b: View, out: View) -> tuple[View, View, View]:
+    """The same matmul of matrices: vectors become rows and columns, a batch times one matrix becomes one large
+    matmul."""
     item = a.dtype.itemsize
     shape, strides = list(out.shape), list(out.strides)
     if b.ndim == 1:
-        b = b.seen((*b.shape, 1), (*b.strides, item))
+        b = b.as_strided((*b.shape, 1), (*b.strides, item))
         shape.append(1)
         strides.append(item)
     if a.ndim == 1:
-        a = a.seen((1, *a.shape), (a.shape[0] * max(a.strides[0], item), *a.strides))
+        a = a.as_strided((1, *a.shape), (a.shape[0] * max(a.strides[0], item), *a.strides))
         shape.insert(len(shape) - 1, 1)
         strides.insert(len(strides) - 1, strides[-1] * shape[-1])
-    out = out.seen(tuple(shape), tuple(strides))
+    out = out.as_strided(tuple(shape), tuple(strides))
     if a.ndim > 2 and b.ndim == 2:
         rows, target = _one_axis(a), _one_axis(out)
         if rows is not None and target is not None:
@@ -217,8 +220,8 @@ def _as_matrices(a: Seat, b: Seat, out: Seat) -> tuple[Seat, Seat, Seat]:
     return a, b, out
 
 
-def _one_axis(x: Seat) -> Seat | None:
-    """All axes but the last as one; None where they do not run on from one into the other."""
+def _one_axis(x: View) -> View | None:
+    """All axes but the last merged into one; None if their strides do not allow that."""
     size, stride = 1, 0
     for n, step in zip(reversed(x.shape[:-1]), reversed(x.strides[:-1]), strict=True):
         if n == 1:
@@ -231,21 +234,21 @@ def _one_axis(x: Seat) -> Seat | None:
             return None
     if size == 1:
         stride = x.shape[-1] * x.dtype.itemsize
-    return x.seen((size, x.shape[-1]), (stride, x.strides[-1]))
+    return x.as_strided((size, x.shape[-1]), (stride, x.strides[-1]))
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
 
 
 class CopyAction(Action):
-    """The elements of one seat to another of the same shape and dtype."""
+    """Copies one view to another of the same shape and dtype."""
 
-    def __init__(self, source: Seat, target: Seat) -> None:
+    def __init__(self, source: View, target: View) -> None:
         super().__init__([source], [target])
 
     def enter(self, commands: Commands) -> bool:
         """As a strided copy."""
-        return commands.copy(self.reads[0].place(), self.writes[0].place())
+        return commands.copy(self.reads[0].resolve(), self.writes[0].resolve())
 
     def python(self) -> Run:
         """By NumPy."""
@@ -258,14 +261,14 @@ class CopyAction(Action):
 
 
 class FillAction(Action):
-    """Zeros everywhere, before parts are put in."""
+    """Fills a view with zeros, before parts of it are written."""
 
-    def __init__(self, target: Seat) -> None:
+    def __init__(self, target: View) -> None:
         super().__init__([], [target])
 
     def enter(self, commands: Commands) -> bool:
         """As a kernel without inputs."""
-        return commands.fill(self.writes[0].place(), 0)
+        return commands.fill(self.writes[0].resolve(), 0)
 
     def python(self) -> Run:
         """By NumPy."""
@@ -285,12 +288,12 @@ class FillAction(Action):
 
 
 class UpdateAction(Action):
-    """An optimiser's formula over many sets of arrays; its numbers lie in an object of their own."""
+    """The formula of an optimiser over many sets of arrays; its numbers are an object of their own."""
 
-    def __init__(self, of: OfUpdate, numbers: Any, reads: Sequence[Seat], writes: Sequence[Seat]) -> None:
+    def __init__(self, of: OfUpdate, numbers: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
         super().__init__(reads, writes)
         self.of, self.numbers = of, numbers
-        # Sets by the dtypes of their arguments: a kernel each, and an object with the numbers in its precision.
+        # Sets by the dtypes of their arguments. Each has its own kernel, and its numbers in its own precision.
         self.kinds: dict[tuple[str, ...], list[list[int]]] = {}
         for places in of.places:
             self.kinds.setdefault(tuple(OF_NUMPY[reads[p].dtype] for p in places), []).append(places)
@@ -307,11 +310,11 @@ class UpdateAction(Action):
         update = self.of.update
         for kind, sets in self.kinds.items():
             dtype = NUMPY["f64" if "f64" in kind else "f32"]
-            seats = [
+            views = [
                 [*(self.reads[p] for p in places), *(self.writes[places[k]] for k in update.written)] for places in sets
             ]
             numbers = contiguous(self.objects[kind], 0, (update.numbers,), dtype)
-            if not commands.update(update.kernel(kind), [[s.place() for s in own] for own in seats], numbers):
+            if not commands.update(update.kernel(kind), [[s.resolve() for s in own] for own in views], numbers):
                 return False
         return True
 
@@ -329,7 +332,7 @@ class UpdateAction(Action):
         return run
 
     def may_overwrite(self, read: int, write: int) -> bool:
-        """The new value of an argument may lie where the old one lies."""
+        """The new value of an argument may overwrite the old one."""
         return read == write
 
     def overwritable(self, write: int) -> Sequence[int]:
@@ -345,14 +348,14 @@ class UpdateAction(Action):
 
 
 class PythonAction(Action):
-    """An op that only its own record can run; what it makes is kept in slots."""
+    """An opaque op, which its own record runs in Python; its results are stored in slots."""
 
-    def __init__(self, op: Op, attrs: dict[str, Any], reads: Sequence[Seat], writes: Sequence[Seat]) -> None:
+    def __init__(self, op: Op, attrs: dict[str, Any], reads: Sequence[View], writes: Sequence[View]) -> None:
         super().__init__(reads, writes)
         self.op, self.attrs = op, attrs
 
     def python(self) -> Run:
-        """By the record's forward, the one that would be used op by op."""
+        """Run the forward of the record, the one that eager mode would use."""
         largest = max([math.prod(s.shape) for s in self.reads], default=0)
         forward = self.op.forward if largest < self.op.large_from else self.op.large
         attrs, inputs = self.attrs, [array_of(s) for s in self.reads]
@@ -364,7 +367,7 @@ class PythonAction(Action):
 
             return check
         name = self.op.name
-        targets = [(s.memory.real.number, s.shape, s.dtype) for s in self.writes]
+        targets = [(s.buffer.real.number, s.shape, s.dtype) for s in self.writes]
 
         def run(objects: Objects, given: Sequence[Any]) -> None:
             arrays = [find(objects) for find in inputs]
@@ -383,7 +386,7 @@ class PythonAction(Action):
 
 
 def _own(name: str, made: Any, shape: tuple[int, ...], dtype: np.dtype[Any], given: list[Array]) -> Array:
-    """What an op made, row after row, in memory that is not that of its inputs."""
+    """The result of an op as a contiguous array that shares no memory with the inputs."""
     array = made if made.__class__ is np.ndarray else np.asarray(made)
     if array.shape != shape or array.dtype != dtype:
         raise ShapeError(f"{name}: {array.dtype}{list(array.shape)} came out where {dtype}{list(shape)} was planned")

@@ -1,6 +1,6 @@
-"""Attention in the steps a plan is made of: products with loops between them, so that all of it lies in the arena.
+"""Attention decomposed into matmuls and loops, so that all its intermediate values are in the arena of the plan.
 
-Dropout has a key of its own at each run and half precision another one inside: there, the record itself runs.
+Attention with dropout (which needs a random key at each run) or in float16 is run by its own record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wayfare.ir.graph import Value, trace_ops
 
 
 def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> bool:
-    """Is this attention without dropout, of numbers that BLAS multiplies? (`inputs`: anything with dtypes.)"""
+    """Is this attention without dropout, in a dtype that BLAS supports? (`inputs`: anything with dtypes.)"""
     return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
 
 
@@ -29,19 +29,19 @@ def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Val
     return (out if op.name == "attention" else _other_order(out)), share, share
 
 
-def slopes(
+def input_grads(
     op: Op, needs: Sequence[bool], grads: Sequence[Value], kept: Sequence[Any], attrs: dict[str, Any]
 ) -> list[Value | None]:
-    """The gradients by the inputs; `kept` as the rule of the record takes it."""
+    """The gradients of the inputs; `kept` are the saved values, as for the rule of the record."""
     m = trace_ops
     (_, share, _), *given, mask = kept
     apart = op.name == "attention"
     q, k, v = given if apart else _parts(given[0])
     g = grads[0] if apart else _other_order(grads[0])
-    of_share = m.matmul(g, _turned(v))
+    of_share = m.matmul(g, _transposed(v))
     of_scores = (of_share - m.sum(of_share * share, dim=(share.ndim - 1,), keepdim=True)) * share
     scaled = of_scores * attrs["scale"]
-    made = [m.matmul(scaled, k), m.matmul(_turned(scaled), q), m.matmul(_turned(share), g)]
+    made = [m.matmul(scaled, k), m.matmul(_transposed(scaled), q), m.matmul(_transposed(share), g)]
     of_mask = m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[-1] else None
     if apart:
         return [*made, of_mask]
@@ -51,7 +51,7 @@ def slopes(
 def _weights(q: Value, k: Value, mask: Value, scale: float, causal: bool) -> Value:
     """softmax(q @ k.T * scale + mask); a query that sees no key has weights of zero."""
     m = trace_ops
-    scores = m.matmul(q, _turned(k)) * scale
+    scores = m.matmul(q, _transposed(k)) * scale
     last, lowest = scores.ndim - 1, -math.inf
     masked = mask.ndim > 0 or mask.dtype.kind == "b"
     if mask.dtype.kind == "b":
@@ -75,11 +75,11 @@ def _parts(x: Value) -> list[Value]:
 
 
 def _other_order(x: Value) -> Value:
-    """Positions and heads exchanged."""
+    """Swap positions and heads."""
     n = x.ndim
     return trace_ops.permute(x, dims=(*range(n - 3), n - 2, n - 3, n - 1))  # type: ignore[no-any-return]
 
 
-def _turned(x: Value) -> Value:
+def _transposed(x: Value) -> Value:
     n = x.ndim
     return trace_ops.permute(x, dims=(*range(n - 2), n - 1, n - 2))  # type: ignore[no-any-return]

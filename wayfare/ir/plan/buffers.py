@@ -1,7 +1,7 @@
-"""Where the values of a plan lie: each is some memory seen through an offset and strides.
+"""Buffer assignment: every value of a plan is a view of a buffer, with an offset and strides.
 
-Views are other looks at the same memory and cost nothing. A value that is one part of a larger one (of a `cat`, or of
-the gradient of several slices) lies in the memory of the larger one from the beginning.
+View ops share the buffer of their input and cost nothing. A value that is one part of a larger one (of a `cat`, or of
+the gradient of several slices) is computed directly into the buffer of the larger one.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.assemble import cover, numpy_key, placed
 from wayfare.ir.graph import Step, Value
-from wayfare.ir.plan.lower import is_product
+from wayfare.ir.plan.lower import is_matmul
 
 
-class Memory:
-    """One piece of memory: of an input, of a constant, in the arena, of a result, or made by a Python step."""
+class Buffer:
+    """One buffer: of an input, a constant or a result, a piece of the arena, or one made by a Python step."""
 
     __slots__ = ("_into", "bytes", "first", "host", "kind", "last", "number", "offset")
 
     def __init__(self, kind: str, size: int, number: int = -1) -> None:
         self.kind = kind  # "input", "constant", "arena", "result" or "slot"
         self.bytes = size
-        # The object in which it lies, and where in it; known when all is laid out.
+        # The object that contains it, and its offset there; set by the layout.
         self.number, self.offset = number, 0
-        # The actions that write and use it first and last.
+        # The numbers of the first and last actions that use it.
         self.first, self.last = math.inf, -1.0
-        # The result in whose memory a piece of the arena lies, as long as that is not written.
-        self.host: Memory | None = None
-        self._into: Memory | None = None
+        # The result whose memory it uses, as long as that result is not written.
+        self.host: Buffer | None = None
+        self._into: Buffer | None = None
 
     @property
-    def real(self) -> Memory:
-        """The memory that this one has become part of."""
+    def real(self) -> Buffer:
+        """The buffer that this one was merged into."""
         found = self
         while found._into is not None:
             found = found._into
         return found
 
-    def become(self, other: Memory) -> None:
-        """Lie where another one lies, from its beginning."""
+    def become(self, other: Buffer) -> None:
+        """Use the memory of another buffer, from its start."""
         self._into = other
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """How a value lies in some memory. Offset and strides are in bytes."""
+class View:
+    """The position of a value in a buffer. Offset and strides are in bytes."""
 
-    memory: Memory
+    buffer: Buffer
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -67,23 +67,23 @@ class Seat:
 
     @property
     def is_whole(self) -> bool:
-        """Does it fill its memory, row after row?"""
-        if self.offset or self.memory.bytes != math.prod(self.shape) * self.dtype.itemsize:
+        """Is it contiguous, and does it fill its buffer?"""
+        if self.offset or self.buffer.bytes != math.prod(self.shape) * self.dtype.itemsize:
             return False
-        return self.strides == row_strides(self.shape, self.dtype) or is_row_after_row(self)
+        return self.strides == contiguous_strides(self.shape, self.dtype) or is_contiguous(self)
 
-    def place(self) -> BufferView:
-        """The same for a command list."""
-        real = self.memory.real
+    def resolve(self) -> BufferView:
+        """The same in the form that command lists take."""
+        real = self.buffer.real
         return BufferView(real.number, real.offset + self.offset, self.shape, self.strides, self.dtype)
 
-    def seen(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Seat:
-        """The same memory in another shape."""
-        return Seat(self.memory, self.offset, shape, strides, self.dtype)
+    def as_strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
+        """The same part of the buffer with another shape and other strides."""
+        return View(self.buffer, self.offset, shape, strides, self.dtype)
 
 
-def row_strides(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """The strides of an array that lies row after row."""
+def contiguous_strides(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """The strides of a contiguous array."""
     strides, run = [], dtype.itemsize
     for n in reversed(shape):
         strides.append(run)
@@ -91,30 +91,30 @@ def row_strides(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def fresh(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str = "arena") -> Seat:
-    """Memory of its own, row after row."""
-    return Seat(Memory(kind, math.prod(shape) * dtype.itemsize), 0, shape, row_strides(shape, dtype), dtype)
+def new_view(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str = "arena") -> View:
+    """A contiguous view of a new buffer."""
+    return View(Buffer(kind, math.prod(shape) * dtype.itemsize), 0, shape, contiguous_strides(shape, dtype), dtype)
 
 
-def is_row_after_row(seat: Seat) -> bool:
-    """The same question, whatever the strides of single elements are."""
-    wanted = row_strides(seat.shape, seat.dtype)
-    return all(n == 1 or a == b for n, a, b in zip(seat.shape, seat.strides, wanted, strict=True))
+def is_contiguous(view: View) -> bool:
+    """Is a view contiguous? Strides of dimensions of size 1 do not matter."""
+    wanted = contiguous_strides(view.shape, view.dtype)
+    return all(n == 1 or a == b for n, a, b in zip(view.shape, view.strides, wanted, strict=True))
 
 
 def is_view(op: Op) -> bool:
-    """Is this op another look at its input, wherever that lies well enough?"""
+    """Is this a view op, if the layout of its input allows a view?"""
     return op.view and op.moves != "strides"
 
 
-class Seating:
-    """The seats of all values of a graph."""
+class BufferAssignment:
+    """Assigns a view of a buffer to every value of a graph."""
 
     def __init__(self, steps: Sequence[Step], inputs: Sequence[Value], samples: Sequence[Array]) -> None:
-        self.seats: dict[Value, Seat] = {}
-        # Views of something that does not lie well enough: these are copied.
+        self.views: dict[Value, View] = {}
+        # Outputs of view ops that must be copied, because the layout of the input allows no view.
         self.copies: set[Value] = set()
-        # Arrays put together from parts that keep clear of each other: do the parts cover the whole?
+        # Assembled arrays whose parts do not overlap: do the parts cover the whole array?
         self.assembled: dict[Value, bool] = {}
         self.constants: list[Array] = []
         self._steps = steps
@@ -129,23 +129,23 @@ class Seating:
         self._scratch = np.empty(2 * room + 64, np.uint8)
         self._start = self._scratch.ctypes.data
         self._middle = room // 16 * 16
-        self._place_parts()
+        self._assign_parts()
         for step in steps:
-            self._seat(step)
+            self._assign(step)
         del self._scratch
 
-    def __getitem__(self, v: Value) -> Seat:
-        return self.seats[v]
+    def __getitem__(self, v: Value) -> View:
+        return self.views[v]
 
-    # -- arrays put together from parts
+    # -- assembled arrays
 
-    def _place_parts(self) -> None:
-        """Give values their place in the larger ones they are part of, the largest first."""
+    def _assign_parts(self) -> None:
+        """Assign parts to the buffers of the arrays they are part of, outermost first."""
         reshapes = [step for step in self._steps if step.op is not None and step.op.moves == "reshape"]
         reshaped = {v for step in reshapes for v in step.inputs}
         for step in reversed(self._steps):
-            if step.outputs[0] in reshaped and _turns_stack(step):
-                self._turn(step.outputs[0], fresh(tuple(step.outputs[0].shape), step.outputs[0].dtype))
+            if step.outputs[0] in reshaped and _permutes_matmul(step):
+                self._write_permuted(step.outputs[0], new_view(tuple(step.outputs[0].shape), step.outputs[0].dtype))
                 continue
             indexes = placed(step.op, step.attrs)
             if indexes is None or 0 in step.outputs[0].shape:
@@ -157,64 +157,64 @@ class Seating:
             if not apart:
                 continue
             self.assembled[out] = whole
-            seat = self.seats.get(out)
-            if seat is None:
-                seat = self.seats[out] = fresh(tuple(out.shape), out.dtype)
+            view = self.views.get(out)
+            if view is None:
+                view = self.views[out] = new_view(tuple(out.shape), out.dtype)
             for part, index in zip(step.inputs, indexes, strict=True):
-                if part not in self.seats and part not in reshaped and _can_be_part(part, self.assembled):
-                    found = self._looked(seat, self._array(seat)[numpy_key(index)])
+                if part not in self.views and part not in reshaped and _can_be_part(part, self.assembled):
+                    found = self._view_from(view, self._array(view)[numpy_key(index)])
                     if _suits(part, found):
-                        self.seats[part] = found
-                elif _turns_stack(part.step):
-                    self._turn(part, self._looked(seat, self._array(seat)[numpy_key(index)]))
+                        self.views[part] = found
+                elif _permutes_matmul(part.step):
+                    self._write_permuted(part, self._view_from(view, self._array(view)[numpy_key(index)]))
 
-    def _turn(self, turned: Value, seat: Seat) -> None:
-        """Have a stack of products written such that, with its axes in another order, it has this seat."""
-        product = turned.step.inputs[0]
-        found = self._looked(seat, self._array(seat).transpose(np.argsort(turned.step.attrs["dims"])))
-        if product not in self.seats and _suits(product, found):
-            self.seats[product] = found
+    def _write_permuted(self, permuted: Value, view: View) -> None:
+        """Assign a batched matmul so that its permutation is this view."""
+        matmul = permuted.step.inputs[0]
+        found = self._view_from(view, self._array(view).transpose(np.argsort(permuted.step.attrs["dims"])))
+        if matmul not in self.views and _suits(matmul, found):
+            self.views[matmul] = found
 
-    # -- seats
+    # -- views
 
-    def _array(self, seat: Seat) -> Array:
-        """An array that lies like this, somewhere: only to see what becomes of its strides."""
-        return np.ndarray(seat.shape, seat.dtype, self._scratch, self._middle + seat.offset, seat.strides)
+    def _array(self, view: View) -> Array:
+        """A stand-in array with this layout; NumPy computes the strides of its views."""
+        return np.ndarray(view.shape, view.dtype, self._scratch, self._middle + view.offset, view.strides)
 
-    def _looked(self, seat: Seat, array: Array) -> Seat:
-        """The seat of a view, from what NumPy made of the stand-in."""
+    def _view_from(self, view: View, array: Array) -> View:
+        """The view that corresponds to a NumPy view of the stand-in array."""
         offset = array.__array_interface__["data"][0] - self._start - self._middle
-        return Seat(seat.memory, offset, array.shape, array.strides, array.dtype)
+        return View(view.buffer, offset, array.shape, array.strides, array.dtype)
 
-    def _seat(self, step: Step) -> None:
+    def _assign(self, step: Step) -> None:
         if step.op is None:
-            self._seat_leaf(step)
+            self._assign_leaf(step)
             return
         if step.op.family == "check":
-            self.seats[step.outputs[0]] = self.seats[step.inputs[0]]
+            self.views[step.outputs[0]] = self.views[step.inputs[0]]
             return
         if is_view(step.op):
-            seat = self.seats[step.inputs[0]]
+            view = self.views[step.inputs[0]]
             (out,) = step.outputs
-            array = step.op.forward(self._array(seat), **step.attrs)
+            array = step.op.forward(self._array(view), **step.attrs)
             if array.size and np.may_share_memory(array, self._scratch):
-                self.seats[out] = self._looked(seat, array)
+                self.views[out] = self._view_from(view, array)
                 return
             self.copies.add(out)
         for v in step.outputs:
-            if v not in self.seats:
-                self.seats[v] = fresh(tuple(v.shape), v.dtype)
+            if v not in self.views:
+                self.views[v] = new_view(tuple(v.shape), v.dtype)
 
-    def _seat_leaf(self, step: Step) -> None:
+    def _assign_leaf(self, step: Step) -> None:
         (v,) = step.outputs
         if step.name == "input":
-            array, memory = self._samples[v], Memory("input", 0, self._numbers[v])
+            array, buffer = self._samples[v], Buffer("input", 0, self._numbers[v])
         else:
             array = np.asarray(step.leaf[1], v.dtype) if step.name == "number" else np.asarray(step.leaf[1])
-            memory = Memory("constant", 0, len(self.constants))
+            buffer = Buffer("constant", 0, len(self.constants))
             self.constants.append(array)
-        memory.bytes = array.nbytes
-        self.seats[v] = Seat(memory, 0, array.shape, array.strides, array.dtype)
+        buffer.bytes = array.nbytes
+        self.views[v] = View(buffer, 0, array.shape, array.strides, array.dtype)
 
 
 def _bytes(v: Value) -> int:
@@ -222,27 +222,27 @@ def _bytes(v: Value) -> int:
 
 
 def _extent(array: Array) -> tuple[int, int]:
-    """The bytes an array reaches over, from its first element."""
+    """The lowest and highest byte of an array, relative to its first element."""
     low = sum(min(0, (n - 1) * s) for n, s in zip(array.shape, array.strides, strict=True) if n)
     high = sum(max(0, (n - 1) * s) for n, s in zip(array.shape, array.strides, strict=True) if n)
     return low, high + array.itemsize
 
 
 def _can_be_part(v: Value, assembled: dict[Value, bool]) -> bool:
-    """Is this computed by something that can write to any place?"""
+    """Is this computed by an action that can write to any view?"""
     op = v.step.op
     if op is None or is_view(op) or op.family == "check":
         return False
-    return v in assembled or is_product(v.step) or op.family == "elementwise" or bool(op.loop_reduction)
+    return v in assembled or is_matmul(v.step) or op.family == "elementwise" or bool(op.loop_reduction)
 
 
-def _turns_stack(step: Step) -> bool:
-    """Does a step put the axes of a stack of products into another order?"""
-    if step.name != "permute" or not is_product(step.inputs[0].step):
+def _permutes_matmul(step: Step) -> bool:
+    """Does a step permute the axes of a batched matmul?"""
+    if step.name != "permute" or not is_matmul(step.inputs[0].step):
         return False
     return min(v.ndim for v in step.inputs[0].step.inputs) > 2
 
 
-def _suits(v: Value, seat: Seat) -> bool:
-    """Do the rows lie side by side, so that it is written as fast as it would be elsewhere?"""
-    return not seat.shape or seat.shape[-1] == 1 or seat.strides[-1] == v.dtype.itemsize
+def _suits(v: Value, view: View) -> bool:
+    """Are rows contiguous, so that writing there is as fast as elsewhere?"""
+    return not view.shape or view.shape[-1] == 1 or view.strides[-1] == v.dtype.itemsize

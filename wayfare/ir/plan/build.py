@@ -18,34 +18,34 @@ from wayfare.ir.plan.actions import (  # fmt: skip
     Action,
     CopyAction,
     KernelAction,
-    ProductAction,
+    MatmulAction,
     PythonAction,
     UpdateAction,
 )
-from wayfare.ir.plan.buffers import Memory, Seat, Seating, fresh, row_strides
+from wayfare.ir.plan.buffers import Buffer, BufferAssignment, View, contiguous_strides, new_view
 from wayfare.ir.plan.groups import NearPartition, is_one_row
-from wayfare.ir.plan.lower import accumulations, is_product, uses_of
+from wayfare.ir.plan.lower import accumulations, is_matmul, uses_of
 from wayfare.ir.plan.memory import with_zeros
 from wayfare.ir.plan.native import native_actions
-from wayfare.ir.plan.rematerialise import Again
+from wayfare.ir.plan.rematerialise import Rematerialisation
 
-# Ops that name a kernel after themselves, and how many of them.
+# A kernel is named after this many of its ops.
 _NAMED = 3
 
 
 class Builder:
-    """The actions that compute some lowered values, and the seats of everything."""
+    """The actions that compute some lowered values, and the buffer assignment of all values."""
 
     def __init__(self, inputs: Sequence[Value], outputs: Sequence[Value], samples: Sequence[Array]) -> None:
         steps = in_order([*inputs, *outputs])
         self._uses = uses = uses_of(steps, outputs)
-        self.seating = Seating(steps, inputs, samples)
+        self.assignment = BufferAssignment(steps, inputs, samples)
         self._accumulated = accumulations(steps, uses)
-        self._zeros: list[Seat] = []
+        self._zeros: list[View] = []
         self._actions: list[Action] = []
-        # What loops have made, by its memory.
-        self._made: dict[Memory, Value] = {}
-        partition = NearPartition(outputs, self.seating, self._accumulated)
+        # The values that loops store, by buffer.
+        self._made: dict[Buffer, Value] = {}
+        partition = NearPartition(outputs, self.assignment, self._accumulated)
         stored = partition.stores()
         for item in partition.order:
             if isinstance(item, Step):
@@ -55,78 +55,80 @@ class Builder:
             if wanted:
                 self._kernel(partition, item, wanted)
         actions = with_zeros(self._actions, self._zeros)
-        kept = {self.seating[v].memory.real for v in outputs}
+        kept = {self.assignment[v].buffer.real for v in outputs}
 
-        def again(group: Group, v: Value, seat: Seat) -> KernelAction:
-            return self._loop(partition, group, [v], [seat], f"{v.step.name}_again")
+        def rematerialise(group: Group, v: Value, view: View) -> KernelAction:
+            return self._loop(partition, group, [v], [view], f"{v.step.name}_remat")
 
-        self.actions = Again(actions, self._made, kept, partition, again, self.seating.__getitem__).actions()
+        view_of = self.assignment.__getitem__
+        self.actions = Rematerialisation(actions, self._made, kept, partition, rematerialise, view_of).actions()
 
     # -- kernels
 
     def _kernel(self, partition: NearPartition, group: Group, wanted: list[Value]) -> None:
         names = dict.fromkeys(v.step.name for v in group.members)
-        made = self._loop(partition, group, wanted, [self.seating[v] for v in wanted], "_".join(list(names)[-_NAMED:]))
+        views = [self.assignment[v] for v in wanted]
+        made = self._loop(partition, group, wanted, views, "_".join(list(names)[-_NAMED:]))
         made.ops = tuple([v.step.name for v in group.members])
         if made.axes and len(made.axes) > 1:
-            made.reads = [self._in_one_row(seat, made.axes, made.shape) for seat in made.reads]
+            made.reads = [self._in_one_row(view, made.axes, made.shape) for view in made.reads]
         self._actions.append(made)
-        self._made.update((self.seating[v].memory.real, v) for v in wanted)
+        self._made.update((self.assignment[v].buffer.real, v) for v in wanted)
 
     def _loop(
-        self, partition: NearPartition, group: Group, wanted: list[Value], seats: list[Seat], name: str
+        self, partition: NearPartition, group: Group, wanted: list[Value], views: list[View], name: str
     ) -> KernelAction:
         emitted = emit(partition, group, wanted, name)
         shape = group.shape
         reads = [self._operand(given, len(shape)) for given in emitted.inputs]
         writes = []
-        for v, seat in zip(wanted, seats, strict=True):
+        for v, view in zip(wanted, views, strict=True):
             own = group.maps[v]
-            writes.append(_along(seat, own, tuple(n if a in own else 1 for a, n in enumerate(shape))))
-        return KernelAction(kernel.build(emitted.loop), shape, group.folded or None, reads, writes)
+            writes.append(_along(view, own, tuple(n if a in own else 1 for a, n in enumerate(shape))))
+        return KernelAction(kernel.build(emitted.loop), shape, group.reduced or None, reads, writes)
 
-    def _in_one_row(self, seat: Seat, axes: tuple[int, ...], shape: tuple[int, ...]) -> Seat:
-        """An operand of rows of several axes: a copy, where it cannot be walked along them in one go."""
-        if is_one_row(seat, tuple(range(seat.ndim)), axes):
-            return seat
-        full = seat.seen(shape, tuple(0 if n == 1 else s for n, s in zip(seat.shape, seat.strides, strict=True)))
-        own = fresh(shape, seat.dtype)
+    def _in_one_row(self, view: View, axes: tuple[int, ...], shape: tuple[int, ...]) -> View:
+        """An operand of a reduction over several axes: a copy, if its strides do not let them be walked as one axis."""
+        if is_one_row(view, tuple(range(view.ndim)), axes):
+            return view
+        full = view.as_strided(shape, tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)))
+        own = new_view(shape, view.dtype)
         self._actions.append(CopyAction(full, own))
         return own
 
-    def _operand(self, given: Given, rank: int) -> Seat:
+    def _operand(self, given: Given, rank: int) -> View:
         if given.value is None:
             number = np.full((1,) * rank, given.number, given.dtype)
-            memory = Memory("constant", number.nbytes, len(self.seating.constants))
-            self.seating.constants.append(number)
-            return Seat(memory, 0, number.shape, number.strides, number.dtype)
-        seat = self.seating[given.value]
+            buffer = Buffer("constant", number.nbytes, len(self.assignment.constants))
+            self.assignment.constants.append(number)
+            return View(buffer, 0, number.shape, number.strides, number.dtype)
+        view = self.assignment[given.value]
         full = [1] * rank
         for n, a in zip(given.value.shape, given.own, strict=True):
             if a >= 0:
                 full[a] = n
-        return _along(seat, given.own, tuple(full))
+        return _along(view, given.own, tuple(full))
 
     # -- single steps
 
     def _single(self, step: Step) -> None:
         op = step.op
         assert op is not None
-        seats = self.seating
-        reads, writes = [seats[v] for v in step.inputs], [seats[v] for v in step.outputs]
+        views = self.assignment
+        reads, writes = [views[v] for v in step.inputs], [views[v] for v in step.outputs]
         if op.family == "check":
             check = PythonAction(op, step.attrs, reads, [])
-            # What can be looked at from the beginning does not part the native actions.
-            self._actions.insert(0 if reads[0].memory.kind == "input" else len(self._actions), check)
-        elif step.outputs[0] in seats.copies and 0 not in step.outputs[0].shape:
-            # Of the same elements in the same order: row after row, in either shape.
-            target = writes[0].seen(reads[0].shape, row_strides(reads[0].shape, reads[0].dtype))
+            # A check of an input runs first, so that it does not split a list of native actions.
+            self._actions.insert(0 if reads[0].buffer.kind == "input" else len(self._actions), check)
+        elif step.outputs[0] in views.copies and 0 not in step.outputs[0].shape:
+            # The same elements in the same order: contiguous in either shape.
+            target = writes[0].as_strided(reads[0].shape, contiguous_strides(reads[0].shape, reads[0].dtype))
             self._actions.append(CopyAction(reads[0], target))
         elif step.outputs[0] in self._accumulated:
             self._accumulate(*self._accumulated[step.outputs[0]], writes[0])
-        elif is_product(step):
-            self._product(step, writes[0], False)
-        elif step.outputs[0] in seats.assembled:
+        elif is_matmul(step):
+            self._matmul(step, writes[0], False)
+        elif step.outputs[0] in views.assembled:
             self._assembly(step, writes[0])
         elif op.family == "update":
             self._actions.append(UpdateAction(of_update(op), step.attrs["numbers"], reads, writes))
@@ -134,57 +136,57 @@ class Builder:
             used = [v in self._uses for v in step.outputs]
             self._actions += native_actions(step, reads, writes, used) or self._python(step, reads, writes)
 
-    def _product(self, step: Step, out: Seat, add: bool) -> None:
-        a, b = (self.seating[v] for v in step.inputs)
+    def _matmul(self, step: Step, out: View, add: bool) -> None:
+        a, b = (self.assignment[v] for v in step.inputs)
         assert step.op is not None
         if step.op.gemm == "nt":
-            b = b.seen(b.shape[::-1], b.strides[::-1])
-        self._actions.append(ProductAction(a, b, out, add))
+            b = b.as_strided(b.shape[::-1], b.strides[::-1])
+        self._actions.append(MatmulAction(a, b, out, add))
 
-    def _accumulate(self, x: Value, product: Value, out: Seat) -> None:
-        """Add a product to what is there, in its own memory."""
-        seat = self.seating[x]
-        if seat.is_whole and out.is_whole and seat.memory.kind == "arena":
-            out.memory.become(seat.memory.real)
+    def _accumulate(self, x: Value, matmul: Value, out: View) -> None:
+        """Add a matmul to a value, in place if possible."""
+        view = self.assignment[x]
+        if view.is_whole and out.is_whole and view.buffer.kind == "arena":
+            out.buffer.become(view.buffer.real)
         else:
-            self._actions.append(CopyAction(seat, out))
-        self._product(product.step, out, True)
+            self._actions.append(CopyAction(view, out))
+        self._matmul(matmul.step, out, True)
 
-    def _assembly(self, step: Step, out: Seat) -> None:
-        """Put what is not there yet into its place."""
-        if not self.seating.assembled[step.outputs[0]]:
+    def _assembly(self, step: Step, out: View) -> None:
+        """Copy the parts that were not computed in place."""
+        if not self.assignment.assembled[step.outputs[0]]:
             self._zeros.append(out)
         for v, index in zip(step.inputs, placed(step.op, step.attrs) or (), strict=True):
-            seat, target = self.seating[v], _part(out, index)
-            if (seat.memory, seat.offset, seat.strides) != (target.memory, target.offset, target.strides):
-                self._actions.append(CopyAction(seat, target))
+            view, target = self.assignment[v], _part(out, index)
+            if (view.buffer, view.offset, view.strides) != (target.buffer, target.offset, target.strides):
+                self._actions.append(CopyAction(view, target))
 
-    def _python(self, step: Step, reads: list[Seat], writes: list[Seat]) -> list[Action]:
-        made: list[Seat] = []
+    def _python(self, step: Step, reads: list[View], writes: list[View]) -> list[Action]:
+        made: list[View] = []
         copies: list[Action] = []
-        for seat in writes:
-            own = fresh(seat.shape, seat.dtype, "slot")
-            if seat.is_whole:
-                seat.memory.become(own.memory)
+        for view in writes:
+            own = new_view(view.shape, view.dtype, "slot")
+            if view.is_whole:
+                view.buffer.become(own.buffer)
             else:
                 # One part of a larger array.
-                copies.append(CopyAction(own, seat))
+                copies.append(CopyAction(own, view))
             made.append(own)
         assert step.op is not None
         return [PythonAction(step.op, step.attrs, reads, made), *copies]
 
 
-def _along(seat: Seat, own: Map, shape: tuple[int, ...]) -> Seat:
-    """A value as it lies along the axes of a group."""
+def _along(view: View, own: Map, shape: tuple[int, ...]) -> View:
+    """A view with one dimension for each axis of a group."""
     strides = [0] * len(shape)
-    for stride, a in zip(seat.strides, own, strict=True):
+    for stride, a in zip(view.strides, own, strict=True):
         if a >= 0:
             strides[a] = stride
-    return seat.seen(shape, tuple(strides))
+    return view.as_strided(shape, tuple(strides))
 
 
-def _part(out: Seat, index: Any) -> Seat:
-    """The part of a seat that a basic index names."""
+def _part(out: View, index: Any) -> View:
+    """The part of a view that a basic index names."""
     key = numpy_key(index)
     offset, shape, strides, axis = out.offset, [], [], 0
     for entry in key:
@@ -203,4 +205,4 @@ def _part(out: Seat, index: Any) -> Seat:
         else:
             offset += entry * stride
         axis += 1
-    return Seat(out.memory, offset, (*shape, *out.shape[axis:]), (*strides, *out.strides[axis:]), out.dtype)
+    return View(out.buffer, offset, (*shape, *out.shape[axis:]), (*strides, *out.strides[axis:]), out.dtype)

@@ -1,4 +1,4 @@
-"""A recorded graph in the steps a plan is made of: what fuses is taken apart, what is fast whole stays whole."""
+"""Lowering for plans: ops that fuse are decomposed, ops that are fast as one stay one step."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
 from wayfare.ir.passes.constant_folding import computed
-from wayfare.ir.plan.attention import forward, is_plain_attention, slopes
-from wayfare.ir.vjp import original, slopes_by
+from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
+from wayfare.ir.vjp import input_grads_by, original
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """In the attributes of a step: the value at this place of what each run is given."""
+    """An attribute of a step that is given at each run: value number `number`."""
 
     number: int
 
 
 def has_slots(attrs: dict[str, Any]) -> bool:
-    """Does a step wait for something that is given at each run?"""
+    """Is an attribute given at each run?"""
     return any(value.__class__ is Slot for value in attrs.values())
 
 
 class PlanLowering(Lowering):
-    """Takes recorded graphs of given sizes apart."""
+    """Lowers recorded graphs with known sizes."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Without native code every op is fastest by its own record.
-        self._apart = kernel.available()
+        # Without native code every op is fastest if its own record runs it.
+        self._decompose = kernel.available()
 
     def _lowered(self, step: Step) -> tuple[Value, ...]:
         op = step.op
@@ -49,9 +49,9 @@ class PlanLowering(Lowering):
         if op.moves in ("copy", "identity"):
             # Nothing is written over in a graph, so a copy is as good as what it was made from.
             return inputs[:1]
-        settled = self._settled(op, inputs, step)
-        if settled is not None:
-            return settled
+        folded = self._constant_folded(op, inputs, step)
+        if folded is not None:
+            return folded
         if -1 in step.attrs.get("shape", ()):
             step = _with_shape(step)
         empty = any(0 in v.shape for v in (*inputs, *step.outputs))
@@ -60,26 +60,26 @@ class PlanLowering(Lowering):
         if op.family == "joining" and all(v.dtype == step.outputs[0].dtype for v in inputs):
             return self._once(ASSEMBLE, inputs, _joined(op, inputs, step))
         if op.family == "vjp":
-            return self._slopes(op, inputs, step.attrs)
-        if self._apart and is_plain_attention(op, inputs, step.attrs):
+            return self._input_grads(op, inputs, step.attrs)
+        if self._decompose and is_plain_attention(op, inputs, step.attrs):
             return tuple(self(forward(op, inputs, step.attrs)))
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
             return self._once(REGISTRY["place"], inputs, {"shape": tuple(step.outputs[0].shape), "index": index})
-        if op.name == "add" and _turned_alike(*inputs):
-            # Added before they are turned: BLAS adds products as they lie.
+        if op.name == "add" and _transposed_alike(*inputs):
+            # Add before transposing: BLAS accumulates matmuls only in their own layout.
             total = self._once(op, (inputs[0].step.inputs[0], inputs[1].step.inputs[0]), {})
-            turn = inputs[0].step
-            assert turn.op is not None
-            return self._once(turn.op, total, turn.attrs)
+            permute = inputs[0].step
+            assert permute.op is not None
+            return self._once(permute.op, total, permute.attrs)
         if op.name == "add" and inputs[0].shape == inputs[1].shape:
             together = self._put_together(op, inputs)
             if together is not None:
                 return together
-        return super()._lowered(step) if self._apart else self._once(op, inputs, step.attrs)
+        return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
 
-    def _settled(self, op: Op, inputs: tuple[Value, ...], step: Step) -> tuple[Value, ...] | None:
-        """What a step on constants gives, as constants; None where each run must do it."""
+    def _constant_folded(self, op: Op, inputs: tuple[Value, ...], step: Step) -> tuple[Value, ...] | None:
+        """The outputs of a step on constants, as constants; None if it must run each time."""
         arrays = [_constant(v) for v in inputs]
         known = [a for a in arrays if a is not None]
         if len(known) < len(arrays) or op.family == "update" or has_slots(step.attrs):
@@ -90,7 +90,9 @@ class PlanLowering(Lowering):
         return tuple([self._lowered(_leaf_of(a).step)[0] for a in results])
 
     def _put_together(self, op: Op, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
-        """A sum of parts put into zeros is one array put together from all of them; those of one place are added."""
+        """The sum of two arrays that are zeros with parts written into them, as one `assemble`; parts at equal
+        indexes are
+        added."""
         first, second = (placed(v.step.op, v.step.attrs) for v in inputs)
         if first is None or second is None:
             return None
@@ -103,7 +105,7 @@ class PlanLowering(Lowering):
         return self._once(ASSEMBLE, tuple(parts.values()), attrs)
 
     def _leaf(self, step: Step) -> tuple[Value, ...]:
-        """Leaves as they are; a constant array of one number is that number, stretched."""
+        """A constant array of equal numbers becomes one number, broadcast."""
         (v,) = step.outputs
         number = _only_number(step.leaf[1]) if step.name == "array" else None
         if number is None:
@@ -111,23 +113,23 @@ class PlanLowering(Lowering):
         one = super()._leaf(leaf("number", number, (), v.dtype).step)
         return self._once(REGISTRY["expand"], one, {"shape": tuple(v.shape)})
 
-    def _slopes(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
-        if self._apart and is_plain_attention(original(op), inputs, attrs):
-            made = slopes_by(op, slopes, trace_ops, inputs, attrs)
+    def _input_grads(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
+        if self._decompose and is_plain_attention(original(op), inputs, attrs):
+            made = input_grads_by(op, input_grads, trace_ops, inputs, attrs)
             return tuple(self(made if isinstance(made, tuple) else (made,)))
-        if not self._apart or not _is_simple(original(op)):
+        if not self._decompose or not _is_simple(original(op)):
             return self._once(op, inputs, attrs)
         assert op.formula is not None
         try:
             made = op.formula(trace_ops, *inputs, **attrs)
         except (AttributeError, NotImplementedError, TypeError):
-            # The rule looks at numbers that are not there yet.
+            # The rule reads numbers, which are not known yet.
             return self._once(op, inputs, attrs)
         return tuple(self(made if isinstance(made, tuple) else (made,)))
 
 
 def _constant(v: Value) -> Array | None:
-    """The array that a value is at every run; None for one that is not always the same."""
+    """The array of a constant value, else None."""
     if v.step.name == "expand":
         (inner,) = v.step.inputs
         number = _constant(inner) if inner.step.name == "number" else None
@@ -144,14 +146,14 @@ def _leaf_of(array: Array) -> Value:
 
 
 def _is_simple(op: Op) -> bool:
-    """Is the gradient of this op better as several ops that fuse with others?"""
+    """Should the gradient of this op be decomposed into ops, which fuse with others?"""
     if op.family in ("elementwise", "fused") or op.view or op.fusible_gradient:
         return True
     return composition(op) is not None
 
 
 def _only_number(array: Any) -> Any:
-    """The number of which an array consists, if it is but one (with its sign, should it be zero)."""
+    """The number that all elements of an array equal (0.0 and -0.0 are different), else None."""
     if array.size < 2 or array.dtype.kind not in "biuf":
         return None
     first = array.flat[0]
@@ -160,24 +162,26 @@ def _only_number(array: Any) -> Any:
     return first.item()
 
 
-def _turned_alike(a: Value, b: Value) -> bool:
-    """Are both the same permutation of axes of products or sums of them?"""
+def _transposed_alike(a: Value, b: Value) -> bool:
+    """Are both the same permutation of a matmul or a sum of matmuls?"""
     op = a.step.op
-    if op is None or op is not b.step.op or op.moves != "permute" or a.step.attrs != b.step.attrs or a.shape != b.shape:
+    if op is None or op is not b.step.op or op.moves != "permute":
+        return False
+    if a.step.attrs != b.step.attrs or a.shape != b.shape:
         return False
     inner = [v.step.inputs[0].step.op for v in (a, b)]
     return all(o is not None and (o.gemm != "" or o.name == "add") for o in inner)
 
 
 def _with_shape(step: Step) -> Step:
-    """A reshape that leaves a size to be found out, with the size that was found."""
+    """A reshape with -1 replaced by the actual size."""
     made = Step(step.op, step.inputs, step.attrs | {"shape": tuple(step.outputs[0].shape)})
     made.outputs = step.outputs
     return made
 
 
 def _joined(op: Op, inputs: Sequence[Value], step: Step) -> dict[str, Any]:
-    """Where the parts of a joined array lie."""
+    """The attributes of the `assemble` that a `cat` or `stack` becomes."""
     out, dim = step.outputs[0], step.attrs["dim"]
     before = tuple((0, n, 1) for n in out.shape[:dim])
     indexes: list[Any] = []
@@ -192,7 +196,7 @@ def _joined(op: Op, inputs: Sequence[Value], step: Step) -> dict[str, Any]:
 
 
 def uses_of(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]:
-    """How often each value is read; one that is handed out counts as read once more."""
+    """How often each value is read; an output counts as one more read."""
     found: dict[Value, int] = {}
     for step in steps:
         for v in step.inputs:
@@ -202,8 +206,8 @@ def uses_of(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]
     return found
 
 
-def is_product(step: Step) -> bool:
-    """Is this a product that BLAS computes?"""
+def is_matmul(step: Step) -> bool:
+    """Is this a matmul that BLAS computes?"""
     if step.op is None or not step.op.gemm:
         return False
     out = step.outputs[0]
@@ -211,23 +215,23 @@ def is_product(step: Step) -> bool:
 
 
 def accumulations(steps: Sequence[Step], uses: dict[Value, int]) -> dict[Value, tuple[Value, Value]]:
-    """Sums of a product and something that nobody else reads: the sum, and (what is added to, the product).
+    """Sums of a matmul and another value, both read only here: {sum: (other value, matmul)}.
 
-    Such a product is added to what is there by BLAS itself: the gradient of a weight that is used many times.
+    BLAS accumulates such a matmul in place, as in the gradient of a weight that is used many times.
     """
     found: dict[Value, tuple[Value, Value]] = {}
     for step in steps:
         if step.op is None or step.op.name != "add":
             continue
         (out,) = step.outputs
-        for x, product in (step.inputs, step.inputs[::-1]):
+        for x, matmul in (step.inputs, step.inputs[::-1]):
             if (
-                x is not product
-                and is_product(product.step) and uses[product] == 1 and uses[x] == 1
-                and x.shape == product.shape == out.shape and x.dtype == product.dtype
-                and (x in found or is_product(x.step)) and product not in found
+                x is not matmul
+                and is_matmul(matmul.step) and uses[matmul] == 1 and uses[x] == 1
+                and x.shape == matmul.shape == out.shape and x.dtype == matmul.dtype
+                and (x in found or is_matmul(x.step)) and matmul not in found
             ):  # fmt: skip
-                found[out] = (x, product)
+                found[out] = (x, matmul)
                 break
     return found
 

@@ -1,6 +1,6 @@
-"""Ops that run inside a command list though no loop of ours can say them: convolutions, pooling, recurrences.
+"""Ops that are not loops but have native commands: convolution and max pooling.
 
-Each has a `Form` by the name of its op. Without one an op of a plan is a step in Python, between two native calls.
+Each has a `Form` by the name of its op. An op without one runs as Python, between two native calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wayfare.codegen.runtime.commands import Commands
 from wayfare.core.op import Op
 from wayfare.ir.graph import Step
 from wayfare.ir.plan.actions import Action, CopyAction, Objects, PythonAction, Run, array_of
-from wayfare.ir.plan.buffers import Seat, fresh, is_row_after_row
+from wayfare.ir.plan.buffers import View, is_contiguous, new_view
 from wayfare.ir.plan.lower import has_slots
 
 Attrs = dict[str, Any]
@@ -31,8 +31,8 @@ Attrs = dict[str, Any]
 class Form:
     """How an op is written as commands.
 
-    `commands(attrs, reads, writes, threads, scratch)` writes them; places lie row after row, and that of an output
-    nobody reads is None. It raises Unsuited where there is no such form.
+    `commands(attrs, reads, writes, threads, scratch)` returns them. All operands are contiguous; an output that is not
+    used is None. Raises `Unsuited` if the op has no native form for these operands.
     """
 
     commands: Callable[[Attrs, Sequence[BufferView], Sequence[BufferView | None], int, Scratch], list[Command]]
@@ -42,25 +42,25 @@ FORMS: dict[str, Form] = {}
 
 
 class NativeAction(PythonAction):
-    """An op with a form of its own."""
+    """An op with a native form."""
 
     def __init__(
-        self, form: Form, op: Op, attrs: Attrs, reads: Sequence[Seat], outputs: Sequence[Seat | None]
+        self, form: Form, op: Op, attrs: Attrs, reads: Sequence[View], outputs: Sequence[View | None]
     ) -> None:
-        super().__init__(op, attrs, reads, [seat for seat in outputs if seat is not None])
+        super().__init__(op, attrs, reads, [view for view in outputs if view is not None])
         self._form, self._outputs = form, list(outputs)
 
     def enter(self, commands: Commands) -> bool:
-        """As its form says."""
-        reads = [seat.place() for seat in self.reads]
-        writes = [None if seat is None else seat.place() for seat in self._outputs]
+        """As the commands of its form."""
+        reads = [view.resolve() for view in self.reads]
+        writes = [None if view is None else view.resolve() for view in self._outputs]
         form, attrs = self._form, self.attrs
         return commands.routine(lambda threads, scratch: form.commands(attrs, reads, writes, threads, scratch))
 
     def python(self) -> Run:
-        """By the record's forward, and copied to where it belongs."""
-        forward, attrs, inputs = self.op.forward, self.attrs, [array_of(seat) for seat in self.reads]
-        targets = [None if seat is None else array_of(seat) for seat in self._outputs]
+        """Run the forward of the record, and copy its results."""
+        forward, attrs, inputs = self.op.forward, self.attrs, [array_of(view) for view in self.reads]
+        targets = [None if view is None else array_of(view) for view in self._outputs]
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             made = forward(*[find(objects) for find in inputs], **attrs)
@@ -71,32 +71,32 @@ class NativeAction(PythonAction):
         return run
 
 
-def native_actions(step: Step, reads: Sequence[Seat], writes: Sequence[Seat], used: Sequence[bool]) -> list[Action]:
-    """The actions of a step that has a form which suits it; none if it has not."""
+def native_actions(step: Step, reads: Sequence[View], writes: Sequence[View], used: Sequence[bool]) -> list[Action]:
+    """The actions of a step with a native form; empty if it has none."""
     op = step.op
     form = FORMS.get(op.name) if op is not None and kernel.available() and not has_slots(step.attrs) else None
-    if form is None or op is None or any(0 in seat.shape for seat in (*reads, *writes)):
+    if form is None or op is None or any(0 in view.shape for view in (*reads, *writes)):
         return []
     try:
-        # Only to see whether it can: where everything lies is not known yet.
-        whole = [BufferView(0, 0, s.shape, fresh(s.shape, s.dtype).strides, s.dtype) for s in (*reads, *writes)]
+        # Only a test: the buffers are not placed yet.
+        whole = [BufferView(0, 0, s.shape, new_view(s.shape, s.dtype).strides, s.dtype) for s in (*reads, *writes)]
         given = [place if wanted else None for place, wanted in zip(whole[len(reads) :], used, strict=True)]
         form.commands(step.attrs, whole[: len(reads)], given, 1, Scratch())
     except Unsuited:
         return []
     before: list[Action] = []
     after: list[Action] = []
-    inputs: list[Seat] = []
-    for seat in reads:
-        inputs.append(seat if is_row_after_row(seat) else fresh(seat.shape, seat.dtype))
-        if inputs[-1] is not seat:
-            before.append(CopyAction(seat, inputs[-1]))
-    outputs: list[Seat | None] = []
-    for seat, wanted in zip(writes, used, strict=True):
-        own = seat if is_row_after_row(seat) else fresh(seat.shape, seat.dtype)
+    inputs: list[View] = []
+    for view in reads:
+        inputs.append(view if is_contiguous(view) else new_view(view.shape, view.dtype))
+        if inputs[-1] is not view:
+            before.append(CopyAction(view, inputs[-1]))
+    outputs: list[View | None] = []
+    for view, wanted in zip(writes, used, strict=True):
+        own = view if is_contiguous(view) else new_view(view.shape, view.dtype)
         outputs.append(own if wanted else None)
-        if wanted and own is not seat:
-            after.append(CopyAction(own, seat))
+        if wanted and own is not view:
+            after.append(CopyAction(own, view))
     return [*before, NativeAction(form, op, step.attrs, inputs, outputs), *after]
 
 
@@ -109,7 +109,7 @@ def _convolution(
     x, weight, *bias = reads
     (out,) = writes
     groups = attrs["groups"]
-    # With one channel for each group there is another way, by itself.
+    # Depthwise convolutions have another implementation.
     fits = len({p.dtype for p in (*reads, out) if p is not None}) == 1
     if out is None or not fits or groups == x.shape[1] == weight.shape[0] or x.shape[1] != weight.shape[1] * groups:
         raise Unsuited

@@ -1,10 +1,10 @@
-"""Plans: a recorded graph as fused kernels and products over one arena, run by as few native calls as possible.
+"""Plans: a graph for fixed sizes as fused kernels and matmuls over one arena, run by as few native calls as possible.
 
     plan = Plan("step", inputs, results, writes, samples)
     made = plan.run(arrays, given)
 
-Results are handed out in memory of their own. The memory of inputs is written after the last step that can fail, so a
-run that raises has changed nothing. A written input must not overlap another input.
+Results are returned in new arrays. Inputs are written after the last action that can fail, so a run that fails has
+changed nothing. A written input must not overlap another input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wayfare.ir.graph import Value
 from wayfare.ir.plan.actions import (  # fmt: skip
     Action,
     KernelAction,
+    MatmulAction,
     Objects,
-    ProductAction,
     PythonAction,
     Run,
     UpdateAction,
 )
-from wayfare.ir.plan.buffers import Memory, Seat
+from wayfare.ir.plan.buffers import Buffer, View
 from wayfare.ir.plan.build import Builder
 from wayfare.ir.plan.lower import PlanLowering, Slot
 from wayfare.ir.plan.memory import Layout
@@ -40,7 +40,7 @@ _BYTES = np.dtype(np.uint8)
 
 
 class Plan:
-    """What computes some values from arrays like the samples, again and again."""
+    """Computes some values from arrays with the shapes, strides and dtypes of the samples."""
 
     _plain = frozenset({np.ndarray})
 
@@ -56,42 +56,42 @@ class Plan:
         self._graph = (inputs, results, writes)
         self._shapes, self._strides = [a.shape for a in samples], [a.strides for a in samples]
         self._dtypes = [a.dtype for a in samples]
-        self._otherwise: Plan | None = None
+        self._other_layout: Plan | None = None
         self._written = [i for i, _ in writes]
         lowering = PlanLowering()
         leaves = lowering(inputs)
         wanted = lowering([*results, *(v for _, v in writes)])
         builder = Builder(leaves, wanted, samples)
-        seats = builder.seating
+        views = builder.assignment
         layout = Layout(builder.actions)
-        made = layout.results([seats[v] for v in wanted[: len(results)]])
-        layout.writes([(seats[leaves[i]], seats[v]) for (i, _), v in zip(writes, wanted[len(results) :], strict=True)])
+        made = layout.results([views[v] for v in wanted[: len(results)]])
+        layout.writes([(views[leaves[i]], views[v]) for (i, _), v in zip(writes, wanted[len(results) :], strict=True)])
         layout.lay_out(made)
         self._actions = layout.actions
         self.arena_bytes = layout.arena_bytes
         self.peak_bytes = layout.arena_bytes + layout.result_bytes + layout.slot_bytes
-        self.constants = seats.constants
+        self.constants = views.constants
         self._numbers: list[tuple[Any, np.dtype[Any]]] = []
-        self._number_objects(made, [seats[v] for v in wanted[: len(results)]])
-        # The command list that a run consists of, where it is nothing but that.
-        self.whole_list: Commands | None = None
+        self._number_objects(made, [views[v] for v in wanted[: len(results)]])
+        # The command list, if a run is exactly one.
+        self.single_list: Commands | None = None
         self._parts = self._compose(set(made))
 
     # -- making
 
-    def _number_objects(self, made: Sequence[Memory], seats: Sequence[Seat]) -> None:
-        """Numbers for all arrays of a run: inputs, constants, the arena, numbers of updates, results, slots."""
+    def _number_objects(self, made: Sequence[Buffer], views: Sequence[View]) -> None:
+        """Number all arrays of a run: inputs, constants, the arena, results, numbers of updates, slots."""
         first_constant = len(self._shapes)
         arena = first_constant + len(self.constants)
-        # How to get the memory that each run has for itself.
-        self.fresh: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
+        # The arrays that each run allocates: (allocator, shape, dtype).
+        self.allocations: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
             (_maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
         ]
-        for memory, seat in zip(made, seats, strict=True):
-            if memory.kind == "result":
-                memory.number = arena + len(self.fresh)
-                self.fresh.append((_maker(memory.bytes), seat.shape, seat.dtype))
-        count = arena + len(self.fresh)
+        for buffer, view in zip(made, views, strict=True):
+            if buffer.kind == "result":
+                buffer.number = arena + len(self.allocations)
+                self.allocations.append((_maker(buffer.bytes), view.shape, view.dtype))
+        count = arena + len(self.allocations)
         for action in self._actions:
             if isinstance(action, UpdateAction):
                 for kind, dtype in action.precisions():
@@ -99,10 +99,10 @@ class Plan:
                     self._numbers.append((action.numbers, dtype))
                     count += 1
         slots = 0
-        seen: set[Memory] = set()
+        seen: set[Buffer] = set()
         for action in self._actions:
-            for seat in (*action.reads, *action.writes):
-                real = seat.memory.real
+            for view in (*action.reads, *action.writes):
+                real = view.buffer.real
                 if real in seen:
                     continue
                 seen.add(real)
@@ -114,12 +114,12 @@ class Plan:
                     real.number = count + slots
                     slots += 1
         self._slots = slots
-        self._made = [(memory.number, seat.shape) for memory, seat in zip(made, seats, strict=True)]
-        # Are all results handed out as they were made for this run?
-        self.fresh_results = all(memory.kind == "result" for memory in made)
+        self._made = [(buffer.number, view.shape) for buffer, view in zip(made, views, strict=True)]
+        # Are all results arrays that the run allocates (not made by Python steps)?
+        self.fresh_results = all(buffer.kind == "result" for buffer in made)
 
-    def _compose(self, kept: set[Memory]) -> list[Run]:
-        """Runs of native actions as command lists, with the others between them."""
+    def _compose(self, kept: set[Buffer]) -> list[Run]:
+        """Consecutive native actions as command lists, with the Python actions between them."""
         parts: list[Run] = []
         pending: list[Action] = []
         commands = Commands()
@@ -133,7 +133,7 @@ class Plan:
                 commands.finish()
                 parts.append(_listed(commands))
                 self.lists += 1
-                self.whole_list = commands
+                self.single_list = commands
                 commands, pending = Commands(), []
             if freed:
                 parts.append(_freed(sorted(freed)))
@@ -146,40 +146,40 @@ class Plan:
                 flush()
                 parts.append(action.python())
                 self.in_python.append(action.title())
-            done = [s.memory.real for s in (*action.reads, *action.writes)]
+            done = [s.buffer.real for s in (*action.reads, *action.writes)]
             freed.update(m.number for m in done if m.kind == "slot" and m.last == i and m not in kept)
             if not pending:
                 flush()
         flush()
         if len(parts) != 1 or self._numbers or self._slots:
-            self.whole_list = None
+            self.single_list = None
         return parts
 
     # -- running
 
     def run(self, arrays: Sequence[Array], given: Sequence[Any] = ()) -> list[Array]:
-        """The results for these arrays (by input number); slots in the attributes of steps take from `given`."""
+        """The results for these arrays (by input number); `given` has the values of the slots."""
         if [a.strides for a in arrays] != self._strides or [a.shape for a in arrays] != self._shapes:
-            return self._run_otherwise(arrays, given)
+            return self._run_other_layout(arrays, given)
         if not self._plain.issuperset(map(type, arrays)):
-            # Native code reads the array object itself: anything else would be read as garbage.
-            return self._run_otherwise(arrays, given)
+            # Native code reads the memory of the array object, so subclasses are not accepted.
+            return self._run_other_layout(arrays, given)
         objects: Objects = [*arrays, *self.constants]
-        objects += [empty(shape, dtype) for empty, shape, dtype in self.fresh]
+        objects += [empty(shape, dtype) for empty, shape, dtype in self.allocations]
         return self.run_objects(objects, given)
 
     @property
     def made_numbers(self) -> list[int]:
-        """Which objects of a run are its results, if they are fresh."""
+        """The numbers of the results among the objects of a run, if `fresh_results`."""
         return [number for number, _ in self._made]
 
     def fits(self, arrays: Sequence[Array]) -> bool:
-        """Do arrays lie as the samples did?"""
+        """Do arrays have the shapes, strides and dtypes of the samples?"""
         alike = [a.strides for a in arrays] == self._strides and [a.shape for a in arrays] == self._shapes
         return alike and self._plain.issuperset(map(type, arrays)) and [a.dtype for a in arrays] == self._dtypes
 
     def run_objects(self, objects: Objects, given: Sequence[Any] = ()) -> list[Array]:
-        """The results, for inputs that fit, then `constants`, then new memory as `fresh` says, in one list."""
+        """The results for a list of inputs that fit, then `constants`, then new arrays as `allocations` says."""
         for slot, dtype in self._numbers:
             objects.append(np.array(given[slot.number] if slot.__class__ is Slot else slot, dtype))
         if self._slots:
@@ -197,16 +197,16 @@ class Plan:
         for part in self._parts:
             part(objects, given)
 
-    def _run_otherwise(self, arrays: Sequence[Array], given: Sequence[Any]) -> list[Array]:
-        """Arrays that lie otherwise than the samples: copies of them that lie row after row."""
+    def _run_other_layout(self, arrays: Sequence[Array], given: Sequence[Any]) -> list[Array]:
+        """Run on arrays with other strides: a second plan runs on contiguous copies."""
         for i, (array, shape, dtype) in enumerate(zip(arrays, self._shapes, self._dtypes, strict=True)):
             if array.shape != shape or array.dtype != dtype:
                 raise ShapeError(f"{self.name}: input {i} is {array.dtype}{list(array.shape)}, planned was "
                                  f"{dtype}{list(shape)}", fix="Make a plan for arrays like these.")  # fmt: skip
-        plain = [_row_after_row(a) for a in arrays]
-        plan = self._otherwise
+        plain = [_contiguous(a) for a in arrays]
+        plan = self._other_layout
         if plan is None:
-            plan = self._otherwise = Plan(self.name, *self._graph, plain)
+            plan = self._other_layout = Plan(self.name, *self._graph, plain)
         made = plan.run(plain, given)
         for i in self._written:
             if not np.may_share_memory(plain[i], arrays[i]):
@@ -221,9 +221,9 @@ class Plan:
         return sum(isinstance(a, KernelAction) for a in self._actions)
 
     @property
-    def products(self) -> int:
-        """How many products of matrices a run has."""
-        return sum(isinstance(a, ProductAction) for a in self._actions)
+    def matmuls(self) -> int:
+        """How many matmuls a run has."""
+        return sum(isinstance(a, MatmulAction) for a in self._actions)
 
     @property
     def python_steps(self) -> int:
@@ -231,14 +231,14 @@ class Plan:
         return len(self.in_python)
 
     def parts(self) -> list[tuple[str, tuple[str, ...], tuple[int, ...]]]:
-        """Of each action in order: its title, the names of the steps in it, and the shape it works on."""
+        """For each action: its title, the names of its ops, and its shape."""
         found = []
         for action in self._actions:
             shape = action.writes[0].shape if action.writes else ()
             ops: tuple[str, ...] = ()
             if isinstance(action, KernelAction):
                 ops, shape = action.ops, action.shape
-            elif isinstance(action, ProductAction):
+            elif isinstance(action, MatmulAction):
                 ops = ("matmul",)
             elif isinstance(action, PythonAction):
                 ops = (action.op.name,)
@@ -247,7 +247,7 @@ class Plan:
 
     def describe(self) -> str:
         """The actions, one line each."""
-        lines = [f"plan {self.name}: {self.kernels} kernels, {self.products} products, {self.python_steps} steps in "
+        lines = [f"plan {self.name}: {self.kernels} kernels, {self.matmuls} matmuls, {self.python_steps} steps in "
                  f"Python, {self.lists} native calls, arena {self.arena_bytes} bytes"]  # fmt: skip
         return "\n".join([*lines, *(f"  {action.title()}" for action in self._actions)])
 
@@ -258,12 +258,12 @@ def _listed(commands: Commands) -> Run:
 
 
 def _maker(size: int) -> Any:
-    """What makes an array of so many bytes: the pool leaves small ones to NumPy, and asking costs as much as making."""
+    """The allocator for an array of this size: the pool does not serve small ones, and asking it takes time."""
     return np.empty if size < buffer_pool.SMALLEST else buffer_pool.empty
 
 
-def _row_after_row(array: Any) -> Array:
-    """The same array with the usual strides if it lies row after row, else a copy that does."""
+def _contiguous(array: Any) -> Array:
+    """The same array with standard strides if it is contiguous, else a contiguous copy."""
     if array.__class__ is np.ndarray and array.flags.c_contiguous:
         return np.ndarray(array.shape, array.dtype, array)
     return np.array(array, order="C")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wayfare.compiler.entry import Entry
 from wayfare.compiler.function import Compiled
-from wayfare.compiler.tree import Stretch
+from wayfare.compiler.replay.entry import Entry
+from wayfare.compiler.replay.trace_tree import Block
 
 # Ops that are a product, with or without what is added to it.
 _PRODUCTS = frozenset({"matmul", "linear", "linear_plain", "bmm", "mm", "addmm", "einsum", "dot", "mv"})
@@ -45,7 +45,7 @@ class Calls:
 
 def _plan_of(function: Compiled, call: tuple[int, int], entries: Sequence[Any]) -> dict[str, Any]:
     explained = function.explain()
-    known = [entry for kind in list(function._known.kinds.values()) for entry in kind]
+    known = [entry for kind in list(function._cache.entries.values()) for entry in kind]
     used = max(known, key=lambda entry: entry.hits, default=None)
     kernels = None if used is None else _kernels(used, call, entries)
     return {
@@ -55,7 +55,7 @@ def _plan_of(function: Compiled, call: tuple[int, int], entries: Sequence[Any]) 
 
 
 def _paths(entry: Entry) -> int:
-    return sum(not stretch.children for stretch in entry.tree.walk())
+    return sum(not block.children for block in entry.tree.walk())
 
 
 def _kernels(entry: Entry, call: tuple[int, int], entries: Sequence[Any]) -> list[dict[str, Any]]:
@@ -63,15 +63,15 @@ def _kernels(entry: Entry, call: tuple[int, int], entries: Sequence[Any]) -> lis
     waiting = [at for at in range(*call) if entries[at][1] == 0 and not entries[at][13]]
     found: list[dict[str, Any]] = []
     gradients = []
-    for stretch in _busiest(entry):
-        if stretch.plan is not None:
-            found += [_kernel(*part, waiting, entries) for part in stretch.plan.parts()]
-        if stretch.gradient is not None and stretch.gradient.plan is not None:
-            gradients += stretch.gradient.plan.parts()
+    for block in _busiest(entry):
+        if block.plan is not None:
+            found += [_kernel(*part, waiting, entries) for part in block.plan.parts()]
+        if block.gradient is not None and block.gradient.plan is not None:
+            gradients += block.gradient.plan.parts()
     return found + [{"name": f"gradient: {title}", "nodes": [], "ops": list(ops)} for title, ops, _ in gradients]
 
 
-def _busiest(entry: Entry) -> list[Stretch]:
+def _busiest(entry: Entry) -> list[Block]:
     path = []
     here = entry.tree.root
     while here is not None:

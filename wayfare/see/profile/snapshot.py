@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.compiler.reach import reach
+from wayfare.compiler.captures.reach import reach
 from wayfare.core.structure_epoch import structure_changed
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import note_write
@@ -154,7 +154,7 @@ def _visible(function: Any) -> Iterator[Any]:
     """What a function can see without being handed it; where guards give up, at least what it names itself."""
     seen = reach(function)
     yield from seen.tensors.values()
-    for place in seen.places:
+    for place in seen.locations:
         yield place.value
         yield place.holder
     inner = getattr(function, "__func__", function)

@@ -132,7 +132,7 @@ class Run:
 
 def counted_paths(told: dict[str, Any]) -> tuple[int, int]:
     """(lines that decide by a value, ways from the beginning to the end) in what `explain` tells of a function."""
-    trees = [tree for kind in told.get("kinds", ()) for variant in kind["variants"]
+    trees = [tree for kind in told.get("signatures", ()) for variant in kind["variants"]
              for tree in (variant["tree"],) if tree is not None]  # fmt: skip
     decisions, paths = set(), 0
     while trees:

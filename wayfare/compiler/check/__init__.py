@@ -1,0 +1,1 @@
+"""The self-check: a replayed call is compared with plain Python."""

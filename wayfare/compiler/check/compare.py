@@ -1,0 +1,134 @@
+"""Comparing the results of a plan with those of Python: the first difference, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.numpy_math import Array
+from wayfare.core.tensor import Tensor
+
+# Relative and absolute tolerances: ten times those of `assert_close`, because fused kernels add in another order.
+_CLOSE = {"e": (1e-2, 1e-4), "f": (1.3e-5, 1e-4), "d": (1e-6, 1e-6), "F": (1.3e-5, 1e-4), "D": (1e-6, 1e-6)}
+
+
+# Differences up to this many times the noise are allowed.
+_NOISE = 4.0
+
+
+class Difference(Exception):
+    """A plan and Python differ: what, and by how much."""
+
+
+class Shown:
+    """A tensor as a plan would make it: its values, whether it requires a gradient, and the noise of the values."""
+
+    __slots__ = ("array", "needs", "noise")
+
+    def __init__(self, array: Array, needs: bool, noise: float) -> None:
+        self.array, self.needs, self.noise = array, needs, noise
+
+
+# Stands for something that is compared elsewhere, or whose value is not known before.
+ANY: Any = object()
+
+
+def same(where: str, got: Any, want: Any) -> None:
+    """Raise `Difference` unless a structure made by a plan equals the one that Python made."""
+    if got is want or got is ANY:
+        return
+    if isinstance(got, Shown):
+        if not isinstance(want, Tensor):
+            fail(where, f"the plan gives a tensor, Python {_called(want)}")
+        arrays(where, got.array, content(want), got.noise)
+        if got.needs is not want.requires_grad:
+            fail(where, f"its requires_grad is {got.needs} there and {want.requires_grad} in Python")
+    elif isinstance(got, Tensor) or isinstance(want, Tensor):
+        if not (isinstance(got, Tensor) and isinstance(want, Tensor)):
+            fail(where, f"the plan gives {_called(got)}, Python {_called(want)}")
+        arrays(where, content(got), content(want))
+    elif isinstance(got, np.ndarray) or isinstance(want, np.ndarray):
+        arrays(where, got, want)
+    elif type(got) is not type(want):
+        fail(where, f"the plan gives {_called(got)}, Python {_called(want)}")
+    elif isinstance(want, dict):
+        if list(got) != list(want):
+            fail(where, f"the plan gives the keys {list(got)}, Python {list(want)}")
+        for key in want:
+            same(f"{where}[{key!r}]", got[key], want[key])
+    elif isinstance(want, (tuple, list)):
+        if len(got) != len(want):
+            fail(where, f"the plan gives {len(got)} entries, Python {len(want)}")
+        for number, (a, b) in enumerate(zip(got, want, strict=True)):
+            same(f"{where}[{number}]", a, b)
+    elif isinstance(want, (float, complex)):
+        arrays(where, np.asarray(got), np.asarray(want))
+    elif got != want:
+        fail(where, f"the plan gives {got!r}, Python {want!r}")
+
+
+def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
+    """The same for two arrays or None. `noise`: how far apart two runs of the plan were, on inputs that differ by
+    rounding."""
+    if _called(got) != _called(want):
+        fail(where, f"the plan gives {_called(got)}, Python {_called(want)}")
+    if want is None:
+        return
+    if want.dtype.char not in _CLOSE:
+        wrong = int(np.sum(got != want))
+        if wrong:
+            fail(where, f"{wrong} of {want.size} elements differ")
+        return
+    relative, absolute = _CLOSE[want.dtype.char]
+    # The rounding errors of a sum grow with the size of what is added.
+    absolute = absolute * max(1.0, _scale(want)) + _NOISE * noise
+    with np.errstate(all="ignore"):
+        apart = ~np.isclose(got, want, relative, absolute, equal_nan=True)
+        if apart.any():
+            most = float(np.nanmax(np.abs(np.asarray(got - want, want.dtype))[apart]))
+            fail(where, f"{int(apart.sum())} of {want.size} elements differ, by up to {most:.3g}")
+
+
+def fail(where: str, what: str) -> Any:
+    """Raise `Difference`."""
+    raise Difference(f"{where}: {what}")
+
+
+def content(t: Tensor) -> Array:
+    """The values of a tensor."""
+    if t._view is not None:
+        t._renew()
+    return t._array
+
+
+def nudged(array: Array) -> Array:
+    """A copy; every second float is changed by one rounding step."""
+    copy = array.copy(order="K")
+    if array.dtype.kind in "fc" and array.size:
+        steps = (np.arange(array.size).reshape(array.shape) % 2).astype(array.real.dtype)
+        copy *= 1 + np.finfo(array.dtype).eps * steps
+    return copy
+
+
+def noise_between(one: Array, other: Array) -> float:
+    """The largest difference between two arrays."""
+    if one.dtype.kind not in "fc" or one.shape != other.shape or not one.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        apart = np.abs(one - other)
+        return float(np.max(apart, where=np.isfinite(apart), initial=0.0))
+
+
+def _scale(array: Array) -> float:
+    if not array.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        found = np.abs(array[np.isfinite(array)]) if array.ndim else np.abs(array)
+        return float(found.max()) if found.size and np.isfinite(found.max()) else 0.0
+
+
+def _called(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return "nothing" if value is None else type(value).__name__

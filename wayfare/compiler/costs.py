@@ -1,0 +1,66 @@
+"""Time budgets: what recording, planning and checking may cost, and whether replaying is faster than Python."""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+
+__all__ = ["Budget", "Timings", "perf_counter"]
+
+# The share of a function's total running time that recording and planning may take.
+_SHARE = 0.1
+# Allowed in any case: this many seconds, and this many recordings.
+_START, _FREE = 1.0, 3
+# Timings that are kept of plain and of replayed calls, and how many are needed to compare them.
+_EAGER, _CALLS = 8, 16
+_FEW_EAGER, _FEW_CALLS = 3, 8
+# A replay counts as slower than Python from this ratio on: less is within the noise.
+_SLOWER = 1.05
+
+
+class Budget:
+    """The time one function has run, and how much of it was recording, planning and checking."""
+
+    __slots__ = ("recordings", "spent", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0  # seconds in all calls that were measured
+        self.spent = 0.0  # seconds of recording, planning and checking
+        self.recordings = 0
+
+    def allows(self) -> bool:
+        """May more be recorded or planned now?"""
+        return self.recordings < _FREE or self.spent <= _START + _SHARE * self.total
+
+    def recorded(self, seconds: float) -> None:
+        """A call was recorded."""
+        self.recordings += 1
+        self.spent += seconds
+        self.total += seconds
+
+
+class Timings:
+    """Times of calls of one entry: as plain Python, and as answered by the compiled function."""
+
+    __slots__ = ("calls", "eager")
+
+    def __init__(self) -> None:
+        self.eager: deque[float] = deque(maxlen=_EAGER)
+        self.calls: deque[float] = deque(maxlen=_CALLS)
+
+    def loses(self) -> tuple[float, float] | None:
+        """(seconds compiled, seconds in plain Python) if there are enough timings and Python is faster; else None."""
+        if len(self.eager) < _FEW_EAGER or len(self.calls) < _FEW_CALLS:
+            return None
+        now, python = _typical(self.calls), _typical(self.eager)
+        return (now, python) if now > _SLOWER * python else None
+
+    def typical(self) -> tuple[float | None, float | None]:
+        """Seconds of a call, compiled and as plain Python; None where it was not measured."""
+        return _typical(self.calls) if self.calls else None, _typical(self.eager) if self.eager else None
+
+
+def _typical(samples: deque[float]) -> float:
+    """The mean of the fastest three quarters, so that what else the machine did is left out."""
+    chosen = sorted(samples)[: max(1, len(samples) * 3 // 4)]
+    return sum(chosen) / len(chosen)

@@ -1,0 +1,1 @@
+"""Replaying recorded calls: plans, the decisions between them, the fast path, and gradients through a call."""
