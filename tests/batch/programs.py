@@ -18,7 +18,7 @@ from tests.batch.checks import tensors_in, weighted
 from tests.batch.program_parts import CHOICES, FORMS, NAMES
 from tests.batch.worlds import World
 from tests.compiler.program_parts import NAMES as OTHER_NAMES
-from wayfare.batch.known import _KNOWN
+from wayfare.batch.function_profile import _PROFILES
 
 FREE = """
 def program(e):
@@ -213,7 +213,7 @@ def difference(program, ways=None):
     batched, loop = ways or WAYS[program.way]
     want = run(program, loop)
     # A function that is new, and one whose first example need not go first any more.
-    _KNOWN.clear()
+    _PROFILES.clear()
     return between(program, run(program, batched), want) or between(program, run(program, batched), want)
 
 

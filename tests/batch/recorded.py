@@ -4,21 +4,21 @@ import random
 
 import numpy as np
 
-from wayfare.batch.value import Call, Value, row_of
+from wayfare.batch.record.call import Call, Value, row_of
 
 ROW = row_of((4,), np.dtype(np.float32))
 
 
 class Recording:
-    """Calls in the order in which they are recorded; kinds are named by strings and are one object for each name."""
+    """Calls in the order in which they are recorded; signatures are strings, one object for each name."""
 
     def __init__(self):
         self.calls = []
-        self.kinds = {}
+        self.signatures = {}
 
-    def __call__(self, kind, *inputs, outputs=1):
+    def __call__(self, signature, *inputs, outputs=1):
         call = Call()
-        call.kind = self.kinds.setdefault(kind, kind)
+        call.signature = self.signatures.setdefault(signature, signature)
         call.inputs = inputs
         call.group = None
         call.example = call.code = None
@@ -34,12 +34,12 @@ def producers(call):
     return [producer for producer in found if producer.group is None]
 
 
-def lstm(record, xs, kind="cell", state=("h0", "c0")):
+def lstm(record, xs, signature="cell", state=("h0", "c0")):
     """A chain of cells over inputs; the h of each step."""
     h, c = state
     hs = []
     for x in xs:
-        h, c = record(kind, x, h, c, outputs=2)
+        h, c = record(signature, x, h, c, outputs=2)
         hs.append(h)
     return hs
 

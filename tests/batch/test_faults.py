@@ -12,9 +12,9 @@ import pytest
 import wayfare as wf
 from tests.batch.checks import agree, equal, numbers, said, still_works, vectors, weight
 from wayfare import nn
-from wayfare.batch import deep
-from wayfare.batch.deep import room_for_recursion
-from wayfare.batch.group import Group
+from wayfare.batch.fibers import recursion
+from wayfare.batch.fibers.recursion import room_for_recursion
+from wayfare.batch.run.group import Group
 from wayfare.core.mode import set_mode
 from wayfare.errors import IndexRangeError, LinAlgError, ShapeError, WayfareError
 from wayfare.nn import functional as F
@@ -304,7 +304,7 @@ def tidy_up_after(timer):
     """Ctrl-C may come just before a mode or a limit is put back, where no Python code can help: seldom, but it does."""
     timer.join()
     set_mode(None)
-    while deep._HERE.blocks:
+    while recursion._HERE.blocks:
         room_for_recursion().__exit__()
 
 

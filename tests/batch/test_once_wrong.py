@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 from tests.batch.checks import agree, compare, numbers, said, vectors, weight
 from tests.compiler.program_parts import Cube, Doubled, SumAndProduct
-from wayfare.batch.known import _KNOWN
+from wayfare.batch.function_profile import _PROFILES
 from wayfare.errors import LinAlgError
 from wayfare.nn import functional as F
 
@@ -263,7 +263,7 @@ def test_what_was_seen_too_early_once_is_a_loop_from_then_on(first):
         return shared.item()
 
     xs, boxes = vectors(), [SimpleNamespace() for _ in range(4)]
-    _KNOWN.clear()
+    _PROFILES.clear()
     with pytest.warns(UserWarning, match="had begun before"):
         wf.map(function, xs, range(4), boxes)
     for _ in range(3):

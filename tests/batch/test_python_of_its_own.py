@@ -15,7 +15,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.batch.effects import why_it_changes
+from wayfare.batch.analysis.effects import explain_side_effects
 
 EXAMPLES = 6
 words = {"a": 0, "b": 1, "c": 2}
@@ -277,7 +277,7 @@ def test_its_own_objects_do_not_keep_others_from_going_on(function):
     xs = [wf.ones(4) * (i + 1) for i in range(EXAMPLES)]
     if getattr(function, "__name__", "") == "step":
         step, function = function, lambda x: step(x, [])
-    assert why_it_changes(function, (xs[0],)) == ""
+    assert explain_side_effects(function, (xs[0],)) == ""
     wf.manual_seed(0)
     wf.map(function, xs, batch=True)
     stats = wf.batching.last()

@@ -19,15 +19,15 @@ from tests.batch.recorded import (
     tagger,
     trees,
 )
-from wayfare.batch import schedule as schedules
-from wayfare.batch.schedule import Agenda, ByDepth, placed
-from wayfare.batch.value import Value
+from wayfare.batch.record.call import Value
+from wayfare.batch.run import schedule as schedules
+from wayfare.batch.run.schedule import Agenda, ByDepth, order_rows
 
 both = pytest.mark.parametrize("schedule", [ByDepth(), Agenda()], ids=repr)
 
 
 class Like:
-    """A kind that is equal to every other, so that only identity tells them apart."""
+    """A signature that is equal to every other, so that only identity tells them apart."""
 
     def __eq__(self, other):
         return True
@@ -40,12 +40,12 @@ class Like:
 def graphs(draw):
     """Random calls: some have run already, inputs are earlier values (whole or parts) or come from outside."""
     record = Recording()
-    record.kinds = {k: Like() for k in range(draw(st.integers(1, 5)))}
+    record.signatures = {k: Like() for k in range(draw(st.integers(1, 5)))}
     values = ["outside"]
     for _ in range(draw(st.integers(0, 40))):
         recent = st.integers(max(0, len(values) - draw(st.integers(1, 40))), len(values) - 1)
         inputs = [values[i] for i in draw(st.lists(recent, max_size=3))]
-        made = record(draw(st.integers(0, len(record.kinds) - 1)), *inputs, outputs=draw(st.integers(2, 3)))
+        made = record(draw(st.integers(0, len(record.signatures) - 1)), *inputs, outputs=draw(st.integers(2, 3)))
         values += [*made, made[0].part(made[0].row, 0, False)]
     # What has run is a beginning of the recording.
     run = draw(st.integers(0, len(record.calls) // 2))
@@ -60,13 +60,13 @@ def check_lawful(calls, groups):
     at = {id(call): i for i, group in enumerate(groups) for call in group}
     for i, group in enumerate(groups):
         assert group
-        assert all(call.kind is group[0].kind for call in group)
+        assert all(call.signature is group[0].signature for call in group)
         assert all(at[id(producer)] < i for call in group for producer in producers(call))
 
 
 def names(groups):
-    """The kinds of the groups and how many calls each has."""
-    return [(group[0].kind, len(group)) for group in groups]
+    """The signatures of the groups and how many calls each has."""
+    return [(group[0].signature, len(group)) for group in groups]
 
 
 @both
@@ -76,7 +76,7 @@ def test_any_graph_runs_lawfully(schedule, calls):
     groups = schedule.order(calls)
     check_lawful(calls, groups)
     assert schedule.order(calls) == groups
-    placed(groups)
+    order_rows(groups)
     check_lawful(calls, groups)
 
 
@@ -91,7 +91,7 @@ def test_agenda_never_makes_more_groups_than_depth(calls):
 def test_agenda_is_lawful_where_it_gives_up_early(calls):
     by_depth = ByDepth().order(calls)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedules, "_kind_by_kind", lambda calls: [])
+        patch.setattr(schedules, "_one_after_another", lambda calls: [])
         patch.setattr(schedules, "_FREE_WORK", -100)
         bundled = Agenda().order(calls)
         check_lawful(calls, bundled)
@@ -101,8 +101,8 @@ def test_agenda_is_lawful_where_it_gives_up_early(calls):
 
 
 def fewest_groups(calls):
-    """The smallest possible number of groups, found by trying every kind at every step."""
-    kinds = list({id(call.kind): call.kind for call in calls}.values())
+    """The smallest possible number of groups, found by trying every signature at every step."""
+    signatures = list({id(call.signature): call.signature for call in calls}.values())
     reached = {frozenset()}
     steps = 0
     while not any(len(done) == len(calls) for done in reached):
@@ -110,8 +110,8 @@ def fewest_groups(calls):
         after = set()
         for done in reached:
             ready = [c for c in calls if id(c) not in done and all(id(p) in done for p in producers(c))]
-            for kind in kinds:
-                if running := {id(c) for c in ready if c.kind is kind}:
+            for signature in signatures:
+                if running := {id(c) for c in ready if c.signature is signature}:
                     after.add(done | running)
         reached = after
     return steps
@@ -124,21 +124,21 @@ def test_agenda_is_best_possible_for_examples_with_the_same_stages(shape):
     record = Recording()
     for lengths in shape:
         x = "token"
-        for kind, n in zip("abc", lengths, strict=True):
+        for signature, n in zip("abc", lengths, strict=True):
             for _ in range(n):
-                x = record(kind, x)
+                x = record(signature, x)
     assert len(Agenda().order(record.calls)) == fewest_groups(record.calls) == sum(map(max, zip(*shape, strict=True)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4))
 def test_agenda_is_close_where_kinds_wait_for_each_other(words):
-    """Chains of two kinds in any order: to find the fewest groups is hard, but depth is never better."""
+    """Chains of two signatures in any order: to find the fewest groups is hard, but depth is never better."""
     record = Recording()
     for word in words:
         x = "token"
-        for kind in word:
-            x = record(kind, x)
+        for signature in word:
+            x = record(signature, x)
     fewest, found, by_depth = (
         fewest_groups(record.calls), len(Agenda().order(record.calls)), len(ByDepth().order(record.calls)),
     )
@@ -201,11 +201,11 @@ def test_words_spelled_by_characters():
     calls = tagger(random.Random(0), 8)
     groups = Agenda().order(calls)
     check_lawful(calls, groups)
-    kinds = [kind for kind, _ in names(groups)]
-    longest = {kind: kinds.count(kind) for kind in kinds}
-    # One group for each step of the longest chain of each kind, and everything else once.
-    for kind in ("character", "embed", "project", "score", "loss"):
-        assert longest[kind] == 1
+    signatures = [signature for signature, _ in names(groups)]
+    longest = {signature: signatures.count(signature) for signature in signatures}
+    # One group for each step of the longest chain of each signature, and everything else once.
+    for signature in ("character", "embed", "project", "score", "loss"):
+        assert longest[signature] == 1
     assert longest["char cell"] <= 12 and longest["onward"] == longest["back"] <= 30
     assert len(groups) < len(ByDepth().order(calls)) // 2
 
@@ -239,7 +239,7 @@ def test_as_many_kinds_as_calls(schedule):
 @both
 def test_nothing_to_do(schedule):
     assert schedule.order([]) == []
-    placed([])
+    order_rows([])
 
 
 def rows_together(groups):
@@ -259,7 +259,7 @@ def test_rows_of_chains_lie_together():
     lengths = random.Random(4).sample(range(5, 60), 30)
     groups = Agenda().order(chains(lengths))
     before, inputs = rows_together(groups)
-    placed(groups)
+    order_rows(groups)
     # x of each step, h and c of all but the first; only what the losses read lies in as many groups as there are ends.
     assert inputs == 3 * max(lengths) - 2 + 1
     assert before < inputs // 2
@@ -268,8 +268,8 @@ def test_rows_of_chains_lie_together():
 
 def test_chains_that_go_on_come_first():
     groups = Agenda().order(chains([2, 4, 1, 3]))
-    placed(groups)
-    steps = [group for group in groups if group[0].kind == "cell"]
+    order_rows(groups)
+    steps = [group for group in groups if group[0].signature == "cell"]
     for step, following in pairwise(steps):
         assert [call.inputs[1].call for call in following] == step[: len(following)]
 
@@ -280,7 +280,7 @@ def test_both_sides_of_full_trees_lie_together():
 
     groups = ByDepth().order(trees([full(4)] * 3, library_cell))
     before, inputs = rows_together(groups)
-    placed(groups)
+    order_rows(groups)
     assert before < inputs
     assert rows_together(groups) == (inputs, inputs)
 
@@ -295,7 +295,7 @@ def test_placing_leaves_unread_calls_last_and_in_order():
     groups = [row, near, far]
     for depth, call in enumerate(row):
         call.depth = 9 - depth  # whatever a schedule has left there
-    placed(groups)
+    order_rows(groups)
     assert groups[0] == [rows[i].call for i in (3, 1, 4, 0, 2)]
 
 
@@ -305,5 +305,5 @@ def test_the_first_input_decides_where_rows_lie():
     record("pair", a, b)
     record("pair", c, d)
     groups = ByDepth().order(record.calls)
-    placed(groups)
+    order_rows(groups)
     assert groups[0] == [v.call for v in (a, c, b, d)]

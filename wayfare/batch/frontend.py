@@ -1,4 +1,4 @@
-"""`wf.map` and `wf.batching`: automatic batching, as users call it."""
+"""`wf.map` and `wf.batching`: the public functions of automatic batching."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from wayfare.batch import lanes as _lanes  # noqa: F401 - installs methods of lazy tensors
-from wayfare.batch.deep import explain_recursion, room_for_recursion
-from wayfare.batch.example import Example
-from wayfare.batch.faults import in_example
-from wayfare.batch.hooks import frame_puts_hooks
-from wayfare.batch.known import Known, Record, known_of
-from wayfare.batch.schedule import Agenda, ByDepth, Schedule
+from wayfare.batch.analysis.exception_scopes import in_try
+from wayfare.batch.analysis.hooks import frame_registers_hooks
+from wayfare.batch.fibers.errors import name_example
+from wayfare.batch.fibers.example import Example
+from wayfare.batch.fibers.recursion import explain_recursion, room_for_recursion
+from wayfare.batch.function_profile import FunctionProfile, MapTiming, profile_of
+from wayfare.batch.record import op_fast_paths as _op_fast_paths  # noqa: F401 - installs methods of lazy tensors
+from wayfare.batch.run.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
-from wayfare.batch.trying import in_try
 from wayfare.compiler.bypass import end_all_bypasses
 from wayfare.core.callsite import current_site, is_debugged, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
@@ -28,17 +28,17 @@ from wayfare.core.tensor import Tensor
 __all__ = ["batching", "map"]
 
 
-# Bytes of a tensor above which examples run as they come.
+# Examples with tensors of at least this many bytes run as a plain loop.
 _LARGE = 1 << 20
 
 
-class _Last(threading.local):
+class _ThreadState(threading.local):
     stats: Stats | None = None
-    # The session in force.
+    # The active session.
     session: Session | None = None
 
 
-_LAST = _Last()
+_THREAD = _ThreadState()
 
 
 A = TypeVar("A")
@@ -69,18 +69,18 @@ def map(
 ) -> list[Any]:  # fmt: skip
     """`[fn(example) for example in examples]`, with the work of all examples run in few large groups.
 
-    `fn` is written for one example, in plain Python with loops, branches and recursion. Its ops are recorded; when it
-    looks at a value it waits, and when all examples wait or are done, what they have recorded is grouped and run.
-    Values, gradients and errors are those of the loop. Several iterables of one length are passed side by side.
+    `fn` is written for one example, in plain Python with loops, branches and recursion. Its ops are recorded. When an
+    example reads a value it waits; when all examples wait or are done, the recorded calls are grouped and run. Values,
+    gradients and errors are those of the loop. Several iterables of one length are passed side by side, as in `map`.
 
-    Each example has random numbers of its own, which depend on its place and not on its company. An example that
-    changes what all see (parameters, buffers, gradients) waits until those before it are done, and from then on they
-    run one after the other, with a warning.
+    Each example has its own random numbers, which depend only on its index. An example that changes what all examples
+    see (parameters, buffers, gradients) waits until those before it are done; from then on examples run one after
+    another, with a warning.
 
-    A function that takes longer batched than as a loop runs as a loop; `wf.batching.last()` has the account.
-    `batch=True` always batches; `batch=False` never does, and runs one example after the other, line by line, with the
-    same random numbers. `schedule` says in which order groups run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`),
-    `limit` how many bytes may be pending before they are run; with either the map is always batched.
+    A function that takes longer batched than as a loop runs as a loop; `wf.batching.last()` shows the measured times.
+    `batch=True` always batches; `batch=False` never does, and runs one example after another, line by line, with the
+    same random numbers. `schedule` decides in which order groups run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`),
+    `limit` is how many bytes of results may be pending before they are computed; with either the map is always batched.
     """
     if not callable(fn):
         raise ArgumentTypeError(f"map: the first argument must be a function of one example, not {type(fn).__name__}")
@@ -94,27 +94,27 @@ def map(
                             fix="Give one item of each for every example.")  # fmt: skip
     key = key_for(None)
     site = current_site()
-    around = running_example()
-    examples = [Example(fn, args, number, key, site, around) for number, args in enumerate(zip(*columns, strict=True))]
+    outer = running_example()
+    examples = [Example(fn, args, number, key, site, outer) for number, args in enumerate(zip(*columns, strict=True))]
     executor = current().executor
     executor.effect("it calls wf.map")
-    if not executor.sizes_may_differ:  # in a model file the examples are a loop
+    if not executor.sizes_may_differ:  # in an exported model the examples are a loop
         executor.not_replayable("it calls wf.map, whose examples are batched anew each time")
     if not examples:
         return []
-    known = known_of(fn)
+    profile = profile_of(fn)
     try:
         if isinstance(executor, Session) and batch is not False:
-            _batched(executor, known, examples, known.first(fn))
+            _batched(executor, profile, examples, profile.first(fn))
             if in_try(user_frame(2)):
-                executor.make_calls_of(examples)  # what fails in them fails here
+                executor.run_calls_of(examples)  # errors must be raised inside this `try`
         elif batch is False or not executor.allows_batches or _line_by_line():
-            _one_by_one(examples)
+            _loop(examples)
         elif batch or schedule is not None or limit is not None:
-            with _OfMap(schedule, limit) as session:
-                _batched(session._session, known, examples, known.first(fn))
+            with _MapSession(schedule, limit) as session:
+                _batched(session._session, profile, examples, profile.first(fn))
         else:
-            _as_it_pays(known, examples, schedule, limit)
+            _batched_or_loop(profile, examples, schedule, limit)
     except MemoryError as error:
         raise memory_error("map", error) from None
     except RecursionError as error:
@@ -132,50 +132,52 @@ def map(
     return results
 
 
-def _as_it_pays(known: Known, examples: list[Example], schedule: Schedule | None, limit: int | None) -> None:
-    """Run examples batched, or as the loop where that is faster or the only right way."""
-    loop, first, timed = known.begins(len(examples), examples[0].function)
+def _batched_or_loop(
+    profile: FunctionProfile, examples: list[Example], schedule: Schedule | None, limit: int | None
+) -> None:
+    """Run examples batched, or as a loop if that is faster or necessary."""
+    loop, first, timed = profile.plan(len(examples), examples[0].function)
     if loop or _are_large(examples):
-        known.timed(_one_by_one(examples))
-        _LAST.stats = Stats(looped=len(examples), known=known)
+        profile.timed(_loop(examples))
+        _THREAD.stats = Stats(looped=len(examples), profile=profile)
         return
-    # Some are timed as a loop: in turns the first ones and the last ones, for examples may be sorted by size.
-    at_the_end = bool(timed and known.maps % 2)
+    # Some are timed as a loop: alternately the first and the last ones, because examples may be sorted by size.
+    at_the_end = bool(timed and profile.maps % 2)
     batched = examples[:-timed] if at_the_end else examples[timed:]
     if timed and not at_the_end:
-        known.timed(_one_by_one(examples[:timed]))
-    with _OfMap(schedule, limit) as session:
-        record = session._session.took = Record(len(batched))
-        _batched(session._session, known, batched, first)
+        profile.timed(_loop(examples[:timed]))
+    with _MapSession(schedule, limit) as session:
+        timing = session._session.timing = MapTiming(len(batched))
+        _batched(session._session, profile, batched, first)
     stats = session.stats
-    record.seconds = stats.seconds
+    timing.seconds = stats.seconds
     if not session._session.hub.in_order:
-        known.ended(record, stats.waits)
+        profile.add_map(timing, stats.waits)
     if at_the_end:
-        known.timed(_one_by_one(examples[-timed:]))
-    stats.looped, stats.known = timed, known
+        profile.timed(_loop(examples[-timed:]))
+    stats.looped, stats.profile = timed, profile
 
 
 def _are_large(examples: list[Example]) -> bool:
-    """Is each example's own data so large that an op on it takes far longer than recording it?"""
+    """Whether each example's own data is so large that an op on it takes far longer than recording it."""
     own = [part for part, other in zip(examples[0].args, examples[-1].args, strict=True) if part is not other]
     return any([isinstance(part, Tensor) and part.nbytes >= _LARGE for part in own])
 
 
-def _batched(session: Session, known: Known, examples: list[Example], first: int) -> None:
-    """Run examples in a session; of a new function some go first, to see whether they change what all see."""
+def _batched(session: Session, profile: FunctionProfile, examples: list[Example], first: int) -> None:
+    """Run examples in a session; the `first` ones alone, to find out whether they change what all examples see."""
     if session.hub.current is None:
-        session.known = known
-    reading = known.read(examples[0].function)
+        session.profile = profile
+    analysis = profile.analysis_of(examples[0].function)
     for example in examples:
-        example.reading = reading
-        session.owned.give(example)
-    session.apart = session.apart or reading.puts_hooks
-    if known.late:
-        session.hub.in_order = session.hub.in_order or known.loops
+        example.analysis = analysis
+        session.ownership.add_arguments(example)
+    session.no_common_calls = session.no_common_calls or analysis.registers_hooks
+    if profile.never_batch:
+        session.hub.in_order = session.hub.in_order or profile.loop_reason
     if first:
         session.hub.run(examples[:first])
-        reading.tried = True
+        analysis.tried = True
     session.hub.run(examples[first:])
 
 
@@ -196,30 +198,30 @@ def _check(schedule: Any, limit: Any) -> None:
 
 
 def _line_by_line() -> bool:
-    """Does somebody look on who wants everything to happen on the user's own line?"""
+    """Whether ops must run on the user's own line: under a debugger, or a watcher that allows no batches."""
     if is_debugged():
         return True
-    return any(not looking.allows_batches for looking in watchers())
+    return any(not watching.allows_batches for watching in watchers())
 
 
 def running_example() -> Example | None:
-    """The example of a `wf.map` whose lines run now in this thread, batched or one by one; None outside of all."""
-    session = _LAST.session
+    """The example of a `wf.map` that is running in this thread, batched or as a loop; None outside a map."""
+    session = _THREAD.session
     inside = None if session is None else session.hub.current
     plain: Example | None = STATE.example
     return inside or plain
 
 
-def _one_by_one(examples: list[Example]) -> list[float]:
-    """The plain loop, with each example's own random numbers. Gives the seconds that each took."""
+def _loop(examples: list[Example]) -> list[float]:
+    """The plain loop, with each example's own random numbers. Returns the seconds of each example."""
     mode = STATE.mode
     if mode is not None and mode.generator is not None:
-        # The generator of a mode would go before that of the example.
+        # The generator of the mode would take precedence over that of the example.
         with changed_mode(generator=None):
-            return _one_by_one(examples)
+            return _loop(examples)
     thread = threading.get_ident()
     outermost = thread not in LOOPING
-    LOOPING.add(thread)  # who draws random numbers in this thread asks which example runs
+    LOOPING.add(thread)  # so that random numbers come from the running example
     outer = STATE.example
     seconds: list[float] = []
     try:
@@ -231,7 +233,7 @@ def _one_by_one(examples: list[Example]) -> list[float]:
                 seconds.append(perf_counter() - began)
     except BaseException as error:
         if STATE.example is not outer:
-            in_example(error, STATE.example)
+            name_example(error, STATE.example)
         raise
     finally:
         STATE.example = outer
@@ -240,18 +242,18 @@ def _one_by_one(examples: list[Example]) -> list[float]:
     return seconds
 
 
-class _Plain:
-    """In the place of a session where somebody looks on who wants no batches: nothing is recorded, so nothing ran."""
+class _NoSession:
+    """Stands for a session under a watcher that allows no batches: nothing is recorded."""
 
     def __init__(self) -> None:
         self.stats = Stats()
 
 
 class batching:
-    """`with wf.batching() as b:` — what is computed in the block is recorded, and run in groups when it is needed.
+    """`with wf.batching() as b:` — ops in the block are recorded, and run in groups when their values are needed.
 
-    Looking at a value runs what it needs; the end of the block runs the rest. Tensors made in the block are ordinary
-    ones afterwards. `b.stats` says what happened. A block (or a `wf.map`) inside another belongs to the outer one.
+    Reading a value runs what it needs; the end of the block runs the rest. Tensors made in the block are ordinary ones
+    afterwards. `b.stats` has the statistics. A block (or a `wf.map`) inside another one belongs to the outer one.
     """
 
     Agenda = Agenda
@@ -265,18 +267,18 @@ class batching:
         self._mode: Any = None
         self._room: Any = None
         self._session: Any = None
-        self._around: Session | None = None
-        self._looking: Any = None
+        self._outer_session: Session | None = None
+        self._watcher: Any = None
         self._inner = False
 
     @staticmethod
     def last() -> Stats | None:
-        """What the last session of this thread did; None before the first."""
-        return _LAST.stats
+        """The statistics of the last session of this thread; None before the first."""
+        return _THREAD.stats
 
     @property
     def stats(self) -> Stats:
-        """What was recorded and run; complete when the block has ended."""
+        """The statistics of this block; complete when it has ended."""
         if self._session is None:
             raise OperationError("batching: there are no statistics before the block was entered")
         stats: Stats = self._session.stats
@@ -291,25 +293,25 @@ class batching:
             self._session = executor
             return self
         if _line_by_line():
-            # Everything happens at once, as if the block were inside another one that does nothing.
-            self._inner, self._session = True, _Plain()
+            # Ops run at once, as if this block were inside another one that does nothing.
+            self._inner, self._session = True, _NoSession()
             return self
         executor.not_replayable("it uses wf.batching")
         if not executor.allows_batches:
             raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
                                  fix="Put wf.batching() outside of it.")  # fmt: skip
         outer = current().replace(executor=None)
-        end_all_bypasses()  # compiled functions are one call each here
+        end_all_bypasses()  # compiled functions are opaque calls here
         self._session = Session(outer, self._schedule, self._limit)
-        self._session.apart = self._is_block and frame_puts_hooks(user_frame(2))
+        self._session.no_common_calls = self._is_block and frame_registers_hooks(user_frame(2))
         self._room = room_for_recursion()
         self._room.__enter__()
         self._mode = changed_mode(executor=self._session)
         self._mode.__enter__()
-        self._around, _LAST.session = _LAST.session, self._session
-        self._looking = watcher()
-        if self._looking is not None:
-            self._looking.starts(self._session)
+        self._outer_session, _THREAD.session = _THREAD.session, self._session
+        self._watcher = watcher()
+        if self._watcher is not None:
+            self._watcher.starts(self._session)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -324,14 +326,14 @@ class batching:
             self._session.release()
             raise
         finally:
-            _LAST.stats, _LAST.session = self._session.stats, self._around
+            _THREAD.stats, _THREAD.session = self._session.stats, self._outer_session
             self._mode.__exit__(*error)
             self._room.__exit__(*error)
-            if self._looking is not None:
-                self._looking.ended(self._session)
+            if self._watcher is not None:
+                self._watcher.ended(self._session)
 
 
-class _OfMap(batching):
-    """What a map runs in."""
+class _MapSession(batching):
+    """The session of a map."""
 
     _is_block = False

@@ -1,18 +1,18 @@
-"""What a session of automatic batching did: counts, times, and why two calls did not run together."""
+"""Statistics of a batching session: counts, times, and why two calls did not run together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from wayfare.batch.kind import OWN_LEAF, Kind
+from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 
 
 @dataclass
-class KindStats:
-    """Calls of one kind."""
+class SignatureStats:
+    """The calls of one signature: how many there were, in how many groups, and the size of the largest group."""
 
     name: str
     nodes: int
@@ -22,7 +22,7 @@ class KindStats:
 
 @dataclass
 class Stats:
-    """What was recorded and run."""
+    """What was recorded and run. `nodes` counts calls, `kinds` has one entry for each signature."""
 
     nodes: int = 0
     groups: int = 0
@@ -32,43 +32,43 @@ class Stats:
     seconds: float = 0.0
     seconds_scheduling: float = 0.0
     seconds_running: float = 0.0
-    kinds: list[KindStats] = field(default_factory=list)
+    kinds: list[SignatureStats] = field(default_factory=list)
     # Examples that ran as a plain loop.
     looped: int = 0
-    # Lines of the user's where examples waited for a value, and how often.
+    # Lines of the user's code where examples waited for a value, and how often.
     waits: dict[str, int] = field(default_factory=dict)
-    known: Any = field(default="", repr=False)
+    profile: Any = field(default="", repr=False)
 
     @property
     def account(self) -> str:
-        """What the map and the loop cost, where that was measured, and why examples run as a loop if they do."""
-        return str(self.known)
+        """What an example costs batched and as a loop, if that was measured; and why examples run as a loop, if so."""
+        return str(self.profile)
 
     @property
     def mean_group(self) -> float:
-        """Calls per group."""
+        """The mean number of calls in a group."""
         return self.nodes / self.groups if self.groups else 0.0
 
     @property
     def seconds_recording(self) -> float:
-        """The time in which Python ran the examples."""
+        """The time in which the Python code of the examples ran."""
         return max(self.seconds - self.seconds_scheduling - self.seconds_running, 0.0)
 
     def why_apart(self, first: Tensor, second: Tensor) -> str:
-        """Why the calls that made two tensors did not run as one; or that they did."""
+        """Why the calls that made two tensors did not run in one group; or that they did."""
         found = [getattr(t, "_lazy", None) for t in (first, second)]
         for t, story in zip((first, second), found, strict=True):
             if not isinstance(t, Tensor) or story is None or story is OWN_LEAF:
                 raise ArgumentError("why_apart: takes two tensors that were computed in a map or a batching block, and "
                                     f"one was not: {type(t).__name__}")  # fmt: skip
-        stories = [_story(story) for story in found]
+        stories = [_call_info(story) for story in found]
         return compare(*stories)
 
     def __str__(self) -> str:
         lines = [
             f"{self.nodes} calls in {self.groups} groups, {self.mean_group:.1f} a group, {self.rounds} "
             f"round{'s' * (self.rounds != 1)}",
-            f"inputs: {self.gathers} gathered, {self.copies_avoided} lay together",
+            f"inputs: {self.gathers} gathered, {self.copies_avoided} already contiguous",
             f"time: recording {1e3 * self.seconds_recording:.1f} ms, scheduling {1e3 * self.seconds_scheduling:.1f} "
             f"ms, running {1e3 * self.seconds_running:.1f} ms",
         ]
@@ -88,47 +88,47 @@ class Stats:
             if len(shown) > 12:
                 rest = shown[12:]
                 nodes, groups = sum(k.nodes for k in rest), sum(k.groups for k in rest)
-                name = f"{len(rest)} more kinds"
+                name = f"{len(rest)} more"
                 lines.append(f"{name:<32}{nodes:>10}{groups:>10}{nodes / max(groups, 1):>10.1f}"
                              f"{max(k.largest for k in rest):>10}")  # fmt: skip
         return "\n".join(lines)
 
 
 @dataclass
-class Story:
-    """What is remembered of the call that made a tensor."""
+class CallInfo:
+    """What is remembered about the call that made a tensor."""
 
-    kind: Kind
+    signature: Signature
     group: int
     round: int
 
 
-def _story(what: Any) -> Story:
-    if isinstance(what, Story):
+def _call_info(what: Any) -> CallInfo:
+    if isinstance(what, CallInfo):
         return what
     call = what.call
     group = call.group
-    return Story(call.kind, -1 if group is None else group.number, -1 if group is None else group.round)
+    return CallInfo(call.signature, -1 if group is None else group.number, -1 if group is None else group.round)
 
 
-def compare(a: Story, b: Story) -> str:
-    """Why two calls did not run as one; or that they did."""
+def compare(a: CallInfo, b: CallInfo) -> str:
+    """Why two calls did not run in one group; or that they did."""
     if a.group == b.group and a.group >= 0:
-        return f"they ran together, in one group of {a.kind.name}"
-    first, second = a.kind, b.kind
+        return f"they ran together, in one group of {a.signature.name}"
+    first, second = a.signature, b.signature
     if first.name != second.name:
         return f"they are different ops: {first.name} and {second.name}"
-    if first.what is not second.what and first.key[1] is not second.key[1]:
+    if first.target is not second.target and first.key[1] is not second.key[1]:
         return f"both are {first.name}, but of two objects, each with weights of its own"
     if first is not second:
         return _difference(first, second)
     if a.round != b.round:
         return (f"both are {first.name}, but they ran in rounds {a.round + 1} and {b.round + 1}: a value was read (or "
                 "the limit reached) in between")  # fmt: skip
-    return f"both are {first.name}, but one had to wait for what the other leads to: they stand at different depths"
+    return f"both are {first.name}, but at different depths: one needs results that are computed after the other"
 
 
-def _difference(first: Kind, second: Kind) -> str:
+def _difference(first: Signature, second: Signature) -> str:
     name = first.name
     if first.grad != second.grad:
         return f"both are {name}, but one was recorded under no_grad"
@@ -141,5 +141,5 @@ def _difference(first: Kind, second: Kind) -> str:
         mine, other = first.attrs.get(attribute), second.attrs.get(attribute)
         if mine != other or type(mine) is not type(other):
             return f"both are {name}, but with {attribute}={mine} and {attribute}={other}"
-    ours, theirs = ([row for row in kind.key if row.__class__.__name__ == "Row"] for kind in (first, second))
+    ours, theirs = ([row for row in signature.key if row.__class__.__name__ == "Row"] for signature in (first, second))
     return f"both are {name}, but of different shapes or dtypes: {ours} and {theirs}"

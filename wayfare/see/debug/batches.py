@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.batch.stats import Story, compare
-from wayfare.batch.value import Value
+from wayfare.batch.record.call import Value
+from wayfare.batch.stats import CallInfo, compare
 
-# So many reasons are noted for one name, and in all: of many like groups the first few say it.
-_KINDS, _REASONS = 8, 2000
+# At most this many reasons are noted for one name, and in total: the first few groups are enough.
+_PER_NAME, _REASONS = 8, 2000
 _COUNTS = ("nodes", "groups", "rounds", "gathers", "copies_avoided")
 _TIMES = ("seconds", "seconds_recording", "seconds_scheduling", "seconds_running")
 
@@ -27,18 +27,18 @@ class Batches:
         # The calls of the group that runs now.
         self.running: list[Any] | None = None
         self._numbers: dict[int, int] = {}
-        self._kinds: dict[int, tuple[int, Any]] = {}
-        # By name: of each kind, the group that ran last (what is remembered of it, its first call).
-        self._recent: dict[str, dict[int, tuple[Story, int]]] = {}
+        self._signatures: dict[int, tuple[int, Any]] = {}
+        # Name → signature id → the group of it that ran last: (its CallInfo, its first call).
+        self._recent: dict[str, dict[int, tuple[CallInfo, int]]] = {}
         self._unused: list[int] = []
 
     def starts(self, calls: list[Any], entries: int) -> int:
         """A group of calls is about to run; gives its number."""
         self.running = calls
-        kind = calls[0].kind
+        signature = calls[0].signature
         group = len(self.groups)
-        number = self._kinds.setdefault(id(kind), (len(self._kinds), kind))[0]
-        row = kind.outs[0].shape if kind.outs else ()
+        number = self._signatures.setdefault(id(signature), (len(self._signatures), signature))[0]
+        row = signature.outs[0].shape if signature.outs else ()
         first = len(self.calls)
         for call in calls:
             example = -1 if call.example is None else call.example.number
@@ -48,24 +48,24 @@ class Batches:
             depth = 1 + max((self.calls[i][6] for i in inputs), default=-1)
             # A call that failed to run comes again.
             self._numbers[id(call)] = len(self.calls)
-            self.calls.append((example, kind.name, group, row, call.code, call.offset, depth, inputs))
+            self.calls.append((example, signature.name, group, row, call.code, call.offset, depth, inputs))
         self.groups.append({
-            "name": kind.name, "size": len(calls), "round": kind.session.stats.rounds, "rows": [len(calls), *row],
-            "session": self.sessions, "kind": number, "nodes": [entries, entries],
+            "name": signature.name, "size": len(calls), "round": signature.session.stats.rounds,
+            "rows": [len(calls), *row], "session": self.sessions, "kind": number, "nodes": [entries, entries],
         })  # fmt: skip
-        self._note_reasons(kind, group, first)
+        self._note_reasons(signature, group, first)
         self._unused = list(range(len(calls[0].inputs)))
         return group
 
-    def _note_reasons(self, kind: Any, group: int, first: int) -> None:
+    def _note_reasons(self, signature: Any, group: int, first: int) -> None:
         """Why this group did not run together with the last ones of the same name."""
-        here = Story(kind, group, self.groups[group]["round"])
-        others = self._recent.setdefault(kind.name, {})
-        for there, call in list(others.values())[-_KINDS:]:
+        here = CallInfo(signature, group, self.groups[group]["round"])
+        others = self._recent.setdefault(signature.name, {})
+        for there, call in list(others.values())[-_PER_NAME:]:
             if len(self.apart) < _REASONS and self.groups[there.group]["session"] == self.sessions:
                 self.apart.append((call, first, compare(there, here)))
-        others.pop(id(kind), None)
-        others[id(kind)] = (here, first)
+        others.pop(id(signature), None)
+        others[id(signature)] = (here, first)
 
     def ended(self, entries: int) -> None:
         """The group has run."""
@@ -86,7 +86,7 @@ class Batches:
     def sources(self, t: Any) -> tuple[int, ...] | None:
         """The entries whose rows were brought together for the group that runs now; None for what all calls share."""
         calls = self.running or []
-        if any(t is leaf for leaf in calls[0].kind.leaves):
+        if any(t is leaf for leaf in calls[0].signature.shared):
             return None
         shape = t._array.shape
         for position in self._unused:
@@ -104,7 +104,7 @@ class Batches:
         if number is None:
             return -1
         first, last = self.groups[self.calls[number][2]]["nodes"]
-        outs = len(value.call.kind.outs)
+        outs = len(value.call.signature.outs)
         # What a group gives is what it made last.
         made: int = last - outs + value.number
         return made if made >= first else last - 1
@@ -124,5 +124,5 @@ class Batches:
         return self._made(tensor._lazy)
 
     def let_go(self) -> None:
-        """Hold no call and no kind any longer."""
-        self.running, self._numbers, self._kinds, self._recent = None, {}, {}, {}
+        """Release all calls and signatures."""
+        self.running, self._numbers, self._signatures, self._recent = None, {}, {}, {}

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.batch.frontend import running_example
-from wayfare.batch.lazy import LazyTensor
+from wayfare.batch.record.lazy_tensor import LazyTensor
+from wayfare.batch.run.backward import MapNode
 from wayfare.batch.session import Session
-from wayfare.batch.tape import MapNode
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.function import Compiled
 from wayfare.core.mode import Watcher

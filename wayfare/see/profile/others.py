@@ -89,8 +89,8 @@ class Others:
         if isinstance(what, Session):
             return self._session(what, seconds)
         if what.__class__ is list:
-            kind = what[0].kind
-            found = self.batching.kinds.setdefault(kind.name, GroupCost(kind.name))
+            name = what[0].signature.name
+            found = self.batching.kinds.setdefault(name, GroupCost(name))
             found.calls += len(what)
             found.groups += 1
             found.largest = max(found.largest, len(what))

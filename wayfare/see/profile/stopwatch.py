@@ -295,7 +295,7 @@ class Stopwatch(Watcher):
 
     def _group(self, call: Any) -> tuple[Any, int, ModuleCalls | None]:
         """Line and module of a group, by its first call."""
-        owner = getattr(call.kind.what, "owner", None)
+        owner = getattr(call.signature.target, "owner", None)
         module = None if owner is None else owner()
         if isinstance(module, Module):
             return call.code, call.offset, self._calls_of(module)

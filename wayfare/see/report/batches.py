@@ -31,7 +31,7 @@ def batching_section(material: Material) -> Section:
               "together as one group; the graph's batching view shows them side by side."),
         figures([("calls", f"{stats.nodes:,}"), ("groups", f"{stats.groups:,}"),
                  ("calls a group", f"{stats.mean_group:.1f}"), ("rounds", f"{stats.rounds:,}"),
-                 ("inputs gathered", f"{stats.gathers:,}"), ("lay together", f"{stats.copies_avoided:,}")]),
+                 ("inputs gathered", f"{stats.gathers:,}"), ("already contiguous", f"{stats.copies_avoided:,}")]),
         tag("h3", "Where the time went"), _times(times, stats.seconds),
         tag("h3", "What ran together"), _kinds(stats.kinds),
     ])  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a function does besides computing, found by reading its bytecode without running it."""

@@ -1,0 +1,98 @@
+"""Errors name their example, also those that are found only when a group runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from greenlet import GreenletExit, getcurrent
+
+from wayfare.batch.analysis.exception_scopes import in_try
+from wayfare.batch.record.call import Call
+from wayfare.core.callsite import NO_LINE
+from wayfare.core.errors import GraphError, WayfareError
+from wayfare.core.tensor import wrap
+from wayfare.nn.hooks import name_the_way
+from wayfare.nn.module import Module
+
+if TYPE_CHECKING:
+    from wayfare.batch.fibers.example import Example
+    from wayfare.batch.run.segment import Segment
+
+_IS_NAMED = "_wayfare_example"
+
+
+def name_example(error: BaseException, example: Example) -> None:
+    """Add the example to an error's message, unless an inner map did so already."""
+    if getattr(error, _IS_NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return
+    nowhere = isinstance(error, WayfareError) and (not error.site or NO_LINE in error.site)
+    _add_note(error, example, example.site if nowhere else None)
+
+
+def _add_note(error: BaseException, example: Example, site: Any) -> None:
+    numbers = example.path
+    where = " of ".join(f"example {n}" for n in reversed(numbers)) + " of wf.map"
+    if isinstance(error, WayfareError):
+        error.happened_in(where, site)
+    else:
+        error.add_note(f"in {where}" + ("" if site is None else f" ({site})"))
+    try:
+        setattr(error, _IS_NAMED, True)
+    except AttributeError:
+        pass  # an exception class with slots: the note may be added twice
+
+
+class _Failed:
+    """Stands for the group of a call that failed."""
+
+    number = round = -1
+
+    def error(self) -> GraphError:
+        """The error for whoever uses such a call's results."""
+        return GraphError("this tensor could not be computed: the call that computes it has failed",
+                          fix="Do not use it where that error is caught.")  # fmt: skip
+
+    def array_of(self, value: Any) -> NoReturn:
+        """There are no values."""
+        raise self.error()
+
+
+FAILED = _Failed()
+
+
+class FailedCall(Exception):
+    """An error found when a group ran, with the call that caused it and its example."""
+
+    def __init__(self, error: Exception, call: Call) -> None:
+        self.error = error
+        self.call = call
+        self.example = call.example
+
+
+def raise_past_try(example: Example | None, error: Exception) -> NoReturn:
+    """Raise the error of an earlier call of the running example, so that a `try` around the present line misses it."""
+    if example is not None and getcurrent() is example.fiber and in_try(sys._getframe(2)):
+        example.error = error
+        raise GreenletExit
+    raise error from None
+
+
+def find_failed_call(error: Exception, calls: list[Call], segment: Segment) -> Exception:
+    """Run the calls of a failed group one by one: the first that fails, as a FailedCall; else the group's error."""
+    signature = calls[0].signature
+    for call in calls:
+        rows = [segment.gather((v,), False)[0] for v in call.inputs]
+        extras = [] if call.extra is None else [call.extra]
+        try:
+            signature.run(signature, 1, [wrap(r) for r in rows], [False] * len(rows), extras)
+        except Exception as own:
+            owner = getattr(signature.target, "owner", None)
+            if isinstance(own, WayfareError) and owner is not None and isinstance(owner(), Module):
+                name_the_way(owner(), own)
+            if call.example is not None:
+                _add_note(own, call.example, call.site)
+            elif isinstance(own, WayfareError):
+                own.happened_in("", call.site)
+            return FailedCall(own, call)
+    return error

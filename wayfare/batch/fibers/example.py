@@ -1,0 +1,103 @@
+"""One example of a map: one call of the user's function, in its own fiber or in a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit
+
+from wayfare.batch.analysis.exception_scopes import EXAMPLE_CODES
+from wayfare.batch.record.call import Value
+from wayfare.core.callsite import NO_LINE, Site
+from wayfare.core.generator import example_generator
+from wayfare.core.mode import Mode
+
+
+class Example:
+    """One call of the user's function."""
+
+    __slots__ = (
+        "_generator", "analysis", "args", "children", "done", "error", "failed", "fiber", "function", "inner", "key",
+        "mode", "number", "order", "outer", "parent", "result", "site", "waits_for",
+    )  # fmt: skip
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], number: int, key: tuple[int, int],
+        site: Site | None, outer: Example | None = None,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self.args = args
+        self.number = number
+        # The user's line that called `wf.map`; needed if the mapped function is the library's own.
+        self.site = site
+        # The seed of its random numbers.
+        self.key = key
+        self._generator: Any = None
+        self.parent: Example | None = None
+        # The example of an outer plain loop, if this map runs inside one.
+        self.outer = outer
+        # The FunctionAnalysis of its function.
+        self.analysis: Any = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    # Set by `prepare`, for an example that runs in a fiber.
+    order: list[int]  # sort key among all examples: its path
+    inner: list[Example]  # the examples of a map inside this one
+    children: int  # how many of those are not done
+    failed: Example | None  # the first of those that failed, while some before it are not done
+    fiber: Any
+    mode: Mode | None
+    waits_for: Value | None
+    done: bool
+
+    def prepare(self, mode: Mode, parent: Example | None) -> None:
+        """Prepare to run in a fiber, in this mode but with its own random numbers."""
+        self.parent = parent
+        self.order = self.path
+        self.mode = mode.replace(generator=self.generator)
+        self.inner, self.children = [], 0
+        self.failed = self.fiber = self.waits_for = None
+        self.done = False
+
+    @property
+    def generator(self) -> Any:
+        """The generator of its random numbers, made when it is first used."""
+        if self._generator is None:
+            self._generator = example_generator(self.key, self.number)
+        return self._generator
+
+    @property
+    def path(self) -> list[int]:
+        """The numbers of the examples it is inside of, and its own."""
+        above = self.parent or self.outer
+        return [*(above.path if above is not None else []), self.number]
+
+    def body(self) -> None:
+        """The function that the fiber runs."""
+        try:
+            self.result = _begin(self.function, self.args)
+        except GreenletExit:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self.waits_for = None
+
+    def restart(self, mode: Mode) -> None:
+        """Reset it, as if it had never run."""
+        self._generator = self.result = self.error = None
+        self.prepare(mode, self.parent)
+
+    def release(self) -> None:
+        """Release what it holds: its calls may keep the example itself alive for long."""
+        self.function = self.args = self.mode = self._generator = self.result = None  # type: ignore[assignment]
+        self.inner = []
+
+
+EXAMPLE_CODES.add(Example.body.__code__)
+
+
+# A frame that counts as the user's code: if the mapped function is the library's own, there is no other.
+_begin: Any = eval(compile("lambda function, args: function(*args)", NO_LINE, "eval"))

@@ -1,0 +1,196 @@
+"""Fast paths for the most common ops on lazy tensors: operators and functions of one or two tensors of one dtype.
+
+The general path computes the dtype of the result and dispatches to the executor. Here the function that records such a
+call is looked up in a dictionary instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from wayfare.batch.record.call import Row, Value
+from wayfare.batch.record.lazy_tensor import LazyTensor
+from wayfare.batch.session import Session
+from wayfare.core.mode import STATE
+from wayfare.core.op import REGISTRY, Op
+from wayfare.core.tensor import Tensor, constant
+
+_new_value, _new_tensor = Value.__new__, Tensor.__new__
+_F32, _F64 = np.dtype("float32"), np.dtype("float64")
+_OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
+_REDUCTIONS = ("sum", "mean", "softmax", "log_softmax", "logsumexp", "argmax", "argmin", "norm", "amax", "amin")
+_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+_METHODS = ("sigmoid", "tanh", "relu", "exp", "log", "neg", "sqrt", "square", "abs", "sin", "cos", "__neg__")
+
+
+def _binary(op: Op, general: Any, reverse: bool) -> Any:
+    def call(self: Tensor, other: Any) -> Any:
+        # The session may be active in another thread: then the general path applies.
+        mode: Any = STATE.mode
+        executor: Any = None if mode is None else mode.executor
+        if executor.__class__ is not Session:
+            return general(self, other)
+        value = self._lazy
+        row = value.row
+        dtype = row.dtype
+        cls = other.__class__
+        if dtype is not _F32 and dtype is not _F64:
+            return general(self, other)
+        if cls is LazyTensor:
+            second = other._lazy
+            key = (op, second.row, row) if reverse else (op, row, second.row)
+        elif cls is float or cls is int:
+            second = other = constant(other, dtype)
+            key = (op, row, reverse)
+        else:
+            return general(self, other)
+        record = executor.op_fast_paths[mode.grad].get(key)
+        if record is not None and not mode.inference:
+            return record(executor, (second, value) if reverse else (value, second), 2)[0]
+        if cls is LazyTensor and second.row.dtype is not dtype:
+            return general(self, other)
+        made = executor.apply(op, (other, self) if reverse else (self, other), {})
+        executor.learn_fast_path(key, made)
+        return made
+
+    return call
+
+
+def _unary(op: Op, general: Any) -> Any:
+    def call(self: Tensor) -> Any:
+        if self.__class__ is not LazyTensor:
+            return general(self)  # it was materialised after the method was looked up
+        mode: Any = STATE.mode
+        executor: Any = None if mode is None else mode.executor
+        if executor.__class__ is not Session:
+            return general(self)
+        value = self._lazy
+        key = (op, value.row)
+        record = executor.op_fast_paths[mode.grad].get(key)
+        if record is not None and not mode.inference:
+            return record(executor, (value,), 2)[0]
+        dtype = value.row.dtype
+        if dtype is not _F32 and dtype is not _F64:
+            return general(self)
+        made = executor.apply(op, (self,), {})
+        executor.learn_fast_path(key, made)
+        return made
+
+    return call
+
+
+def _method(name: str, general: Any) -> Any:
+    """A method of one tensor and plain arguments; its fast path is learnt from what the general path records."""
+
+    def call(self: Tensor, *args: Any, **options: Any) -> Any:
+        if self.__class__ is not LazyTensor:
+            return general(self, *args, **options)  # it was materialised after the method was looked up
+        mode: Any = STATE.mode
+        executor: Any = None if mode is None else mode.executor
+        if executor.__class__ is not Session or options or mode.inference:
+            return general(self, *args, **options)
+        value = self._lazy
+        # With the types: True equals 1.
+        key = (name, value.row, args, tuple(map(type, args)))
+        try:
+            record = executor.op_fast_paths[mode.grad].get(key)
+        except TypeError:
+            return general(self, *args)
+        if record is not None:
+            return record(executor, (value,), 2)[0]
+        before = len(executor.pending)
+        made = general(self, *args)
+        # Learn it only if the method recorded exactly one call, on this tensor alone, and returned its output.
+        if len(executor.pending) == before + 1 and made.__class__ is LazyTensor and not made._lazy.is_part:
+            call_made = executor.pending[-1]
+            only = len(call_made.inputs) == 1 and call_made.inputs[0] is value and call_made.extra is None
+            if only and made._lazy.call is call_made and made._lazy.origin is None:
+                executor.learn_fast_path(key, made)
+        return made
+
+    return call
+
+
+# (method, row, arguments) → for each part: its row, its offset in bytes, the view op and its attributes.
+_PARTS: dict[Any, tuple[tuple[Row, int, Op, dict[str, Any]], ...]] = {}
+_CACHE_SIZE = 4096
+
+
+def _parts(name: str, general: Any) -> Any:
+    """A method that returns one view of a tensor, or a tuple of views."""
+
+    def call(self: Tensor, *args: Any) -> Any:
+        mode = STATE.mode
+        session: Any = None if mode is None else mode.executor
+        if session.__class__ is not Session or self.__class__ is not LazyTensor:
+            return general(self, *args)
+        value = self._lazy
+        key = (name, value.row, *args)
+        try:
+            found = _PARTS.get(key)
+        except TypeError:
+            return general(self, *args)
+        # As an index True is not 1.
+        if found is None or bool in map(type, args):
+            whole = general(self, *args)
+            _learn_parts(key, self, whole)
+            return whole
+        value.has_views = True
+        live = session.live
+        grad = mode.grad and value.needs_grad  # type: ignore[union-attr]
+        call, number, before = value.call, value.number, value.offset
+        made: list[Any] = []
+        for row, offset, op, attrs in found:
+            # `Value(...)` and `lazy()` written out, for speed: views are as frequent as calls.
+            part = _new_value(Value)
+            part.call, part.number, part.row = call, number, row
+            part.needs_grad = needs_grad = grad and row.is_float
+            part.is_part = True
+            part.offset = before + offset
+            part.view_of = (self, op, attrs)
+            t = _new_tensor(LazyTensor)
+            t._lazy = part
+            t._requires_grad = needs_grad
+            made.append(t)
+        live += map(ref, made)
+        return tuple(made) if name != "__getitem__" else made[0]
+
+    return call
+
+
+def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
+    """Remember the result of the general path, if it consists of contiguous parts of the tensor."""
+    parts = made if isinstance(made, tuple) else (made,)
+    found = []
+    for t in parts:
+        if t.__class__ is not LazyTensor or not t._lazy.is_part:
+            return
+        base, op, attrs = t._lazy.view_of
+        if base is not whole or op is None:
+            return
+        found.append((t._lazy.row, t._lazy.offset - whole._lazy.offset, op, attrs))
+    if len(_PARTS) >= _CACHE_SIZE:
+        _PARTS.clear()
+    _PARTS[key] = tuple(found)
+
+
+def install() -> None:
+    """Set the fast paths as methods of LazyTensor."""
+    for name, op in _OPERATORS.items():
+        for reverse in (False, True):
+            method = f"__{'r' * reverse}{name}__"
+            setattr(LazyTensor, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
+    for method in _COMPARISONS:
+        setattr(LazyTensor, method, _binary(REGISTRY[method.strip("_")], getattr(Tensor, method), False))
+    for name in ("chunk", "split", "unbind", "__getitem__"):
+        setattr(LazyTensor, name, _parts(name, getattr(Tensor, name)))
+    for name in _REDUCTIONS:
+        setattr(LazyTensor, name, _method(name, getattr(Tensor, name)))
+    for name in _METHODS:
+        setattr(LazyTensor, name, _unary(REGISTRY[name.strip("_")], getattr(Tensor, name)))
+
+
+install()

@@ -1,0 +1,414 @@
+"""Opaque calls: a cell, a fused or a compiled function recorded as one call instead of the many ops inside.
+
+At the first call for each structure of arguments the function is traced, to learn what it returns. Later calls only
+check a guard: whatever the function depends on must be unchanged. A group of opaque calls runs the function once for
+all rows: directly if it accepts a batch dimension, else as the fused `vmap` of the function.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wayfare.api.fused import Fused, NotFusable, TracedTensor, TraceExecutor
+from wayfare.autograd.vmap import map_batch
+from wayfare.batch.record.call import Row, row_of, row_of_array
+from wayfare.batch.record.lazy_tensor import LazyTensor
+from wayfare.batch.record.module_call import MODULE_INFO
+from wayfare.batch.record.refcount import is_unshared
+from wayfare.batch.record.signature import Signature, exact_key, is_shared, snapshot
+from wayfare.batch.run.runners import all_inputs
+from wayfare.core.dispatch import apply, tensor_ops
+from wayfare.core.errors import WayfareError
+from wayfare.core.generator import Generator
+from wayfare.core.mode import STATE, changed_mode
+from wayfare.core.pytree import TENSOR, flatten, only_tensors, rebuild
+from wayfare.core.tensor import Tensor
+from wayfare.ir.fuse.record import by_ops
+from wayfare.ir.graph import Value as Traced
+from wayfare.ir.graph import leaf
+
+if TYPE_CHECKING:
+    from wayfare.batch.session import Session
+
+# Argument structures remembered for one function.
+_MAX_STRUCTURES = 64
+# A function with more ops than this is not opaque. A model that loops over a sequence has more, and should be recorded
+# op by op: examples of other lengths can share its steps, not the whole call.
+_MAX_STEPS = 120
+# After this many traces that were too long a function is not traced again.
+_MAX_TOO_LONG = 3
+# A module that was called with more different Python values (numbers, trees of numbers) follows its data.
+_MAX_PYTHON_VALUES = 8
+# A function whose guard failed more often is recorded op by op.
+_MAX_CHANGES = 8
+
+
+class OpaqueInfo(Protocol):
+    """What an opaque function declares about itself."""
+
+    # It accepts a leading batch dimension on arguments of at most this many dimensions; -1: on none.
+    in_front: int
+
+    def name_in(self, owner: Any) -> str:
+        """The name of such calls in statistics."""
+
+    def guard(self, owner: Any) -> Callable[[], bool] | None:
+        """A function that tells whether everything a call depends on is unchanged; None if that cannot be known."""
+
+
+class OpaqueCall:
+    """What tracing found about a function, for one structure of its arguments."""
+
+    __slots__ = (
+        "_batched_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name",
+        "outs", "owner", "plain", "plain_tuple", "result", "steps", "structure",
+    )  # fmt: skip
+
+    def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
+        # Weak, so that this does not keep the owner alive.
+        self.owner = weakref.ref(owner)
+        self.plain = function
+        self.structure = structure
+        # True if the function itself accepts a batch dimension in front of each argument.
+        self.in_front = in_front
+        self.name = name
+        self.outs: tuple[Row, ...] = ()
+        self.carries: tuple[bool, ...] = ()
+        self.captured: tuple[Tensor, ...] = ()
+        self.result: Any = None
+        self.steps = 0
+        self.checks_values = False
+        # fits(owner, first argument): a quick check that a call cannot fail.
+        self.fits: Any = None
+        self.holds: Callable[[], bool] = _always
+        self._batched_forms: dict[Any, Any] = {}
+        # The trace: its inputs, the captured tensors, their values in the trace, and the results.
+        self._traced: tuple[list[Traced], list[Tensor], list[Traced], list[Traced]] = ([], [], [], [])
+
+    def call(self, tensors: Any) -> Any:
+        """Call the function with these tensors as its tensor arguments."""
+        args, options = rebuild(self.structure, iter(tensors), iter(()))
+        return self.plain(self.owner(), *args, **options)
+
+    def call_flat(self, *tensors: Tensor) -> Any:
+        """The same; the results as a flat tuple."""
+        made: list[Tensor] = []
+        flatten(self.call(tensors), made, [])
+        return tuple(made)
+
+    def batched_form(self, flags: tuple[bool, ...]) -> Any:
+        """The function for a batch; `flags` tells which tensors have a batch dimension."""
+        found = self._batched_forms.get(flags)
+        if found is None:
+            dims = tuple(0 if flag else None for flag in flags)
+            found = self._batched_forms[flags] = _QuietFused(_named(map_batch(self.call_flat, dims, 0), self.name))
+        return found
+
+    def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
+        """Replay the traced ops one by one: what the function did when it was traced, not what it would do now."""
+        leaves, outside, stand_for, values = self._traced
+        known: dict[Any, Any] = dict(zip([*leaves, *stand_for], [*tensors, *outside], strict=True))
+        batched = dict(zip(leaves, flags, strict=True))
+        made = by_ops(tensor_ops, values, known, (), size, batched)
+        if True not in flags:
+            return tuple(made)
+        return tuple([x if batched.get(v) else tensor_ops.expand(x, shape=(size, *x.shape))
+                      for v, x in zip(values, made, strict=True)])  # fmt: skip
+
+    def trace(self, rows: list[Row], grad: bool) -> None:
+        """Trace the function on such rows; raises NotFusable if that is not possible."""
+        leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
+        stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
+        executor = _ShortTrace(len(leaves), STATE.mode)
+        # A trace must not advance the random state: the real call draws its own numbers.
+        with changed_mode(executor=executor, grad=grad, generator=Generator()):
+            try:
+                result = self.call(stand_ins)
+            finally:
+                self.steps, self.checks_values = executor.steps, executor.checks_values
+            made: list[Tensor] = []
+            numbers: list[float] = []
+            self.result = flatten(result, made, numbers)
+            if not made or numbers or not only_tensors(self.result):
+                raise NotFusable("it returns something other than tensors")
+            if any([t is given for t in made for given in stand_ins]):
+                raise NotFusable("it gives back an argument, which must stay the same tensor")
+            values = [executor.value(t) for t in made]
+        self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
+        self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
+        if any([t._edge is not None for t in executor.captured]):
+            raise NotFusable("it uses a tensor with a history that it was not given")
+        self.captured = tuple(executor.captured)
+        self._traced = (leaves, executor.captured, executor.captured_values(), values)
+        self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
+
+
+class _TraceAll(TraceExecutor):
+    """Traces all ops, also those on weights alone: weights change, so these must be computed at each run."""
+
+    def __init__(self, count: int, outer: Any) -> None:
+        super().__init__(count, outer)
+        self._constants: dict[int, Tensor] = {}
+
+    def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Trace one op; compute it now if it depends on constants only."""
+        if all([id(t) in self._constants for t in inputs]) and not op.random and "key" not in attrs:
+            with changed_mode(executor=None):
+                made = apply(op, inputs, attrs)
+            for t in made if isinstance(made, tuple) else (made,):
+                self._constants[id(t)] = t
+            return made
+        return self.enter(op, inputs, attrs)
+
+
+class _QuietFused(Fused):
+    """A fused function that the user did not ask for: if it cannot be fused, its ops run one by one, silently."""
+
+    tracer = _TraceAll
+
+    def _warn(self, reason: str) -> None:
+        pass
+
+
+class TooLong(NotFusable):
+    """The trace has more than `_MAX_STEPS` ops."""
+
+
+class _ShortTrace(_TraceAll):
+    """Refuses tensors of one example that are not among the arguments, and long traces."""
+
+    def __init__(self, count: int, outer: Any) -> None:
+        super().__init__(count, outer)
+        self.steps = 0
+        self.checks_values = False
+
+    def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Trace one op."""
+        self.steps += 1
+        self.checks_values |= op.checks_values
+        if self.steps > _MAX_STEPS:
+            raise TooLong("it has too many steps")
+        return super().apply(op, inputs, attrs)
+
+    def effect(self, reason: str) -> None:
+        """Refuse what must not be traced: a hook must run once for each example."""
+        raise NotFusable(reason)
+
+    def value(self, t: Tensor) -> Traced:
+        """The value of a tensor in the trace."""
+        if t.__class__ is LazyTensor:
+            raise NotFusable("it uses a tensor of one example that it was not given")
+        return super().value(t)
+
+
+def _always() -> bool:
+    return True
+
+
+def _named(function: Any, name: str) -> Any:
+    function.__name__ = name
+    return function
+
+
+class _FunctionHistory:
+    """What was learnt about one function of one owner."""
+
+    __slots__ = ("changed", "follows_data", "forms", "opaque_calls", "too_long")
+
+    def __init__(self) -> None:
+        # (structure, rows …) → OpaqueCall, or None if the function must be recorded op by op.
+        self.opaque_calls: dict[Any, OpaqueCall | None] = {}
+        # How often its guard failed, and how often its trace was too long.
+        self.changed = 0
+        self.too_long = 0
+        # For each form of arguments: the number of ops of the last trace, the guard of that trace, and the structures
+        # that were seen.
+        self.forms: dict[Any, tuple[int, Callable[[], bool], set[Any]]] = {}
+        # True if it follows its data: then it is recorded op by op.
+        self.follows_data = False
+
+    def check_data_dependence(self, form: Any, structure: Any, steps: int, holds: Callable[[], bool]) -> None:
+        """Find out whether a module of the user follows its data: a sequence, a tree, word ids.
+
+        It does if the number of ops differs for arguments of one form, or if it is called with ever new Python values.
+        Examples of such a module share steps, not whole calls, so it is recorded op by op.
+        """
+        before, as_before, structures = self.forms.get(form, (steps, holds, set()))
+        structures.add(structure)
+        self.forms[form] = steps, holds, structures
+        if (steps != before and as_before()) or len(structures) > _MAX_PYTHON_VALUES:
+            self.follows_data = True
+            self.opaque_calls.update(dict.fromkeys(self.opaque_calls))
+
+
+# The attribute in which an owner keeps its `_Calls`.
+_ATTRIBUTE = "_wayfare_calls"
+
+
+class _Calls(dict[Any, _FunctionHistory]):
+    """function → its history. Stored on the owner, because guards hold the owner: so both are freed together.
+
+    Copies and pickles of the owner get an empty one.
+    """
+
+    def __init__(self, owner: Any = None) -> None:
+        super().__init__()
+        self._owner = None if owner is None else weakref.ref(owner)
+
+    def belong_to(self, owner: Any) -> bool:
+        """Whether this is the owner's own table: a shallow copy of a module has the same one in its `__dict__`."""
+        return self._owner is not None and self._owner() is owner
+
+    def __deepcopy__(self, _memo: Any) -> _Calls:
+        return _Calls()
+
+    def __copy__(self) -> _Calls:
+        return _Calls()
+
+    def __reduce__(self) -> Any:
+        return _Calls, ()
+
+
+def _history_of(owner: Any, function: Any) -> _FunctionHistory:
+    calls = owner.__dict__.get(_ATTRIBUTE)
+    if calls is None or not calls.belong_to(owner):
+        calls = owner.__dict__[_ATTRIBUTE] = _Calls(owner)
+    history: _FunctionHistory | None = calls.get(function)
+    if history is None:
+        history = calls[function] = _FunctionHistory()
+    return history
+
+
+def flatten_arguments(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
+    """Append the key of arguments, the tensors among them, and the rows among those."""
+    for part in parts:
+        if part.__class__ is LazyTensor:
+            key.append(part._lazy.row)
+            tensors.append(part)
+            rows.append(part._lazy)
+        elif part.__class__ is Tensor:
+            if is_shared(part):
+                key.append(part)
+            else:
+                key.append(row_of_array(part._array))
+                rows.append(part if is_unshared(part) else snapshot(part))
+            tensors.append(part)
+        elif part.__class__ is tuple or part.__class__ is list:
+            key.append(part.__class__)
+            flatten_arguments(part, key, tensors, rows)
+            key.append(")")
+        elif part is None or part.__class__ in (int, bool, str, float):
+            key.append(exact_key(part))
+        else:
+            raise TypeError
+
+
+def find_opaque_call(
+    session: Session, key: tuple[Any, ...], owner: Any, function: Any, args: Any, options: Any, tensors: list[Tensor],
+    info: OpaqueInfo,
+) -> Signature:  # fmt: skip
+    """The signature of a call: known from an earlier session, or traced now; NOT_OPAQUE if its ops must be recorded."""
+    rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in tensors]
+    history = _history_of(owner, function)
+    # Shared tensors are passed anew at each call, so only their rows are part of this key.
+    short = (*[part for part in key[2:] if not isinstance(part, Tensor)], *rows)
+    opaque = history.opaque_calls.get(short)
+    if opaque is not None and not opaque.holds():
+        history.changed += 1
+        opaque = None
+    elif opaque is None and short in history.opaque_calls:
+        return NOT_OPAQUE  # type: ignore[no-any-return]
+    if opaque is None:
+        if len(history.opaque_calls) >= _MAX_STRUCTURES:
+            history.opaque_calls.clear()
+        opaque = history.opaque_calls[short] = _traced(
+            history, owner, function, args, options, rows, key[2] is True, info
+        )
+    if opaque is None:
+        return NOT_OPAQUE  # type: ignore[no-any-return]
+    pattern = [t if t.__class__ is Tensor and is_shared(t) else None for t in tensors]
+    signature = Signature(
+        session, key, opaque.name, opaque, {}, pattern, opaque.outs, opaque.carries, run_opaque, key[2]
+    )
+    signature.shared_need_grad = signature.differentiable and any(
+        [t._requires_grad for t in (*opaque.captured, *signature.shared)]
+    )
+    signature.shared = (*signature.shared, *opaque.captured)
+    return signature
+
+
+def _traced(
+    history: _FunctionHistory,
+    owner: Any,
+    function: Any,
+    args: Any,
+    options: Any,
+    rows: list[Row],
+    grad: bool,
+    info: OpaqueInfo,
+) -> OpaqueCall | None:
+    """Trace such a call; None if it must be recorded op by op."""
+    numbers: list[float] = []
+    structure = flatten((args, options), [], numbers)
+    if numbers or history.follows_data or history.too_long >= _MAX_TOO_LONG or history.changed > _MAX_CHANGES:
+        return None
+    holds = info.guard(owner)
+    if holds is None:
+        return None
+    natural = all(len(row.shape) <= info.in_front for row in rows)
+    opaque = OpaqueCall(owner, function, structure, natural, info.name_in(owner))
+    try:
+        opaque.trace(rows, grad)
+        opaque.holds = holds
+        opaque.fits = getattr(info, "fits", None)
+    except TooLong:
+        history.too_long += 1
+    except (NotFusable, WayfareError):
+        # It reads values or draws random numbers; or the arguments are wrong, and its ops give a better error.
+        return None
+    if info is MODULE_INFO:
+        history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
+    return opaque if opaque.steps <= _MAX_STEPS and not history.follows_data and holds() else None
+
+
+def _form(args: Any, options: Any) -> tuple[Any, ...]:
+    """Ranks of the tensors and types of the other arguments, without sizes and values."""
+    forms = [len(part.shape) if isinstance(part, Tensor) else part.__class__ for part in (*args, *options.values())]
+    return (*forms, *options)
+
+
+class _NotOpaque:
+    """Stands for a signature: the function must be recorded op by op."""
+
+    nodes = 0
+    groups = 0
+    session: Any = None
+    record: Any = None
+
+    @property
+    def target(self) -> _NotOpaque:
+        """Itself, so that `signature.target.holds()` works."""
+        return self
+
+    def holds(self) -> bool:
+        """There is nothing to check."""
+        return True
+
+
+NOT_OPAQUE: Any = _NotOpaque()
+
+
+def run_opaque(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
+    """Run the function once for all rows."""
+    opaque: OpaqueCall = signature.target
+    tensors, several = all_inputs(signature, rows, batched)
+    if not opaque.holds():
+        return opaque.as_traced(tensors, several, size)
+    if True not in several:
+        return opaque.call_flat(*tensors)
+    if opaque.in_front:
+        return opaque.call_flat(*[t if b else tensor_ops.expand(t, shape=(size, *t.shape))
+                              for t, b in zip(tensors, several, strict=True)])  # fmt: skip
+    return opaque.batched_form(several)(*tensors)

@@ -1,0 +1,233 @@
+"""Fast paths for opaque calls: generated functions that record a call which looks like an earlier one.
+
+Nearly all calls of a cell look like the last one: the same cell, the same structure of arguments, the same rows. A fast
+path is Python code without loops that checks this and records the call. Its source depends only on the structure of the
+arguments and results, so it is compiled once for each structure, to a factory; a fast path is a closure it returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from wayfare.batch.analysis.exception_scopes import in_try
+from wayfare.batch.record.call import Call, Value
+from wayfare.batch.record.lazy_tensor import LazyTensor
+from wayfare.batch.record.refcount import is_unshared
+from wayfare.batch.record.signature import MAX_ROW_BYTES, Signature, snapshot
+from wayfare.core.callsite import INSIDE
+from wayfare.core.pytree import TENSOR
+from wayfare.core.tensor import Tensor
+
+# What a fast path returns if the call is not the one it was made for.
+MISSED: Any = object()
+
+# fast_path(session, args) → the results of the call, or MISSED.
+FastPath = Callable[[Any, tuple[Any, ...]], Any]
+
+# (structure of the arguments, number of results, …) → a function that makes fast paths.
+_FACTORIES: dict[Any, Callable[..., Any]] = {}
+
+
+def shape_of(args: tuple[Any, ...]) -> tuple[str | int, ...] | None:
+    """The structure of arguments: for each one "value" (a lazy tensor), "outside" (an ordinary one), "none" (None), or
+    the length of a tuple of lazy tensors. None if there is anything else."""
+    shape: list[str | int] = []
+    for part in args:
+        if part.__class__ is LazyTensor:
+            shape.append("value")
+        elif part.__class__ is Tensor:
+            shape.append("outside")
+        elif part is None:
+            shape.append("none")
+        elif part.__class__ is tuple and part and all([t.__class__ is LazyTensor for t in part]):
+            shape.append(len(part))
+        else:
+            return None
+    return tuple(shape)
+
+
+def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows: Any, depth: int) -> FastPath | None:
+    """A fast path for calls like this one, or None. The user's line is at least `depth` frames up."""
+    opaque = signature.target
+    shape = shape_of(args)
+    if shape is None or not rows or (opaque.result is not TENSOR and not opaque.plain_tuple):
+        return None
+    if len(rows) != len(_flat(shape)):
+        return None  # an argument is a shared tensor, which is not among the rows
+    needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
+    # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
+    may_have_role = tuple([v.__class__ is not Value and v._array.nbytes > 8 for v in rows])
+    if any([v.__class__ is not Value and v._array.nbytes > MAX_ROW_BYTES for v in rows]):
+        return None
+    key = (shape, may_have_role, signature.carries, needs_grad, opaque.result is TENSOR, signature.checks_values)
+    factory = _compiled(_fast_path_source, key)
+    expected = [v.row if v.__class__ is Value else (v._array.shape, v._array.dtype, v._array.strides) for v in rows]
+    fast_path: FastPath = factory(
+        _GLOBALS.values(), signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth
+    )
+    return fast_path
+
+
+# The global names that generated code uses.
+_GLOBALS: dict[str, Any] = {
+    "LazyTensor": LazyTensor, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
+    "new_value": Value.__new__, "new_tensor": Tensor.__new__, "getframe": sys._getframe, "INSIDE": INSIDE,
+    "MISSED": MISSED, "is_unshared": is_unshared, "snapshot": snapshot, "ref": ref, "in_try": in_try,
+}  # fmt: skip
+
+
+def _compiled(source: Callable[..., str], key: tuple[Any, ...]) -> Callable[..., Any]:
+    """The factory that is compiled from `source(*key)`."""
+    factory = _FACTORIES.get(key)
+    if factory is None:
+        scope: dict[str, Any] = {}
+        exec(compile(source(*key), "<wayfare fast path>", "exec"), scope)
+        factory = _FACTORIES[key] = scope["factory"]
+    return factory
+
+
+def recorder_for(signature: Signature) -> Callable[[Any, Any, int], Any]:
+    """record(session, rows, depth) → the lazy tensors of a call with this signature, whose rows are known already."""
+    needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
+    key = (signature.carries, needs_grad)
+    record: Callable[[Any, Any, int], Any] = _compiled(_recorder_source, key)(
+        _GLOBALS.values(), signature, signature.outs, signature.pending_bytes
+    )
+    return record
+
+
+def _recorder_source(carries: tuple[bool, ...], needs_grad: str) -> str:
+    body: list[str] = []
+    emit = body.append
+    emit("if session.pending_bytes > session.limit: session.flush()")
+    if needs_grad == "maybe":
+        for line in (
+            "for row in rows:",
+            "    if row.needs_grad if row.__class__ is Value else row._requires_grad:",
+            "        needs_grad = True",
+            "        break",
+            "else: needs_grad = False",
+        ):
+            emit(line)
+    else:
+        emit(f"needs_grad = {needs_grad == 'always'}")
+    _emit_record(emit, "rows", carries, False)
+    emit(f"return ({_results(carries)})")
+    outs = ", ".join([f"out{k}" for k in range(len(carries))])
+    return _factory_source(
+        "signature, outs, bytes_made", [f"{outs}, = outs"], "def record(session, rows, depth):", body, "record"
+    )
+
+
+def _factory_source(given: str, before: list[str], head: str, body: list[str], name: str) -> str:
+    """The source of a factory: a function that returns closures over its arguments."""
+    lines = [f"{', '.join(_GLOBALS)}, = values", *before, head, *[f"    {line}" for line in body], f"return {name}"]
+    return "\n".join([f"def factory(values, {given}):", *[f"    {line}" for line in lines]])
+
+
+def _fast_path_source(
+    shape: tuple[str | int, ...], may_have_role: tuple[bool, ...], carries: tuple[bool, ...], needs_grad: str,
+    single: bool, checks: bool,
+) -> str:  # fmt: skip
+    """The source of a factory of fast paths."""
+    body: list[str] = []
+    emit = body.append
+    names = [f"given{i}" for i in range(len(shape))]
+    rows: list[str] = []
+    emit(f"if len(args) != {len(shape)}: return MISSED")
+    emit(f"{', '.join(names)}, = args")
+    for name, part in zip(names, shape, strict=True):
+        inner = [name]
+        if part == "none":
+            emit(f"if {name} is not None: return MISSED")
+            continue
+        if isinstance(part, int):
+            emit(f"if {name}.__class__ is not tuple or len({name}) != {part}: return MISSED")
+            inner = [f"{name}_{k}" for k in range(part)]
+            emit(f"{', '.join(inner)}, = {name}")
+        for one in inner:
+            row = f"row{len(rows)}"
+            if part == "outside":
+                _emit_outside_row(emit, one, row, may_have_role[len(rows)])
+            else:
+                emit(f"if {one}.__class__ is not LazyTensor: return MISSED")
+                emit(f"{row} = {one}._lazy")
+                emit(f"if {row}.row is not expected_{row}: return MISSED")
+            rows.append(row)
+    emit("if not holds(): return MISSED")
+    emit("if session.pending_bytes > session.limit: session.flush()")
+    values = [row for row, part in zip(rows, _flat(shape), strict=True) if part != "outside"]
+    always = {"always": "True", "never": "False"}.get(needs_grad)
+    emit(f"needs_grad = {always or ' or '.join([f'{v}.needs_grad' for v in values]) or 'False'}")
+    _emit_record(emit, f"({', '.join(rows)},)", carries, checks)
+    emit("return made0" if single else f"return ({_results(carries)})")
+    expected = ", ".join([f"expected_row{k}" for k in range(len(rows))])
+    outs = ", ".join([f"out{k}" for k in range(len(carries))])
+    # Fast paths are found by the id of their owner. They hold the owner, so that the id is not reused.
+    head = "def fast_path(session, args, owner=owner):"
+    before = [f"{expected}, = expected", f"{outs}, = outs", "fits = signature.target.fits"]
+    return _factory_source(
+        "signature, owner, holds, expected, outs, bytes_made, depth", before, head, body, "fast_path"
+    )
+
+
+def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ...], checks: bool) -> None:
+    """Emit code that makes the call, its values and lazy tensors; `needs_grad` is a variable of that code."""
+    for line in (
+        "call = new_call(Call)",
+        "call.signature = signature",
+        f"call.inputs = {rows}",
+        "call.extra = call.group = None",
+        "call.example = session.hub.current",
+    ):
+        emit(line)
+    for k, carried in enumerate(carries):
+        emit(f"value = new_value(Value); value.call = call; value.number = {k}; value.row = out{k}")
+        emit(f"value.needs_grad = {'needs_grad' if carried else 'False'}; value.is_part = False; value.offset = 0")
+        emit(f"made{k} = new_tensor(LazyTensor); made{k}._lazy = value; made{k}._requires_grad = value.needs_grad")
+    # Weak references: they tell later which tensors are still held.
+    emit(f"call.handles = ({''.join([f'ref(made{k}),' for k in range(len(carries))])})")
+    for line in (
+        "frame = getframe(depth)",
+        "code = frame.f_code",
+        "while INSIDE[code.co_filename]:",
+        "    frame = frame.f_back",
+        "    if frame is None:",
+        "        code = None",
+        "        break",
+        "    code = frame.f_code",
+        "call.code = code",
+        "call.offset = 0 if code is None else frame.f_lasti",
+        "session.pending.append(call)",
+        "session.pending_bytes += bytes_made",
+    ):
+        emit(line)
+    if checks:
+        # A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail.
+        emit("if not fits(owner, row0) if fits is not None and row0.__class__ is Tensor else in_try(frame):")
+        emit("    session.flush([value], only=True)")
+
+
+def _results(carries: tuple[bool, ...]) -> str:
+    return "".join([f"made{k}," for k in range(len(carries))])
+
+
+def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_role: bool) -> None:
+    """Emit code for an outside tensor of the example: no weight, no history, with the expected shape and dtype."""
+    emit(f"if {one}.__class__ is not Tensor or {one}._requires_grad or {one}._view is not None: return MISSED")
+    if may_have_role:
+        emit(f"if hasattr({one}, '_role'): return MISSED")
+    emit(f"array = {one}._array")
+    emit(f"if array.shape != expected_{row}[0] or array.dtype is not expected_{row}[1]: return MISSED")
+    emit(f"if array.strides != expected_{row}[2]: return MISSED")
+    emit("array = None")  # the caller of `is_unshared` holds the tensor only
+    emit(f"{row} = {one} if is_unshared({one}) else snapshot({one})")
+
+
+def _flat(shape: tuple[str | int, ...]) -> list[str]:
+    """The structure flattened: "value" or "outside" for each row."""
+    return [sort for part in shape if part != "none"
+            for sort in (["value"] * part if isinstance(part, int) else [part])]  # fmt: skip

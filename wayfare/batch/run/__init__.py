@@ -1,0 +1,1 @@
+"""Running: recorded calls are grouped, run as batched ops, and differentiated."""

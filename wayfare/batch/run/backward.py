@@ -1,0 +1,439 @@
+"""The backward pass of a segment: through its groups, from the last to the first.
+
+For the autograd graph outside, a segment is one node. Inside, the gradients of a group's output are one array for all
+its calls. The input gradients of a group are added to those arrays row by row, at the rows the inputs came from. The
+weight gradients of linear layers are deferred to the end: one large gemm for each weight instead of many small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from wayfare.autograd.backward import grad as gradients_of
+from wayfare.autograd.engine import add_up, by_rule, fit, prepare
+from wayfare.autograd.kept import FREED, unpack
+from wayfare.batch.function_profile import MapTiming
+from wayfare.batch.record.call import Array, Value
+from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of, split_by_gradient
+from wayfare.batch.run.reachability import reachable_from
+from wayfare.batch.run.rematerialise import Rematerialised
+from wayfare.batch.run.segment import Segment
+from wayfare.codegen.routines import addresses as by_address
+from wayfare.codegen.routines.rows import Rows
+from wayfare.core.callsite import user_frame
+from wayfare.core.dispatch import record_one
+from wayfare.core.errors import GraphError
+from wayfare.core.mode import changed_mode, executor
+from wayfare.core.node import Node
+from wayfare.core.op import REGISTRY, gradient_only, raw_ops
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.walk import reachable, split_edge
+from wayfare.core.write_clock import tick
+
+_LINEAR, _LINEAR_PLAIN, _CLONE = REGISTRY["linear"], REGISTRY["linear_plain"], REGISTRY["clone"]
+# The gemm of a weight runs early when its operands have more elements than this.
+_MAX_DEFERRED = 16 * 1024 * 1024
+
+
+class Tape:
+    """What the autograd node of a segment saves."""
+
+    __slots__ = ("count", "groups", "last", "outside", "seeds", "timing", "used")
+
+    def __init__(self, segment: Segment, seeds: list[Value], outside: list[Tensor], timing: MapTiming | None) -> None:
+        self.timing = timing
+        self.groups = segment.groups
+        self.count = segment.count
+        # The values that were materialised (the node's outputs), and the outside tensors that need a gradient (its
+        # inputs).
+        self.seeds = seeds
+        self.outside = outside
+        # Outputs that the last backward pass went through, and outputs whose graph is freed.
+        self.last: list[int] = []
+        self.used: set[int] = set()
+
+    def node(self) -> MapNode:
+        """The autograd node of the segment."""
+        node = MapNode()
+        node.op = _RECORD
+        node.attrs = {}
+        node.edges = tuple([t._edge or t for t in self.outside])
+        node.kept = (self,)
+        node.number = tick()
+        node.extras = None
+        shapes = node.more().outs = tuple([(v.row.shape, v.row.dtype) for v in self.seeds])
+        node.shape, node.dtype = shapes[0]
+        frame = user_frame(2)
+        node.code = frame.f_code if frame is not None else None
+        node.offset = frame.f_lasti if frame is not None else 0
+        return node
+
+    def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
+        """The gradients of the outside tensors from those of the outputs."""
+        began = perf_counter()
+        backward_pass = _BackwardPass(self)
+        for value, g in zip(self.seeds, given, strict=True):
+            if g is not None:
+                backward_pass.add_to_value(value, g)
+        for group in reversed(self.groups):
+            backward_pass.through_group(group)
+        backward_pass.run_deferred_gemms()
+        if self.timing is not None:
+            self.timing.backward += perf_counter() - began
+        return [backward_pass.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
+
+    def pull_recorded(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
+        """The same for `create_graph=True`: calls are rematerialised as ordinary ops and differentiated as usual."""
+        # The pass must end at the outside tensors. So those with a history are replaced by copies without one, which
+        # get the history back afterwards, for the next derivative; and hooks of leaves do not run here.
+        cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
+        with _eagerly(), _without_hooks([t for t in self.outside if t._edge is None]):
+            reached, rows = reachable_from(self, [v for v, g in zip(self.seeds, given, strict=True) if g is not None])
+            made = Rematerialised(self.groups, cut, rows)
+            pairs = [(made.tensor_of(v), g) for v, g in zip(self.seeds, given, strict=True) if g is not None]
+            pairs = [(t, g) for t, g in pairs if t.requires_grad]
+            wanted = tuple([want and id(t) in reached for t, want in zip(self.outside, wanted, strict=True)])
+            asked = [cut.get(id(t), t) for t, want in zip(self.outside, wanted, strict=True) if want]
+            found = iter(
+                gradients_of([t for t, _ in pairs], asked, [g for _, g in pairs], create_graph=True, allow_unused=True)
+                if pairs and asked else [None] * len(asked)
+            )  # fmt: skip
+        for t in self.outside:
+            if id(t) in cut:
+                cut[id(t)]._edge.edges = (t._edge,)
+        return [next(found) if want else None for want in wanted]
+
+
+def _eagerly() -> Any:
+    """A mode in which ops run at once and are recorded by autograd, not by a session."""
+    return changed_mode(grad=True, executor=None) if executor().batches else changed_mode(grad=True)
+
+
+@contextmanager
+def _without_hooks(leaves: list[Tensor]) -> Iterator[None]:
+    """Remove the hooks of leaves for a while: the outer backward pass calls them."""
+    taken = [(t._extras, t._extras.pop("hooks")) for t in leaves if t._extras and "hooks" in t._extras]
+    try:
+        yield
+    finally:
+        for extras, hooks in taken:
+            extras["hooks"] = hooks
+
+
+def _without_history(t: Tensor) -> Tensor:
+    copy = wrap(t._array)
+    record_one(_CLONE, (t,), [t._array], copy, {})
+    copy._edge.edges = (None,)
+    return copy
+
+
+def _backdate(number: int, edges: list[Any], began: int) -> None:
+    """Renumber the nodes made since `began` to just before `number`, so that the engine visits them in that order."""
+    found = [n for n in reachable([e for e in edges if e is not None])[0] if n.number > began]
+    for i, node in enumerate(sorted(found, key=_age)):
+        node.number = number - 1 + (i + 1) / (len(found) + 1)  # type: ignore[assignment]
+
+
+class MapNode(Node):
+    """The autograd node of a segment. Each of its outputs can be differentiated once: in the loop the results of
+    different examples would have graphs of their own."""
+
+    __slots__ = ("_tape", "results")
+
+    _tape: Tape | None
+    # Weak references to the tensors that are its outputs.
+    results: list[Any]
+
+    def unroll(self) -> None:
+        """Replace this node by an ordinary graph of single calls, which has gradients of intermediate values too."""
+        tape = self._tape
+        if tape is None or self.op is _UNROLLED:
+            return
+        with _eagerly():
+            began = tick()
+            made = Rematerialised(tape.groups, {})
+            tensors = [made.tensor_of(v) for v in tape.seeds]
+            _backdate(self.number, [t._edge for t in tensors], began)
+        self.op, self.edges = _UNROLLED, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
+        self._tape = None
+        for reference, t in zip(self.results, tensors, strict=True):
+            result = reference()
+            if result is not None and split_edge(result._edge)[0] is self:
+                result._edge = t._edge
+
+    @property
+    def kept(self) -> Any:
+        """The tape; None when the graphs of all outputs are freed."""
+        if self.op is _UNROLLED:
+            return (None,)
+        return None if self._tape is None else (self._tape,)
+
+    @kept.setter
+    def kept(self, value: Any) -> None:
+        if value is not None:
+            self._tape = value[0]
+        elif self._tape is not None:
+            self._tape.used.update(self._tape.last)
+            if len(self._tape.used) == len(self._tape.seeds):
+                self._tape = None
+
+
+def _rule(m: Any, needs_grad: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]:
+    tape.last = [i for i, gi in enumerate(g) if gi is not None]
+    if not tape.used.isdisjoint(tape.last):
+        raise GraphError("backward: the results of this map were already used and what they kept is freed",
+                         fix=FREED)  # fmt: skip
+    return tape.pull_recorded(list(g), needs_grad) if m.differentiable else tape.pull(list(g), needs_grad)
+
+
+_RECORD = gradient_only("map", _rule, "MapBackward")
+# After `unroll`: passes the gradients on to the nodes of the single calls.
+_UNROLLED = gradient_only("map", lambda m, needs_grad, g, tape: list(g), "MapBackward")
+
+
+class _BackwardPass:
+    """One backward pass through a segment."""
+
+    def __init__(self, tape: Tape) -> None:
+        # (group, output) → its gradient, made when the first part of it arrives.
+        self._grads: dict[tuple[int, int], Array] = {}
+        self._addresses: Array = np.empty(tape.count, np.int64)
+        # The rows that got a gradient. The others have none, which is not the same as a gradient of zero.
+        self._reached: Array = np.zeros(tape.count, np.bool_)
+        # id of an outside tensor → its gradient
+        self.leaves: dict[int, Any] = {}
+        self._gemms: dict[int, _DeferredGemm] = {}
+
+    def _grad_of(self, group: Group, number: int) -> Array:
+        found = self._grads.get((group.number, number))
+        if found is None:
+            row = group.signature.outs[number]
+            size = 1 if group.single else group.calls
+            found = self._grads[group.number, number] = np.zeros((size, *row.shape), row.dtype)
+            step = len(group.signature.outs)
+            first = group.start + number
+            self._addresses[first : first + size * step : step] = (
+                np.arange(size) * row.bytes + found.__array_interface__["data"][0]
+            )
+        return found
+
+    def add_to_value(self, value: Value, g: Any) -> None:
+        """Add `g` to the gradient of one value."""
+        group: Group = value.call.group
+        if not group.differentiable:
+            return
+        self._reached[value.call.row_id + value.number] = True
+        target = self._grad_of(group, value.number)[group.index_of(value.call), ...]
+        if value.is_part:
+            target = part_of(target, value.row, value.offset)
+        np.add(target, g.dense() if g.__class__ is Rows else g, out=target)
+
+    def through_group(self, group: Group) -> None:
+        """Run the backward pass of a group, and add the results to the gradients of its sources."""
+        given = [self._grads.pop((group.number, k), None) for k in range(len(group.signature.outs))]
+        step = len(group.signature.outs)
+        rows = self._reached[group.start : group.start + step * (1 if group.single else group.calls)]
+        if not rows.any():
+            return
+        reached: Any = None
+        if not rows.all():
+            by_call = rows.reshape((-1, step))
+            reached = by_call.any(axis=1)
+            parts = split_by_gradient(group, by_call, reached)
+            if parts:
+                self._through_split(group, given, by_call, parts)
+                return
+        pairs = [(out, g[0] if group.single else g) for out, g in zip(group.outputs, given, strict=False)
+                 if g is not None and out._requires_grad]  # fmt: skip
+        own = {id(leaf): i for i, leaf in enumerate(group.leaves) if group.sources[i] is not None}
+        for i, g in self._pull(pairs, own).items():
+            self._deliver(group.sources[i], g, reached)
+
+    def _through_split(self, group: Group, given: list[Any], by_call: Array, parts: list[Array]) -> None:
+        """The same in parts: each part is recomputed and differentiated by itself.
+
+        Calls without a gradient are left out: zero times infinity would make the gradients of shared weights NaN.
+        """
+        group.check_saved()
+        for chosen in parts:
+            leaves, outputs = group.recompute(chosen)
+            wanted = by_call[chosen[0]]
+            pairs = [(out, g[chosen]) for out, g, want in zip(outputs, given, wanted, strict=False)
+                     if want and g is not None and out._requires_grad]  # fmt: skip
+            own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
+            reached = np.zeros(group.calls, np.bool_)
+            reached[chosen] = True
+            for i, g in self._pull(pairs, own).items():
+                if group.batched[i]:
+                    rows = g.dense() if g.__class__ is Rows else g
+                    g = np.zeros((group.calls, *rows.shape[1:]), rows.dtype)
+                    g[chosen] = rows
+                self._deliver(group.sources[i], g, reached)
+
+    def _deliver(self, source: Any, g: Any, reached: Array | None) -> None:
+        if g.__class__ is Rows:
+            g = g.dense()
+        if source.__class__ is Shared:
+            if source.value.__class__ is Value:
+                self.add_to_value(source.value, g)
+            else:
+                self._to_outside(source.value, g)
+        elif source.__class__ is Slice:
+            self._to_slice(source, g, reached)
+        else:
+            self._to_rows(source, g, reached)
+
+    def _to_slice(self, source: Slice, g: Array, reached: Array | None) -> None:
+        group, number = source.group, source.number
+        row = group.signature.outs[number]
+        if not group.differentiable:
+            return
+        step = len(group.signature.outs)
+        first = group.start + number + source.first * step
+        now = self._reached[first : first + source.size * step : step]
+        if reached is None:
+            now[...] = True
+        else:
+            now |= reached
+        rows = self._grad_of(group, number)[source.first : source.first + source.size]
+        if not source.row.bytes:
+            return
+        if source.offset or source.row is not row:
+            first, count = source.offset // row.dtype.itemsize, source.row.bytes // row.dtype.itemsize
+            rows = rows.reshape((source.size, -1))[:, first : first + count]
+            g = g.reshape((source.size, -1))
+        np.add(rows, g, out=rows)
+
+    def _to_rows(self, source: Scattered, g: Array, reached: Array | None) -> None:
+        for i, tensor in source.outside:
+            if reached is None or reached[i]:
+                self._to_outside(tensor, g[i])
+        if not len(source.row_ids):
+            return
+        self._reached[source.row_ids if reached is None else
+                      source.row_ids[reached if source.at is None else reached[source.at]]] = True  # fmt: skip
+        for group, number in source.groups:
+            self._grad_of(group, number)
+        addresses = self._addresses[source.row_ids]
+        if source.offsets is not None:
+            addresses += source.offsets
+        if source.at is not None:
+            g = g[source.at]
+        if g.size:
+            by_address.add(addresses, np.ascontiguousarray(g))
+
+    def _to_outside(self, tensor: Tensor, g: Any) -> None:
+        old = self.leaves.get(id(tensor))
+        self.leaves[id(tensor)] = g if old is None else add_up(old, g, False, False)
+
+    # -- inside a group
+
+    def _pull(self, pairs: list[tuple[Tensor, Any]], own: dict[int, int]) -> dict[int, Any]:
+        """The backward pass through the few autograd nodes of one group: {input: gradient}."""
+        pending: dict[Node, Any] = {}
+        nodes: list[Node] = []
+        found: dict[int, Any] = {}
+
+        def send(edge: Any, g: Any) -> None:
+            target, number = split_edge(edge)
+            if isinstance(target, Tensor):
+                where = own.get(id(target))
+                if where is None:
+                    self._to_outside(target, g)
+                else:
+                    old = found.get(where)
+                    found[where] = g if old is None else add_up(old, g, False, False)
+                return
+            if target not in pending:
+                nodes.append(target)
+                pending[target] = None if target.outs is None else [None] * len(target.outs)
+            if target.outs is None:
+                old = pending[target]
+                pending[target] = g if old is None else add_up(old, g, False, False)
+            else:
+                slots = pending[target]
+                slots[number] = g if slots[number] is None else add_up(slots[number], g, False, False)
+
+        for out, g in pairs:
+            send(out._edge or out, g)
+        while nodes:
+            node = max(nodes, key=_age) if len(nodes) > 1 else nodes[0]
+            nodes.remove(node)
+            g = prepare(node, pending.pop(node), False)
+            kept = unpack(node, False)
+            edges = node.edges
+            if (node.op is _LINEAR or node.op is _LINEAR_PLAIN) and g.ndim == 2:
+                edges = self._defer_gemm(edges, g, kept, own)
+            grads = by_rule(node, raw_ops, g, kept, edges)
+            for edge, gi in zip(edges, grads, strict=True):
+                if edge is not None and gi is not None:
+                    send(edge, fit(node.op, edge, gi, False))
+        return found
+
+    def _defer_gemm(self, edges: Any, g: Array, kept: Any, own: dict[int, int]) -> tuple[Any, ...]:
+        """Defer the gemm of a shared weight's gradient; returns the edges that still need a gradient now."""
+        weight = edges[1]
+        if not isinstance(weight, Tensor) or id(weight) in own:
+            return edges  # type: ignore[no-any-return]
+        held = self._gemms.get(id(weight))
+        if held is None:
+            held = self._gemms[id(weight)] = _DeferredGemm(weight)
+        bias = edges[2] if len(edges) > 2 else None
+        if bias is not None and (not isinstance(bias, Tensor) or id(bias) in own):
+            return edges  # type: ignore[no-any-return]
+        if held.bias is None and bias is not None:
+            if held.pairs:
+                return edges  # type: ignore[no-any-return]
+            held.bias = bias
+        elif held.bias is not bias:
+            return edges  # type: ignore[no-any-return]
+        held.pairs.append((g, kept[1]))
+        held.size += g.size + kept[1].size
+        if held.size > _MAX_DEFERRED:
+            self._run_gemm(held, {})
+        return (edges[0], *[None] * (len(edges) - 1))
+
+    def run_deferred_gemms(self) -> None:
+        """Run all deferred gemms."""
+        known: dict[tuple[int, ...], list[Any]] = {}
+        for held in self._gemms.values():
+            self._run_gemm(held, known)
+
+    def _run_gemm(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
+        if not held.pairs:
+            return
+        # The two weights of a recurrent cell get the same output gradients: concatenate and sum those only once.
+        key = tuple([id(g) for g, _ in held.pairs])
+        found = known.get(key)
+        if found is None:
+            parts = [g for g, _ in held.pairs]
+            found = known[key] = [parts[0] if len(parts) == 1 else np.concatenate(parts), None, parts]
+        x = held.pairs[0][1] if len(held.pairs) == 1 else np.concatenate([x for _, x in held.pairs])
+        self._to_outside(held.weight, found[0].T @ x)
+        if held.bias is not None:
+            if found[1] is None:
+                found[1] = raw_ops.sum_to(found[0], shape=held.bias._array.shape)
+            self._to_outside(held.bias, found[1])
+        held.pairs.clear()
+        held.size = 0
+
+
+def _age(node: Node) -> int:
+    return node.number
+
+
+class _DeferredGemm:
+    """The deferred gemm for the gradient of one weight (and its bias): pairs of (output gradient, input)."""
+
+    __slots__ = ("bias", "pairs", "size", "weight")
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.bias: Tensor | None = None
+        self.pairs: list[tuple[Array, Array]] = []
+        self.size = 0

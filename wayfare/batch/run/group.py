@@ -1,0 +1,261 @@
+"""Running a group: gather the input rows of its calls, run one batched op, and register the output rows.
+
+Rows that are adjacent in one earlier result are not copied. The source of each input is stored for the backward pass:
+a slice of an earlier result, rows scattered over several results, or tensors from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from wayfare.autograd.kept import unpack
+from wayfare.batch.record.call import Array, Call, Row, Value
+from wayfare.batch.record.signature import Signature
+from wayfare.codegen.routines import addresses as by_address
+from wayfare.core import buffer_pool
+from wayfare.core.errors import InPlaceError
+from wayfare.core.mode import changed_mode
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.walk import reachable
+from wayfare.core.write_clock import latest_write, tick, written_after
+
+if TYPE_CHECKING:
+    from wayfare.batch.run.segment import Segment
+
+
+# Rows of at most this many bytes are joined as bytes.
+_SMALL = 1024
+
+
+class Slice:
+    """A source of rows: adjacent rows of one earlier result, or the same part of each of them."""
+
+    __slots__ = ("first", "group", "number", "offset", "row", "size")
+
+    def __init__(self, group: Group, number: int, first: int, size: int, offset: int, row: Row) -> None:
+        self.group, self.number = group, number
+        self.first, self.size = first, size
+        self.offset, self.row = offset, row
+
+    def rows(self) -> Array:
+        """The rows, as a view of the earlier result."""
+        array = self.group.arrays[self.number][self.first : self.first + self.size]
+        row = self.row
+        if self.offset == 0 and row is self.group.signature.outs[self.number]:
+            return array
+        if array.size == 0 or row.bytes == 0:
+            return np.empty((self.size, *row.shape), row.dtype)
+        # The part of the first row, repeated with the stride of the array.
+        start = part_of(array[0, ...], row, self.offset)
+        return np.lib.stride_tricks.as_strided(start, (self.size, *row.shape), (array.strides[0], *row.strides))
+
+
+class Scattered:
+    """A source of rows: rows of several results, and tensors from outside."""
+
+    __slots__ = ("at", "groups", "offsets", "outside", "row_ids")
+
+    def __init__(
+        self, at: Array | None, row_ids: Array, offsets: Array | None, groups: tuple[Any, ...],
+        outside: list[tuple[int, Tensor]],
+    ) -> None:  # fmt: skip
+        # Which of the input rows these are (None: all), the ids of the rows they came from, and offsets in bytes.
+        self.at, self.row_ids, self.offsets = at, row_ids, offsets
+        # The (group, output) pairs that those rows belong to.
+        self.groups = groups
+        self.outside = outside
+
+
+class Shared:
+    """A source: one tensor or value for all calls."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Group:
+    """Calls of one signature that run as one."""
+
+    __slots__ = (
+        "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "outputs", "round", "signature",
+        "single", "sources", "start", "time",
+    )  # fmt: skip
+
+    def __init__(self, number: int, round_number: int, signature: Signature, calls: list[Call]) -> None:
+        self.number = number
+        self.round = round_number
+        self.signature = signature
+        self.calls = len(calls)
+        # For each input of the calls: the tensor of the gathered rows, and its source (None: needs no gradient).
+        self.leaves: list[Tensor] = []
+        self.sources: list[Any] = []
+        self.outputs: list[Tensor] = []
+        self.arrays: list[Array] = []
+        self.batched: list[bool] = []
+        self.extras: list[Any] = []
+        self.differentiable = False
+        # True if all calls have the same inputs: then there is one result for all of them.
+        self.single = False
+        # The id of its first output row.
+        self.start = 0
+        # When it ran, by the clock of nodes and in-place writes.
+        self.time = tick()
+
+    def run(self, segment: Segment, calls: list[Call]) -> None:
+        """Gather the inputs, run the op, and register the outputs."""
+        signature = self.signature
+        for column in zip(*[c.inputs for c in calls], strict=True):
+            array, source, several = segment.gather(column, signature.grad)
+            leaf = wrap(array)
+            leaf._requires_grad = source is not None
+            self.leaves.append(leaf)
+            self.sources.append(source)
+            self.batched.append(several)
+        if calls[0].extra is not None:
+            self.extras = [c.extra for c in calls]
+        self.single = not (True in self.batched or self.extras)
+        self.outputs = self.compute(self.leaves)
+        self.differentiable = signature.grad and any([out._requires_grad for out in self.outputs])
+        self._register(segment)
+        if not self.differentiable:
+            # Only the results are needed from now on.
+            self.leaves, self.sources, self.outputs = [], [], []
+
+    def compute(self, leaves: list[Tensor]) -> list[Tensor]:
+        """The outputs for given inputs."""
+        signature = self.signature
+        made = signature.run(signature, self.calls, leaves, self.batched, self.extras)
+        return list(made) if made.__class__ is tuple or made.__class__ is list else [made]
+
+    def is_stale(self) -> bool:
+        """Whether a tensor that all its calls read was written in place since: then it cannot be recomputed."""
+        if latest_write[0] <= self.time:
+            return False
+        shared = [leaf for leaf, several in zip(self.leaves, self.batched, strict=True) if not several]
+        return any([written_after(t._array, self.time) for t in (*self.signature.shared, *shared)])
+
+    def check_saved(self) -> None:
+        """Raise an error if a tensor saved for its gradient was written in place: recomputing would not notice."""
+        for node in reachable([out._edge for out in self.outputs if out._edge is not None])[0]:
+            unpack(node, False)
+
+    def refuse_rerun(self) -> NoReturn:
+        """Raise the error for a group that would have to be recomputed from values that are overwritten."""
+        raise InPlaceError(f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was "
+                           "written in place since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
+
+    def recompute(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
+        """Run some of its calls again, without the others; gives their inputs and outputs."""
+        leaves = []
+        for leaf, several in zip(self.leaves, self.batched, strict=True):
+            part = wrap(leaf._array[chosen] if several else leaf._array)
+            part._requires_grad = leaf._requires_grad
+            leaves.append(part)
+        extras = [self.extras[i] for i in chosen.tolist()] if self.extras else []
+        with changed_mode(grad=True, executor=None):
+            made = self.signature.run(self.signature, len(chosen), leaves, self.batched, extras)
+        return leaves, list(made) if made.__class__ is tuple or made.__class__ is list else [made]
+
+    def _register(self, segment: Segment) -> None:
+        """Make all output rows contiguous, and give them ids."""
+        size = 1 if self.single else self.calls
+        for number, row in enumerate(self.signature.outs):
+            array = self.outputs[number]._array
+            if self.single:
+                array = array.reshape((1, *array.shape))
+            if array.shape != (size, *row.shape) or array.dtype != row.dtype:
+                array = np.broadcast_to(array, (size, *row.shape)).astype(row.dtype)
+            if array.strides[1:] != row.strides and not _dense_rows(array, row):
+                array = np.ascontiguousarray(array)
+            self.arrays.append(array)
+        self.start = segment.allocate_rows(self, self.arrays, size)
+
+    def index_of(self, call: Call) -> int:
+        """The index of a call's row in the results."""
+        return (call.row_id - self.start) // len(self.signature.outs)
+
+    def array_of(self, value: Value) -> Array:
+        """The array of a value; must not be written to."""
+        number = value.number
+        array = self.arrays[number][self.index_of(value.call), ...]
+        if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
+            array = part_of(array, value.row, value.offset)
+        return array
+
+
+def split_by_gradient(group: Group, by_call: Array, reached: Array) -> list[Array]:
+    """Split a group of which only some outputs got a gradient: the calls that must be differentiated apart from each
+    other. Empty if all can be differentiated together.
+
+    Calls without a gradient are left out. If there are NaN or infinite values, calls are split by which of their
+    outputs got a gradient; otherwise a zero gradient for the other outputs does no harm.
+    """
+    if group.single:
+        return []
+    numbers = [a for a in (*group.arrays, *[t._array for t in group.leaves]) if a.dtype.kind == "f"]
+    if group.is_stale():
+        if not all([np.isfinite(a).all() for a in numbers]):
+            group.refuse_rerun()
+        return []
+    if by_call.shape[1] > 1 and not all([np.isfinite(a).all() for a in numbers]):
+        split_by_gradient = np.unique(by_call, axis=0)
+        found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in split_by_gradient if pattern.any()]
+        return found if len(found) > 1 or len(found[0]) < len(by_call) else []
+    return [] if reached.all() else [np.flatnonzero(reached)]
+
+
+def part_of(array: Array, row: Row, offset: int) -> Array:
+    """A contiguous part of a contiguous array."""
+    if row.bytes == 0:
+        return np.empty(row.shape, row.dtype)
+    flat = array.reshape(-1).view(np.uint8)[offset : offset + row.bytes]
+    return flat.view(row.dtype).reshape(row.shape)
+
+
+def _dense_rows(array: Array, row: Row) -> bool:
+    """Whether each row is contiguous. The stride of a dimension of size one has no meaning."""
+    if array.size == 0:
+        return True
+    return all(n == 1 or s == t for n, s, t in zip(row.shape, array.strides[1:], row.strides, strict=True))
+
+
+def as_slice(values: Sequence[Value], row_ids: list[int], offsets: list[int]) -> Slice | None:
+    """These rows as a slice of one earlier result, if they are adjacent there."""
+    first, last = values[0], values[-1]
+    size = len(values)
+    group: Group = first.call.group
+    step = len(group.signature.outs)
+    if row_ids[-1] - row_ids[0] != (size - 1) * step or row_ids != list(range(row_ids[0], row_ids[-1] + 1, step)):
+        return None
+    offset = first.offset
+    if group is not last.call.group or first.number != last.number or offsets.count(offset) != size:
+        return None
+    return Slice(group, first.number, group.index_of(first.call), size, offset, first.row)
+
+
+def gather_rows(addresses: Array, row: Row) -> Array:
+    """Copy rows at any addresses into one array."""
+    out = buffer_pool.empty((len(addresses), *row.shape), row.dtype)
+    if row.bytes:
+        by_address.gather(addresses, out)
+    return out
+
+
+def stack_rows(arrays: list[Array], row: Row) -> Array:
+    """Stack arrays of one shape."""
+    if 0 < row.bytes <= _SMALL and False not in [a.flags.c_contiguous for a in arrays]:
+        # For scalars and short rows joining bytes is many times faster than NumPy's `stack`.
+        joined: Any = bytearray().join(arrays)  # type: ignore[arg-type]
+        return np.frombuffer(joined, row.dtype).reshape((len(arrays), *row.shape))
+    out = buffer_pool.empty((len(arrays), *row.shape), row.dtype)
+    if row.shape and row.bytes:
+        np.concatenate(arrays, out=out.reshape((-1, *row.shape[1:])))
+    else:
+        for i, array in enumerate(arrays):
+            out[i] = array
+    return out

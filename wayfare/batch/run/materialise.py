@@ -1,0 +1,121 @@
+"""Materialising lazy tensors: each becomes an ordinary tensor, with memory and an edge to the segment's node."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from wayfare.batch.function_profile import MapTiming
+from wayfare.batch.record.call import Value
+from wayfare.batch.record.layout import copy_with_layout
+from wayfare.batch.record.lazy_tensor import LazyTensor, become
+from wayfare.batch.record.ownership import Ownership
+from wayfare.batch.record.views import PickedView
+from wayfare.batch.run.backward import Tape
+from wayfare.batch.run.group import Scattered, Shared
+from wayfare.batch.run.segment import Segment
+from wayfare.batch.stats import CallInfo
+from wayfare.core.dispatch import apply
+from wayfare.core.tensor import Tensor, wrap
+
+
+def materialise_tensors(
+    live: list[weakref.ref[Tensor]], segment: Segment, ownership: Ownership, timing: MapTiming | None
+) -> None:
+    """Materialise the lazy tensors that are still held. `timing` will be told how long their backward passes take."""
+    held = []
+    seen: set[int] = set()
+    for reference in live:
+        t = reference()
+        if t is not None and t.__class__ is LazyTensor and id(t) not in seen:
+            seen.add(id(t))
+            held.append(t)
+    views: list[Tensor] = []
+    bases: list[Tensor] = []
+    waiting = held
+    while waiting:
+        # The base of a view is materialised before the view, whether it is held elsewhere or not.
+        following = []
+        for t in waiting:
+            origin = t._lazy.origin
+            if origin is None:
+                bases.append(t)
+            else:
+                views.append(t)
+                if origin[0].__class__ is LazyTensor and id(origin[0]) not in seen:
+                    seen.add(id(origin[0]))
+                    following.append(origin[0])
+        waiting = following
+    examples = [t._lazy.call.example for t in bases]
+    _materialise_bases(bases, segment, timing)
+    for t, example in zip(bases, examples, strict=True):
+        ownership.add(t._array, example)
+    _materialise_views(views)
+
+
+def _materialise_bases(tensors: list[Tensor], segment: Segment, timing: MapTiming | None) -> None:
+    seeds: list[Value] = []
+    with_history = []
+    for t in tensors:
+        value = t._lazy
+        real = wrap(copy_with_layout(value.call.group.array_of(value), value.row.layout))
+        if t._requires_grad:
+            with_history.append((t, real))
+            seeds.append(value)
+        else:
+            _become(t, real)
+    if not seeds:
+        return
+    node = Tape(segment, seeds, _outside_tensors(segment), timing).node()
+    node.results = [weakref.ref(t) for t, _ in with_history]
+    for number, (t, real) in enumerate(with_history):
+        real._edge = (node, number)
+        real._requires_grad = True
+        _become(t, real)
+
+
+def _materialise_views(views: list[Tensor]) -> None:
+    """Materialise views, each after its base."""
+    while views:
+        later = []
+        for t in views:
+            base, op, attrs = t._lazy.view_of
+            if base.__class__ is LazyTensor or (op.__class__ is PickedView and op.is_waiting):
+                later.append(t)
+            elif op is None:
+                _become(t, base.detach())
+            else:
+                real = op.select(base) if op.__class__ is PickedView else apply(op, (base,), attrs)
+                if real._requires_grad and not t._requires_grad:
+                    real = real.detach()  # the view was made under no_grad
+                _become(t, real)
+        views = later
+
+
+def _become(t: Tensor, real: Tensor) -> None:
+    call = t._lazy.call
+    info = CallInfo(call.signature, call.group.number, call.group.round)
+    become(t, real)
+    t._lazy = info
+    if call.signature.inference:
+        t._more()["inference"] = True
+
+
+def _outside_tensors(segment: Segment) -> list[Tensor]:
+    """All tensors from outside that get a gradient from this segment."""
+    found: dict[int, Tensor] = {}
+
+    def note(t: Any) -> None:
+        if isinstance(t, Tensor) and t._requires_grad:
+            found[id(t)] = t
+
+    for group in segment.groups:
+        for t in group.signature.shared:
+            note(t)
+        for source in group.sources:
+            if source.__class__ is Shared:
+                note(source.value)
+            elif source.__class__ is Scattered:
+                for _, t in source.outside:
+                    note(t)
+    return list(found.values())

@@ -1,0 +1,381 @@
+"""The pending calls of a session: running them in groups, and materialising their tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+from wayfare.batch.analysis.purity import mutates_only_tensors
+from wayfare.batch.fibers.errors import FAILED, FailedCall, find_failed_call, raise_past_try
+from wayfare.batch.fibers.example import Example
+from wayfare.batch.fibers.hub import Hub
+from wayfare.batch.function_profile import FunctionProfile, MapTiming
+from wayfare.batch.garbage_collection import COLLECTOR
+from wayfare.batch.record.call import Array, Call, Value
+from wayfare.batch.record.lazy_tensor import LazyTensor, become
+from wayfare.batch.record.opaque_fast_path import FastPath
+from wayfare.batch.record.ownership import Ownership
+from wayfare.batch.record.signature import OWN_LEAF, Signature
+from wayfare.batch.run.group import Group
+from wayfare.batch.run.materialise import materialise_tensors
+from wayfare.batch.run.schedule import Agenda, Schedule, order_rows
+from wayfare.batch.run.segment import Segment
+from wayfare.batch.stats import SignatureStats, Stats
+from wayfare.codegen.routines.transposed_weights import caching_transposes
+from wayfare.core.callsite import user_frame
+from wayfare.core.executor import Interceptor
+from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
+from wayfare.core.tensor import Tensor, wrap
+
+# Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
+LIMIT = 256 * 1024 * 1024
+
+
+class PendingCalls(Interceptor):
+    """The part of a session that runs calls; `Session` adds how they are recorded."""
+
+    def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
+        self.outer = outer
+        self.schedule = schedule or Agenda()
+        self.limit = LIMIT if limit is None else limit
+        self.stats = Stats()
+        self.hub = Hub(self)
+        self.signatures: dict[Any, Signature] = {}
+        # Signatures that are out of date, kept for the statistics.
+        self.retired: list[Signature] = []
+        # For signatures without rows: the values that all their calls have in common.
+        self.common_results: dict[Signature, tuple[Value, ...]] = {}
+        # Class of a module → (function, OpaqueInfo) if its calls may be opaque, else False.
+        self.opaque_classes: dict[type, Any] = {}
+        self.clear_fast_paths()
+        self.pending: list[Call] = []
+        self.pending_bytes = 0
+        # How many calls have left `pending`.
+        self.calls_run = 0
+        # Weak references to the lazy tensors that are to be materialised if they are still held.
+        self.live: list[ref[Tensor]] = []
+        # Ordinary tensors that an in-place write made lazy, and their old arrays.
+        self.overwritten: list[tuple[Tensor, Array]] = []
+        # Which example made what.
+        self.ownership = Ownership()
+        # What is known about the mapped function; and the timing of this map.
+        self.profile: FunctionProfile | None = None
+        self.timing: MapTiming | None = None
+        # True if examples must not share calls, because they register hooks on what they compute.
+        self.no_common_calls = False
+        # True if some lazy tensor is a view of an ordinary one.
+        self.has_outside_views = False
+        self._segment = Segment(self.stats)
+        self._groups = 0
+        # True if a call failed and its example went on.
+        self._has_failed_calls = False
+        self._modes: dict[bool, Mode | None] = {}
+        COLLECTOR.enter()
+        self._began = perf_counter()
+
+    def clear_fast_paths(self) -> None:
+        """Forget all fast paths."""
+        # grad mode → id of an owner → its fast paths.
+        self.opaque_fast_paths: dict[bool, dict[Any, tuple[FastPath, ...]]] = {True: {}, False: {}}
+        # grad mode → (op, rows) → a function that records such a call.
+        self.op_fast_paths: dict[bool, dict[Any, Callable[..., Any]]] = {True: {}, False: {}}
+
+    def outside(self) -> outer_mode:
+        """The mode outside the session, with the grad mode of the inside."""
+        return outer_mode(self.outer)
+
+    def born(self, thing: Any) -> None:
+        """The running example made a module, or an array that owns its memory."""
+        self.ownership.add(thing, self.hub.current, self.calls_run + len(self.pending))
+
+    def changes(self, thing: Any, how: str) -> None:
+        """A tensor or a module is about to change (None: some state of the process).
+
+        If other examples can see it, this example waits for its turn, and from then on examples run one after another.
+        """
+        example = self.hub.current
+        if example is None or (thing is not None and self.ownership.maker(thing) is example):
+            return
+        began = self.hub.others_began()
+        restart = bool(began) and all([mutates_only_tensors(f) for f in {e.function for e in began}])
+        late = [] if restart else began
+        if self.hub.take_turn(how, restart) or late:  # a later example may have waited for its turn already
+            self._warn_in_order(how, late)
+        self.leave()
+        self.hub.stop_after_failure()
+
+    def leave(self) -> None:
+        """The running example stops recording: from here on its ops run eagerly."""
+        self.settle()
+        mode = STATE.mode
+        assert mode is not None
+        set_mode(mode.replace(executor=None))
+
+    def is_read(self, tensor: Tensor) -> bool:
+        """Whether a pending call reads a tensor that an example made."""
+        since = max(self.ownership.born_at(tensor) - self.calls_run, 0)
+        return any([v is tensor for call in self.pending[since:] for v in (*call.inputs, *call.signature.shared)])
+
+    def flag_set(self, tensor: Tensor, what: str) -> None:
+        """`requires_grad` of a tensor is about to change: calls recorded before must see the old flag."""
+        if what != "requires_grad":
+            return
+        if self.ownership.given_to(tensor) is not self.hub.current:
+            self.changes(tensor, "it sets requires_grad of a tensor that all examples see")
+        if tensor._requires_grad:
+            self.settle()  # calls that have run still give it a gradient
+        elif self.is_read(tensor):
+            self.hub.wait(None)
+            if self.pending:
+                self.flush()
+        if self.ownership.given_to(tensor) is self.hub.current is not None and not hasattr(tensor, "_role"):
+            tensor._lazy = OWN_LEAF
+        else:
+            self.retired += self.signatures.values()
+            self.signatures = {}
+            self.clear_fast_paths()
+            self.common_results.clear()
+
+    def data_set(self, tensor: Tensor) -> None:
+        """`tensor.data` is about to be set: pending calls must read the old memory."""
+        self.changes(tensor, "it sets the .data of a tensor")
+        self.settle()
+
+    def grad_written(self, tensor: Tensor, grad: Tensor | None) -> None:
+        """`tensor.grad` is about to be set."""
+        self.changes(tensor, "it sets the .grad of a tensor")
+
+    def before_update(self, name: str) -> None:
+        """A fused update is about to run: pending calls must read the old values."""
+        self.changes(None, f"{name} updates tensors that all examples see")
+        self.settle()
+
+    def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+        """A custom Function runs at once, on ordinary tensors."""
+        if any(["mark_dirty" in part.__code__.co_names for part in (function.forward, function.setup_context)]):
+            for given in args:
+                if isinstance(given, Tensor):
+                    self.changes(given, f"{function.__name__} writes to a tensor that all examples see")
+        return self.for_real(lambda: current().executor.custom(function, args, run))
+
+    def note_wait(self) -> None:
+        """Count a wait for a value on the user's line, for the statistics."""
+        frame = user_frame(3)
+        if frame is not None:
+            line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            self.stats.waits[line] = self.stats.waits.get(line, 0) + 1
+
+    def discard_calls_of(self, examples: Sequence[Example]) -> None:
+        """Drop the pending calls of these examples: they will restart."""
+        gone = set(examples)
+        self._keep_only([c for c in self.pending if c.example not in gone and not _is_inside(c.example, gone)])
+
+    def discard_calls_after(self, order: list[int]) -> None:
+        """Drop the pending calls of all later examples: they were stopped."""
+        depth = len(order)  # the examples of an inner map count as part of the outer example
+        self._keep_only([c for c in self.pending if c.example is None or c.example.order[:depth] <= order])
+
+    def _keep_only(self, calls: list[Call]) -> None:
+        """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
+        if len(calls) < len(self.pending):
+            self.pending = _split_needed(self.pending, [Value(c, 0, c.signature.outs[0], False) for c in calls], True)[
+                0
+            ]
+            self.common_results.clear()
+
+    def run_calls_of(self, examples: Sequence[Example]) -> None:
+        """Run the calls of finished examples, and only those; errors are raised here."""
+        try:
+            self.run(self.values_of(examples), only=True)
+        except FailedCall as failed_call:
+            self.drop(failed_call.call)
+            raise failed_call.error from None
+
+    def values_of(self, examples: Sequence[Example]) -> list[Value]:
+        """One value of each pending call of these examples."""
+        own = set(examples)
+        calls = [c for c in self.pending if c.example in own or _is_inside(c.example, own)]
+        return [Value(c, 0, c.signature.outs[0], False) for c in calls]
+
+    def _warn_in_order(self, how: str, began: list[Example]) -> None:
+        """Warn that examples run one after another from here, and why; once for a function."""
+        frame = user_frame(2)
+        line = "" if frame is None else f" ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+        if self.profile is not None:
+            self.profile.set_in_order(how + line, [e.number for e in began])
+
+    def for_real(self, function: Callable[[], Any], changes: str = "") -> Any:
+        """Run eagerly what cannot be recorded, on ordinary tensors."""
+        if changes:
+            self.changes(None, changes)
+        self.settle()
+        with self.outside():
+            return function()
+
+    def flush(self, targets: Sequence[Value] | None = None, only: bool = False) -> None:
+        """Run pending calls: all, or those that `targets` need and (unless `only`) those of unfinished examples."""
+        while True:
+            try:
+                self.run(targets, only)
+            except FailedCall as failed_call:
+                if not self.hub.deliver_error(failed_call):
+                    if targets is not None and any([v.call is failed_call.call for v in targets]):
+                        raise failed_call.error from None
+                    raise_past_try(self.hub.current, failed_call.error)
+            else:
+                break
+        self.hub.raise_late_errors()
+
+    def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
+        """The same; raises FailedCall, which names the call that failed."""
+        calls = self.pending
+        if targets is not None:
+            calls, self.pending = _split_needed(calls, targets, only)
+        else:
+            self.pending = []
+            self.pending_bytes = 0
+        self.calls_run += len(calls)
+        if not calls:
+            return
+        began = perf_counter()
+        groups = self.schedule.order(calls)
+        order_rows(groups)
+        scheduled = perf_counter()
+        with changed_mode(executor=None), caching_transposes():
+            for number, members in enumerate(groups):
+                try:
+                    self._run(members)
+                except BaseException:
+                    # The other calls may still run, if the example handles the error.
+                    self.pending = [c for rest in groups[number:] for c in rest] + self.pending
+                    raise
+        stats = self.stats
+        stats.rounds += 1
+        stats.seconds_scheduling += scheduled - began
+        stats.seconds_running += perf_counter() - scheduled
+        if targets is not None:
+            self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
+
+    def _run(self, calls: list[Call]) -> None:
+        signature = calls[0].signature
+        for call in calls if self._has_failed_calls else ():
+            if any([v.__class__ is Value and v.call.group is FAILED for v in call.inputs]):
+                raise FailedCall(FAILED.error(), call)
+        self._groups += 1
+        group = Group(self._groups, self.stats.rounds, signature, calls)
+        grad = signature.grad
+        if grad not in self._modes:
+            self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
+        set_mode(self._modes[grad])
+        observer = watcher()
+        if observer is not None:
+            observer.starts(calls)
+        try:
+            group.run(self._segment, calls)
+        except Exception as error:
+            raise find_failed_call(error, calls, self._segment) from None
+        finally:
+            if observer is not None:
+                observer.ended(calls)
+        signature.groups += 1
+        signature.nodes += len(calls)
+        signature.largest = max(signature.largest, len(calls))
+        if group.differentiable:
+            self._segment.groups.append(group)
+        self.live += [held for call in calls for held in call.handles if held() is not None]
+        step = len(signature.outs)
+        row_ids = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
+        for call, row_id in zip(calls, row_ids, strict=False):
+            call.group = group
+            call.row_id = row_id
+            call.inputs = ()
+            call.handles = None
+
+    def drop(self, call: Call) -> None:
+        """A call has failed: so have all calls that read its results."""
+        failed = {call}
+        for c in self.pending:
+            if any([v.__class__ is Value and v.call in failed for v in c.inputs]):
+                failed.add(c)
+        for c in failed:
+            c.handles = c.example = None
+            c.inputs = ()
+            c.group = FAILED
+        self._has_failed_calls = True
+        self.pending = [c for c in self.pending if c not in failed]
+
+    def settle(self) -> None:
+        """Materialise: run all pending calls, and make every tensor that is still held an ordinary one."""
+        self.hub.wait(None)
+        if self.pending:  # other examples went on before this one
+            self.flush()
+        self.has_outside_views = False
+        self.overwritten = []
+        segment, self._segment = self._segment, Segment(self.stats)
+        live, self.live = self.live, []
+        self.common_results.clear()
+        with changed_mode(executor=None):
+            set_mode(self.outer)
+            materialise_tensors(live, segment, self.ownership, self.timing)
+
+    def close(self) -> Stats:
+        """End the session: materialise, and release everything."""
+        self.settle()
+        stats = self.stats
+        stats.seconds = perf_counter() - self._began
+        self.release()
+        return stats
+
+    def release(self) -> None:
+        """Release everything, finished or not."""
+        stats = self.stats
+        signatures = [*self.retired, *self.signatures.values()]
+        stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in signatures if k.nodes]
+        stats.nodes = sum([k.nodes for k in signatures])
+        stats.groups = sum([k.groups for k in signatures])
+        for signature in signatures:
+            signature.session = signature.record = None
+        for call in self.pending:
+            call.handles = call.example = None
+            call.inputs = ()
+        for tensor, array in self.overwritten:
+            # Only after a failure: undo in-place writes that did not run.
+            if tensor.__class__ is LazyTensor:
+                become(tensor, wrap(array))
+        self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
+        self.clear_fast_paths()
+        self.overwritten = []
+        self._segment = Segment(stats)
+        self.hub.release()
+        self.ownership.clear()
+        COLLECTOR.leave()
+
+
+def _is_inside(example: Example | None, outer: set[Example]) -> bool:
+    while example is not None:
+        example = example.parent
+        if example in outer:
+            return True
+    return False
+
+
+def _split_needed(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[Call], list[Call]]:
+    """(calls that must run, calls that can wait): the calls of unfinished examples (unless `only`) and the calls that
+    `targets` need must run."""
+    due = [] if only else [c for c in calls if c.example is None or not c.example.done]
+    if len(due) == len(calls):
+        return calls, []
+    due += [v.call for v in targets if v.call.group is None]
+    waiting, needed = list(due), set(due)
+    while waiting:
+        for v in waiting.pop().inputs:
+            if v.__class__ is Value:
+                call = v.call
+                if call.group is None and call not in needed:
+                    needed.add(call)
+                    waiting.append(call)
+    return [c for c in calls if c in needed], [c for c in calls if c not in needed]

@@ -1,0 +1,116 @@
+"""A segment of a session, which becomes one autograd node: its groups in the order they ran, and all row addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.batch.record.call import Array, Row, Value, row_of
+from wayfare.batch.run.group import Group, Scattered, Shared, as_slice, gather_rows, stack_rows
+from wayfare.core.tensor import Tensor
+
+_FIRST = 1024
+_VALUES = {Value}
+
+
+class Segment:
+    """The groups that ran since the session began or last materialised its tensors."""
+
+    def __init__(self, stats: Any) -> None:
+        self.stats = stats
+        # Only the groups that need a gradient.
+        self.groups: list[Group] = []
+        self.count = 0
+        self._addresses: Array = np.empty(_FIRST, np.int64)
+        # For each row id an index into `_numbered`, the (group, output) the row belongs to; -1 without a gradient.
+        self._outputs: Array = np.empty(_FIRST, np.int32)
+        self._numbered: list[tuple[Group, int]] = []
+        self._steps: Array = np.arange(_FIRST, dtype=np.int64)
+
+    def allocate_rows(self, group: Group, arrays: list[Array], size: int) -> int:
+        """Ids for the rows of a group's results, those of one call side by side; returns the first."""
+        start, step = self.count, len(arrays)
+        end = self.count = start + size * step
+        if end > len(self._addresses):
+            grown = np.empty(2 * end, np.int64)
+            grown[:start] = self._addresses[:start]
+            self._addresses = grown
+            numbers = np.empty(2 * end, np.int32)
+            numbers[:start] = self._outputs[:start]
+            self._outputs = numbers
+        if size > len(self._steps):
+            self._steps = np.arange(2 * size, dtype=np.int64)
+        for number, array in enumerate(arrays):
+            part = self._addresses[start + number : end : step]
+            np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
+            part += array.__array_interface__["data"][0]
+            # A group without a gradient is not stored here, so that it is freed when nobody needs its rows.
+            self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
+            if group.differentiable:
+                self._numbered.append((group, number))
+        return start
+
+    def gather(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+        """The rows of one input of all calls: (array, source, whether the array has a batch dimension).
+
+        The source is None if it needs no gradient.
+        """
+        first = values[0]
+        # By identity: `==` on tensors compares elements.
+        if values[-1] is first and all([v is first for v in values]):
+            return self._shared(first, grad)
+        if set(map(type, values)) != _VALUES:
+            return self._mixed(values, grad)
+        row_ids = [v.call.row_id + v.number for v in values]
+        offsets = [v.offset for v in values]
+        needed = 0 if not grad else [v.needs_grad for v in values].count(True)
+        found = as_slice(values, row_ids, offsets)
+        source: Any = None
+        if found is not None:
+            self.stats.copies_avoided += 1
+            if needed:
+                source = found if needed == len(values) else self._scattered(values)
+            return found.rows(), source, True
+        ids = np.array(row_ids)
+        addresses = self._addresses[ids]
+        moved = np.array(offsets) if any(offsets) else None
+        if moved is not None:
+            addresses += moved
+        self.stats.gathers += 1
+        if needed == len(values):
+            source = Scattered(None, ids, moved, self._groups_at(ids), [])
+        elif needed:
+            source = self._scattered(values)
+        return gather_rows(addresses, first.row), source, True
+
+    def _shared(self, value: Any, grad: bool) -> tuple[Array, Any, bool]:
+        if value.__class__ is Value:
+            array = value.call.group.array_of(value)
+            return array, Shared(value.without_base()) if grad and value.needs_grad else None, False
+        return value._array, Shared(value) if grad and value._requires_grad else None, False
+
+    def _mixed(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+        arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
+        self.stats.gathers += 1
+        row: Row = row_of(arrays[0].shape, arrays[0].dtype)
+        return stack_rows(arrays, row), self._scattered(values) if grad else None, True
+
+    def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
+        """The source of these rows; None if none of them needs a gradient."""
+        inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs_grad]
+        outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
+        if not inside and not outside:
+            return None
+        chosen = [values[i] for i in inside]
+        ids = np.array([v.call.row_id + v.number for v in chosen], np.int64)
+        offsets = [v.offset for v in chosen]
+        return Scattered(np.array(inside, np.int64), ids, np.array(offsets) if any(offsets) else None,
+                         self._groups_at(ids), outside)  # fmt: skip
+
+    def _groups_at(self, row_ids: Array) -> tuple[tuple[Group, int], ...]:
+        """The (group, output) pairs that these rows belong to."""
+        if not len(row_ids):
+            return ()
+        found = np.unique(self._outputs[row_ids]).tolist()
+        return tuple([self._numbered[n] for n in found if n >= 0])
