@@ -200,7 +200,7 @@ FAMILIES: dict[str, Work] = {
     "movement": nothing,
     "joining": nothing,
     "indexing": nothing,
-    "classes": nothing,
+    "check": nothing,
     "linear algebra": cubic(1.0),
     "random": per_output(),
     "softmax": per_input(_SOFTMAX),

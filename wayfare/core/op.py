@@ -74,7 +74,63 @@ def checks_values(forward: Forward) -> Forward:
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """One op. `vjp` is a tuple with a rule (or None) per input, or `joint(rule)`, or None: not differentiable."""
+    """One op: what it does, and every fact about it that some part of the package needs.
+
+    How it computes:
+
+    - `name`: what it is called in the registry, in rules (`m.<name>`) and in error messages.
+    - `family`: which ops it is like; elementwise, reduction, movement, contraction, …: see `ops/_define.py`.
+    - `forward`: the result from raw arrays and attributes.
+    - `formula`: the same over an `m`: elementary functions for an elementwise op, ops for any other one.
+    - `infer`: the Spec of the result, or the error, from the Specs of the inputs.
+    - `signature`: what it may be called with, for callers who are not trusted. Every op of the registry has one.
+    - `outputs`: how many results; 1 is a bare array, more are a tuple, None depends on the attributes.
+    - `promotion`: of an elementwise op: "common" (one dtype for all inputs), "float" (integers become floats first).
+    - `kinds`: the NumPy kinds of dtype it takes: b bool, i and u integers, f floats.
+    - `broadcasts`: the inputs are broadcast against each other, so gradients must be summed back.
+    - `random`: the result depends on more than inputs and attributes (the tests compare statistics).
+
+    How it is differentiated and batched:
+
+    - `vjp`: a tuple with a rule (or None) for each input, or `joint(rule)`; None: not differentiable.
+    - `differentiable_outputs`: the outputs that carry a gradient, if not all (indices of a sort do not).
+    - `kept_outputs`: the outputs that the rules read, if not all; the rule is given None for the others.
+    - `takes_none`: the rule takes None for an output without a gradient; else it is given zeros.
+    - `sparse`: used in place of `forward` by a raw backward pass; it may return Rows.
+    - `grad_name`: what the gradient node is called, as in PyTorch: "MulBackward0".
+    - `listed`: the inputs that a node lists in `next_functions`, in PyTorch's order; None: all with a rule.
+    - `fusible_gradient`: its gradient is a few ops that fuse with others, so a plan takes it apart. (Elementwise ops,
+      views and compositions need not say so.)
+    - `batch`: how to run many at once.
+
+    What it does to memory:
+
+    - `view`: the result shares memory with the first input whenever NumPy can do so.
+    - `moves`: of an op that only moves elements: "reshape" (the same order, another shape), "permute" (axes in another
+      order), "part" (a basic index), "strides" (any strides, also beyond the input), "copy" (as they are, in memory of
+      their own), "identity" (as they are); "" for anything else.
+    - `fresh`: the result is always new memory, which nothing else can see.
+    - `workspace`: the bytes it needs on its way, in multiples of the bytes of inputs and results; None: as its family.
+
+    How it becomes native code, or a model file:
+
+    - `loop_reduction`: the reduction of the loop language that it is: "sum", "prod", "max", "min", "any", "all",
+      "argmax", "argmin"; "" for none.
+    - `expression`: `rule(args, attrs, parameter)` that writes an elementwise op in the loop language, where neither its
+      formula nor the function of its name is the way.
+    - `gemm`: the product of matrices that it is for BLAS: "nn", or "nt" (the second one transposed); "" for none.
+    - `onnx`: the name of an ONNX operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that writes nodes
+      with the builder `b`, or NotExportable. None: the formula, written out.
+    - `work`: how much arithmetic a call is, where the rule of its family does not say it.
+
+    How it is tested:
+
+    - `samples`: calls to try, made with a random generator.
+    - `reference`: an independent way to the same numbers.
+
+    The fields after these are derived. They stand on the record because eager calls and the backward pass read them
+    for every op that they run: a look-up anywhere else would cost more than the rest of the call.
+    """
 
     name: str
     family: str
@@ -84,55 +140,46 @@ class Op:
     batch: BatchRule
     samples: Callable[[Any], Iterable[Sample]]
     reference: Callable[..., Any]
-    # What it may be called with, for those who do not trust the caller. Every op of the registry has one.
     signature: Signature | None = field(default=None, repr=False)
     formula: Callable[..., Any] | None = None
-    # How many outputs: 1 gives a bare array, more a tuple. None: depends on the attributes.
     outputs: int | None = 1
-    # Which outputs carry a gradient (indices of a sort do not).
     differentiable_outputs: tuple[int, ...] | None = None
-    # Which of several outputs the rules read, if not all: the others are not kept (the rule is given None).
     kept_outputs: tuple[int, ...] | None = None
-    # The rule takes None for an output that has no gradient (else it is given zeros).
     takes_none: bool = False
-    # The output shares memory with the first input whenever NumPy can do so.
     view: bool = False
-    # The inputs are broadcast against each other, so gradients must be summed back.
+    moves: str = ""
+    fresh: bool = False
+    workspace: int | None = None
     broadcasts: bool = False
-    # Used in place of `forward` by a raw backward pass: may return Rows.
     sparse: Forward | None = None
-    # The result is a function of more than its inputs and attributes (so the tests compare statistics).
     random: bool = False
-    # Elementwise ops: "common" (one dtype for all inputs), "float" (integers become the default float).
     promotion: str = "common"
-    # NumPy kinds of dtype (b bool, i u integers, f floats) the op takes.
     kinds: str = "biuf"
-    # What the gradient node is called, as PyTorch does: "MulBackward0".
     grad_name: str = ""
-    # Which inputs a node lists in `next_functions`, in PyTorch's order; None: all that can have a gradient.
     listed: tuple[int, ...] | None = None
-    # What a node keeps when (only the first, only the second, both) inputs want a gradient.
-    keep_first: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
-    keep_second: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
-    keep_both: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
-    packers: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False)
-    # The forward as a native loop, for arrays of at least `large_from` elements; all gradients of a node in one.
-    large: Any = field(default=None, repr=False)
-    large_from: int = sys.maxsize
-    large_vjp: Any = field(default=None, repr=False)
-    large_vjp_from: int = sys.maxsize
-    # What the op is in ONNX: the name of an operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that
-    # writes nodes with the builder `b` and gives the value(s), or NotExportable. None: the formula, written out.
+    fusible_gradient: bool = False
+    loop_reduction: str = ""
+    expression: Callable[..., Any] | None = field(default=None, repr=False)
+    gemm: str = ""
     onnx: str | Callable[..., Any] | NotExportable | None = field(default=None, repr=False)
-    # One rule for each of one or two inputs: what the backward pass has a fast lane for.
-    simple_rules: bool = False
-    # Does the forward look at the numbers, and refuse some (see `checks_values`)?
-    checks_values: bool = False
-    # How much arithmetic a call is, where the rule of the family does not say it.
     work: Work | None = field(default=None, repr=False)
 
+    # -- derived: read for every op that runs
+
+    # One rule for each of one or two inputs: the backward pass has a fast path for these.
+    simple_rules: bool = field(default=False, init=False)
+    # What a node keeps when (only the first, only the second, both) inputs want a gradient; by `needs` for others.
+    keep_first: Callable[..., Any] = field(default=None, repr=False, init=False)  # type: ignore[assignment]
+    keep_second: Callable[..., Any] = field(default=None, repr=False, init=False)  # type: ignore[assignment]
+    keep_both: Callable[..., Any] = field(default=None, repr=False, init=False)  # type: ignore[assignment]
+    packers: dict[Any, Callable[..., Any]] = field(default_factory=dict, repr=False, init=False)
+    # The forward as a native loop, for arrays of at least `large_from` elements; all gradients of a node in one loop.
+    large: Any = field(default=None, repr=False, init=False)
+    large_from: int = field(default=sys.maxsize, init=False)
+    large_vjp: Any = field(default=None, repr=False, init=False)
+    large_vjp_from: int = field(default=sys.maxsize, init=False)
+
     def __post_init__(self) -> None:
-        self.checks_values = any([getattr(f, "checks_values", False) for f in (self.forward, self.formula)])
         if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:
             self.listed = tuple(i for i, rule in enumerate(self.vjp) if rule is not None)
         if not self.grad_name:
@@ -158,6 +205,11 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    @property
+    def checks_values(self) -> bool:
+        """Does the forward look at the numbers, and refuse some? (It is marked so: see `checks_values`.)"""
+        return any([getattr(f, "checks_values", False) for f in (self.forward, self.formula)])
 
     def flops(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
         """The arithmetic operations of one call forward, from anything with a shape; None where nobody can say.

@@ -8,7 +8,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.symbolic_sizes import shown
 from wayfare.exporters.program import Block, Node, Program, Var
 from wayfare.exporters.recover.sizes import symbols_in
-from wayfare.ir.passes.constant_folding import COPIES, computed
+from wayfare.ir.passes.constant_folding import computed
 from wayfare.ops.recurrent.onnx_rules import Repeated
 
 
@@ -58,7 +58,7 @@ class _Simplifier:
     def _is_done(self, node: Node, done: dict[Any, Node]) -> bool:
         """Replace a node by an equal earlier node, by constants, or by its input (a copy). False if it must stay."""
         assert node.op is not None
-        if node.op.name in COPIES:
+        if node.op.moves == "copy":
             self._becomes(node.outputs[0], node.inputs[0])
             return True
         results = _computed(node)

@@ -9,7 +9,7 @@ from typing import Any
 from wayfare.core.op import joint
 from wayfare.ir.fuse.expressions import cost_of_op
 from wayfare.ir.graph import Step, Value, in_order, leaf, run, trace_ops
-from wayfare.ir.lower import FOLDS, Lowering
+from wayfare.ir.lower import Lowering
 
 
 def gradients(outputs: Sequence[Value], grads: Sequence[Value | None], wanted: Sequence[Value]) -> list[Value | None]:
@@ -60,7 +60,7 @@ def _zeros(v: Value) -> Any:
 
 def is_opaque(step: Step) -> bool:
     """Can a step not be written as a loop, so that only its own record can run it?"""
-    if step.op is None or step.op.view or step.op.name in FOLDS:
+    if step.op is None or step.op.view or step.op.loop_reduction:
         return False
     return math.isinf(cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype))
 
@@ -97,7 +97,7 @@ def _small(forward: Sequence[Value]) -> set[Value]:
         if step.op is None or step.op.name == "expand":
             continue
         out = step.outputs[0]
-        if step.op.name in FOLDS or (
+        if step.op.loop_reduction or (
             not is_opaque(step) and any(v in found and v.size == out.size for v in step.inputs)
         ):
             found.add(out)

@@ -15,8 +15,6 @@ import numpy as np
 from wayfare.core.op import REGISTRY, ByName, Op
 from wayfare.core.spec import OF_NUMPY, Spec
 
-# Inputs whose dtype does not take part in the promotion of the others.
-MASKS = {"where": (0,), "gate": (1,)}
 _births = itertools.count()
 
 
@@ -164,7 +162,7 @@ def record(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 
 def _operands(op: Op, inputs: Sequence[Any]) -> tuple[Value, ...]:
-    masks = MASKS.get(op.name, ())
+    masks = () if op.signature is None else op.signature.masks
     dtype = _common([x for i, x in enumerate(inputs) if i not in masks])
     values: list[Value] = []
     for i, x in enumerate(inputs):

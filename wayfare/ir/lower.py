@@ -17,14 +17,18 @@ from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, in_order, leaf, record, trace_ops
 
-FOLDS = {
-    "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "max_of_all": "max", "min_of_all": "min",
-    "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin",
-}  # fmt: skip
-# Steps that say along which dimension the rows of their loop run.
-ALONG = frozenset({*FOLDS, "at_index"})
-RESHAPES = frozenset({"reshape", "unsafe_view", "squeeze", "squeeze_dim", "squeeze_dims", "unsqueeze"})
 _PLAIN = (int, float, str, bool, type(None), DType)
+
+
+def is_reduction(step: Step) -> bool:
+    """Is this a reduction that a loop can do?"""
+    return step.op is not None and step.op.loop_reduction != ""
+
+
+def is_along_rows(step: Step) -> bool:
+    """Does a step say along which dimension the rows of its loop run? A reduction does, or an elementwise `dim`."""
+    op = step.op
+    return op is not None and (op.loop_reduction != "" or (op.family == "elementwise" and "dim" in step.attrs))
 
 
 class Lowering:
@@ -67,7 +71,7 @@ class Lowering:
         if step.op is None:
             return self._leaf(step)
         op, inputs = step.op, tuple(self._known[id(v)] for v in step.inputs)
-        if op.name in FOLDS:
+        if op.loop_reduction:
             return (self._reduction(op, inputs[0], step.attrs),)
         if _changes_nothing(op, inputs, step):
             return inputs[:1]
@@ -109,10 +113,10 @@ class Lowering:
         dim = attrs["dim"]
         real = tuple(d for d in dim if x.shape[d] != 1)
         wanted = op.infer(x.spec, **attrs)
-        if op.name in ("argmax", "argmin") and not real:
+        if op.loop_reduction in ("argmax", "argmin") and not real:
             return self._once(op, (x,), attrs)[0]
         if not real:
-            if op.name in ("any", "all"):
+            if op.loop_reduction in ("any", "all"):
                 zero = self._leaf(leaf("number", 0, (), x.dtype).step)[0]
                 x = self._once(REGISTRY["ne"], (x, zero), {})[0]
         else:
@@ -144,10 +148,10 @@ def is_plain(structure: Any, more: tuple[type, ...] = ()) -> bool:
 
 
 def _changes_nothing(op: Op, inputs: tuple[Value, ...], step: Step) -> bool:
-    if op.name == "detach":
+    if op.moves == "identity":
         return True
     if op.name == "cast":
         return OF_NUMPY[inputs[0].dtype] is step.attrs["dtype"]
-    if op.name in RESHAPES or op.name == "expand":
+    if op.moves == "reshape" or op.name == "expand":
         return inputs[0].shape == step.outputs[0].shape
     return False

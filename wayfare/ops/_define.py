@@ -28,28 +28,14 @@ Onnx = str | Callable[..., Any] | NotExportable | None
 # From how many elements on a native loop is faster than NumPy, as `python -m benchmarks.dispatch` measures it. NumPy's
 # own vector loops are as fast until a second thread helps; SciPy goes element by element; a formula of several steps
 # visits memory once for each.
-_UFUNC, _SCIPY, _FORMULA = 80_000, 512, 2048
-_NEVER = sys.maxsize
-_NATIVE_FROM = {
-    "relu": _UFUNC, "relu6": _UFUNC, "hardtanh": _UFUNC, "clamp": _UFUNC, "clamp_low": _UFUNC, "clamp_high": _UFUNC,
-    "round": _UFUNC, "reciprocal": _UFUNC, "zeros_like": _UFUNC, "leaky_relu": 32768, "gate": 32768, "frac": 32768,
-    "pow_to_number": 16384, "rsqrt": 16384, "exp": 16384, "sqrt": 16384, "expm1": 32768, "sigmoid": 4096, "where": 4096,
-    "logical_and": 4096, "logical_or": 4096, "logical_xor": 4096, "logical_not": 4096, "copysign": 8192,
-    "hypot": 2048, "nextafter": 2048, "floor_divide": 2048, "remainder": 2048, "heaviside": 2048, "sign": 4096,
-    "fmax": 32768, "fmin": 32768,
-    "sin": 2048, "cos": 2048, "tan": 2048, "pow": _NEVER, "erfinv": _NEVER, "i1e": _NEVER, "j0": _NEVER,
-}  # fmt: skip
-# In float32 NumPy's vector forms of these are better than ours (in float64 it has none of the first three).
-_NUMPY_IN_SINGLE = frozenset({"sin", "cos", "tan", "asinh", "acosh", "atanh", "log10"})
+UFUNC, _SCIPY, _FORMULA = 80_000, 512, 2048
+NEVER = sys.maxsize
 # A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
 _LARGE_VJP_FROM = 8192
 
 
-def _native_from(name: str, forward: Callable[..., Any], formula: Callable[..., Any] | None) -> int:
-    found = _NATIVE_FROM.get(name)
-    if found is not None:
-        return found
-    return _UFUNC if isinstance(forward, np.ufunc) else _SCIPY if formula is None else _FORMULA
+def _native_from(forward: Callable[..., Any], formula: Callable[..., Any] | None) -> int:
+    return UFUNC if isinstance(forward, np.ufunc) else _SCIPY if formula is None else _FORMULA
 
 
 # -- elementwise ------------------------------------------------------------------------------------------------
@@ -74,13 +60,18 @@ def elementwise(
     grad_name: str = "",
     smooth: bool = True,
     onnx: Onnx = None,
+    native_from: int | None = None,
+    numpy_dtypes: str = "",
+    expression: Callable[..., Any] | None = None,
+    workspace: int | None = None,
 ) -> Op:
     """An op that works on each element by itself; inputs broadcast.
 
     Without a `formula` the op is the elementary function of that name in `m`. A `forward` is a faster way on NumPy
     arrays than the formula read literally. `masks` are inputs whose dtype does not take part (the condition of
     `where`). `result` is "same" or "bool". `reference` is a function of Python floats (applied element by element)
-    or of arrays, whichever is the more independent.
+    or of arrays, whichever is the more independent. From `native_from` elements on a native loop does the work (None:
+    judged by what the forward is), but not in `numpy_dtypes` (characters of dtypes), where NumPy is faster.
     """
     if forward is None:
         forward = getattr(numpy_math, name) if formula is None else _on_numpy(formula)
@@ -99,10 +90,10 @@ def elementwise(
         batch=_batch_elementwise(name), formula=formula,
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, signature=Signature(arity, arity, attrs, masks=masks),
-        broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name,
-        onnx=onnx,
+        broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name, expression=expression,
+        workspace=workspace, onnx=onnx,
     ))  # fmt: skip
-    prepare(op, _native_from(name, forward, formula), _LARGE_VJP_FROM, "f" if name in _NUMPY_IN_SINGLE else "")
+    prepare(op, _native_from(forward, formula) if native_from is None else native_from, _LARGE_VJP_FROM, numpy_dtypes)
     return op
 
 
@@ -209,11 +200,12 @@ def reduction(
     grad_name: str = "",
     smooth: bool = True,
     onnx: Onnx = None,
+    **facts: Any,
 ) -> Op:
     """An op that reduces dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
     One that is made of others has a `formula` over ops instead of a forward. `dtype` maps the dtype of the input to
-    that of the result. `empty`: defined over a dimension of size 0.
+    that of the result. `empty`: defined over a dimension of size 0. `facts` are further fields of the record.
     """
 
     def infer(x: Spec, *, dim: tuple[int, ...], keepdim: bool, **_attrs: Any) -> Spec:
@@ -236,7 +228,7 @@ def reduction(
         name, signature=Signature(1, 1, {"dim": DIMS, "keepdim": FLAG, **attrs}),
         family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
         vjp=None if vjp is None else (vjp,), batch=batch, samples=samples or default_samples, reference=reference,
-        kinds=kinds, grad_name=grad_name, work=work, onnx=onnx,
+        kinds=kinds, grad_name=grad_name, work=work, onnx=onnx, **facts,
     )  # fmt: skip
     if formula is None:
         prepare_reduction(op)
@@ -260,9 +252,11 @@ def movement(
     sparse: Callable[..., Any] | None = None,
     grad_name: str = "",
     onnx: Onnx = None,
+    **facts: Any,
 ) -> Op:
     """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
-    batch size)` gives the attributes that do the same behind one more leading axis."""
+    batch size)` gives the attributes that do the same behind one more leading axis. `facts` are further fields of the
+    record."""
 
     def infer(x: Spec, **attrs: Any) -> Spec:
         return Spec(shape(x.shape, **attrs), x.dtype)
@@ -273,8 +267,7 @@ def movement(
     return register(Op(
         name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,), batch=batch,
         samples=samples, reference=reference, signature=Signature(1, 1, attrs), view=view, sparse=sparse,
-        grad_name=grad_name,
-        onnx=onnx,
+        grad_name=grad_name, onnx=onnx, **facts,
     ))  # fmt: skip
 
 

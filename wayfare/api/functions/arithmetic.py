@@ -42,7 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 _OPS = REGISTRY
-_ADD, _SUB, _MUL, _DIV = (_OPS[name] for name in ("add", "sub", "mul", "div"))
+_ADD, _SUB, _MUL, _DIV = _OPS["add"], _OPS["sub"], _OPS["mul"], _OPS["div"]
 
 # Plain functions of two tensors, without an in-place form.
 _pairs = partial(binary, inplace=False, tensors="all")

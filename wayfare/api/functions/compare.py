@@ -137,8 +137,8 @@ greater, greater_equal = alias("greater", gt), alias("greater_equal", ge)
 less, less_equal, not_equal = alias("less", lt), alias("less_equal", le), alias("not_equal", ne)
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    add_method(f"__{_name}__", operator(_OPS[_name]))
+for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+    add_method(_name, operator(_OPS[_name.strip("_")]))
 for _name, _function in {
     "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
     "rshift": bitwise_right_shift,

@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ARRAYS = (Tensor, np.ndarray)
-_ADD, _MUL, _MATMUL, _RESHAPE = (REGISTRY[name] for name in ("add", "mul", "matmul", "reshape"))
+_ADD, _MUL, _MATMUL, _RESHAPE = REGISTRY["add"], REGISTRY["mul"], REGISTRY["matmul"], REGISTRY["reshape"]
 
 
 def _checked(op: str, *values: Any) -> tuple[Tensor, ...]:

@@ -22,7 +22,7 @@ _new_value, _new_tensor = Value.__new__, Tensor.__new__
 _F32, _F64 = np.dtype("float32"), np.dtype("float64")
 _OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
 _REDUCTIONS = ("sum", "mean", "softmax", "log_softmax", "logsumexp", "argmax", "argmin", "norm", "amax", "amin")
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
 _METHODS = ("sigmoid", "tanh", "relu", "exp", "log", "neg", "sqrt", "square", "abs", "sin", "cos", "__neg__")
 
 
@@ -183,9 +183,8 @@ def install() -> None:
         for reverse in (False, True):
             method = f"__{'r' * reverse}{name}__"
             setattr(LazyTensor, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
-    for name in _COMPARISONS:
-        method = f"__{name}__"
-        setattr(LazyTensor, method, _binary(REGISTRY[name], getattr(Tensor, method), False))
+    for method in _COMPARISONS:
+        setattr(LazyTensor, method, _binary(REGISTRY[method.strip("_")], getattr(Tensor, method), False))
     for name in ("chunk", "split", "unbind", "__getitem__"):
         setattr(LazyTensor, name, _parts(name, getattr(Tensor, name)))
     for name in _REDUCTIONS:

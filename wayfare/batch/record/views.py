@@ -54,7 +54,7 @@ def contiguous_view(op: Op, attrs: dict[str, Any], attrs_key: Any, row: Row) -> 
 
 
 def _find_view(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | None:
-    if row.bytes == 0 or op.name == "as_strided":
+    if row.bytes == 0 or op.moves == "strides":
         return None
     base = np.lib.stride_tricks.as_strided(np.zeros(1, row.dtype), row.shape, row.strides)
     try:

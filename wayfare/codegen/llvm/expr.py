@@ -7,19 +7,10 @@ from typing import Any
 
 from wayfare.codegen.llvm.builder import SUFFIXES, TYPES, Writer, number, splat_constant, vector
 from wayfare.codegen.loop.expr import FLOATS, NUMPY, Expr, walk
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.core.errors import LoopError
 
 # -- primitives ---------------------------------------------------------------------------------------------------
-
-_FLOAT_COMPARISON = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-_SIGNED_COMPARISON = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
-_UNSIGNED_COMPARISON = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
-_FLOAT_ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INTEGER_ARITHMETIC = {
-    "add": "add", "sub": "sub", "mul": "mul", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
-    "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
-}  # fmt: skip
-_MASK_ARITHMETIC = _INTEGER_ARITHMETIC | {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}
 
 
 class Body:
@@ -59,10 +50,8 @@ class Body:
 
     def compare(self, op: str, dtype: str, a: str, b: str) -> str:
         """A comparison, giving a mask."""
-        if dtype in FLOATS:
-            return self.writer.let(f"fcmp {_FLOAT_COMPARISON[op]} {self.type(dtype)} {a}, {b}")
-        table = _UNSIGNED_COMPARISON if dtype in ("u8", "bool") else _SIGNED_COMPARISON
-        return self.writer.let(f"icmp {table[op]} {self.type(dtype)} {a}, {b}")
+        condition = INSTRUCTIONS[op].llvm_for(NUMPY[dtype])
+        return self.writer.let(f"{'fcmp' if dtype in FLOATS else 'icmp'} {condition} {self.type(dtype)} {a}, {b}")
 
     def extreme(self, op: str, dtype: str, a: str, b: str, may_be_nan: bool = True) -> str:
         """Maximum or minimum of two values; NaN propagates. `may_be_nan`: can `b` be NaN?"""
@@ -80,10 +69,10 @@ class Body:
 
     def arithmetic(self, op: str, dtype: str, a: str, b: str) -> str:
         """Sum, product, … of two values."""
-        table = _FLOAT_ARITHMETIC if dtype in FLOATS else _MASK_ARITHMETIC if dtype == "bool" else _INTEGER_ARITHMETIC
-        if op not in table:
+        found = INSTRUCTIONS[op].llvm_for(NUMPY[dtype]) if op in INSTRUCTIONS else ""
+        if not found:
             raise LoopError(f"{op} of {dtype} is no instruction")
-        return self.writer.let(f"{table[op]} {self.type(dtype)} {a}, {b}")
+        return self.writer.let(f"{found} {self.type(dtype)} {a}, {b}")
 
     def _write(self, e: Expr) -> str:
         if e.op == "const":

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.core.errors import LoopError
 
 FLOATS = ("f16", "f32", "f64")
@@ -28,14 +29,7 @@ NUMPY = {
 OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
 
 # The ops that the code generator and the interpreter implement. `codegen.math` expands all other functions into these.
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
-TRUTHS = COMPARISONS | LOGICAL | {"isnan", "isinf", "isfinite", "signbit"}
-PRIMITIVES = TRUTHS | frozenset({
-    "add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "where", "sqrt", "floor", "ceil", "trunc", "rint",
-    "copysign", "fma", "quotient", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left",
-    "shift_right", "cast", "bits", "call", "rescue",
-})  # fmt: skip
+PRIMITIVES: frozenset[str] = frozenset(INSTRUCTIONS)
 
 
 # All live expressions, by (op, arguments, dtype, value). The weak reference's callback is the dict's own `pop`:
@@ -267,9 +261,12 @@ def apply(op: str, *values: Any) -> Expr:
     args = together(*values)
     if op == "div" and args[0].dtype not in FLOATS:
         raise LoopError(f"a formula divides {args[0].dtype}", fix="Cast the values to a float first.")
-    if op in LOGICAL:
+    instruction = INSTRUCTIONS.get(op)
+    if instruction is None:
+        return expr(op, args, args[0].dtype)
+    if instruction.kinds == "b":
         args = tuple(truth(a) for a in args)
-    return expr(op, args, "bool" if op in TRUTHS else args[0].dtype)
+    return expr(op, args, "bool" if instruction.gives_mask else args[0].dtype)
 
 
 def truth(x: Expr) -> Expr:
@@ -315,11 +312,6 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             stack.extend((a, False) for a in reversed(node.args))
 
 
-_SIGNS = {
-    "add": ("+", 4), "sub": ("-", 4), "mul": ("*", 5), "div": ("/", 5), "eq": ("==", 3), "ne": ("!=", 3),
-    "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "bitwise_and": ("&", 2), "bitwise_or": ("|", 0),
-    "bitwise_xor": ("^", 1), "logical_and": ("&", 2), "logical_or": ("|", 0), "logical_xor": ("^", 1),
-}  # fmt: skip
 # Deeper subexpressions are printed as `…`.
 _DEEPEST = 50
 _LEAF = {"load": "x", "reload": "y", "reduction": "r"}
@@ -339,8 +331,9 @@ def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, de
         return f"{e.value:.9g}" if e.dtype == "f32" else repr(e.value)
     if e.op == "index":
         return "index"
-    if e.op in _SIGNS and len(e.args) == 2:
-        sign, own = _SIGNS[e.op]
+    instruction = INSTRUCTIONS.get(e.op)
+    if instruction is not None and instruction.sign is not None:
+        sign, own = instruction.sign
         text = f"{written(e.args[0], names, own - 1, depth + 1)} {sign} {written(e.args[1], names, own, depth + 1)}"
         return f"({text})" if own <= strength else text
     if e.op == "neg":

@@ -11,18 +11,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.loop.expr import FLOATS, NUMPY, Expr, walk
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.codegen.loop.language import Loop
 from wayfare.core.errors import LoopError
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def _quotient(a: Array, b: Array) -> Any:
-    """Integer division that rounds towards zero; division by zero gives 0, as in NumPy."""
-    safe = np.where(b == 0, b.dtype.type(1), b)
-    floor = np.floor_divide(a, safe)
-    towards_zero = np.where((floor < 0) & (floor * safe != a), floor + 1, floor)
-    return np.where(b == 0, b.dtype.type(0), towards_zero).astype(a.dtype)
 
 
 def _reduce(kind: str, value: Array) -> Any:
@@ -31,19 +24,6 @@ def _reduce(kind: str, value: Array) -> Any:
     if kind in ("sum", "prod"):
         return getattr(np, kind)(value, axis=-1, keepdims=True, dtype=value.dtype)
     return getattr(np, kind)(value, axis=-1, keepdims=True)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative,
-    "abs": np.absolute, "maximum": np.maximum, "minimum": np.minimum, "where": np.where, "sqrt": np.sqrt,
-    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "copysign": np.copysign,
-    "quotient": _quotient, "fma": lambda a, b, c: a * b + c, "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor, "bitwise_not": np.invert, "shift_left": np.left_shift,
-    "shift_right": np.right_shift, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
-    "gt": np.greater, "ge": np.greater_equal, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
-    "signbit": np.signbit, "logical_and": np.logical_and, "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor, "logical_not": np.logical_not,
-}  # fmt: skip
 
 
 class _Row:
@@ -83,8 +63,9 @@ class _Row:
                 return np.where(args[0], rare, args[1])
         if e.op in ("floor", "ceil", "trunc", "rint") and e.dtype not in FLOATS:
             return args[0]
-        if e.op in _FUNCTIONS:
-            return _FUNCTIONS[e.op](*args)
+        instruction = INSTRUCTIONS.get(e.op)
+        if instruction is not None and instruction.numpy is not None:
+            return instruction.numpy(*args)
         return np.asarray(self.function(e.value if e.op == "call" else e.op)(*args)).astype(NUMPY[e.dtype], copy=False)
 
 

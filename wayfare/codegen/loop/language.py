@@ -25,7 +25,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from wayfare.codegen.loop.expr import DTYPES, FLOATS, NUMPY, PRIMITIVES, TRUTHS, Expr, integer_range, walk, written
+from wayfare.codegen.loop.expr import DTYPES, FLOATS, NUMPY, Expr, integer_range, walk, written
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.core.errors import LoopError
 
 # Expressions nested deeper than this are printed on several lines.
@@ -168,19 +169,6 @@ def _shared(roots: list[Expr]) -> list[Expr]:
 
 # -- checking ----------------------------------------------------------------------------------------------------
 
-_ONE = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "bitwise_not", "logical_not", "isnan", "isinf",
-        "isfinite", "signbit", "cast", "bits")  # fmt: skip
-_COUNTS = {"where": 3, "fma": 3} | dict.fromkeys(_ONE, 1)
-_NUMBERS = frozenset(DTYPES) - {"bool"}
-_INTEGERS = _NUMBERS - {*FLOATS}
-_TAKEN = (
-    dict.fromkeys(("div", "sqrt", "copysign", "fma"), frozenset(FLOATS))
-    | dict.fromkeys(("quotient", "shift_left", "shift_right"), _INTEGERS)
-    | dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), _INTEGERS | {"bool"})
-    | dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), frozenset({"bool"}))
-    | dict.fromkeys(("sub", "neg"), _NUMBERS)
-)
-
 
 def validate(loop: Loop, known: frozenset[str]) -> None:
     """Raise LoopError for a loop that breaks a rule. `known` are the functions besides the primitives."""
@@ -243,7 +231,7 @@ def _check(loop: Loop, e: Expr, done: list[Reduction], stored: set[int], known: 
     elif e.op == "index":
         if e.dtype != "i64":
             fail(f"the index is i64, not {e.dtype}")
-    elif e.op not in PRIMITIVES and e.op not in known:
+    elif e.op not in INSTRUCTIONS and e.op not in known:
         fail(f"there is no function {e.op!r}")
     else:
         wrong = _misused(e)
@@ -264,11 +252,12 @@ def _misused(e: Expr) -> str:
     """What is wrong with the arguments of an op; "" if they are right."""
     dtypes = [a.dtype for a in e.args]
     listed = ", ".join(dtypes)
-    count = _COUNTS.get(e.op, 2)
+    instruction = INSTRUCTIONS.get(e.op)
+    count = 2 if instruction is None else instruction.inputs
     if e.op == "rescue":
         right = len(dtypes) > 2 and dtypes[:2] == ["bool", e.dtype] and set(dtypes[2:]) == {"f64"} and e.dtype != "f16"
         return "" if right else f"rescue by {e.value} is given {listed}"
-    if not dtypes or (e.op in PRIMITIVES and e.op != "call" and len(dtypes) != count):
+    if not dtypes or (instruction is not None and e.op != "call" and len(dtypes) != count):
         return f"{e.op} takes {count} values, not {len(dtypes)}"
     first = dtypes[-1]
     if e.op == "call":
@@ -284,8 +273,8 @@ def _misused(e: Expr) -> str:
         return f"{e.op} mixes {listed}"
     if "f16" in (e.dtype, first):
         return f"{e.op} computes in f16"
-    if e.op in PRIMITIVES and e.dtype != ("bool" if e.op in TRUTHS else first):
+    if instruction is not None and e.dtype != ("bool" if instruction.gives_mask else first):
         return f"{e.op} of {first} is not {e.dtype}"
-    if first not in _TAKEN.get(e.op, DTYPES):
+    if instruction is not None and NUMPY[first].kind not in instruction.kinds:
         return f"there is no {e.op} of {first}"
     return ""

@@ -13,12 +13,12 @@ from wayfare.codegen.math.log import in_f64
 from wayfare.codegen.math.parts import (
     INF,
     Coefficients,
-    Rule,
     at_most,
     fma,
     integer_bits,
     magnitude,
     poly,
+    rules,
     signed_as,
     where,
 )
@@ -131,7 +131,4 @@ def _log_ndtr(x: Expr) -> Expr:
     return where(x <= -0.7, apply("log", bare) - 0.5 * (x * x), apply("log1p", -beyond))
 
 
-RULES: dict[str, Rule] = {
-    "erf": erf, "erfc": in_f64(_erfc), "erfcx": in_f64(_erfcx), "ndtr": in_f64(_ndtr), "log_ndtr": in_f64(_log_ndtr),
-    "normal_cdf": normal_cdf,
-}  # fmt: skip
+RULES = rules(erf, in_f64(_erfc), in_f64(_erfcx), in_f64(_ndtr), in_f64(_log_ndtr), normal_cdf)

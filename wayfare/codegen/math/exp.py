@@ -9,7 +9,6 @@ from __future__ import annotations
 from wayfare.codegen.loop.expr import Expr
 from wayfare.codegen.math.parts import (
     Coefficients,
-    Rule,
     at_least,
     at_most,
     fma,
@@ -18,6 +17,7 @@ from wayfare.codegen.math.parts import (
     magnitude,
     poly,
     power_of_two,
+    rules,
     signed_as,
     where,
 )
@@ -151,6 +151,4 @@ def cosh(x: Expr) -> Expr:
     return half + 0.25 / half
 
 
-RULES: dict[str, Rule] = {
-    "exp": exp, "exp2": exp2, "expm1": expm1, "sigmoid": sigmoid, "tanh": tanh, "sinh": sinh, "cosh": cosh,
-}  # fmt: skip
+RULES = rules(exp, exp2, expm1, sigmoid, tanh, sinh, cosh)

@@ -29,13 +29,14 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.loop.expr import PRIMITIVES, Expr, LoopMath, expr, walk
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.codegen.math import calls, erf, exp, log, power, rounding, trig
 from wayfare.codegen.math.calls import numpy_form, symbol_address
 from wayfare.codegen.math.parts import Rule, layout
 from wayfare.core.errors import LoopError
 from wayfare.core.numpy_math import numpy_math
 
-__all__ = ["KNOWN", "expand", "loop_math", "lower", "numpy_function", "symbol_address"]
+__all__ = ["KNOWN", "cost_of", "expand", "loop_math", "lower", "numpy_function", "symbol_address"]
 
 _OF_FLOATS: dict[str, Rule] = {
     **erf.RULES, **exp.RULES, **log.RULES, **trig.RULES, **calls.RULES,
@@ -56,6 +57,14 @@ def expand(e: Expr) -> Expr:
     if found.dtype != e.dtype:
         raise LoopError(f"{e.op} of {e.dtype} came out as {found.dtype}")
     return found
+
+
+def cost_of(name: str) -> int:
+    """Roughly how long an instruction or a function takes, in additions."""
+    instruction = INSTRUCTIONS.get(name)
+    if instruction is not None:
+        return instruction.cost
+    return 1 if name in rounding.CHEAP else 4 if name in rounding.DIVISIONS else 10
 
 
 def lower(roots: Sequence[Expr]) -> list[Expr]:

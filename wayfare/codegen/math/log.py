@@ -6,6 +6,7 @@ x = 2ᵉ·(1 + f) with √½ ≤ 1 + f < √2, from integer arithmetic on the bi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import wraps
 
 from wayfare.codegen.loop.expr import Expr, apply, bits, cast, const
 from wayfare.codegen.math.exp import LN2, LN_2, LOG2_E
@@ -20,6 +21,7 @@ from wayfare.codegen.math.parts import (
     layout,
     magnitude,
     poly,
+    rules,
     signed_as,
     where,
 )
@@ -139,6 +141,7 @@ def xlog1py(x: Expr, y: Expr) -> Expr:
 def in_f64(rule: Rule) -> Rule:
     """The f64 rule, used for f32 as well (cast, compute, cast back)."""
 
+    @wraps(rule)
     def through(*args: Expr) -> Expr:
         return cast(rule(*(cast(a, "f64") for a in args)), args[0].dtype)
 
@@ -165,7 +168,6 @@ def _atanh(x: Expr) -> Expr:
     return signed_as(0.5 * apply("log1p", 2 * size / (1 - size)), x)
 
 
-RULES: dict[str, Rule] = {
-    "log": log, "log2": log2, "log10": log10, "log1p": log1p, "logaddexp": logaddexp, "logaddexp2": logaddexp2,
-    "xlogy": xlogy, "xlog1py": xlog1py, "asinh": in_f64(_asinh), "acosh": in_f64(_acosh), "atanh": in_f64(_atanh),
-}  # fmt: skip
+RULES = rules(
+    log, log2, log10, log1p, logaddexp, logaddexp2, xlogy, xlog1py, in_f64(_asinh), in_f64(_acosh), in_f64(_atanh)
+)

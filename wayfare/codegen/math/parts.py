@@ -20,6 +20,11 @@ Coefficients = dict[str, tuple[float, ...]]
 INF, NAN = float("inf"), float("nan")
 
 
+def rules(*functions: Rule) -> dict[str, Rule]:
+    """Functions by their names, without the underscore of a private one."""
+    return {function.__name__.strip("_"): function for function in functions}
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The bit layout of a float dtype."""

@@ -12,7 +12,6 @@ from wayfare.codegen.math.log import ATANH_SHORT, split
 from wayfare.codegen.math.parts import (
     INF,
     NAN,
-    Rule,
     at_least,
     at_most,
     both,
@@ -25,6 +24,7 @@ from wayfare.codegen.math.parts import (
     magnitude,
     poly,
     power_of_two,
+    rules,
     where,
 )
 from wayfare.core.errors import LoopError
@@ -90,4 +90,4 @@ def pow(x: Expr, y: Expr) -> Expr:
     return where(either(y == 0, x == 1), 1.0, value)
 
 
-RULES: dict[str, Rule] = {"pow": pow}
+RULES = rules(pow)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from wayfare.codegen.loop.expr import NUMPY, Expr, apply, bits, call, cast, const
 from wayfare.codegen.math.parts import (
-    Rule,
     at_least,
     at_most,
     both,
@@ -15,6 +14,7 @@ from wayfare.codegen.math.parts import (
     layout,
     magnitude,
     power_of_two,
+    rules,
     signed_as,
     where,
 )
@@ -177,9 +177,9 @@ def nextafter(x: Expr, towards: Expr) -> Expr:
     return where(apply("isnan", x), x, where(apply("isnan", towards), towards, moved))
 
 
-RULES: dict[str, Rule] = {
-    "square": square, "rsqrt": rsqrt, "reciprocal": reciprocal, "sign": sign, "heaviside": heaviside, "fmax": fmax,
-    "fmin": fmin, "hypot": hypot, "fmod": fmod, "remainder": remainder, "floor_divide": floor_divide,
-    "bitwise_left_shift": bitwise_left_shift, "bitwise_right_shift": bitwise_right_shift, "ldexp": ldexp,
-    "nextafter": nextafter,
-}  # fmt: skip
+# A few quick instructions; one division or root, and little else.
+CHEAP = rules(square, sign, fmax, fmin)
+DIVISIONS = rules(rsqrt, fmod, remainder, floor_divide)
+RULES = CHEAP | DIVISIONS | rules(
+    reciprocal, heaviside, hypot, bitwise_left_shift, bitwise_right_shift, ldexp, nextafter
+)  # fmt: skip

@@ -11,13 +11,13 @@ from __future__ import annotations
 from wayfare.codegen.loop.expr import Expr, apply, bits, cast, const, rescue
 from wayfare.codegen.math.parts import (
     Coefficients,
-    Rule,
     choose,
     fma,
     integer_bits,
     layout,
     magnitude,
     poly,
+    rules,
     signed_as,
     where,
 )
@@ -200,6 +200,4 @@ def atan2(y: Expr, x: Expr) -> Expr:
     return where(apply("isnan", x), x, signed_as(angle, y))
 
 
-RULES: dict[str, Rule] = {
-    "sin": sin, "cos": cos, "tan": tan, "asin": asin, "acos": acos, "atan": atan, "atan2": atan2,
-}  # fmt: skip
+RULES = rules(sin, cos, tan, asin, acos, atan, atan2)

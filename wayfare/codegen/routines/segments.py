@@ -22,6 +22,7 @@ from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import FLOATS, NUMPY
+from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core import buffer_pool
@@ -34,8 +35,10 @@ NATIVE_FROM = 512
 _PARALLEL_FROM = 512 * 1024
 # Rows of a block: their sum is added to the float64 total.
 _BLOCK = 64
-_UFUNCS: dict[str, Any] = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum, "sub": np.subtract,
-                           "div": np.divide}  # fmt: skip
+
+
+def _ufunc(how: str) -> Any:
+    return INSTRUCTIONS[how].numpy
 
 
 def _neutral(how: str, dtype: Any) -> Any:
@@ -177,7 +180,7 @@ def reduce(x: Array, offsets: Array, how: str) -> Array:
     # Without the empty segments, each segment ends where the next one begins, as reduceat needs it.
     full = np.flatnonzero(offsets[1:] > offsets[:-1])
     if full.size:
-        out[full] = _UFUNCS[how].reduceat(x, offsets[full], axis=0, dtype=x.dtype)
+        out[full] = _ufunc(how).reduceat(x, offsets[full], axis=0, dtype=x.dtype)
     return out
 
 
@@ -199,7 +202,7 @@ def combine(x: Array, table: Array, offsets: Array, how: str) -> Array:
     """Combine every row with the row of its segment: `x` [total, …], `table` [segments, …] → [total, …]."""
     routine = _routine(how, x)
     if routine is None or table.dtype != x.dtype:
-        return _UFUNCS[how](x, np.repeat(table, offsets[1:] - offsets[:-1], axis=0))  # type: ignore[no-any-return]
+        return _ufunc(how)(x, np.repeat(table, offsets[1:] - offsets[:-1], axis=0))  # type: ignore[no-any-return]
     x, table = np.ascontiguousarray(x), np.ascontiguousarray(table)
     out = buffer_pool.empty(x.shape, x.dtype)
     _run(routine, x, offsets, table, out, math.prod(x.shape[1:]))

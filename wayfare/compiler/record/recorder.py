@@ -48,7 +48,7 @@ _REFUSED = {
     "pickle": "it pickles a tensor",
 }
 # Families of ops that raise an error for some numbers: an index out of range, a singular matrix.
-_MAY_FAIL = frozenset({"indexing", "classes", "linear algebra", "loss", "segments"})
+_MAY_FAIL = frozenset({"indexing", "check", "linear algebra", "loss", "segments"})
 _ADD = REGISTRY["add"]
 
 

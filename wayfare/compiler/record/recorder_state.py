@@ -19,10 +19,10 @@ from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import OF_NUMPY
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import Watch, tick
-from wayfare.ir.graph import MASKS, Step, Value
+from wayfare.ir.graph import Step, Value
 from wayfare.ir.plan.plan import Slot
 
-_CAST, _EXPAND = (REGISTRY[name] for name in ("cast", "expand"))
+_CAST, _EXPAND = REGISTRY["cast"], REGISTRY["expand"]
 
 
 # The values of the first input with the autograd history of the second. It matters when steps are differentiated again.
@@ -231,7 +231,7 @@ class RecorderState:
 
     def _one_dtype(self, op: Op, values: Sequence[Value]) -> list[Value]:
         """Cast operands to their common dtype: NumPy does that implicitly, in the graph it is a step."""
-        skip = MASKS.get(op.name, ())
+        skip = () if op.signature is None else op.signature.masks
         common = np.result_type(*[v.dtype for i, v in enumerate(values) if i not in skip])
         return [v if i in skip else self._cast(v, common) for i, v in enumerate(values)]
 

@@ -350,10 +350,11 @@ class Builder:
                 symbol = self.node("Shape", value, start=axis, end=axis + 1, shape=(1,))
             return self.cast(symbol, float64) if as_float else symbol
         name, *parts = formula
-        if name in ("floor", "ceil", "trunc"):
-            inner = self._formula(parts[0], True)
-            whole = inner if name == "trunc" else self.node(name.capitalize(), inner)
-            return whole if as_float and name != "trunc" else self.cast(whole, int64)
+        if name == "trunc":
+            return self.cast(self._formula(parts[0], True), int64)
+        if name in ("floor", "ceil"):
+            whole = self.node(name.capitalize(), self._formula(parts[0], True))
+            return whole if as_float else self.cast(whole, int64)
         kind = _SIZE_OPERATORS.get(name)
         if kind is not None:
             return self.node(kind, *[self._formula(p, as_float) for p in parts], shape=(1,))  # type: ignore[no-any-return]

@@ -45,7 +45,7 @@ class Collected:
         self._front: list[list[OpEvent]] = [[] for _ in rests]
         # Nodes to be added after the loop.
         self.after: list[Node] = []
-        for events in self._alike(lambda e: isinstance(e, OpEvent) and e.step.name in ("stack", "cat")):
+        for events in self._alike(_joins):
             self._join(events)
         for loops in self._alike(lambda e: isinstance(e, LoopEvent)):
             self._go_through_again(loops)
@@ -317,3 +317,8 @@ def _joined(event: OpEvent, whole: Value, backwards: bool, before: list[Value], 
     # The last step makes the original output, so that its users need no change.
     events[-1].step.outputs = event.step.outputs
     return events
+
+
+def _joins(event: Any) -> bool:
+    """Does an event join several values?"""
+    return isinstance(event, OpEvent) and event.step.op is not None and event.step.op.family == "joining"

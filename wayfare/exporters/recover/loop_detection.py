@@ -14,8 +14,6 @@ from typing import Any
 from wayfare.exporters.trace import Event, OpEvent, ReadEvent, Trace
 from wayfare.ir.graph import Step, Value
 
-# Ops by which Python takes a tensor apart (`for x in xs`): each is moved to where its result is first used.
-_PARTS = frozenset({"select", "slice", "basic_index"})
 # At most this many pairs of runs are compared to find where two branches rejoin.
 _PAIRS = 64
 
@@ -194,7 +192,7 @@ def with_parts_moved(trace: Trace) -> Trace:
 
 
 def _is_part(event: Any) -> bool:
-    return isinstance(event, OpEvent) and event.step.name in _PARTS
+    return isinstance(event, OpEvent) and event.step.op is not None and event.step.op.moves == "part"
 
 
 def first_difference(lists: Sequence[Sequence[Any]]) -> int | None:

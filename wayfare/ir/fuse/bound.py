@@ -20,9 +20,6 @@ from wayfare.ir.fuse.partition import Map
 from wayfare.ir.fuse.program import KernelStep, OpStep, Program
 from wayfare.ir.graph import Step, Value
 
-# Ops whose result is memory of its own: a kernel that is the only one to read it may write over it.
-_FRESH = frozenset({"matmul", "linear_plain", "conv", "conv_bias"})
-
 Slots = list[Any]
 Run = Callable[[Slots], None]
 
@@ -68,7 +65,8 @@ class Bound:
                 self._runs.append(_assembly(step, slots, symbols, frees, buffers))
             else:
                 self._runs.append(_op(step.step, slots, symbols, frees))
-            if op.name in _FRESH:
+            if op.fresh:
+                # A kernel that is the only one to read it may write over it.
                 fresh.update(slots[v] for v in step.writes if program.uses(v) == 1)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:

@@ -15,7 +15,7 @@ from wayfare.core.symbolic_sizes import Dim, Number, formula_of
 from wayfare.ir.fuse.expressions import computed_in, converted, written
 from wayfare.ir.fuse.partition import Group, Map, Partition
 from wayfare.ir.graph import Value
-from wayfare.ir.lower import FOLDS
+from wayfare.ir.lower import is_reduction
 
 # A value that costs less than this is recomputed in a later stage; others are stored and read back.
 _RELOAD = 8
@@ -87,7 +87,7 @@ class _Writer:
         if not self._levels:
             for x in sorted(self.group.maps, key=lambda x: x.step.born):
                 before = [self._levels[r] for r in self.partition.inside(self.group, x)]
-                self._levels[x] = max(before, default=0) + (x.step.name in FOLDS)
+                self._levels[x] = max(before, default=0) + (is_reduction(x.step))
         return self._levels[v]
 
     def value(self, v: Value, stage: int) -> Expr:
@@ -107,7 +107,7 @@ class _Writer:
             if x in found or (x, stage) in self._known:
                 continue
             found.add(x)
-            if x.step.name not in FOLDS and not self._reloaded(x, stage):
+            if not is_reduction(x.step) and not self._reloaded(x, stage):
                 stack.extend(self.partition.inside(self.group, x))
         return found
 
@@ -115,7 +115,7 @@ class _Writer:
         return v in self.saved and stage > self.saved[v][1]
 
     def _value(self, v: Value, stage: int) -> Expr:
-        if v.step.name in FOLDS:
+        if is_reduction(v.step):
             return self._reduced(v)
         if self._reloaded(v, stage):
             return ex.reload(self.saved[v][0], OF_NUMPY[v.dtype])
@@ -154,7 +154,7 @@ class _Writer:
             all_stores = tuple((k, self._stored(v, 0)) for k, v in enumerate(self.stored))
             return Loop(name, self._inputs(), self._outputs(), (Stage(all_stores),))
         live = self.partition.live(group, set(self.stored))
-        reductions = sorted((v for v in live if v.step.name in FOLDS), key=lambda v: (self.level(v), v.step.born))
+        reductions = sorted((v for v in live if is_reduction(v.step)), key=lambda v: (self.level(v), v.step.born))
         self.reductions = {v: k for k, v in enumerate(reductions)}
         elements = [v for v in self.stored if not self.is_row(group.maps[v])]
         self._choose_saved(live, elements)
@@ -166,7 +166,9 @@ class _Writer:
             stores += [(k, self.value(v, stage)) for v, (k, at) in self.saved.items()
                        if at == stage and not any(v is s for s in self.stored)]  # fmt: skip
             here = [v for v in reductions if self.level(v) == stage + 1]
-            made = tuple(Reduction(FOLDS[v.step.name], self._reduction_value(v, stage)) for v in here)
+            made = tuple(
+                Reduction(v.step.op.loop_reduction, self._reduction_value(v, stage)) for v in here if v.step.op
+            )
             stages.append(Stage(tuple(stores), made))
         results = tuple((k, self._stored(v, count)) for k, v in enumerate(self.stored) if self.is_row(group.maps[v]))
         return Loop(name, self._inputs(), self._outputs(), tuple(stages), results)
@@ -194,12 +196,12 @@ class _Writer:
     def _stages(self, live: set[Value], elements: list[Value]) -> dict[Value, set[int]]:
         """The stages in which each value is needed."""
         found: dict[Value, set[int]] = {}
-        reductions = [v for v in live if v.step.name in FOLDS]
+        reductions = [v for v in live if is_reduction(v.step)]
         stack = [(r, self.level(v) - 1) for v in reductions for r in self.partition.inside(self.group, v)]
         stack += [(v, self.level(v)) for v in elements]
         while stack:
             v, stage = stack.pop()
-            if v.step.name in FOLDS or self.is_row(self.group.maps[v]) or stage in found.setdefault(v, set()):
+            if is_reduction(v.step) or self.is_row(self.group.maps[v]) or stage in found.setdefault(v, set()):
                 continue
             found[v].add(stage)
             if not self._reloaded(v, stage):
@@ -241,7 +243,7 @@ class _Writer:
         """A rough cost of computing a value in a stage, at most `_RELOAD`."""
         if not self._prices:
             for x in sorted(self.group.maps, key=lambda x: x.step.born):
-                own = 0.0 if x.step.name in FOLDS or self.is_row(self.group.maps[x]) else self.partition.cost[x]
+                own = 0.0 if is_reduction(x.step) or self.is_row(self.group.maps[x]) else self.partition.cost[x]
                 before = [self._prices[r] for r in self.partition.inside(self.group, x)] if own else []
                 self._prices[x] = min(own + sum(before), _RELOAD)
         return self._prices[v]

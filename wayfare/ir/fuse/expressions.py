@@ -8,22 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import FLOATS, OF_NUMPY, Expr, cast, const, index, load, truth, walk
-from wayfare.codegen.math.library import loop_math
+from wayfare.codegen.loop.expr import FLOATS, OF_NUMPY, Expr, cast, const, load, truth, walk
+from wayfare.codegen.math.library import cost_of, loop_math
 from wayfare.core.errors import LoopError
 from wayfare.core.op import Op
 
 # Makes a number that is given at run time.
 Parameter = Callable[[float, str], Expr]
-
-# Rough costs, in additions.
-_CHEAP = frozenset({
-    "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "cast",
-    "bits", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite", "signbit", "fma",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right", "floor", "ceil", "copysign",
-    "trunc", "rint", "square", "sign", "fmax", "fmin",
-})  # fmt: skip
-_DIVISIONS = frozenset({"div", "sqrt", "rsqrt", "quotient", "remainder", "floor_divide", "fmod"})
 
 
 def computed_in(dtype: np.dtype[Any]) -> str:
@@ -56,14 +47,9 @@ class _Math:
 
 def written(op: Op, args: Sequence[Expr], attrs: dict[str, Any], out: np.dtype[Any], parameter: Parameter) -> Expr:
     """An elementwise op as an expression; raises LoopError or AttributeError if that is impossible."""
+    if op.expression is not None:
+        return op.expression(args, attrs, parameter)  # type: ignore[no-any-return]
     wanted = computed_in(out)
-    if op.name == "cast":
-        if out == np.float16:
-            return cast(converted(args[0], "f16"), "f32")
-        return converted(args[0], wanted)
-    own = _OWN.get(op.name)
-    if own is not None:
-        return own(args, attrs, parameter)
     made = _by_formula(op, args, attrs, parameter)
     if not isinstance(made, Expr):
         made = const(made, wanted)
@@ -89,57 +75,12 @@ def _by_formula(op: Op, args: Sequence[Expr], attrs: dict[str, Any], parameter: 
     return op.formula(m, *args, **attrs)
 
 
-def _sign(args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Expr:
-    (x,) = args
-    if x.dtype == "bool":
-        return x
-    zero, one = const(0, x.dtype), const(1, x.dtype)
-    if x.dtype == "u8":
-        return loop_math.where(x > zero, one, zero)  # type: ignore[no-any-return]
-    return loop_math.where(x > zero, one, loop_math.where(x < zero, const(-1, x.dtype), zero))  # type: ignore[no-any-return]
-
-
-_POWERS: dict[float, Callable[[Expr], Expr]] = {
-    0.5: lambda x: loop_math.sqrt(x),
-    -0.5: lambda x: 1 / loop_math.sqrt(x),
-    -1: lambda x: 1 / x,
-    -2: lambda x: 1 / (x * x),
-    0: lambda x: const(1, x.dtype),
-    1: lambda x: x,
-    2: lambda x: x * x,
-    3: lambda x: x * x * x,
-    4: lambda x: (x * x) * (x * x),
-}
-
-
-def _power(args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Expr:
-    (x,) = args
-    exponent = float(attrs["exponent"])
-    quick = _POWERS.get(exponent)
-    if quick is not None:
-        return quick(x)
-    return loop_math.pow(x, parameter(exponent, x.dtype))  # type: ignore[no-any-return]
-
-
-def _at_index(args: Sequence[Expr], attrs: dict[str, Any], parameter: Parameter) -> Expr:
-    x, place = args
-    return loop_math.where(index() == cast(place, "i64"), x, const(0, x.dtype))  # type: ignore[no-any-return]
-
-
-_OWN: dict[str, Callable[[Sequence[Expr], dict[str, Any], Parameter], Expr]] = {
-    "zeros_like": lambda args, attrs, parameter: const(0, args[0].dtype),
-    "at_index": _at_index,
-    "sign": _sign,
-    "pow_to_number": _power,
-}
-
-
 def cost(roots: Sequence[Expr]) -> int:
     """A rough cost of computing expressions for one element, in additions."""
     total = 0
     for e in walk(*roots):
         if e.args:
-            total += 1 if e.op in _CHEAP else 4 if e.op in _DIVISIONS else 10
+            total += cost_of(e.op)
     return total
 
 

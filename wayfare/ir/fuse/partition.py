@@ -13,7 +13,7 @@ from typing import Any
 
 from wayfare.ir.fuse.expressions import cost_of_op
 from wayfare.ir.graph import Step, Value, in_order
-from wayfare.ir.lower import ALONG, FOLDS, RESHAPES
+from wayfare.ir.lower import is_along_rows, is_reduction
 
 # The most that may be recomputed, in additions per element; and the most of it that a loop repeats along an outer axis
 # although the value does not change there.
@@ -97,7 +97,7 @@ class Partition:
             shift = out.ndim - x.ndim
             own = [None if i < shift or (x.shape[i - shift] == 1 and n != 1) else i - shift
                    for i, n in enumerate(out.shape)]  # fmt: skip
-        elif step.op.name in RESHAPES:
+        elif step.op.moves == "reshape":
             (x,), (out,) = step.inputs, step.outputs
             before = [i for i, n in enumerate(x.shape) if n != 1]
             after = [i for i, n in enumerate(out.shape) if n != 1]
@@ -125,7 +125,7 @@ class Partition:
             return
         self.cost[step.outputs[0]] = price
         if not any(self._join(step, group) for group in self._candidates(step)):
-            seen = step.inputs[0] if step.op.name in FOLDS else step.outputs[0]
+            seen = step.inputs[0] if is_reduction(step) else step.outputs[0]
             group = Group(len(self.order), tuple(n for n in seen.shape if n != 1))
             self.order.append(group)
             if not self._join(step, group):
@@ -134,9 +134,9 @@ class Partition:
     def _price(self, step: Step) -> float:
         """The cost of a step in additions per element; infinity if it cannot be part of a loop."""
         assert step.op is not None
-        if step.op.name in ALONG and not _real(step):
+        if is_along_rows(step) and not _real(step):
             return math.inf
-        if step.op.name in FOLDS and step.attrs["keepdim"]:
+        if is_reduction(step) and step.attrs["keepdim"]:
             return 1
         return cost_of_op(step.op, [v.dtype for v in step.inputs], step.attrs, step.outputs[0].dtype)
 
@@ -156,13 +156,13 @@ class Partition:
 
     def _join(self, step: Step, group: Group) -> bool:
         out = step.outputs[0]
-        reduces = step.op is not None and step.op.name in FOLDS
+        reduces = is_reduction(step)
         seen = step.inputs[0].shape if reduces else out.shape
         own = self._fitted(step, seen, group)
         if own is None:
             return False
         reduced = group.reduced
-        if step.name in ALONG:
+        if is_along_rows(step):
             axes = tuple(sorted(own[d] for d in _dims(step) if own[d] >= 0))
             if _axes(own) != len(group.shape) or (reduced and reduced != axes):
                 return False
@@ -195,7 +195,7 @@ class Partition:
             return known == own
         if self._position(root) < group.position:
             return True
-        if root not in self.cost or root.step.name in ALONG or depth > RECOMPUTE:
+        if root not in self.cost or is_along_rows(root.step) or depth > RECOMPUTE:
             return False
         for r, r_map in self._inputs_of(root.step, own):
             if not self._reachable(r, r_map, group, recomputed, depth + 1):
@@ -254,7 +254,7 @@ class Partition:
         """The values behind the inputs of a value of the group, with their maps."""
         found = group.operands.get(v)
         if found is None:
-            own = self._reduction_map(group, v) if v.step.name in FOLDS else group.maps[v]
+            own = self._reduction_map(group, v) if is_reduction(v.step) else group.maps[v]
             found = group.operands[v] = self._operands_of(v.step, own)
         return found
 
@@ -285,7 +285,7 @@ class Partition:
     def _recompute(self, group: Group) -> None:
         """Recompute values that other groups would have to store only for this one."""
         for root, own in sorted(group.reads, key=lambda pair: (pair[0].step.born, pair[1])):
-            if root not in self.cost or root.step.name in ALONG or root in self.forced:
+            if root not in self.cost or is_along_rows(root.step) or root in self.forced:
                 continue
             recomputed: dict[Value, Map] = {}
             leaves: dict[Value, Map] = {}
@@ -318,12 +318,12 @@ class Partition:
         known = group.maps.get(root, recomputed.get(root))
         if known is not None:
             return known == own
-        if root not in self.cost or root.step.name in ALONG or root in self.forced:
+        if root not in self.cost or is_along_rows(root.step) or root in self.forced:
             if self._position(root) < group.position:
                 leaves[root] = own
                 return True
             # It is stored, but by a later group, so it must be recomputed here.
-            if root not in self.cost or root.step.name in ALONG:
+            if root not in self.cost or is_along_rows(root.step):
                 return False
         for r, r_map in self._inputs_of(root.step, own):
             if depth > RECOMPUTE or not self._chain(r, r_map, group, recomputed, leaves, depth + 1):

@@ -27,7 +27,7 @@ _BOUND = 256
 STOP = Op(
     name="detach", family="elementwise", forward=lambda x: x, infer=lambda x: x, vjp=None,
     batch=lambda m, size, inputs, batched, attrs: inputs[0], samples=lambda rng: (), reference=lambda x: x,
-    formula=lambda m, x: x,
+    formula=lambda m, x: x, moves="identity",
 )  # fmt: skip
 
 

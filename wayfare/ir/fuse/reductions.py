@@ -10,7 +10,6 @@ from wayfare.codegen.routines.reductions import reduce_axes
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.ir.lower import FOLDS
 
 # Arrays of at least this many elements are reduced by a native loop; for smaller ones NumPy is faster.
 _FROM = 16384
@@ -23,7 +22,7 @@ class LargeReduction:
 
     def __init__(self, op: Op) -> None:
         self.op = op
-        self.kind = FOLDS[op.name]
+        self.kind = op.loop_reduction
         self._dtypes: dict[np.dtype[Any], np.dtype[Any]] = {}
 
     def __call__(self, x: Array, *, dim: tuple[int, ...], keepdim: bool) -> Any:
@@ -36,6 +35,6 @@ class LargeReduction:
 
 def prepare_reduction(op: Op) -> None:
     """Give the record of a reduction its forward for large arrays."""
-    if op.name in FOLDS:
+    if op.loop_reduction:
         op.large = LargeReduction(op)
         op.large_from = _FROM

@@ -12,8 +12,6 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import spec_of
 
-# In a graph nothing is overwritten, so a copy can be replaced by its source.
-COPIES = frozenset({"clone", "contiguous"})
 # A folded result may be this many bytes larger than its inputs.
 _GROWTH = 4096
 

@@ -14,12 +14,10 @@ import numpy as np
 from wayfare.core.op import Op
 from wayfare.ir.graph import Value, trace_ops
 
-_NAMES = frozenset({"attention", "self_attention"})
-
 
 def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> bool:
     """Is this attention without dropout, in a dtype that BLAS supports? (`inputs`: anything with dtypes.)"""
-    return op.name in _NAMES and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
+    return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
 
 
 def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, Value, Value]:

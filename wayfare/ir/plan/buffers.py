@@ -18,13 +18,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.assemble import cover, numpy_key, placed
 from wayfare.ir.graph import Step, Value
-from wayfare.ir.lower import FOLDS, RESHAPES
 from wayfare.ir.plan.lower import is_matmul
-
-# View ops that may reach beyond their input.
-_BEYOND = frozenset({"as_strided"})
-# Ops that check their input and return it.
-CHECKS = frozenset({"checked_classes", "checked_lengths"})
 
 
 class Buffer:
@@ -110,7 +104,7 @@ def is_contiguous(view: View) -> bool:
 
 def is_view(op: Op) -> bool:
     """Is this a view op, if the layout of its input allows a view?"""
-    return op.view and op.name not in _BEYOND
+    return op.view and op.moves != "strides"
 
 
 class BufferAssignment:
@@ -147,7 +141,8 @@ class BufferAssignment:
 
     def _assign_parts(self) -> None:
         """Assign parts to the buffers of the arrays they are part of, outermost first."""
-        reshaped = {v for step in self._steps if step.op is not None and step.op.name in RESHAPES for v in step.inputs}
+        reshapes = [step for step in self._steps if step.op is not None and step.op.moves == "reshape"]
+        reshaped = {v for step in reshapes for v in step.inputs}
         for step in reversed(self._steps):
             if step.outputs[0] in reshaped and _permutes_matmul(step):
                 self._write_permuted(step.outputs[0], new_view(tuple(step.outputs[0].shape), step.outputs[0].dtype))
@@ -195,7 +190,7 @@ class BufferAssignment:
         if step.op is None:
             self._assign_leaf(step)
             return
-        if step.op.name in CHECKS:
+        if step.op.family == "check":
             self.views[step.outputs[0]] = self.views[step.inputs[0]]
             return
         if is_view(step.op):
@@ -236,9 +231,9 @@ def _extent(array: Array) -> tuple[int, int]:
 def _can_be_part(v: Value, assembled: dict[Value, bool]) -> bool:
     """Is this computed by an action that can write to any view?"""
     op = v.step.op
-    if op is None or is_view(op) or op.name in CHECKS:
+    if op is None or is_view(op) or op.family == "check":
         return False
-    return v in assembled or is_matmul(v.step) or op.family == "elementwise" or op.name in FOLDS
+    return v in assembled or is_matmul(v.step) or op.family == "elementwise" or bool(op.loop_reduction)
 
 
 def _permutes_matmul(step: Step) -> bool:

@@ -22,7 +22,7 @@ from wayfare.ir.plan.actions import (  # fmt: skip
     PythonAction,
     UpdateAction,
 )
-from wayfare.ir.plan.buffers import CHECKS, Buffer, BufferAssignment, View, contiguous_strides, new_view
+from wayfare.ir.plan.buffers import Buffer, BufferAssignment, View, contiguous_strides, new_view
 from wayfare.ir.plan.groups import NearPartition, is_one_row
 from wayfare.ir.plan.lower import accumulations, is_matmul, uses_of
 from wayfare.ir.plan.memory import with_zeros
@@ -116,7 +116,7 @@ class Builder:
         assert op is not None
         views = self.assignment
         reads, writes = [views[v] for v in step.inputs], [views[v] for v in step.outputs]
-        if op.name in CHECKS:
+        if op.family == "check":
             check = PythonAction(op, step.attrs, reads, [])
             # A check of an input runs first, so that it does not split a list of native actions.
             self._actions.insert(0 if reads[0].buffer.kind == "input" else len(self._actions), check)
@@ -138,7 +138,8 @@ class Builder:
 
     def _matmul(self, step: Step, out: View, add: bool) -> None:
         a, b = (self.assignment[v] for v in step.inputs)
-        if step.name == "linear_plain":
+        assert step.op is not None
+        if step.op.gemm == "nt":
             b = b.as_strided(b.shape[::-1], b.strides[::-1])
         self._actions.append(MatmulAction(a, b, out, add))
 

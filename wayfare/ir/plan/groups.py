@@ -15,8 +15,8 @@ from wayfare.codegen.runtime import kernel
 from wayfare.core.symbolic_sizes import shown
 from wayfare.ir.fuse.partition import Group, Map, Partition
 from wayfare.ir.graph import Step, Value
-from wayfare.ir.lower import ALONG, FOLDS
-from wayfare.ir.plan.buffers import CHECKS, Buffer, BufferAssignment, View, is_view
+from wayfare.ir.lower import is_along_rows, is_reduction
+from wayfare.ir.plan.buffers import Buffer, BufferAssignment, View, is_view
 
 # The most groups that are kept as readers of one buffer.
 _READERS = 2
@@ -47,7 +47,7 @@ class NearPartition(Partition):
         op = step.op
         if op is None or step in self._left_out:
             return
-        if step.outputs[0] in self._assignment.copies or op.name in CHECKS:
+        if step.outputs[0] in self._assignment.copies or op.family == "check":
             self._place_alone(step)
             return
         if is_view(op):
@@ -82,7 +82,7 @@ class NearPartition(Partition):
         out = step.outputs[0]
         if not self._loops or out in self._accumulated or any(0 in v.shape for v in (*step.inputs, out)):
             return math.inf
-        if step.name in ALONG:
+        if is_along_rows(step):
             return super()._price(step)
         assert step.op is not None
         if step.op.family != "elementwise":
@@ -101,7 +101,7 @@ class NearPartition(Partition):
     def _walks(self, step: Step, group: Group) -> bool:
         """Can the reduced axes still be walked as one axis if this step joins?"""
         x = step.inputs[0]
-        reduces = step.name in FOLDS
+        reduces = is_reduction(step)
         if len(group.reduced) < 2 and not (reduces and not group.reduced and len(step.attrs["dim"]) > 1):
             return True
         own = self._fitted(step, x.shape if reduces else step.outputs[0].shape, group)

@@ -16,17 +16,9 @@ from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
-from wayfare.ir.passes.constant_folding import COPIES, computed
+from wayfare.ir.passes.constant_folding import computed
 from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
 from wayfare.ir.vjp import input_grads_by, original
-
-_SAME = COPIES | {"detach"}
-_TRANSPOSES = frozenset({"permute", "transpose", "t"})
-# Ops of other families whose gradients are decomposed, because they are a few simple ops.
-_SIMPLE_GRADIENTS = frozenset({
-    "matmul", "linear", "linear_plain", "cat", "stack", "sum", "sum_to", "amax", "amin", "max_of_all", "min_of_all",
-    "place", "pad", "clone", "contiguous",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,8 @@ class PlanLowering(Lowering):
         if op is None:
             return self._leaf(step)
         inputs = tuple(self._known[id(v)] for v in step.inputs)
-        if op.name in _SAME:
+        if op.moves in ("copy", "identity"):
+            # Nothing is written over in a graph, so a copy is as good as what it was made from.
             return inputs[:1]
         folded = self._constant_folded(op, inputs, step)
         if folded is not None:
@@ -64,7 +57,7 @@ class PlanLowering(Lowering):
         empty = any(0 in v.shape for v in (*inputs, *step.outputs))
         if has_slots(step.attrs) or empty:
             return self._once(op, inputs, step.attrs)
-        if op.name in ("cat", "stack") and all(v.dtype == step.outputs[0].dtype for v in inputs):
+        if op.family == "joining" and all(v.dtype == step.outputs[0].dtype for v in inputs):
             return self._once(ASSEMBLE, inputs, _joined(op, inputs, step))
         if op.family == "vjp":
             return self._input_grads(op, inputs, step.attrs)
@@ -154,7 +147,7 @@ def _leaf_of(array: Array) -> Value:
 
 def _is_simple(op: Op) -> bool:
     """Should the gradient of this op be decomposed into ops, which fuse with others?"""
-    if op.family in ("elementwise", "fused") or op.view or op.name in _SIMPLE_GRADIENTS:
+    if op.family in ("elementwise", "fused") or op.view or op.fusible_gradient:
         return True
     return composition(op) is not None
 
@@ -171,11 +164,13 @@ def _only_number(array: Any) -> Any:
 
 def _transposed_alike(a: Value, b: Value) -> bool:
     """Are both the same permutation of a matmul or a sum of matmuls?"""
-    if a.step.op is not b.step.op or a.step.name not in _TRANSPOSES:
+    op = a.step.op
+    if op is None or op is not b.step.op or op.moves != "permute":
         return False
     if a.step.attrs != b.step.attrs or a.shape != b.shape:
         return False
-    return all(v.step.inputs[0].step.name in ("matmul", "linear_plain", "add") for v in (a, b))
+    inner = [v.step.inputs[0].step.op for v in (a, b)]
+    return all(o is not None and (o.gemm != "" or o.name == "add") for o in inner)
 
 
 def _with_shape(step: Step) -> Step:
@@ -213,7 +208,7 @@ def uses_of(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]
 
 def is_matmul(step: Step) -> bool:
     """Is this a matmul that BLAS computes?"""
-    if step.op is None or step.op.name not in ("matmul", "linear_plain"):
+    if step.op is None or not step.op.gemm:
         return False
     out = step.outputs[0]
     return out.dtype.char in "fd" and math.prod(out.shape) > 0 and step.inputs[0].shape[-1] > 0

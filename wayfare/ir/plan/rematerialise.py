@@ -16,7 +16,7 @@ import numpy as np
 
 from wayfare.ir.fuse.partition import Group, Partition
 from wayfare.ir.graph import Value
-from wayfare.ir.lower import ALONG
+from wayfare.ir.lower import is_along_rows
 from wayfare.ir.plan.actions import Action, KernelAction, MatmulAction, UpdateAction
 from wayfare.ir.plan.buffers import Buffer, View
 
@@ -207,7 +207,7 @@ class Rematerialisation:
         impossible."""
         inputs = self._partition.inputs_in(home, v)
         group.add(v, home.maps[v], inputs)
-        if v.step.name in ALONG:
+        if is_along_rows(v.step):
             return math.inf
         cost = self._partition.cost[v]
         for r, own in inputs:

@@ -44,6 +44,7 @@ def _cross(a: Any, b: Any, *, dim: int) -> Any:
 
 cross = define(
     "cross",
+    workspace=1,
     signature=takes(2, dim=DIM),
     onnx=rules.cross,
     family="linear algebra",

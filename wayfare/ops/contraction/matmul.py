@@ -202,9 +202,13 @@ def _matmul_reference(a: Any, b: Any) -> Any:
 
 matmul = define(
     "matmul",
+    workspace=2,
     signature=takes(2),
     onnx="MatMul",
     family="contraction",
+    gemm="nn",
+    fresh=True,
+    fusible_gradient=True,
     forward=raw_matmul,
     infer=_matmul_infer,
     vjp=(_by_left, _by_right),
@@ -290,6 +294,9 @@ linear_plain = define(
     signature=takes(2),
     onnx=rules.linear,
     family="contraction",
+    gemm="nt",
+    fresh=True,
+    fusible_gradient=True,
     work=affine_map,
     forward=_linear_plain,
     infer=_linear_infer,

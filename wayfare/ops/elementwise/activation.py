@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.core.select import bounded, select, zero_of
 from wayfare.core.signature import NUMBER
-from wayfare.ops._define import elementwise
+from wayfare.ops._define import UFUNC, elementwise
 from wayfare.ops.elementwise import onnx_arithmetic as elementwise_rules
 from wayfare.ops.elementwise import onnx_functions as rules
 
@@ -18,19 +18,20 @@ _float = partial(elementwise, kinds="f")
 
 # The gate is open where y is not 0: that is where x was positive, or NaN.
 relu = elementwise(
-    "relu", onnx=elementwise_rules.relu, formula=lambda m, x: m.maximum(x, 0), kinds="iuf",
+    "relu", native_from=UFUNC, onnx=elementwise_rules.relu, formula=lambda m, x: m.maximum(x, 0), kinds="iuf",
     forward=lambda x: bounded(x, zero_of(x.dtype), None),
     reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: m.gate(g, y),
 )  # fmt: skip
 
 
 relu6 = _float(
-    "relu6", formula=lambda m, x: m.minimum(m.maximum(x, 0), 6), reference=lambda x: min(max(x, 0.0), 6.0), kinds="iuf",
+    "relu6", native_from=UFUNC,
+    formula=lambda m, x: m.minimum(m.maximum(x, 0), 6), reference=lambda x: min(max(x, 0.0), 6.0), kinds="iuf",
     forward=lambda x: bounded(x, 0, 6), domain=(-3, 9), grad_name="HardtanhBackward0",
     vjp=lambda m, g, _y, x: m.gate(g, m.logical_and(x > 0, x < 6)),
 )  # fmt: skip
 hardtanh = _float(
-    "hardtanh", attrs={"low": NUMBER, "high": NUMBER},
+    "hardtanh", native_from=UFUNC, attrs={"low": NUMBER, "high": NUMBER},
     formula=lambda m, x, *, low, high: m.minimum(m.maximum(x, low), high), kinds="iuf",
     forward=lambda x, *, low, high: bounded(x, low, high),
     reference=lambda x, low, high: min(max(x, low), high), sample_attrs=({"low": -1.0, "high": 1.0},),
@@ -44,7 +45,7 @@ def _leaky_relu(x: Any, *, slope: float) -> Any:
 
 
 leaky_relu = _float(
-    "leaky_relu", attrs={"slope": NUMBER},
+    "leaky_relu", native_from=32768, attrs={"slope": NUMBER},
     onnx=rules.leaky_relu, formula=lambda m, x, *, slope: m.where(x > 0, x, x * slope),
     forward=_leaky_relu,
     sample_attrs=({"slope": 0.1}, {"slope": -0.5}, {"slope": 2.0}),

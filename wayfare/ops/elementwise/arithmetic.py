@@ -15,7 +15,8 @@ from wayfare.core.select import bounded
 from wayfare.core.select import gate as _gate
 from wayfare.core.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
 from wayfare.core.spec import DType, Spec, float64, int32
-from wayfare.ops._define import define, elementwise
+from wayfare.ops import _loop
+from wayfare.ops._define import NEVER, UFUNC, define, elementwise
 from wayfare.ops.elementwise import onnx_arithmetic as rules
 
 add = elementwise(
@@ -72,7 +73,7 @@ def _pow_by_exponent(m: Any, g: Any, y: Any, x: Any, exponent: Any) -> Any:
 
 
 pow_ = elementwise(
-    "pow", onnx="Pow", arity=2, reference=math.pow, domain=((0.3, 2.0), (-2.0, 3.0)), kinds="iuf",
+    "pow", native_from=NEVER, onnx="Pow", arity=2, reference=math.pow, domain=((0.3, 2.0), (-2.0, 3.0)), kinds="iuf",
     vjp=(_pow_by_base, _pow_by_exponent),
 )  # fmt: skip
 
@@ -85,14 +86,16 @@ def _to_number_vjp(m: Any, g: Any, _y: Any, x: Any, *, exponent: float) -> Any:
 
 # The exponent is one Python number, as it nearly always is.
 pow_to_number = elementwise(
-    "pow_to_number", attrs={"exponent": NUMBER}, onnx=rules.power_of_number, forward=_to_number, formula=lambda m, x, *,
+    "pow_to_number", native_from=16384, expression=_loop.pow_to_number,
+    attrs={"exponent": NUMBER}, onnx=rules.power_of_number, forward=_to_number, formula=lambda m, x, *,
     exponent: m.pow(x, exponent), kinds="f",
     reference=lambda x, exponent: x**exponent, vjp=_to_number_vjp, domain=(0.3, 2.0), grad_name="PowBackward0",
     sample_attrs=tuple({"exponent": e} for e in (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 2.7)),
 )  # fmt: skip
 
 zeros_like = elementwise(
-    "zeros_like", onnx=rules.zeros_like, forward=np.zeros_like, formula=lambda m, x: m.where(x == 0, x, 0),
+    "zeros_like", native_from=UFUNC, expression=_loop.zeros_like,
+    onnx=rules.zeros_like, forward=np.zeros_like, formula=lambda m, x: m.where(x == 0, x, 0),
     reference=lambda x: x * 0,
 )
 
@@ -108,7 +111,8 @@ def _sign(x: Any) -> Any:
 
 abs_ = elementwise("abs", onnx="Abs", reference=abs, kinds="iuf", vjp=lambda m, g, _y, x: g * m.sign(x))
 sign = elementwise(
-    "sign", onnx=rules.sign, forward=_sign, formula=lambda m, x: m.where(x > 0, 1, 0) - m.where(x < 0, 1, 0),
+    "sign", native_from=4096, expression=_loop.sign,
+    onnx=rules.sign, forward=_sign, formula=lambda m, x: m.where(x > 0, 1, 0) - m.where(x < 0, 1, 0),
     reference=lambda x: (x > 0) - (x < 0), vjp=lambda m, g, _y, _x: m.zeros_like(g),
 )  # fmt: skip
 angle = elementwise(
@@ -130,11 +134,13 @@ def _whole_quotient_vjp(m: Any, g: Any, _y: Any, a: Any, b: Any) -> Any:
 
 
 floor_divide = elementwise(
-    "floor_divide", onnx=rules.floor_divide, arity=2, reference=_floor_divide, domain=((-5, 5), (0.5, 2.0)),
+    "floor_divide", native_from=2048,
+    onnx=rules.floor_divide, arity=2, reference=_floor_divide, domain=((-5, 5), (0.5, 2.0)),
     vjp=(lambda m, g, _y, _a, _b: m.zeros_like(g), lambda m, g, _y, _a, _b: m.zeros_like(g)),
 )  # fmt: skip
 remainder = elementwise(
-    "remainder", onnx=rules.remainder, arity=2, reference=operator.mod, domain=((-5, 5), (0.5, 2.0)), kinds="iuf",
+    "remainder", native_from=2048,
+    onnx=rules.remainder, arity=2, reference=operator.mod, domain=((-5, 5), (0.5, 2.0)), kinds="iuf",
     vjp=(lambda m, g, _y, _a, _b: g, _whole_quotient_vjp),
 )  # fmt: skip
 fmod = elementwise(
@@ -170,11 +176,11 @@ def _share_past_nan(pick: str, first: bool) -> Rule:
 
 
 fmax = elementwise(
-    "fmax", onnx=rules.past_nan("Max"), arity=2, reference=max,
+    "fmax", native_from=32768, onnx=rules.past_nan("Max"), arity=2, reference=max,
     vjp=(_share_past_nan("max", True), _share_past_nan("max", False)),
 )  # fmt: skip
 fmin = elementwise(
-    "fmin", onnx=rules.past_nan("Min"), arity=2, reference=min,
+    "fmin", native_from=32768, onnx=rules.past_nan("Min"), arity=2, reference=min,
     vjp=(_share_past_nan("min", True), _share_past_nan("min", False)),
 )  # fmt: skip
 
@@ -199,21 +205,21 @@ def _clamp_vjp(m: Any, g: Any, _y: Any, x: Any, *, low: Any, high: Any) -> Any:
 
 
 clamp = elementwise(
-    "clamp", attrs={"low": NUMBER_OR_NONE, "high": NUMBER_OR_NONE},
+    "clamp", native_from=UFUNC, attrs={"low": NUMBER_OR_NONE, "high": NUMBER_OR_NONE},
     onnx=rules.clamp, formula=_clamp, forward=_clamp_forward, kinds="iuf", vjp=_clamp_vjp,
     reference=lambda x, low, high: min(max(x, low if low is not None else x), high if high is not None else 9e9),
     sample_attrs=({"low": -0.5, "high": 0.7}, {"low": None, "high": 0.3}, {"low": 0.1, "high": None}),
 )  # fmt: skip
 
 copysign = elementwise(
-    "copysign", onnx=rules.copy_sign, arity=2, reference=math.copysign, promotion="float", kinds="f",
+    "copysign", native_from=8192, onnx=rules.copy_sign, arity=2, reference=math.copysign, promotion="float", kinds="f",
     vjp=(
         lambda m, g, y, a, _b: m.where(m.signbit(y), -g, g) * m.sign(a),
         lambda m, g, _y, _a, _b: m.zeros_like(g),
     ),
 )  # fmt: skip
 nextafter = elementwise(
-    "nextafter", onnx=rules.next_after, arity=2, reference=math.nextafter,
+    "nextafter", native_from=2048, onnx=rules.next_after, arity=2, reference=math.nextafter,
     kinds="f",
     vjp=(lambda m, g, _y, a, b: m.gate(g, a != b), lambda m, g, _y, a, b: m.gate(g, a == b)),
 )  # fmt: skip
@@ -264,7 +270,7 @@ COMPARISONS = {
 }  # fmt: skip
 
 where = elementwise(
-    "where", onnx="Where", arity=3, masks=(0,), reference=lambda c, a, b: a if c else b,
+    "where", native_from=4096, onnx="Where", arity=3, masks=(0,), reference=lambda c, a, b: a if c else b,
     vjp=(
         None,
         lambda m, g, _y, c, _a, _b: m.gate(g, c),
@@ -274,22 +280,28 @@ where = elementwise(
 
 # What passes a mask: the gradient of every selection, where a product with 0 would turn infinity into NaN.
 gate = elementwise(
-    "gate", onnx=rules.gate, arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
+    "gate", native_from=32768,
+    onnx=rules.gate, arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
     reference=lambda g, mask: g if mask else 0.0,
     # A mask of numbers (the result of relu) has the gradient 0, which is not the same as having none.
     vjp=(lambda m, g, _y, _x, mask: m.gate(g, mask), lambda m, g, _y, _x, _mask: m.zeros_like(g)),
 )  # fmt: skip
 
 logical_and = elementwise(
-    "logical_and", onnx=rules.truth("And"), arity=2, reference=lambda a, b: bool(a) and bool(b), result="bool",
+    "logical_and", native_from=4096,
+    onnx=rules.truth("And"), arity=2, reference=lambda a, b: bool(a) and bool(b), result="bool",
 )  # fmt: skip
 logical_or = elementwise(
-    "logical_or", onnx=rules.truth("Or"), arity=2, reference=lambda a, b: bool(a) or bool(b), result="bool",
+    "logical_or", native_from=4096,
+    onnx=rules.truth("Or"), arity=2, reference=lambda a, b: bool(a) or bool(b), result="bool",
 )  # fmt: skip
 logical_xor = elementwise(
-    "logical_xor", onnx=rules.truth("Xor"), arity=2, reference=lambda a, b: bool(a) != bool(b), result="bool",
+    "logical_xor", native_from=4096,
+    onnx=rules.truth("Xor"), arity=2, reference=lambda a, b: bool(a) != bool(b), result="bool",
 )  # fmt: skip
-logical_not = elementwise("logical_not", onnx=rules.truth("Not"), reference=lambda a: not a, result="bool")
+logical_not = elementwise(
+    "logical_not", native_from=4096, onnx=rules.truth("Not"), reference=lambda a: not a, result="bool",
+)  # fmt: skip
 
 
 def _cast_infer(x: Spec, *, dtype: DType) -> Spec:
@@ -297,7 +309,7 @@ def _cast_infer(x: Spec, *, dtype: DType) -> Spec:
 
 
 cast = define(
-    "cast", signature=takes(1, mixed=True, dtype=DTYPE), onnx=rules.cast,
+    "cast", signature=takes(1, mixed=True, dtype=DTYPE), onnx=rules.cast, expression=_loop.cast,
     family="elementwise",
     work=nothing,
     forward=lambda x, *, dtype: x.astype(dtype.numpy),
@@ -313,7 +325,8 @@ cast = define(
 def _bound(name: str, keeps: Callable[[Any, Any], Any], moves: Callable[[Any, Any], Any], pick: str) -> None:
     """clamp by a tensor: at the bound itself the gradient stays with the input; beside a NaN there is none."""
     elementwise(
-        name, arity=2, formula=lambda m, x, limit: getattr(m, pick)(x, limit), reference=max if moves(0, 1) else min,
+        name, native_from=UFUNC, arity=2, formula=lambda m, x, limit: getattr(m, pick)(x, limit),
+        reference=max if moves(0, 1) else min,
         vjp=(
             lambda m, g, _y, x, limit: m.gate(g, keeps(x, limit)),
             lambda m, g, _y, x, limit: m.gate(g, moves(x, limit)),

@@ -10,7 +10,7 @@ import numpy as np
 from wayfare.core.op import Sample
 from wayfare.core.signature import INT, takes
 from wayfare.core.spec import Spec, int32
-from wayfare.ops._define import define, elementwise
+from wayfare.ops._define import UFUNC, define, elementwise
 from wayfare.ops.elementwise import onnx_arithmetic as rules
 
 
@@ -22,7 +22,7 @@ floor = elementwise("floor", onnx=rules.of_floats("Floor", rules.same), referenc
 ceil = elementwise("ceil", onnx=rules.of_floats("Ceil", rules.same), reference=math.ceil, vjp=_zero_gradient)
 trunc = elementwise("trunc", onnx=rules.trunc, reference=math.trunc, vjp=_zero_gradient)
 frac = elementwise(
-    "frac", formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), kinds="f",
+    "frac", native_from=32768, formula=lambda m, x: x - m.trunc(x), reference=lambda x: math.fmod(x, 1), kinds="f",
     vjp=lambda m, g, _y, _x: g,
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ def _round(m: Any, x: Any, *, decimals: int) -> Any:
 
 
 round_ = elementwise(
-    "round", attrs={"decimals": INT},
+    "round", native_from=UFUNC, attrs={"decimals": INT},
     onnx=rules.round_half_even, formula=_round, reference=lambda x, decimals: round(x, decimals),
     vjp=_zero_gradient,
     sample_attrs=({"decimals": 0}, {"decimals": 2}, {"decimals": -1}), domain=(-30.3, 30.2),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from wayfare.core.signature import COUNT
-from wayfare.ops._define import elementwise, refuses
+from wayfare.ops._define import NEVER, elementwise, refuses
 from wayfare.ops.elementwise import onnx_functions as rules
 from wayfare.ops.elementwise import onnx_iterative
 from wayfare.ops.elementwise import onnx_special as fits
@@ -36,7 +36,8 @@ erfcx = _float(
     vjp=lambda m, g, y, x: g * (2 * x * y - _TWO_BY_ROOT_PI),
 )  # fmt: skip
 erfinv = _float(
-    "erfinv", onnx=fits.erfinv, reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
+    "erfinv", native_from=NEVER, workspace=1,
+    onnx=fits.erfinv, reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
     vjp=lambda m, g, y, _x: g * (math.sqrt(math.pi) / 2 * m.exp(y * y)),
 )  # fmt: skip
 lgamma = _float(
@@ -120,10 +121,12 @@ i1 = _float(
     vjp=lambda m, g, y, x: g * _i1_gradient(m, m.i0(x), y, x),
 )  # fmt: skip
 i1e = _float(
-    "i1e", onnx=fits.modified(1, True), reference=_scipy("i1e"), domain=_POSITIVE,
+    "i1e", native_from=NEVER, onnx=fits.modified(1, True), reference=_scipy("i1e"), domain=_POSITIVE,
     vjp=lambda m, g, y, x: g * (_i1_gradient(m, m.i0e(x), y, x) - m.sign(x) * y),
 )  # fmt: skip
-j0 = _float("j0", onnx=fits.first_kind(0), reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)))
+j0 = _float(
+    "j0", native_from=NEVER, onnx=fits.first_kind(0), reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)),
+)  # fmt: skip
 j1 = _float(
     "j1", onnx=fits.first_kind(1), reference=_scipy("j1"), domain=_POSITIVE,
     vjp=lambda m, g, y, x: g * (m.j0(x) - y / x),

@@ -9,40 +9,52 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.numpy_math import numpy_math
-from wayfare.ops._define import elementwise
+from wayfare.ops._define import UFUNC, elementwise
 from wayfare.ops.elementwise import onnx_functions as rules
 
 # All of these give floats: integers become the default float first.
 _float = partial(elementwise, promotion="float", kinds="f")
 _POSITIVE = (0.2, 3.0)
 _INSIDE = (-0.9, 0.9)
+# In float32 NumPy's vector forms of some are better than ours: these say numpy_dtypes="f".
 
-exp = _float("exp", onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
+exp = _float("exp", native_from=16384, onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
 exp2 = _float("exp2", onnx=rules.exp2, reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
-expm1 = _float("expm1", onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g * (y + 1))
+expm1 = _float("expm1", native_from=32768, onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g * (y + 1))
 log = _float("log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x)
 log2 = _float(
     "log2", onnx=rules.times("Log", 1 / math.log(2)), reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y,
     x: g / (x * math.log(2)),
 )  # fmt: skip
 log10 = _float(
-    "log10", onnx=rules.times("Log", 1 / math.log(10)), reference=math.log10, domain=_POSITIVE, vjp=lambda m, g, _y,
+    "log10", numpy_dtypes="f",
+    onnx=rules.times("Log", 1 / math.log(10)), reference=math.log10, domain=_POSITIVE, vjp=lambda m, g, _y,
     x: g / (x * math.log(10)),
 )  # fmt: skip
 log1p = _float("log1p", onnx=rules.log1p, reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1))
-sqrt = _float("sqrt", onnx="Sqrt", reference=math.sqrt, domain=_POSITIVE, vjp=lambda m, g, y, _x: g / (y + y))
+sqrt = _float(
+    "sqrt", native_from=16384, onnx="Sqrt", reference=math.sqrt, domain=_POSITIVE, vjp=lambda m, g, y, _x: g / (y + y),
+)  # fmt: skip
 rsqrt = _float(
-    "rsqrt", formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
+    "rsqrt", native_from=16384, formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: g * (y * y * y) * -0.5,
 )  # fmt: skip
 reciprocal = _float(
-    "reciprocal", onnx="Reciprocal", formula=lambda m, x: 1 / x, reference=lambda x: x**-1, domain=_POSITIVE,
+    "reciprocal", native_from=UFUNC,
+    onnx="Reciprocal", formula=lambda m, x: 1 / x, reference=lambda x: x**-1, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: -(g * y * y),
 )  # fmt: skip
 
-sin = _float("sin", onnx="Sin", reference=math.sin, vjp=lambda m, g, _y, x: g * m.cos(x))
-cos = _float("cos", onnx="Cos", reference=math.cos, vjp=lambda m, g, _y, x: -(g * m.sin(x)))
-tan = _float("tan", onnx="Tan", reference=math.tan, domain=(-1.2, 1.2), vjp=lambda m, g, y, _x: g + g * (y * y))
+sin = _float(
+    "sin", native_from=2048, numpy_dtypes="f", onnx="Sin", reference=math.sin, vjp=lambda m, g, _y, x: g * m.cos(x),
+)  # fmt: skip
+cos = _float(
+    "cos", native_from=2048, numpy_dtypes="f", onnx="Cos", reference=math.cos, vjp=lambda m, g, _y, x: -(g * m.sin(x)),
+)  # fmt: skip
+tan = _float(
+    "tan", native_from=2048, numpy_dtypes="f", onnx="Tan", reference=math.tan, domain=(-1.2, 1.2),
+    vjp=lambda m, g, y, _x: g + g * (y * y),
+)  # fmt: skip
 asin = _float("asin", onnx="Asin", reference=math.asin, domain=_INSIDE, vjp=lambda m, g, _y, x: g / m.sqrt(1 - x * x))
 acos = _float("acos", onnx="Acos", reference=math.acos, domain=_INSIDE, vjp=lambda m, g, _y, x: -g / m.sqrt(1 - x * x))
 atan = _float("atan", onnx="Atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
@@ -50,13 +62,20 @@ sinh = _float("sinh", onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: 
 cosh = _float("cosh", onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
 # Not g - g * y * y: of an infinite gradient that is NaN.
 tanh = _float("tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g * (1 - y * y))
-asinh = _float("asinh", onnx="Asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1))
-acosh = _float(
-    "acosh", onnx="Acosh", reference=math.acosh, domain=(1.2, 3.0), vjp=lambda m, g, _y, x: g / m.sqrt(x * x - 1),
+asinh = _float(
+    "asinh", numpy_dtypes="f", onnx="Asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1),
 )  # fmt: skip
-atanh = _float("atanh", onnx="Atanh", reference=math.atanh, domain=_INSIDE, vjp=lambda m, g, _y, x: g / (1 - x * x))
+acosh = _float(
+    "acosh", numpy_dtypes="f",
+    onnx="Acosh", reference=math.acosh, domain=(1.2, 3.0), vjp=lambda m, g, _y, x: g / m.sqrt(x * x - 1),
+)  # fmt: skip
+atanh = _float(
+    "atanh", numpy_dtypes="f", onnx="Atanh", reference=math.atanh, domain=_INSIDE,
+    vjp=lambda m, g, _y, x: g / (1 - x * x),
+)  # fmt: skip
 sigmoid = _float(
-    "sigmoid", onnx="Sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y),
+    "sigmoid", native_from=4096,
+    onnx="Sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y),
 )  # fmt: skip
 
 
@@ -110,7 +129,7 @@ logaddexp2 = _float(
     vjp=(lambda m, g, _y, a, b: g / (m.exp2(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp2(a - b) + 1)),
 )  # fmt: skip
 hypot = _float(
-    "hypot", onnx=rules.hypot, arity=2, reference=math.hypot, domain=(0.3, 2.0),
+    "hypot", native_from=2048, onnx=rules.hypot, arity=2, reference=math.hypot, domain=(0.3, 2.0),
     vjp=(lambda m, g, y, a, _b: g * (a / y), lambda m, g, y, _a, b: g * (b / y)),
 )  # fmt: skip
 

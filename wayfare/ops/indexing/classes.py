@@ -12,6 +12,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import COUNT, DIM, INT, TEXT, Attribute, Signature, takes
 from wayfare.core.spec import Spec
+from wayfare.ops import _loop
 from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.indexing import onnx_rules as rules
 
@@ -22,7 +23,7 @@ def _check(
     """An op that gives what it is given, once it has looked at it. A file takes the numbers as they come."""
     define(
         name, signature=Signature(1, 1, attrs),
-        onnx=lambda b, x, **_attrs: x, family="classes", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
+        onnx=lambda b, x, **_attrs: x, family="check", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
         batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0], **attrs), samples=samples,
         reference=lambda x, **_attrs: x, kinds="iu",
     )  # fmt: skip
@@ -137,6 +138,7 @@ at_index = define(
     signature=takes(2, mixed=True, dim=DIM),
     onnx=rules.at_index,
     family="elementwise",
+    expression=_loop.at_index,
     forward=_at_index,
     infer=_at_index_infer,
     vjp=(lambda m, g, _y, _x, index, *, dim: m.at_index(g, index, dim=dim), None),

@@ -105,6 +105,7 @@ def _gather_samples(rng: Any) -> Iterable[Sample]:
 
 gather = define(
     "gather",
+    workspace=1,
     signature=takes(2, dim=DIM),
     onnx=rules.gather,
     family="indexing",

@@ -61,6 +61,7 @@ def _searchsorted_batch(
 
 searchsorted = define(
     "searchsorted",
+    workspace=1,
     signature=takes(2, dtype=DTYPE, right=FLAG),
     onnx=rules.searchsorted,
     family="indexing",

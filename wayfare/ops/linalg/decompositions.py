@@ -81,6 +81,7 @@ def _cholesky_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 cholesky = define(
     "cholesky",
+    workspace=3,
     signature=takes(1, strict=FLAG),
     onnx=rules.cholesky,
     family="linear algebra",
@@ -243,6 +244,7 @@ def _qr_reference(x: Any, mode: str) -> tuple[Any, Any]:
 
 qr = define(
     "qr",
+    workspace=4,
     signature=takes(1, mode=TEXT),
     onnx=rules.qr,
     family="linear algebra",
@@ -295,6 +297,7 @@ def _geqrf_reference(x: Any) -> tuple[Any, Any]:
 # QR as LAPACK packs it: R above, the reflections' vectors below the diagonal, and their scales.
 geqrf = define(
     "geqrf",
+    workspace=4,
     signature=takes(1),
     onnx=rules.NO_GEQRF,
     family="linear algebra",
@@ -338,6 +341,7 @@ def _cholesky_info_reference(x: Any) -> Any:
 # 0 where a matrix is positive definite, else the order of the first leading minor that is not.
 cholesky_info = define(
     "cholesky_info",
+    workspace=3,
     signature=takes(1),
     onnx=rules.cholesky_info,
     family="linear algebra",

@@ -60,6 +60,7 @@ def _pivot_matrix_reference(pivots: Any, rows: int, dtype: DType) -> Any:
 
 pivot_matrix = define(
     "pivot_matrix",
+    workspace=1,
     signature=takes(1, room=lambda specs, attrs: attrs["rows"] ** 2, rows=COUNT, dtype=DTYPE),
     onnx=rules.pivot_matrix,
     family="linear algebra",
@@ -136,6 +137,7 @@ def _lu_reference(x: Any) -> tuple[Any, Any, Any]:
 
 lu_factor = define(
     "lu_factor",
+    workspace=1,
     signature=takes(1),
     onnx=rules.lu_factor,
     family="linear algebra",

@@ -208,6 +208,7 @@ def _exp_reference(x: Any) -> Any:
 
 matrix_exp = define(
     "matrix_exp",
+    workspace=8,
     signature=takes(1),
     onnx=rules.matrix_exp,
     family="linear algebra",

@@ -76,6 +76,7 @@ def _inv_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
 
 inv = define(
     "inv",
+    workspace=4,
     signature=takes(1, strict=FLAG),
     onnx=rules.inv,
     family="linear algebra",
@@ -126,6 +127,7 @@ def _solve_vjp(m: Any, needs: tuple[bool, ...], g: Any, y: Any, a: Any, _b: Any,
 
 solve = define(
     "solve",
+    workspace=4,
     signature=takes(2, strict=FLAG),
     onnx=rules.solve,
     family="linear algebra",
@@ -193,6 +195,7 @@ def _triangular_reference(a: Any, b: Any, upper: bool, unitriangular: bool) -> A
 
 solve_triangular = define(
     "solve_triangular",
+    workspace=1,
     signature=takes(2, upper=FLAG, unitriangular=FLAG),
     onnx=rules.solve_triangular,
     family="linear algebra",
@@ -270,6 +273,7 @@ def _pinv_samples(rng: Any) -> list[Sample]:
 
 pinv = define(
     "pinv",
+    workspace=9,
     signature=takes(3, hermitian=FLAG, mixed=True),
     onnx=onnx_rotations.pinv,
     family="linear algebra",

@@ -88,6 +88,7 @@ def _svd_reference(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
 
 svd = define(
     "svd",
+    workspace=6,
     signature=takes(1, full_matrices=FLAG),
     onnx=rules.NO_VECTORS,
     family="linear algebra",

@@ -60,6 +60,7 @@ def _select_samples(rng: Any) -> Iterable[Sample]:
 select = movement(
     "select",
     attrs={"index": INT, "dim": DIM},
+    moves="part",
     onnx=rules.select,
     forward=_select,
     shape=_select_shape,
@@ -103,6 +104,7 @@ def _slice_samples(rng: Any) -> Iterable[Sample]:
 slice_ = movement(
     "slice",
     attrs={"step": STEP, "stop": COUNT, "dim": DIM, "start": COUNT},
+    moves="part",
     onnx=rules.slice_,
     forward=_slice,
     shape=_slice_shape,
@@ -160,6 +162,7 @@ def _basic_reference(x: Array, index: Index) -> Array:
 basic_index = movement(
     "basic_index",
     attrs={"index": INDEX},
+    moves="part",
     onnx=rules.basic_index,
     forward=lambda x, *, index: x[numpy_index(index)],
     shape=_basic_shape,
@@ -190,6 +193,7 @@ def _place_reference(g: Array, shape: Shape, index: Index) -> Array:
 place = movement(
     "place",
     attrs={"index": INDEX, "shape": SIZES},
+    fusible_gradient=True,
     onnx=rules.place,
     forward=_place,
     shape=lambda g, *, shape, index: tuple(shape),

@@ -238,6 +238,7 @@ def _pad_reference(x: Array, amounts: Amounts, value: float) -> Array:
 pad = movement(
     "pad",
     attrs={"amounts": AMOUNTS, "value": NUMBER},
+    fusible_gradient=True,
     onnx=rules.pad,
     forward=_pad,
     shape=_pad_shape,
@@ -261,6 +262,8 @@ def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
         signature=takes(1),
         onnx=elementwise_rules.same,
         family="movement",
+        moves="copy",
+        fusible_gradient=True,
         forward=copy,
         infer=lambda x: x,
         vjp=(lambda m, g, _y, _x: g,),

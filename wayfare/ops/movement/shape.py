@@ -41,6 +41,7 @@ def _reshaping(name: str, grad_name: str) -> Op:
     return movement(
         name,
         attrs={"shape": SIZES},
+        moves="reshape",
         onnx=rules.reshape,
         forward=lambda x, *, shape: x.reshape(shape),
         shape=lambda x, *, shape: _resolved(x, tuple(shape)),
@@ -74,6 +75,7 @@ def _permuting(name: str, grad_name: str) -> Op:
     return movement(
         name,
         attrs={"dims": DIMS},
+        moves="permute",
         onnx=rules.permute,
         forward=lambda x, *, dims: x.transpose(dims),
         shape=lambda x, *, dims: tuple(x[d] for d in dims),

@@ -211,6 +211,7 @@ as_strided = define(
     signature=takes(1, room=_room.of_strides, stride=SIZES, offset=INT, size=SIZES, layout=SIZES),
     onnx=rules.as_strided,
     family="movement",
+    moves="strides",
     forward=_as_strided,
     infer=lambda x, *, size, stride, offset, layout: Spec(size, x.dtype),
     vjp=(_as_strided_vjp,),

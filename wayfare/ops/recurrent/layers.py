@@ -159,7 +159,7 @@ def _check(cell: Cell, specs: Sequence[Spec], sizes: Sizes) -> None:
                             f"they are {list(sizes)}")  # fmt: skip
 
 
-def _record(cell: Cell, compute: Callable[..., Any], around: int) -> Op:
+def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int = 0) -> Op:
     """The record of a cell; `around` is how many operations a step is beside its products, for each number."""
     count = cell.states
     reads = tuple(range(1 + count, 2 + 2 * count + (1 if cell.beside else 0)))
@@ -217,11 +217,11 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int) -> Op:
         family="recurrence", forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
         reference=_reference(cell, compute), outputs=1 + reads[-1], differentiable_outputs=tuple(range(1 + count)),
         kept_outputs=reads, takes_none=True, kinds="f", work=recurrence(cell.gates, around),
-        onnx=rule_for(cell.name, count, reads[-1] - count),
+        onnx=rule_for(cell.name, count, reads[-1] - count), workspace=workspace,
     )  # fmt: skip
 
 
-_record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_gradient, reads=1), _lstm_cell, 13)
+_record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_gradient, reads=1), _lstm_cell, 13, workspace=1)
 _record(Cell("gru_sequence", 3, 1, _gru_step, _gru_gradient, beside=1, reads=0, inner_bias=True), _gru_cell, 12)
 _record(Cell("rnn_tanh_sequence", 1, 1, _tanh_step, _tanh_gradient), _plain(np.tanh), 2)
 _record(Cell("rnn_relu_sequence", 1, 1, _relu_step, _relu_gradient), _plain(lambda x: np.maximum(x, 0)), 2)

@@ -38,12 +38,14 @@ def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) ->
 
 
 amax = reduction(
-    "amax", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
+    "amax", loop_reduction="max", fusible_gradient=True,
+    onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
     vjp=_extreme_vjp, empty=False,
     reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 amin = reduction(
-    "amin", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
+    "amin", loop_reduction="min", fusible_gradient=True,
+    onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
     vjp=_extreme_vjp, empty=False,
     reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
@@ -69,12 +71,14 @@ def sharing_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, **_
 
 # PyTorch's `max()` knows about NaN in its gradient, its `amax` does not: two records of one value.
 max_of_all = reduction(
-    "max_of_all", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
+    "max_of_all", loop_reduction="max", fusible_gradient=True,
+    onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
     vjp=sharing_vjp, empty=False, grad_name="MaxBackward1",
     reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 min_of_all = reduction(
-    "min_of_all", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
+    "min_of_all", loop_reduction="min", fusible_gradient=True,
+    onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
     vjp=sharing_vjp, empty=False, grad_name="MinBackward1",
     reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
@@ -114,12 +118,14 @@ def _place_reference(sign: int) -> Any:
 
 
 argmax = reduction(
-    "argmax", onnx=rules.place_of(largest=True), forward=_place(np.argmax), vjp=None, dtype=lambda dtype: int64,
+    "argmax", loop_reduction="argmax",
+    onnx=rules.place_of(largest=True), forward=_place(np.argmax), vjp=None, dtype=lambda dtype: int64,
     samples=_place_samples,
     reference=_place_reference(1), empty=False,
 )  # fmt: skip
 argmin = reduction(
-    "argmin", onnx=rules.place_of(largest=False), forward=_place(np.argmin), vjp=None, dtype=lambda dtype: int64,
+    "argmin", loop_reduction="argmin",
+    onnx=rules.place_of(largest=False), forward=_place(np.argmin), vjp=None, dtype=lambda dtype: int64,
     samples=_place_samples,
     reference=_place_reference(-1), empty=False,
 )  # fmt: skip

@@ -54,7 +54,8 @@ def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool)
 
 
 sum_ = reduction(
-    "sum", onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=_sum_dtype,
+    "sum", loop_reduction="sum", fusible_gradient=True,
+    onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=_sum_dtype,
     reference=lambda x, dim, keepdim: np.sum(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -130,7 +131,8 @@ def _prod_samples(rng: Any) -> Iterable[Sample]:
 
 
 prod = reduction(
-    "prod", onnx=rules.reduction("ReduceProd", of_integers=int64), forward=_prod, vjp=_prod_vjp, dtype=_sum_dtype,
+    "prod", loop_reduction="prod",
+    onnx=rules.reduction("ReduceProd", of_integers=int64), forward=_prod, vjp=_prod_vjp, dtype=_sum_dtype,
     samples=_prod_samples,
     reference=lambda x, dim, keepdim: np.apply_over_axes(_product_along, x, dim).reshape(
         reduced_shape(x.shape, dim, keepdim)
@@ -286,10 +288,12 @@ def _truth_samples(rng: Any) -> Iterable[Sample]:
 
 
 any_ = reduction(
-    "any", onnx=rules.truth(every=False), forward=_truth(np.any), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+    "any", loop_reduction="any",
+    onnx=rules.truth(every=False), forward=_truth(np.any), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
     reference=lambda x, dim, keepdim: (x != 0).sum(axis=dim, keepdims=keepdim) > 0,
 )  # fmt: skip
 all_ = reduction(
-    "all", onnx=rules.truth(every=True), forward=_truth(np.all), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+    "all", loop_reduction="all",
+    onnx=rules.truth(every=True), forward=_truth(np.all), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
     reference=lambda x, dim, keepdim: (x == 0).sum(axis=dim, keepdims=keepdim) == 0,
 )  # fmt: skip

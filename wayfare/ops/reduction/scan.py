@@ -244,7 +244,7 @@ def _logcumsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 
 logcumsumexp = define(
-    "logcumsumexp", signature=takes(1, dim=DIM),
+    "logcumsumexp", workspace=3, signature=takes(1, dim=DIM),
     onnx=rules.logcumsumexp, family="scan", work=per_output(4), forward=_logcumsumexp,
     infer=lambda x, *, dim: x, vjp=(_logcumsumexp_vjp,), batch=_batch_along("logcumsumexp"), samples=_samples(),
     kinds="f",

@@ -49,6 +49,7 @@ def _picking(
     kinds: dict[str, Attribute],
     attrs: tuple[dict[str, Any], ...],
     grad_name: str = "",
+    workspace: int = 0,
     onnx: Any = None,
 ) -> Op:
     """An op that picks elements along `dim`: `places(x, dim, **attrs)` are the chosen indices, kept dimension.
@@ -105,12 +106,13 @@ def _picking(
         name, signature=Signature(1, 1, {"dim": DIM, **kinds}),
         family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
         reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
-        grad_name=grad_name, onnx=onnx,
+        grad_name=grad_name, workspace=workspace, onnx=onnx,
     )  # fmt: skip
 
 
 sort = _picking(
     "sort",
+    workspace=2,
     onnx=rules.sort,
     places=lambda x, dim, descending: argsort_along(x, dim, descending),
     one_place=lambda row, descending: _ordered_places(row, descending),
@@ -136,6 +138,7 @@ def _top_places(x: Array, dim: int, k: int, largest: bool) -> Array:
 
 topk = _picking(
     "topk",
+    workspace=3,
     onnx=rules.topk,
     places=_top_places,
     one_place=lambda row, k, largest: _ordered_places(row, largest)[:k],
@@ -162,6 +165,7 @@ def _place_of_rank(x: Array, dim: int, k: int) -> Array:
 
 kthvalue = _picking(
     "kthvalue",
+    workspace=5,
     onnx=rules.kthvalue,
     places=lambda x, dim, k: _place_of_rank(x, dim, k - 1),
     one_place=lambda row, k: _ordered_places(row, False)[k - 1],
@@ -195,6 +199,7 @@ def _median_place(row: list[float], ignore_nan: bool) -> int:
 # The lower of the two middle values, so that the median is always an element.
 median = _picking(
     "median",
+    workspace=9,
     onnx=rules.median,
     places=_median_places,
     one_place=_median_place,
@@ -230,7 +235,7 @@ def _median_reference(x: Array, dim: tuple[int, ...], keepdim: bool, ignore_nan:
 
 # The value alone: all elements equal to it share its gradient.
 median_of_all = reduction(
-    "median_of_all", attrs={"ignore_nan": FLAG},
+    "median_of_all", workspace=9, attrs={"ignore_nan": FLAG},
     onnx=rules.median_of_all, forward=_median_of_all, vjp=sharing_vjp, empty=False,
     sample_attrs=({"ignore_nan": False}, {"ignore_nan": True}), reference=_median_reference,
     grad_name="MedianBackward0",
@@ -260,6 +265,6 @@ def _mode_place(row: list[float]) -> int:
 
 # The commonest value, the smallest of several; of its places the last.
 mode = _picking(
-    "mode", places=_mode_places, one_place=_mode_place, reduces=True, kinds={"keepdim": FLAG},
+    "mode", workspace=14, places=_mode_places, one_place=_mode_place, reduces=True, kinds={"keepdim": FLAG},
     attrs=({"keepdim": False}, {"keepdim": True}), onnx=rules.mode,
 )  # fmt: skip

@@ -105,6 +105,7 @@ def _back_vjp(m: Any, g: Any, _y: Any, _g: Any, places: Any, weights: Any, *, di
 
 resample = define(
     "resample",
+    workspace=2,
     signature=takes(3, mixed=True, dim=DIM),
     onnx=rules.resample,
     family="contraction",
