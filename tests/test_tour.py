@@ -1,6 +1,6 @@
 """The pages for engineers name real things: every file and function of docs/design exists, and every layer has a page.
 
-In `docs/design/` a function is named by its file, an arrow and its name: `wayfare/core/dispatch.py` → `apply2`, `apply1`.
+In `docs/design/` a function is named by its file, an arrow and its name: `wayfare/core/dispatch.py` → `apply2`.
 """
 
 import importlib
@@ -52,7 +52,7 @@ def problems(text, page):
 
 
 def missing_files(text, page):
-    """One sentence for each file of a page that is not there: from the root, from wayfare/, or in the page's own room."""
+    """One sentence for each file that is not there: from the root, from wayfare/, or in the page's own room."""
     room = Path(page).stem
     for number, line in enumerate(text.splitlines(), start=1):
         for name in FILE.findall(line):
