@@ -20,6 +20,8 @@ LIBRARY = {"ragged", "io", "optim", "data", "metrics", "train", "compat", "cli"}
 
 NAMED = re.compile(r"`(?P<file>wayfare/[\w/]+\.py)`\s+→\s+(?P<names>`[\w.]+`(?:,\s+`[\w.]+`)*)")
 FILE = re.compile(r"`([\w/]+\.py)`")
+# A row of a table "type, file, what it is": `Step`, `Value` | `ir/graph.py` | …
+TYPES = re.compile(r"^\| (?P<names>`\w+`(?:, `\w+`)*) \| (?P<files>`[\w/]+\.py`(?:, `[\w/]+\.py`)*) \|")
 
 
 def named_functions(text):
@@ -60,10 +62,23 @@ def missing_files(text, page):
                 yield f"{page}:{number}: there is no file {name}"
 
 
+def missing_types(text, page):
+    """One sentence for each type in a table of a page that is not defined in a file beside it."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        row = TYPES.match(line)
+        if row is None:
+            continue
+        paths = [ROOT / "wayfare" / name for name in FILE.findall(row["files"])]
+        source = "\n".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
+        for name in re.findall(r"`(\w+)`", row["names"]):
+            if re.search(rf"^(?:class|def) {name}\b|^{name}\b.*=", source, re.MULTILINE) is None:
+                yield f"{page}:{number}: {row['files']} has no {name}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_name_on_a_page_exists(page):
     text = page.read_text(encoding="utf-8")
-    found = [*problems(text, page.name), *missing_files(text, page.name)]
+    found = [*problems(text, page.name), *missing_files(text, page.name), *missing_types(text, page.name)]
     assert not found, "\n".join(found)
 
 
@@ -113,3 +128,8 @@ def test_a_name_that_is_not_there_is_found(text, found):
 def test_a_file_that_is_not_there_is_found():
     assert list(missing_files("`dispatch.py`, `ir/graph.py`, `tests/test_docs.py`", "core.md")) == []
     assert list(missing_files("\n`eager.py`", "core.md")) == ["core.md:2: there is no file eager.py"]
+
+
+def test_a_type_that_is_not_there_is_found():
+    assert list(missing_types("| `Op`, `joint` | `core/op.py` | the record |", "p.md")) == []
+    assert list(missing_types("| `Node`, `Op` | `core/op.py` | x |", "p.md")) == ["p.md:1: `core/op.py` has no Node"]
