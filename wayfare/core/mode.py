@@ -70,7 +70,7 @@ class Recorder(Executor, Protocol):
         """What happens inside belongs to this call-out; entered around the real call."""
 
     def update(self, update: Any, written: list[Any], read: list[Any], numbers: Sequence[float]) -> None:
-        """Run a fused update (a `codegen.runtime.update.Update`) on tensors, and write it down."""
+        """Run a fused update (a `backend.update.Update`) on tensors, and write it down."""
 
     def draw(self, generator: Any, key: tuple[int, int]) -> None:
         """A random key was taken from a generator; one that was put back gives the same key again."""

@@ -28,7 +28,7 @@ NUMPY = {
 }  # fmt: skip
 OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
 
-# What every code generator and the interpreter provide; all else is written in these by `codegen/math/`.
+# What every code generator and the interpreter provide; all else is written in these by `backend.mathlib`.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 TRUTHS = COMPARISONS | LOGICAL | {"isnan", "isinf", "isfinite", "signbit"}

@@ -1,7 +1,7 @@
 """Convolutions of several channels natively and without columns, and their two gradients.
 
 The weight is (C out, C in, *kernel) of at most two dimensions; `conv_code.py` says how it is done. All three say None
-where columns and BLAS are the better way or the only one. What decides was measured, see docs/design/codegen.md.
+where columns and BLAS are the better way or the only one. What decides was measured, see docs/design/kernels.md.
 """
 
 from __future__ import annotations
