@@ -6,8 +6,8 @@ import pytest
 import wayfare  # noqa: F401 - fills the registry
 from wayfare.core.counters import counted
 from wayfare.core.op import REGISTRY
-from wayfare.ir.formulas import composition
 from wayfare.ir import composite
+from wayfare.ir.formulas import composition
 from wayfare.ir.fuse.composite import NATIVE_FROM
 
 SMALL, LARGE = (8, 16), (64, 128)
