@@ -9,11 +9,12 @@ import wayfare as wf
 import wayfare.nn.functional as F
 from wayfare.autograd.vmap import VmapExecutor
 from wayfare.core.dispatch import apply
+from wayfare.core.executor import Interceptor
 from wayfare.core.generator import example_generator, generator_in_force, key_for
 from wayfare.core.mode import STATE, changed_mode
 
 
-class Eager:
+class Eager(Interceptor):
     """An executor that runs ops as usual."""
 
     def apply(self, op, inputs, attrs):
@@ -22,9 +23,6 @@ class Eager:
 
     def read(self, tensor, how):
         return tensor._array
-
-    def behind(self, tensor):
-        return tensor
 
     def write(self, tensor, result, move):
         with changed_mode(executor=None):
@@ -206,9 +204,7 @@ def test_numbers_of_different_examples_are_uncorrelated():
 
 def test_making_one_is_no_reason_to_give_up_a_recording():
     class Recorder(Eager):
-        records = True
-
-        def give_up(self, reason):
+        def not_replayable(self, reason):
             raise RuntimeError(reason)
 
     with changed_mode(executor=Recorder()):

@@ -28,10 +28,12 @@ ALLOWED = {
 ALLOWED |= {
     f"wayfare.core.mode.{name}"
     for name in (
-        "STATE", "UNUSUAL", "StaleCall", "Watcher", "about_to_change", "batcher", "called_by_user", "changed_mode",
-        "may_look", "recorder", "runs_here", "watcher", "watchers",
+        "STATE", "UNUSUAL", "Watcher", "changed_mode", "executor", "watcher", "watchers",
     )
 }  # fmt: skip
+ALLOWED |= {"wayfare.core.executor.StaleCall"}
+# Which line a warning names.
+ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.core.node.StructureHandle"}
 # How numbers are written, and pages put together: words and pictures, no tensors.

@@ -202,7 +202,8 @@ OTHERS = {
 @pytest.mark.parametrize("what", [*OTHERS, "version", "code generator"])
 def test_code_for_something_else_is_not_used(what, healthy):
     first, folder = healthy
-    before = "from dataclasses import replace\nfrom wayfare.codegen import machine, objects\nhost = machine.machine()\n"
+    before = "from dataclasses import replace\nfrom wayfare.codegen.llvm import machine, objects\n"
+    before += "host = machine.machine()\n"
     before += {
         "version": "objects.__version__ = '99'", "code generator": "objects._generator = lambda: 'another'",
     }.get(what, f"host.processor = {OTHERS.get(what)}")  # fmt: skip

@@ -18,10 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "wayfare"
 
-# Questions about who runs the code that asks.
-QUESTION = re.compile(r"\b(?:recorder|batcher|exporter|runs_here|recorder_around)\(\)")
-# Where such questions may be asked: the ways of running themselves.
-EXECUTORS = ("core/mode.py", "batch/", "compiler/", "exporters/", "autograd/vmap.py")
 # Instructions of LLVM's language in the text of a module.
 INSTRUCTION = re.compile(r"getelementptr|fmul|= load |phi i64|icmp ")
 # A dict with so many keys that are all names of ops is a table of facts that belong on the records.
@@ -68,11 +64,12 @@ def measured() -> list[tuple[str, int, str]]:
     """(what, how many, how many there should be)"""
     sys.path.insert(0, str(ROOT))
     from tests.test_layers import LAYERS
+    from tests.test_one_way_to_run import others, questions
     from wayfare.core.op import REGISTRY, Op
 
     ops = set(REGISTRY)
     trees = {name: ast.parse(text) for name, text in sources()}
-    questions = {name: len(QUESTION.findall(text)) for name, text in sources() if not name.startswith(EXECUTORS)}
+    asked = {name: len(questions(text)) for name, text in others()}
     away = {name: tables(tree, ops) for name, tree in trees.items() if not name.startswith("ops/")}
     texts = {name: calls_of(tree, {"exec", "eval"}) for name, tree in trees.items()}
     stand_ins = [node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
@@ -84,8 +81,8 @@ def measured() -> list[tuple[str, int, str]]:
         ("modules flat in wayfare/", sum("/" not in name for name in trees) - 2, "<= 5 (besides __init__, __main__)"),
         ("layers", len(LAYERS), "<= 20"),
         ("stand-in tensors: " + ", ".join(sorted(stand_ins)), len(stand_ins), "<= 2"),
-        ("questions who runs the code, outside executors", sum(questions.values()), "0"),
-        ("files with such questions", sum(map(bool, questions.values())), "0"),
+        ("questions who runs the code, outside executors", sum(asked.values()), "0"),
+        ("files with such questions", sum(map(bool, asked.values())), "0"),
         ("tables keyed by names of ops, away from the records", sum(away.values()), "0"),
         ("fields of Op", len(Op.__slots__ if hasattr(Op, "__slots__") else Op.__dataclass_fields__), "facts only"),
         ("texts handed to exec or eval", sum(texts.values()), "<= 2"),

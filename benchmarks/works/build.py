@@ -17,8 +17,8 @@ FEW = 16  # elements: running the kernel on them costs nothing beside making it
 def first_kernel(m: Any) -> dict[str, float]:
     """gelu from its formula to its first result on a few numbers: expression, loop, machine code or its file, link."""
     try:
-        expr, loop, native = (_backend(m, name) for name in ("expr", "loop", "native"))
-        loop_math = _backend(m, "mathlib").loop_math
+        expr, loop, native = (_codegen(m, name) for name in ("loop.expr", "loop.language", "runtime.kernel"))
+        loop_math = _codegen(m, "math.library").loop_math
         formula = importlib.import_module(f"{m.__name__}.ops.activation").gelu.formula
     except ImportError as error:
         raise Unavailable(f"{m.__name__} builds no native kernels: {error}.") from None
@@ -37,7 +37,7 @@ def first_kernel(m: Any) -> dict[str, float]:
 def next_kernel(m: Any) -> dict[str, float]:
     """The same for a process that has run a kernel before: LLVM is there already."""
     try:
-        expr, loop, native = (_backend(m, name) for name in ("expr", "loop", "native"))
+        expr, loop, native = (_codegen(m, name) for name in ("loop.expr", "loop.language", "runtime.kernel"))
     except ImportError as error:
         raise Unavailable(f"{m.__name__} builds no native kernels: {error}.") from None
     native.build(loop.elementwise("before", ["f32"], expr.load(0, "f32") + 1))([np.zeros(FEW, np.float32)])
@@ -53,8 +53,8 @@ def first_call(m: Any, count: int = 1_000_000) -> dict[str, float]:
 def _measured(m: Any, run: Callable[[], object]) -> dict[str, float]:
     """Seconds of LLVM's import and of the first run after it, and how many kernels were built and loaded in that."""
     try:
-        counters = _backend(m, "counters").COUNTERS
-        _backend(m, "native")
+        counters = importlib.import_module(f"{m.__name__}.core.counters").COUNTERS
+        _codegen(m, "runtime.kernel")
         started = perf_counter()
         importlib.import_module("llvmlite.binding")
         imported = perf_counter() - started
@@ -72,5 +72,5 @@ def _measured(m: Any, run: Callable[[], object]) -> dict[str, float]:
     }
 
 
-def _backend(m: Any, name: str) -> Any:
-    return importlib.import_module(f"{m.__name__}.backend.{name}")
+def _codegen(m: Any, name: str) -> Any:
+    return importlib.import_module(f"{m.__name__}.codegen.{name}")

@@ -67,7 +67,7 @@ def peak_with_held(m: Any, of: str, steps: int = 5, warm: int = 4, **parameters:
     del prepared
     gc.collect()
     if m.__name__ == "wayfare":  # free blocks of Wayfare's pool count as held, too
-        import_module(f"{m.__name__}.backend.pool").trim()
+        import_module(f"{m.__name__}.core.buffer_pool").trim()
     ctypes.CDLL(None).malloc_trim(0)
     left = resident_bytes()
     return [peak - left for peak in peaks]

@@ -203,14 +203,14 @@ def test_nothing_is_left_behind(no_cycle_collector):
     assert gc.collect() == 0
 
 
-def test_weights_are_turned_only_while_groups_run():
+def test_transposed_weights_are_cached_only_while_groups_run():
     cell = nn.GRUCell(64, 64)
 
     def apply(x):
         h = x
         for _ in range(4):
             h = cell(x, h)
-            assert not transposed_weights.TURNING
+            assert not transposed_weights.CACHING
         return h
 
     xs = [wf.randn(64) for _ in range(5)]
@@ -218,19 +218,19 @@ def test_weights_are_turned_only_while_groups_run():
     with wf.no_grad():
         cell.weight_hh.mul_(2)
         cell.weight_ih.numpy(force=True)[...] *= 0.5
-    assert not transposed_weights.TURNING
+    assert not transposed_weights.CACHING
     after = wf.map(apply, xs)
     same(after, wf.map(apply, xs, batch=False))
     assert not wf.equal(before[0], after[0])
 
 
-def test_a_turned_weight_is_made_when_it_is_used_again():
+def test_a_transposed_copy_is_made_at_the_second_use():
     weight = wf.randn(3, 5).numpy()
-    assert transposed_weights.turned(weight).base is weight
-    with transposed_weights.turning():
-        first, second, third = (transposed_weights.turned(weight) for _ in range(3))
+    assert transposed_weights.transposed(weight).base is weight
+    with transposed_weights.caching_transposes():
+        first, second, third = (transposed_weights.transposed(weight) for _ in range(3))
         assert first.base is weight and second.flags.c_contiguous and second is third
-    assert transposed_weights.turned(weight).base is weight
+    assert transposed_weights.transposed(weight).base is weight
 
 
 def test_gradients_of_two_biases_are_two_arrays():

@@ -1,14 +1,14 @@
 """Random loops and random ways for arrays to lie in memory, for the tests of kernels.
 
 Every value a random loop computes is the same in NumPy and in machine code to the last bit, so the two are compared
-exactly: sums run over small whole numbers, and nothing depends on the sign of a NaN or of a largest zero.
+exactly: sums run over small integers, and nothing depends on the sign of a NaN or of a largest zero.
 """
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import FLOATS, NUMPY, apply, cast, const, expr, fold, index, load, reload
+from wayfare.codegen.loop.expr import FLOATS, NUMPY, apply, cast, const, expr, index, load, reduction, reload
 from wayfare.codegen.loop.interpreter import interpret
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.math.library import numpy_function
 
 STORED = ["bool", "u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64"]
@@ -63,7 +63,7 @@ def laid(rng, array):
     return out
 
 
-def stretched(rng, shape, dtype):
+def broadcastable(rng, shape, dtype):
     """An array that broadcasts to `shape`, with strides of zero or fewer axes at times."""
     own = tuple(1 if rng.random() < 0.2 else n for n in shape)
     if rng.random() < 0.2:
@@ -177,26 +177,26 @@ def random_elementwise(rng):
 
 
 def random_rows(rng):
-    """A loop over rows: several stages, folds of all kinds, values per row, outputs read back."""
+    """A loop over rows: several stages, reductions of all kinds, values per row, outputs read back."""
     inputs = [Operand(str(rng.choice(STORED)), bool(rng.random() < 0.25)) for _ in range(rng.integers(1, 4))]
     inputs[0] = Operand(inputs[0].dtype)
     outputs = [Operand(str(rng.choice(STORED))) for _ in range(rng.integers(0, 3))]
     leaves = [load(i, o.dtype) for i, o in enumerate(inputs)]
-    stages, folds, stored = [], [], []
+    stages, reductions, stored = [], [], []
     for number in range(int(rng.integers(1, 4))):
-        maker = Maker(rng, leaves + folds + stored + ([index()] if rng.random() < 0.3 else []))
+        maker = Maker(rng, leaves + reductions + stored + ([index()] if rng.random() < 0.3 else []))
         maker.grow(int(rng.integers(1, 8)))
-        made = [Fold(kind, folded(maker, kind)) for kind in random_kinds(rng)]
+        made = [Reduction(kind, order_free(maker, kind)) for kind in random_kinds(rng)]
         wanted = [k for k in range(len(outputs)) if number == 0 or rng.random() < 0.5]
         stores = tuple((k, maker.stored(outputs[k].dtype)) for k in wanted)
         if not made and not stores:
-            made = [Fold("sum", folded(maker, "sum"))]
+            made = [Reduction("sum", order_free(maker, "sum"))]
         stages.append(Stage(stores, tuple(made)))
-        first = sum(len(s.folds) for s in stages[:-1])
-        folds += [fold(first + i, f.dtype) for i, f in enumerate(made)]
+        first = sum(len(s.reductions) for s in stages[:-1])
+        reductions += [reduction(first + i, f.dtype) for i, f in enumerate(made)]
         stored = [reload(k, o.dtype) for k, o in enumerate(outputs)]
     results = []
-    for e in folds:
+    for e in reductions:
         if not outputs or rng.random() < 0.5:
             results.append((len(outputs), e))
             outputs.append(Operand(e.dtype, True))
@@ -212,8 +212,8 @@ def random_kinds(rng):
     return [str(kind) for kind in rng.choice(kinds, rng.integers(0, 3))]
 
 
-def folded(maker, kind):
-    """A value whose fold is the same in any order."""
+def order_free(maker, kind):
+    """A value whose reduction is the same in any order."""
     if kind in ("any", "all"):
         return maker.any_of(["bool"])
     e = maker.any_of(["f32", "f64"]) if maker.rng.random() < 0.6 else maker.any_of(["i8", "u8", "i16", "i32", "i64"])
@@ -247,8 +247,8 @@ def same(got, want, what=""):
         assert not signs.any(), f"signs of zero: {what}"
 
 
-def row_loop(kind, dtype="f32", name="fold"):
-    """One fold of every row."""
-    made = Fold(kind, load(0, dtype))
+def row_loop(kind, dtype="f32", name="reduction"):
+    """One reduction of every row."""
+    made = Reduction(kind, load(0, dtype))
     return Loop(name, (Operand(dtype),), (Operand(made.dtype, True),), (Stage((), (made,)),),
-                ((0, fold(0, made.dtype)),))  # fmt: skip
+                ((0, reduction(0, made.dtype)),))  # fmt: skip

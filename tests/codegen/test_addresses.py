@@ -42,7 +42,7 @@ def numbers(rng, shape, dtype):
     return (rng.normal(size=shape) * 10).astype(dtype)
 
 
-def places(x, index):
+def addresses_of(x, index):
     """The addresses of rows of a table."""
     return start(x) + np.asarray(index, np.int64) * x.strides[0]
 
@@ -59,7 +59,7 @@ def test_gather(data, dtype):
     index = rng.integers(0, len(x), data.draw(st.integers(0, 30)))
     out = np.empty((len(index) + 1, *x.shape[1:]), dtype)
     guard = out[-1:].tobytes()
-    addresses.gather(places(x, index), out[:-1])
+    addresses.gather(addresses_of(x, index), out[:-1])
     np.testing.assert_array_equal(out[:-1], x[index])
     assert out[-1:].tobytes() == guard
 
@@ -74,7 +74,7 @@ def test_add_in_order_with_repeated_addresses(data, dtype):
     values = numbers(rng, (len(index), *x.shape[1:]), dtype)
     wanted = x.copy()
     np.add.at(wanted, index, values)
-    addresses.add(places(x, index), values)
+    addresses.add(addresses_of(x, index), values)
     np.testing.assert_array_equal(x, wanted)
 
 
@@ -96,7 +96,7 @@ def test_rows_of_many_tables_at_odd_addresses():
 
 @both_ways
 def test_rows_without_elements_and_no_rows():
-    where = places(np.zeros((3, 4)), [0, 1, 2])
+    where = addresses_of(np.zeros((3, 4)), [0, 1, 2])
     addresses.gather(where, np.empty((3, 0)))
     addresses.add(where, np.empty((3, 0)))
     addresses.gather(where[:0], np.empty((0, 5)))
@@ -114,13 +114,13 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, dtype, width):
     gathered, added = set(), set()
     for threads in (1, 2, 3, 5):
         monkeypatch.setattr(wayfare_settings, "num_threads", threads)
-        monkeypatch.setattr(addresses, "_SHARE", 0)
+        monkeypatch.setattr(addresses, "_PARALLEL_FROM", 0)
         out, sums = np.empty_like(values), x.copy()
         with counted() as counts:
-            addresses.gather(places(x, index), out)
+            addresses.gather(addresses_of(x, index), out)
         assert counts.kernels_split == (threads > 1)
         with counted() as counts:
-            addresses.add(places(sums, index), values)
+            addresses.add(addresses_of(sums, index), values)
         assert counts.kernels_split == (threads > 1 and width * x.itemsize >= 256)
         gathered.add(out.tobytes())
         added.add(sums.tobytes())
@@ -134,8 +134,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, dtype, width):
 def test_a_call_is_one_kernel():
     x = np.zeros((3, 4))
     with counted() as counts:
-        addresses.gather(places(x, [0, 2]), np.empty((2, 4)))
-        addresses.add(places(x, [0, 2]), np.ones((2, 4)))
+        addresses.gather(addresses_of(x, [0, 2]), np.empty((2, 4)))
+        addresses.add(addresses_of(x, [0, 2]), np.ones((2, 4)))
     assert counts.kernels_run == 2 and counts.kernels_split == 0
     np.testing.assert_array_equal(x[:, 0], [1, 0, 1])
 
@@ -146,7 +146,8 @@ def test_without_native_code():
 import sys
 sys.modules["llvmlite"] = None
 import numpy as np
-from wayfare.codegen import addresses, native
+from wayfare.codegen.routines import addresses
+from wayfare.codegen.runtime import kernel as native
 from wayfare.core.counters import COUNTERS
 assert not native.available()
 x = np.arange(12.0).reshape(3, 4)

@@ -1,4 +1,4 @@
-"""BLAS keeps to one thread while our ops call it; the crew shares out what is worth several; one setting rules both."""
+"""BLAS keeps to one thread while our ops call it; the thread pool splits large gemms; one setting rules both."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.codegen.runtime import blas, gemm, kernel
-from wayfare.codegen.runtime.gemm_split import parts_of, worth_cutting
+from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 from wayfare.core.config import settings
 from wayfare.ops import _matrix
 
@@ -20,7 +20,7 @@ def some(*shape, dtype=np.float32):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """How many threads BLAS was allowed at each product and decomposition, with two of its own and two of ours."""
+    """How many threads BLAS was allowed at each matmul and decomposition, with two of its own and two of ours."""
     found = []
     own = blas.openblas()
     before = own.number()
@@ -32,7 +32,7 @@ def seen(monkeypatch):
     run = gemm.Routine.run
 
     def look(routine, *given):
-        if "products" in routine.name:
+        if any(word in routine.name for word in ("matmul", "gemm", "gemv")):
             found.append(own.number())
         run(routine, *given)
 
@@ -109,14 +109,14 @@ def test_scipy_has_a_blas_of_its_own(monkeypatch):
 @pytest.mark.parametrize("rows, inner, columns", [(300, 64, 300), (1000, 300, 8), (8, 300, 1000), (33, 999, 257),
                                                   (129, 2000, 65), (2000, 1100, 1)])  # fmt: skip
 @pytest.mark.parametrize("threads", [2, 3, 7])
-@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
-def test_large_products_are_right_however_they_are_cut(rows, inner, columns, threads, turned, dtype, monkeypatch):
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_large_matmuls_are_right_however_they_are_split(rows, inner, columns, threads, transposed, dtype, monkeypatch):
     monkeypatch.setattr(settings, "num_threads", threads)
-    a = some(inner, rows, dtype=dtype).T if "a" in turned else some(rows, inner, dtype=dtype)
-    b = some(columns, inner, dtype=dtype).T if "b" in turned else some(inner, columns, dtype=dtype)
+    a = some(inner, rows, dtype=dtype).T if "a" in transposed else some(rows, inner, dtype=dtype)
+    b = some(columns, inner, dtype=dtype).T if "b" in transposed else some(inner, columns, dtype=dtype)
     wanted = np.matmul(a.astype(np.float64), b.astype(np.float64))
     out = np.full((rows + 1, columns), 7, dtype)
-    for made in (gemm.product(a, b), gemm.product(a, b, out[:rows])):
+    for made in (gemm.matmul(a, b), gemm.matmul(a, b, out[:rows])):
         np.testing.assert_allclose(made, wanted, 1e-3, 1e-3)
     assert (out[rows] == 7).all()
 
@@ -125,7 +125,7 @@ def test_large_products_are_right_however_they_are_cut(rows, inner, columns, thr
 def test_parts_cover_the_result_once_and_are_about_equal(threads):
     thin = [(10_000, 64, 64), (64, 10_000, 64), (64, 64, 10_000), (50, 9000, 7)]
     for rows, inner, columns in [(512, 512, 512), (2048, 2048, 2048), *thin]:
-        if not worth_cutting(rows, inner, columns, threads):
+        if not worth_splitting(rows, inner, columns, threads):
             continue
         parts = parts_of(rows, inner, columns, threads)
         covered = np.zeros((rows, columns), int)
@@ -138,9 +138,9 @@ def test_parts_cover_the_result_once_and_are_about_equal(threads):
             assert len(parts) >= threads and max(sizes) <= 2.5 * rows * columns / len(parts)
 
 
-def test_one_thread_cuts_nothing(seen, monkeypatch):
+def test_one_thread_splits_nothing(seen, monkeypatch):
     monkeypatch.setattr(settings, "num_threads", 1)
-    monkeypatch.setattr(gemm, "_cut_up", lambda *a: pytest.fail("cut"))
+    monkeypatch.setattr(gemm, "_split_matmul", lambda *a: pytest.fail("split"))
     wf.ones(300, 200) @ wf.ones(200, 300)
     assert seen == [1]
 
@@ -151,7 +151,7 @@ def test_threads_side_by_side():
 
     def work():
         for _ in range(10):
-            if not np.allclose(gemm.product(a, b), wanted, 1e-3, 1e-3):
+            if not np.allclose(gemm.matmul(a, b), wanted, 1e-3, 1e-3):
                 wrong.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

@@ -22,7 +22,7 @@ def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
     monkeypatch.setattr(columns, "COLUMNS_FROM", 0)
     monkeypatch.setattr(depthwise, "DEPTHWISE_FROM", 0)
-    monkeypatch.setattr(sliding, "_SHARE", 0)
+    monkeypatch.setattr(sliding, "_PARALLEL_FROM", 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
 
@@ -58,15 +58,15 @@ def padded(x, slide):
 def plain_columns(x, slide):
     full = padded(x, slide)
     out = np.empty((*x.shape[:2], *slide.kernel, *slide.counts), x.dtype)
-    for offset, places in meetings(x.shape, slide):
-        out[(slice(None), slice(None), *offset)] = full[(slice(None), slice(None), *places)]
+    for offset, slices in meetings(x.shape, slide):
+        out[(slice(None), slice(None), *offset)] = full[(slice(None), slice(None), *slices)]
     return out
 
 
 def plain_image(given, shape, slide):
     full = padded(np.zeros(shape, given.dtype), slide)
-    for offset, places in meetings(shape, slide):
-        full[(slice(None), slice(None), *places)] += given[(slice(None), slice(None), *offset)]
+    for offset, slices in meetings(shape, slide):
+        full[(slice(None), slice(None), *slices)] += given[(slice(None), slice(None), *offset)]
     inside = [slice(p, p + n) for p, n in zip(slide.padding, shape[2:], strict=True)]
     return full[(slice(None), slice(None), *inside)]
 
@@ -114,10 +114,10 @@ def test_every_channel_by_itself(data, shape, dtype):
     windows = plain_columns(x, slide)
     inside = tuple(range(2, 2 + rank))
     np.testing.assert_allclose(depthwise.forward(x, weight, slide), (windows * spread).sum(axis=inside), **tolerance)
-    slopes = g.reshape(*shape[:2], *[1] * rank, *slide.counts)
-    wanted = plain_image(slopes * spread, shape, slide)
+    gradients = g.reshape(*shape[:2], *[1] * rank, *slide.counts)
+    wanted = plain_image(gradients * spread, shape, slide)
     np.testing.assert_allclose(depthwise.by_input(g, weight, shape, slide), wanted, **tolerance)
-    summed = (windows * slopes).sum(axis=(0, *range(2 + rank, 2 + 2 * rank))).reshape(weight.shape)
+    summed = (windows * gradients).sum(axis=(0, *range(2 + rank, 2 + 2 * rank))).reshape(weight.shape)
     np.testing.assert_allclose(depthwise.by_weight(x, g, slide), summed, **tolerance)
 
 

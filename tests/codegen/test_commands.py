@@ -1,4 +1,4 @@
-"""Command lists: kernels over places give what direct calls give, whatever the layout, and again on other arrays."""
+"""Command lists: kernels over buffer views give what direct calls give, in any layout, and again on other arrays."""
 
 import threading
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from tests.codegen.loops import laid, random_elementwise, random_rows, random_shape, row_loop, stretched, values
+from tests.codegen.loops import broadcastable, laid, random_elementwise, random_rows, random_shape, row_loop, values
 from wayfare.codegen.loop.expr import NUMPY, apply, load
 from wayfare.codegen.loop.language import elementwise
 from wayfare.codegen.runtime import commands as command_lists
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime import work_split
-from wayfare.codegen.runtime.command import whole
-from wayfare.codegen.runtime.commands import Commands, Place
+from wayfare.codegen.runtime.command import contiguous
+from wayfare.codegen.runtime.commands import BufferView, Commands
 from wayfare.core.counters import counted
 
 needs_native = pytest.mark.skipif(not native.available(), reason="llvmlite does not work here")
@@ -30,13 +30,13 @@ def threads_as_before():
     wf.set_num_threads(before)
 
 
-def place_of(array, number):
+def view_of(array, number):
     """Where an array lies, as the object of that number."""
-    return Place(number, 0, array.shape, array.strides, array.dtype)
+    return BufferView(number, 0, array.shape, array.strides, array.dtype)
 
 
-def places(*arrays):
-    return [place_of(a, k) for k, a in enumerate(arrays)]
+def views(*arrays):
+    return [view_of(a, k) for k, a in enumerate(arrays)]
 
 
 def numbers(*shape, dtype=np.float32):
@@ -60,18 +60,18 @@ def test_a_list_runs_in_order_by_one_call():
     commands = Commands()
     arena = np.zeros(4096, np.uint8)
     x, w, y = numbers(8, 16), numbers(8, 16) + 3, np.zeros((8, 16), np.float32)
-    first, second = whole(2, 64, (8, 16), F32), whole(2, 1024, (8, 16), F32)
-    given = [place_of(x, 0), place_of(w, 1)]
+    first, second = contiguous(2, 64, (8, 16), F32), contiguous(2, 1024, (8, 16), F32)
+    given = [view_of(x, 0), view_of(w, 1)]
     assert commands.kernel(AXPY, (8, 16), None, given, [first])
     assert commands.kernel(RELU, (8, 16), None, [first], [second])
-    assert commands.kernel(AXPY, (8, 16), None, [second, first], [place_of(y, 3)])
+    assert commands.kernel(AXPY, (8, 16), None, [second, first], [view_of(y, 3)])
     commands.finish()
     for _ in range(2):
         with counted() as counts:
             commands.run([x, w, arena, y])
         between = x * 2 + w
         np.testing.assert_allclose(y, np.maximum(between, 0) * 2 + between, 1e-5)
-        assert (counts.lists_run, counts.kernels_run, counts.products_run) == (1, 3, 0)
+        assert (counts.lists_run, counts.kernels_run, counts.matmuls_run) == (1, 3, 0)
         # Other arrays of the same layout.
         x, w, arena, y = -x, w + 1, np.zeros(4096, np.uint8), np.zeros((8, 16), np.float32)
     lines = commands.describe().splitlines()
@@ -84,14 +84,14 @@ def test_elementwise_loops_on_any_layout(seed):
     rng = np.random.default_rng(seed)
     loop = random_elementwise(rng)
     kernel, shape = native.build(loop), random_shape(rng, 2000)
-    inputs = [stretched(rng, shape, o.dtype) for o in loop.inputs]
+    inputs = [broadcastable(rng, shape, o.dtype) for o in loop.inputs]
     outs = [laid(rng, values(rng, shape, o.dtype)) for o in loop.outputs]
     with np.errstate(all="ignore"):
         want = [np.broadcast_to(array, shape) for array in kernel(inputs)]
     for threads in (1, 3):
         wf.set_num_threads(threads)
         commands = Commands()
-        every = places(*inputs, *outs)
+        every = views(*inputs, *outs)
         assert commands.kernel(kernel, shape, None, every[: len(inputs)], every[len(inputs) :])
         for out in outs:
             out[...] = 0
@@ -120,7 +120,7 @@ def test_loops_over_rows_on_any_layout(seed, monkeypatch):
     for threads in (1, 2, 3):
         wf.set_num_threads(threads)
         outs = [np.zeros(s, NUMPY[o.dtype]) for s, o in zip(sizes, loop.outputs, strict=True)]
-        every = places(*inputs, *outs)
+        every = views(*inputs, *outs)
         commands = Commands()
         assert commands.kernel(kernel, shape, axes, every[: len(inputs)], every[len(inputs) :])
         run(commands, *inputs, *outs)
@@ -133,8 +133,8 @@ def test_an_output_may_be_the_input():
     x = numbers(300, 70)
     want = x * 2 + x
     commands = Commands()
-    (place,) = places(x)
-    assert commands.kernel(AXPY, x.shape, None, [place, place], [place])
+    (view,) = views(x)
+    assert commands.kernel(AXPY, x.shape, None, [view, view], [view])
     run(commands, x)
     np.testing.assert_allclose(x, want, 1e-6)
 
@@ -142,12 +142,12 @@ def test_an_output_may_be_the_input():
 @needs_native
 @pytest.mark.parametrize("threads", [3, 5])
 @pytest.mark.parametrize(("shape", "axes"), [((200_000,), (0,)), ((50_000, 2), (0,)), ((2, 90_000), (1,))])
-def test_few_long_rows_are_cut_into_pieces(threads, shape, axes):
+def test_few_long_rows_are_split_into_pieces(threads, shape, axes):
     wf.set_num_threads(threads)
     x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
     out = np.zeros(tuple(1 if a in axes else n for a, n in enumerate(shape)), np.float32)
     commands = Commands()
-    assert commands.kernel(native.build(row_loop("sum")), shape, axes, *[[p] for p in places(x, out)])
+    assert commands.kernel(native.build(row_loop("sum")), shape, axes, *[[p] for p in views(x, out)])
     with counted() as counts:
         run(commands, x, out)
     same_bits(out, x.sum(axes, keepdims=True))
@@ -156,10 +156,10 @@ def test_few_long_rows_are_cut_into_pieces(threads, shape, axes):
 
 
 @needs_native
-def test_work_is_shared_by_as_many_threads_as_there_are_now():
+def test_work_is_split_over_as_many_threads_as_there_are_now():
     x, out = numbers(400, 1000), np.zeros((400, 1000), np.float32)
     commands = Commands()
-    assert commands.kernel(RELU, x.shape, None, *[[p] for p in places(x, out)])
+    assert commands.kernel(RELU, x.shape, None, *[[p] for p in views(x, out)])
     commands.finish()
     for threads in (1, 4, 2, 1):
         wf.set_num_threads(threads)
@@ -177,7 +177,7 @@ def test_several_threads_run_one_list():
     arena = [np.zeros((300, 1000), np.float32) for _ in range(4)]
     commands = Commands()
     for _ in range(5):
-        assert commands.kernel(AXPY, x.shape, None, places(x, x), [place_of(x, 1)])
+        assert commands.kernel(AXPY, x.shape, None, views(x, x), [view_of(x, 1)])
     commands.finish()
     wrong = []
 
@@ -201,11 +201,11 @@ def test_several_threads_run_one_list():
 def test_sizes_of_zero():
     empty, out = np.zeros((0, 4), np.float32), np.zeros((1, 4), np.float32)
     commands = Commands()
-    (place,) = places(empty)
-    assert commands.kernel(RELU, (0, 4), None, [place], [place]) and commands.copy(place, place)
-    assert commands.update(AXPY, [], whole(0, 0, (0,), F32))
+    (view,) = views(empty)
+    assert commands.kernel(RELU, (0, 4), None, [view], [view]) and commands.copy(view, view)
+    assert commands.update(AXPY, [], contiguous(0, 0, (0,), F32))
     # The sum of nothing has no native form: somebody must write the zeros.
-    assert not commands.kernel(native.build(row_loop("sum")), (0, 4), (0,), [place], [place_of(out, 1)])
+    assert not commands.kernel(native.build(row_loop("sum")), (0, 4), (0,), [view], [view_of(out, 1)])
     run(commands, empty)
     assert commands.describe() == ""
 
@@ -213,15 +213,15 @@ def test_sizes_of_zero():
 @needs_native
 def test_what_does_not_fit_is_refused_and_adds_nothing():
     x = numbers(4, 5)
-    place, other = places(x, x.astype(np.float64))
-    folded = Place(1, 0, (4, 5), (0, 4), F32)
+    view, other = views(x, x.astype(np.float64))
+    overlapping = BufferView(1, 0, (4, 5), (0, 4), F32)
     commands = Commands()
-    assert not commands.kernel(RELU, (4, 5), None, [other], [place])
-    assert not commands.kernel(RELU, (4, 5), None, [place, place], [place])
-    assert not commands.kernel(RELU, (4, 5), None, [place], [folded])
-    assert not commands.kernel(RELU, (4, 6), None, [place], [place_of(numbers(4, 6), 2)])
-    assert not commands.kernel(RELU, (3, 5), None, [place_of(numbers(1, 5), 2)], [place])
-    assert not commands.copy(place, other) and not commands.copy(place, place.seen((5, 4), (16, 4)))
+    assert not commands.kernel(RELU, (4, 5), None, [other], [view])
+    assert not commands.kernel(RELU, (4, 5), None, [view, view], [view])
+    assert not commands.kernel(RELU, (4, 5), None, [view], [overlapping])
+    assert not commands.kernel(RELU, (4, 6), None, [view], [view_of(numbers(4, 6), 2)])
+    assert not commands.kernel(RELU, (3, 5), None, [view_of(numbers(1, 5), 2)], [view])
+    assert not commands.copy(view, other) and not commands.copy(view, view.view((5, 4), (16, 4)))
     assert commands.describe() == ""
     with counted() as counts:
         run(commands, x)
@@ -238,11 +238,11 @@ def test_an_empty_list():
 def test_without_native_code_every_request_is_refused(monkeypatch):
     monkeypatch.setattr(command_lists, "_ready", lambda: False)
     x = numbers(4, 4)
-    place, out = places(x, x)
+    view, out = views(x, x)
     commands = Commands()
-    assert not commands.kernel(RELU, (4, 4), None, [place], [out])
-    assert not commands.product(place, place, out) and not commands.copy(place, out) and not commands.fill(out, 0)
-    assert not commands.update(RELU, [[place, out]], whole(2, 0, (0,), F32))
+    assert not commands.kernel(RELU, (4, 4), None, [view], [out])
+    assert not commands.matmul(view, view, out) and not commands.copy(view, out) and not commands.fill(out, 0)
+    assert not commands.update(RELU, [[view, out]], contiguous(2, 0, (0,), F32))
     commands.finish()
     commands.run([x, x])
 
@@ -262,7 +262,7 @@ def test_copies_keep_every_bit(dtype):
         x = np.ascontiguousarray(bits).view(dtype)[..., 0]
         source, target = laid(rng, x), laid(rng, np.zeros(shape, dtype))
         commands = Commands()
-        assert commands.copy(*places(source, target))
+        assert commands.copy(*views(source, target))
         run(commands, source, target)
         assert target.tobytes() == x.tobytes()
 
@@ -275,7 +275,7 @@ def test_copies_of_many_axes_in_any_order():
         source = x.transpose(rng.permutation(5))
         target = np.zeros(source.shape, np.int32)
         commands = Commands()
-        assert commands.copy(*places(source, target))
+        assert commands.copy(*views(source, target))
         run(commands, source, target)
         same_bits(target, source)
 
@@ -283,23 +283,23 @@ def test_copies_of_many_axes_in_any_order():
 @needs_native
 @pytest.mark.parametrize("dtype", ["i1", "f2", "f4", "f8", "c16"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_copies_that_turn_matrices(dtype, threads, monkeypatch):
+def test_copies_that_transpose(dtype, threads, monkeypatch):
     monkeypatch.setattr(work_split, "_SPLIT", -1)
     wf.set_num_threads(threads)
     rng = np.random.default_rng(5)
     for shape in ((8, 8), (9, 8), (8, 17), (64, 64), (65, 130), (100, 7), (3, 33, 20), (2, 3, 16, 70)):
         x = rng.integers(0, 99, shape).astype(dtype)
-        turned = x.swapaxes(-1, -2)
-        for source, target in ((turned, np.zeros(turned.shape, dtype)),
-                               (x, np.zeros(turned.shape, dtype).swapaxes(-1, -2)),
-                               (turned, np.zeros((*turned.shape[:-1], shape[-2] + 3), dtype)[..., :-3]),
+        transposed = x.swapaxes(-1, -2)
+        for source, target in ((transposed, np.zeros(transposed.shape, dtype)),
+                               (x, np.zeros(transposed.shape, dtype).swapaxes(-1, -2)),
+                               (transposed, np.zeros((*transposed.shape[:-1], shape[-2] + 3), dtype)[..., :-3]),
                                (np.moveaxis(x, 0, -1), np.zeros((*shape[1:], shape[0]), dtype))):  # fmt: skip
             commands = Commands()
-            assert commands.copy(*places(source, target))
+            assert commands.copy(*views(source, target))
             run(commands, source, target)
             same_bits(target, source)
             if shape == (64, 64) and dtype != "c16":
-                assert commands.describe() == "turn [64, 64]"
+                assert commands.describe() == "transpose [64, 64]"
 
 
 @needs_native
@@ -307,8 +307,8 @@ def test_copies_that_turn_matrices(dtype, threads, monkeypatch):
 def test_fills(dtype, value):
     out = np.zeros((5, 6, 7), dtype)[:, ::2]
     commands = Commands()
-    (place,) = places(out)
-    assert commands.fill(place, value)
+    (view,) = views(out)
+    assert commands.fill(view, value)
     run(commands, out)
     same_bits(out, np.full_like(out, value))
     if value == 0:
@@ -327,10 +327,10 @@ def test_updates_of_many_sets(threads):
     arrays = [np.asarray(a) for a in (*params, *grads)]
     given = np.array([0.5, 2.0, 0.25], np.float32)
     count = len(params)
-    every = places(*arrays)
+    every = views(*arrays)
     sets = [[every[k], every[count + k], every[k], every[count + k]] for k in range(count)]
     commands = Commands()
-    assert commands.update(kernel, sets, Place(2 * count, 0, (2,), (8,), F32))
+    assert commands.update(kernel, sets, BufferView(2 * count, 0, (2,), (8,), F32))
     commands.finish()
     before = [a.copy() for a in arrays]
     commands.run([*arrays, given])
@@ -351,9 +351,9 @@ def test_updates_of_many_sets(threads):
 @needs_native
 def test_updates_refuse_sets_that_do_not_match():
     x, y = numbers(4), numbers(5)
-    every = places(x, y)
-    none = whole(2, 0, (0,), F32)
+    every = views(x, y)
+    none = contiguous(2, 0, (0,), F32)
     commands = Commands()
     assert not commands.update(AXPY, [[every[0], every[1], every[0]]], none)
-    assert not commands.update(RELU, [[every[0], Place(0, 0, (4,), (0,), F32)]], none)
+    assert not commands.update(RELU, [[every[0], BufferView(0, 0, (4,), (0,), F32)]], none)
     assert commands.describe() == ""

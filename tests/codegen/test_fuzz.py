@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from tests.codegen.loops import laid, meaning, random_elementwise, random_rows, random_shape, same, stretched, values
+from tests.codegen.loops import (
+    broadcastable,
+    laid,
+    meaning,
+    random_elementwise,
+    random_rows,
+    random_shape,
+    same,
+    values,
+)
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime import work_split
 from wayfare.core.config import settings
@@ -66,7 +75,7 @@ def test_loops_of_single_elements(seed):
     kernel = native.Kernel(loop)
     for _ in range(RUNS):
         shape = random_shape(rng)
-        inputs = [stretched(rng, shape, o.dtype) for o in loop.inputs]
+        inputs = [broadcastable(rng, shape, o.dtype) for o in loop.inputs]
         settings.num_threads = int(rng.integers(1, 5))
         want = meaning(loop, inputs)
         for _ in range(2):  # the second time by the plan of the first
@@ -102,7 +111,7 @@ def row_shapes(rng, loop):
     inputs = []
     for operand in loop.inputs:
         own = tuple(1 if a in axes else n for a, n in enumerate(shape)) if operand.per_row else shape
-        inputs.append(stretched(rng, own, operand.dtype))
+        inputs.append(broadcastable(rng, own, operand.dtype))
     if not any(a.shape == shape for a in inputs):
         inputs[0] = laid(rng, values(rng, shape, loop.inputs[0].dtype))
     count, back = len(axes), [a - len(shape) for a in axes]

@@ -19,7 +19,7 @@ DTYPES = ["float32", "float64", "int64", "int32", "int16", "int8", "uint8"]
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
-    for name in ("GATHER_FROM", "ADD_FROM", "_SHARE", "ROWS_FROM"):
+    for name in ("GATHER_FROM", "ADD_FROM", "_PARALLEL_FROM", "ROWS_FROM"):
         monkeypatch.setattr(indexed, name, 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
@@ -49,7 +49,7 @@ def test_gather_rows(data, dtype):
 @needs_native
 @settings(max_examples=80, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES))
-def test_add_rows_with_repeated_places(data, dtype):
+def test_add_rows_with_repeated_indices(data, dtype):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     shape = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=3).filter(lambda s: np.prod(s) < 4000))
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -114,7 +114,7 @@ def test_other_layouts_and_dtypes_are_left_to_numpy():
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(["float32", "float64", "int64", "float16"]))
 def test_add_at_is_numpys(data, dtype):
-    """All forms of index that gradients have: any dimension, several arrays, negative places, reversed sources."""
+    """All forms of index that gradients have: any dimension, several arrays, negative indices, reversed sources."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     shape = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     dims = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))

@@ -5,9 +5,9 @@ import gc
 import numpy as np
 import pytest
 
-from wayfare.codegen.loop.expr import NUMPY, apply, bits, call, cast, const, expr, fold, index, load, reload
+from wayfare.codegen.loop.expr import NUMPY, apply, bits, call, cast, const, expr, index, load, reduction, reload
 from wayfare.codegen.loop.interpreter import interpret
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise, exact, source, validate
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise, exact, source, validate
 from wayfare.codegen.math.library import KNOWN, loop_math, numpy_function
 from wayfare.core.errors import LoopError
 
@@ -96,11 +96,11 @@ def test_a_very_deep_expression_can_be_shown_and_run():
 
 
 def softmax():
-    e = apply("exp", X - fold(0, "f32"))
+    e = apply("exp", X - reduction(0, "f32"))
     return Loop("softmax", (Operand("f32"),), (Operand("f32"),), (
-        Stage((), (Fold("max", X),)),
-        Stage(((0, e),), (Fold("sum", e),)),
-        Stage(((0, reload(0, "f32") / fold(1, "f32")),)),
+        Stage((), (Reduction("max", X),)),
+        Stage(((0, e),), (Reduction("sum", e),)),
+        Stage(((0, reload(0, "f32") / reduction(1, "f32")),)),
     ))  # fmt: skip
 
 
@@ -118,8 +118,8 @@ def test_exact_tells_apart_what_the_text_does_not():
         elementwise("f", ["f32"], X + -0.0), elementwise("g", ["f32"], X + 0.1),
         elementwise("f", ["f32", "f32"], X + 0.1),
         Loop("f", (Operand("f32", True),), (Operand("f32"),), (Stage(((0, X + 0.1),)),)),
-        Loop("f", (Operand("f32"),), (Operand("f32"),), (Stage(((0, X + 0.1),), (Fold("max", X),)),)),
-        Loop("f", (Operand("f32"),), (Operand("f32"),), (Stage(((0, X + 0.1),), (Fold("min", X),)),)),
+        Loop("f", (Operand("f32"),), (Operand("f32"),), (Stage(((0, X + 0.1),), (Reduction("max", X),)),)),
+        Loop("f", (Operand("f32"),), (Operand("f32"),), (Stage(((0, X + 0.1),), (Reduction("min", X),)),)),
     ]  # fmt: skip
     assert len({exact(loop) for loop in loops}) == len(loops)
     assert exact(softmax()) == exact(softmax())
@@ -135,9 +135,10 @@ def test_elementwise_is_what_has_no_rows():
 # -- the validator ------------------------------------------------------------------------------------------------
 
 
-def loop_of(*values, inputs=("f32", "f32"), folds=(), results=(), outputs=None):
+def loop_of(*values, inputs=("f32", "f32"), reductions=(), results=(), outputs=None):
     outputs = tuple(Operand(v.dtype) for v in values) if outputs is None else outputs
-    return Loop("bad", tuple(map(Operand, inputs)), outputs, (Stage(tuple(enumerate(values)), tuple(folds)),), results)
+    stage = Stage(tuple(enumerate(values)), tuple(reductions))
+    return Loop("bad", tuple(map(Operand, inputs)), outputs, (stage,), results)
 
 
 PER_ROW = (Operand("f32", True),)
@@ -154,11 +155,12 @@ WRONG = {
     "store to a row's output": (loop_of(X, outputs=PER_ROW), "no output y0 with a value for each element"),
     "output never stored": (loop_of(X, outputs=(Operand("f32"), Operand("f32"))), r"outputs \[1\] are never stored"),
     "reload too early": (loop_of(reload(0, "f32")), "y0 is read before"),
-    "fold too early": (loop_of(fold(0, "f32"), folds=[Fold("sum", X)]), "fold0 is used before"),
-    "unknown fold": (loop_of(X, folds=[Fold("median", X)]), "no fold 'median'"),
-    "any of numbers": (loop_of(X, folds=[Fold("any", X)]), "any cannot fold f32"),
-    "sum of masks": (loop_of(X, folds=[Fold("sum", X > 0)]), "sum cannot fold bool"),
-    "sum of halves": (loop_of(H, inputs=("f16",), folds=[Fold("sum", H)]), "sum cannot fold f16"),
+    "reduction too early": (
+        loop_of(reduction(0, "f32"), reductions=[Reduction("sum", X)]), "reduction r0 is used before"),
+    "unknown reduction": (loop_of(X, reductions=[Reduction("median", X)]), "no reduction 'median'"),
+    "any of numbers": (loop_of(X, reductions=[Reduction("any", X)]), "any cannot reduce f32"),
+    "sum of masks": (loop_of(X, reductions=[Reduction("sum", X > 0)]), "sum cannot reduce bool"),
+    "sum of halves": (loop_of(H, inputs=("f16",), reductions=[Reduction("sum", H)]), "sum cannot reduce f16"),
     "unknown function": (loop_of(expr("sausage", (X,), "f32")), "no function 'sausage'"),
     "mixed dtypes": (loop_of(expr("add", (X, cast(Y, "f64")), "f32")), "add mixes f32, f64"),
     "result of another dtype": (loop_of(expr("add", (X, Y), "f64")), "add of f32 is not f64"),
@@ -177,12 +179,15 @@ WRONG = {
     "constant that does not fit": (loop_of(expr("const", (), "u8", 256)), "256 is no constant of u8"),
     "constant of another kind": (loop_of(expr("const", (), "f32", 1)), "1 is no constant of f32"),
     "index of another dtype": (loop_of(expr("index", (), "i32")), "the index is i64"),
-    "result of elements": (loop_of(outputs=PER_ROW, folds=[Fold("sum", X)], results=((0, X),)), "of single elements"),
+    "result of elements": (
+        loop_of(outputs=PER_ROW, reductions=[Reduction("sum", X)], results=((0, X),)), "of single elements"),
     "result of the index": (
-        loop_of(outputs=(Operand("i64", True),), folds=[Fold("sum", X)], results=((0, index()),)), "single elements"),
+        loop_of(outputs=(Operand("i64", True),), reductions=[Reduction("sum", X)], results=((0, index()),)),
+        "single elements"),
     "result to no row's output": (loop_of(X, results=((0, const(1, "f32")),)), "no output y0 with one value per row"),
     "row's result of another dtype": (
-        loop_of(outputs=PER_ROW, folds=[Fold("argmax", X)], results=((0, fold(0, "i64")),)), "the result is i64"),
+        loop_of(outputs=PER_ROW, reductions=[Reduction("argmax", X)], results=((0, reduction(0, "i64")),)),
+        "the result is i64"),
 }  # fmt: skip
 
 

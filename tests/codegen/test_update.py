@@ -83,7 +83,7 @@ def test_arrays_of_any_layout():
             np.testing.assert_allclose(got, wanted, rtol=1e-12)
 
 
-def test_large_arrays_are_cut_and_shared(monkeypatch):
+def test_large_arrays_are_split_over_threads(monkeypatch):
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
     rng = np.random.default_rng(4)
     shapes = [(300, 301), (7,), (100_003,), (5, 1)]
@@ -202,8 +202,8 @@ def test_without_native_code_the_result_is_the_same(monkeypatch, dtype):
         return params
 
     wanted = run(SGD)
-    monkeypatch.setattr(kernel_batch._FILL_AND_RUN, "address", 0)
-    monkeypatch.setattr(kernel_batch._FILL_AND_RUN, "_broken", True)
+    monkeypatch.setattr(kernel_batch.RUN_LIST, "address", 0)
+    monkeypatch.setattr(kernel_batch.RUN_LIST, "_broken", True)
     half_way = run(Update("test_no_routine", SGD.formula, 2, (0,), 1))
     monkeypatch.setattr(kernel, "_usable", [False])
     without = run(Update("test_no_native", SGD.formula, 2, (0,), 1))

@@ -131,7 +131,7 @@ def test_a_dear_value_of_two_stages_is_stored_and_read_back():
         return e / m.sum(e, dim=(1,), keepdim=True)
 
     text = composite(softmax, name="softmax").program(x).describe()
-    assert "y0 = t0" in text and "y0 = y0 / fold1" in text
+    assert "y0 = t0" in text and "y0 = y0 / r1" in text
 
 
 def test_steps_of_equal_sizes_do_not_mix_up_their_axes():

@@ -257,7 +257,7 @@ def test_the_program_as_text():
     inputs = [tensor(3, 4), tensor(4), tensor(4)]
     text = call.program(*inputs)
     assert "program layer_norm(in0: f64[3,4]" in text
-    assert "fold0 = sum(x0)" in text
+    assert "r0 = sum(x0)" in text
     assert "program layer_norm_backward" in text
     assert "kept for the gradient" in text
     call(*inputs)

@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
-from wayfare.codegen.routines.dropout_mask import dropped_out, keep_mask
+from wayfare.codegen.routines.dropout_mask import dropout_mask, dropped_out
 from wayfare.core.counters import counted
 
 X = np.linspace(-4, 4, 41)
@@ -119,31 +119,31 @@ def test_masks_depend_on_seed_and_call_and_nothing_else():
 
 def test_a_mask_is_the_same_without_native_code(monkeypatch):
     x = np.random.default_rng(0).normal(size=(7, 500)).astype(np.float32)
-    native = keep_mask((5, 9), x.shape, 0.3), dropped_out(x, (5, 9), 0.3)
+    native = dropout_mask((5, 9), x.shape, 0.3), dropped_out(x, (5, 9), 0.3)
     monkeypatch.setattr("wayfare.codegen.runtime.kernel.Kernel._try", lambda *args: False)
-    plain = keep_mask((5, 9), x.shape, 0.3), dropped_out(x, (5, 9), 0.3)
+    plain = dropout_mask((5, 9), x.shape, 0.3), dropped_out(x, (5, 9), 0.3)
     np.testing.assert_array_equal(native[0], plain[0])
     np.testing.assert_allclose(native[1], plain[1], 1e-6)
     np.testing.assert_array_equal(native[1] != 0, native[0] & (x != 0))
 
 
 def test_masks_have_no_pattern():
-    mask = keep_mask((1, 2), (1 << 18,), 0.5) - 0.5
+    mask = dropout_mask((1, 2), (1 << 18,), 0.5) - 0.5
     spectrum = np.abs(np.fft.rfft(mask)[1:]) ** 2 / (mask.size / 4)
     assert spectrum.max() < 25  # 12 are to be expected
-    rows = keep_mask((1, 2), (256, 1024), 0.5) - 0.5
+    rows = dropout_mask((1, 2), (256, 1024), 0.5) - 0.5
     across = rows @ rows.T / 256
     assert np.abs(across - np.eye(256)).max() < 6 / math.sqrt(1024)
-    calls = np.stack([keep_mask((1, call), (4096,), 0.5) for call in range(40)]) - 0.5
+    calls = np.stack([dropout_mask((1, call), (4096,), 0.5) for call in range(40)]) - 0.5
     assert np.abs(calls @ calls.T / 1024 - np.eye(40)).max() < 6 / math.sqrt(4096)
-    seeds = np.stack([keep_mask((seed, 1), (4096,), 0.5) for seed in range(40)]) - 0.5
+    seeds = np.stack([dropout_mask((seed, 1), (4096,), 0.5) for seed in range(40)]) - 0.5
     assert np.abs(seeds @ seeds.T / 1024 - np.eye(40)).max() < 6 / math.sqrt(4096)
 
 
 @pytest.mark.parametrize("p", [1e-4, 0.1, 0.5, 0.9, 0.9999])
 def test_as_many_are_dropped_as_asked(p):
     n = 1 << 20
-    dropped = n - int(keep_mask((4, 4), (n,), p).sum())
+    dropped = n - int(dropout_mask((4, 4), (n,), p).sum())
     assert abs(dropped - n * p) < 5 * math.sqrt(n * p * (1 - p))
 
 

@@ -2,7 +2,9 @@
 
 from contextlib import contextmanager
 
+from wayfare.compiler.recorder import Recorder
 from wayfare.core.dispatch import apply
+from wayfare.core.executor import Interceptor
 from wayfare.core.mode import changed_mode
 
 
@@ -10,11 +12,10 @@ class GaveUp(Exception):
     pass
 
 
-class FakeRecorder:
+class FakeRecorder(Interceptor):
     """Runs everything for real, and remembers call-outs, fused updates and draws."""
 
-    records = True
-    follows = False
+    works_on_rows = False
 
     def __init__(self):
         self.calls, self.updates, self.draws, self.ops, self._inside = [], [], [], [], None
@@ -26,7 +27,13 @@ class FakeRecorder:
         yield
         self._inside = before
 
+    def call_out(self, make, run):
+        call = make()
+        with self.calling(call):
+            return call.take()
+
     def update(self, update, written, read, numbers):
+        numbers = tuple(map(float, numbers))
         self.updates.append((self._inside, update, written, read, numbers))
         update([t._array for t in written], [t._array for t in read], numbers)
 
@@ -36,17 +43,9 @@ class FakeRecorder:
     def give_up(self, reason):
         raise GaveUp(reason)
 
-    def grad_read(self, tensor):
-        pass
-
-    def grad_written(self, tensor, grad):
-        pass
-
-    def picked(self, x, index, out):
-        pass
-
-    def detached(self, tensor, alias):
-        pass
+    # As the real one does it.
+    not_replayable, step_state_used = Recorder.not_replayable, Recorder.step_state_used
+    generator_state_read, generator_state_set = Recorder.generator_state_read, Recorder.generator_state_set
 
     def is_contiguous(self, tensor):
         return tensor._array.flags.c_contiguous
@@ -58,9 +57,6 @@ class FakeRecorder:
 
     def read(self, tensor, how):
         raise AssertionError(f"{how} looks at a value")
-
-    def behind(self, tensor):
-        return tensor
 
     def write(self, tensor, result, move):
         with changed_mode(executor=None):

@@ -7,7 +7,7 @@ import wayfare as wf
 from tests.optim.fake_recorder import GaveUp, recording
 from tests.optim.test_formulas import CASES, SHAPES, parameters, values
 from wayfare.api.fused_update import fused_update
-from wayfare.core.mode import StaleCall
+from wayfare.core.executor import StaleCall
 
 
 def filled(rng, params):

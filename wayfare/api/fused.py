@@ -17,9 +17,10 @@ from typing import Any, TypeVar, overload
 from wayfare.codegen.runtime import kernel
 from wayfare.core.callsite import INSIDE, is_debugged
 from wayfare.core.dispatch import apply
-from wayfare.core.errors import WayfareError
+from wayfare.core.errors import OperationError, WayfareError
+from wayfare.core.executor import Interceptor
 from wayfare.core.locks import lock
-from wayfare.core.mode import STATE, batcher, changed_mode, current
+from wayfare.core.mode import STATE, changed_mode, current
 from wayfare.core.op import Op
 from wayfare.core.pytree import TENSOR, UNKNOWN, flatten, only_tensors, rebuild
 from wayfare.core.spec import OF_NUMPY, DType, Size
@@ -90,8 +91,10 @@ class TracedTensor(Tensor):
         return f"TracedTensor({self.spec})"
 
 
-class TraceExecutor:
+class TraceExecutor(Interceptor):
     """Writes down the ops that a function runs."""
+
+    counts_modules = times_modules = False
 
     def __init__(self, count: int, outer: Any) -> None:
         self.captured: list[Tensor] = []
@@ -145,7 +148,16 @@ class TraceExecutor:
         """Python looks at a value."""
         raise NotFusable(f"{how} looks at the numbers of a tensor")
 
-    def behind(self, tensor: Tensor) -> Tensor:
+    def may_decide(self, tensor: Tensor) -> bool:
+        """What is traced has no numbers."""
+        return not isinstance(tensor, TracedTensor)
+
+    def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+        """Refuse a custom Function: what it does is no op."""
+        raise OperationError(f"{function.__name__}: a custom Function cannot be taken apart here",
+                             fix="Write it in tensor ops.")  # fmt: skip
+
+    def behind(self, tensor: Tensor, name: str) -> Tensor:
         """A write in place is about to happen."""
         raise NotFusable("it writes in place")
 
@@ -224,13 +236,9 @@ class Fused:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call the function."""
         mode = STATE.mode
-        if mode is not None and mode.executor is not None:
-            batching = batcher()
-            if batching is not None:
-                made = batching.whole_call(self, _call_function, args, options, _AS_ONE)
-                if made is not NotImplemented:
-                    return made
-            return self.function(*args, **options)
+        if mode is not None and not mode.executor.works_on_arrays:
+            made = mode.executor.whole_call(self, _call_function, args, options, _AS_ONE)
+            return self.function(*args, **options) if made is NotImplemented else made
         if is_debugged() and not self._is_ours:
             return self.function(*args, **options)  # whoever follows the lines wants to see them run
         floats: list[float] = []

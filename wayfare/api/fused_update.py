@@ -27,10 +27,9 @@ from wayfare.core.errors import (
     ArgumentTypeError,
     IndexRangeError,
     InPlaceError,
-    OperationError,
     ShapeError,
 )
-from wayfare.core.mode import STATE, UNUSUAL, batcher, recorder
+from wayfare.core.mode import STATE, UNUSUAL, executor
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import check_memory, note_write
 
@@ -90,12 +89,9 @@ class FusedUpdate:
             if [t._extras for t in written].count(None) != len(written):
                 _check_marks(self.name, written)
             if UNUSUAL:
-                watching = recorder()
-                if watching is not None:
-                    watching.update(update, written, read, tuple(map(float, values)))
-                    return
-                self._check_mode()
-            update([t._array for t in written], [t._array for t in read], values)
+                executor().update(update, written, read, values)
+            else:
+                update([t._array for t in written], [t._array for t in read], values)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
             self._explain(lists, numbers)
             raise
@@ -108,11 +104,10 @@ class FusedUpdate:
         """
         self._explain([[t] for t in tensors], numbers)
         _check_rows(self.name, rows, tensors)
-        if recorder() is not None:
+        if not executor().works_on_rows:
             self._at_rows_by_ops(rows, tensors, numbers)
             return
-        if UNUSUAL:
-            self._check_mode()
+        executor().before_update(self.name)
         update = self._update
         written = [tensors[k] for k in update.written]
         _check_marks(self.name, written)
@@ -140,17 +135,6 @@ class FusedUpdate:
             self(*[[block] for block in blocks], **numbers)
             for k in places:
                 tensors[k].index_copy_(0, rows, blocks[k])
-
-    def _check_mode(self) -> None:
-        mode = STATE.mode
-        if mode is not None and mode.executor is not None:
-            batching = batcher()
-            if batching is not None:
-                batching.changes(None, f"{self.name} updates tensors that all examples see")
-                batching.settle()  # What was recorded before must still see the old values.
-                return
-            raise OperationError(f"{self.name}: an update in place cannot run inside vmap, fused or a trace",
-                                 fix="Call it outside the function.")  # fmt: skip
 
     def _explain(self, lists: Sequence[Any], numbers: dict[str, Any]) -> None:
         """Say what is wrong with the arguments, if something is."""

@@ -13,7 +13,7 @@ from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.dispatch import refuse_stale, tensor_ops
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, WrongKindError
-from wayfare.core.mode import STATE, batcher, changed_mode, recorder
+from wayfare.core.mode import STATE, UNUSUAL, changed_mode, executor
 from wayfare.core.node import unroll
 from wayfare.core.tensor import Tensor, wrap
 
@@ -32,10 +32,11 @@ def backward(
     `retain_graph`; with `create_graph` the derivative can itself be differentiated. `inputs` limits the leaves.
     """
     seeds = grad_tensors if grad_tensors is not None else grad_variables
-    batching = batcher()
-    if batching is not None:
-        batching.changes(None, "backward() sums up gradients that all examples see; wf.autograd.grad gives them back")
-        batching.for_real(lambda: _backward(tensors, seeds, retain_graph, create_graph, inputs))
+    if UNUSUAL:
+        executor().for_real(
+            lambda: _backward(tensors, seeds, retain_graph, create_graph, inputs),
+            changes="backward() sums up gradients that all examples see; wf.autograd.grad gives them back",
+        )
     else:
         _backward(tensors, seeds, retain_graph, create_graph, inputs)
 
@@ -87,8 +88,7 @@ def grad(
         found = (_many if is_grads_batched else _derivatives)(outputs, grad_outputs, wanted, retain, create_graph)
         return _complete(found, wanted, allow_unused, materialize_grads)
 
-    batching = batcher()
-    return compute() if batching is None else batching.for_real(compute)
+    return executor().for_real(compute) if UNUSUAL else compute()
 
 
 def _derivatives(outputs: Any, seeds: Any, wanted: list[Tensor], retain: bool, create: bool) -> list[Any]:
@@ -136,9 +136,7 @@ def _complete(
     results = []
     for position, (t, found) in enumerate(zip(wanted, derivatives, strict=True)):
         if found is None and materialize_grads:
-            watching = recorder()
-            make = np.zeros if watching is None else watching.zeros
-            found = wrap(make(t._array.shape, t._array.dtype))
+            found = wrap(executor().zeros(t._array.shape, t._array.dtype))
         if found is None and not allow_unused:
             raise GraphError(f"grad: input {position} ({t.spec}) was not used in the graph of the outputs",
                              fix="Pass allow_unused=True to get None for it.")  # fmt: skip
@@ -163,10 +161,10 @@ def _captured(capture: Capture, t: Tensor) -> Any:
         # The gradient of a mean is one number stretched; what is given back can be written.
         stretched = found.__class__ is Tensor and not found._array.flags.writeable
         return tensor_ops.clone(found) if stretched else found
-    watching = recorder()
-    if watching is not None:
-        return watching.copied(found)
-    return wrap(found.dense() if found.__class__ is Rows else np.array(found))
+    copy = found.dense() if found.__class__ is Rows else np.array(found)
+    if UNUSUAL:
+        executor().array_copied(found, copy)
+    return wrap(copy)
 
 
 def _edge_of(t: Tensor, name: str) -> Any:
@@ -224,8 +222,6 @@ def _seed(name: str, t: Tensor, seed: Any, create: bool) -> Any:
         raise ArgumentTypeError(f"{name}: gradients must be Tensors or None, not {type(seed).__name__}")
     if tuple(seed.shape) != array.shape:
         raise ShapeError(f"{name}: a gradient of {seed.spec} was given for a tensor of {t.spec}")
-    if create:
-        return seed if seed.dtype is t.dtype else tensor_ops.cast(seed, dtype=t.dtype)
-    if recorder() is not None and seed.dtype is not t.dtype:
+    if seed.dtype is not t.dtype:
         seed = tensor_ops.cast(seed, dtype=t.dtype)
-    return seed._array if seed._array.dtype == array.dtype else seed._array.astype(array.dtype)
+    return seed if create else seed._array

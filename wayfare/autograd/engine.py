@@ -23,7 +23,7 @@ from wayfare.core.buffer_pool import Lease
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError
 from wayfare.core.locks import lock
-from wayfare.core.mode import STATE, recorder, watcher
+from wayfare.core.mode import STATE, UNUSUAL, executor, watcher
 from wayfare.core.node import Node
 from wayfare.core.op import joint, memory_error, raw_ops
 from wayfare.core.quiet import quietly
@@ -42,13 +42,10 @@ def run(
     roots: list[tuple[Any, Any]], *, retain: bool, create: bool, capture: Capture | None, accumulate: bool = True
 ) -> None:
     """Send gradients from the roots (edge, gradient) down to the leaves, or to what `capture` asks for."""
-    watching = recorder()
-    if watching is not None and not create:
-        with quietly():
-            watching.backward(roots, retain=retain, capture=capture, accumulate=accumulate)
+    if UNUSUAL and executor().backward(
+        roots, retain=retain, create=create, capture=capture, accumulate=accumulate
+    ):  # fmt: skip
         return
-    if watching is not None:
-        watching.stays_inside(roots, capture)
     with _TURN:
         this = _Pass(retain, create, capture, Leaves([edge for edge, _ in roots], create, capture, accumulate))
         looking = watcher()

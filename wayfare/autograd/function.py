@@ -6,25 +6,24 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from wayfare.autograd.kept import FREED
 from wayfare.autograd.leaves import recording_as
-from wayfare.autograd.vmap import BatchedTensor, VmapExecutor, close_again, lay_open, outside_all
+from wayfare.autograd.vmap import close_again, lay_open, outside_all
 from wayfare.core.dispatch import new_node, refuse_stale, with_history
 from wayfare.core.errors import (
     ArgumentTypeError,
     GraphError,
     InPlaceError,
     NotWrittenError,
-    OperationError,
     ShapeError,
     WrongKindError,
 )
 from wayfare.core.inplace import check_history, rewrite
-from wayfare.core.mode import batcher, changed_mode, current, recorder
+from wayfare.core.mode import UNUSUAL, changed_mode, current, executor
 from wayfare.core.op import Op, gradient_only
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import split_edge
@@ -141,7 +140,9 @@ class Function:
     def apply(cls, *args: Any, **named: Any) -> Any:
         """Run forward and record this function as one node. `backward` gives a gradient for each parameter of forward,
         up to the last that is given."""
-        return _apply(cls, _in_order(cls, args, named) if named else args)
+        if named:
+            args = _in_order(cls, args, named)
+        return executor().custom(cls, args, _run) if UNUSUAL else _run(cls, args)
 
 
 def _in_order(cls: type[Function], args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -158,20 +159,8 @@ def _in_order(cls: type[Function], args: tuple[Any, ...], named: dict[str, Any])
     return bound.args[with_ctx:]
 
 
-def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
-    watching = recorder()
-    if watching is None and current().executor is not None:
-        batching = batcher()
-        if batching is not None:
-            if any(["mark_dirty" in part.__code__.co_names for part in (cls.forward, cls.setup_context)]):
-                for given in args:
-                    if isinstance(given, Tensor):
-                        batching.changes(given, f"{cls.__name__} writes to a tensor that all examples see")
-            return batching.for_real(lambda: _apply(cls, args))
-        if isinstance(current().executor, VmapExecutor):
-            return _apply_batched(cls, current().executor, args)
-        raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart here",
-                             fix="Write it in tensor ops.")  # fmt: skip
+def _run(cls: type[Function], args: tuple[Any, ...]) -> Any:
+    """Run forward on ordinary tensors, and record the node."""
     ctx = FunctionCtx(cls.__name__)
     tensors = [a if isinstance(a, Tensor) else None for a in args]
     ctx.needs_input_grad = tuple(t is not None and t.requires_grad for t in tensors)
@@ -194,37 +183,9 @@ def _apply(cls: type[Function], args: tuple[Any, ...]) -> Any:
         ctx._saved = ()
         return tuple(outputs) if several else outputs[0]
     _record(cls, ctx, tensors, given, outputs)
-    if watching is not None:
-        watching.custom(cls.__name__)
+    if UNUSUAL:
+        executor().custom_recorded(cls.__name__)
     return tuple(outputs) if several else outputs[0]
-
-
-class VmapInfo(NamedTuple):
-    """What the `vmap` of a custom Function is told of the batch."""
-
-    batch_size: int
-    randomness: str
-
-
-def _apply_batched(cls: type[Function], executor: Any, args: tuple[Any, ...]) -> Any:
-    """A Function inside vmap: its own `vmap` runs it for the whole batch."""
-    batched = [isinstance(a, BatchedTensor) and a.level == executor.level for a in args]
-    rule = getattr(cls, "vmap", None)
-    with executor.outside():
-        if not any(batched):
-            return _apply(cls, args)
-        if rule is None:
-            raise OperationError(f"{cls.__name__}: a custom Function cannot be taken apart inside vmap",
-                                 fix="Give it a static method vmap(info, in_dims, *args) that returns (output, "
-                                 "out_dims), or write it in tensor ops.")  # fmt: skip
-        values = [a.value if b else a for a, b in zip(args, batched, strict=True)]
-        in_dims = tuple(0 if b else None for b in batched)
-        out, dims = rule(VmapInfo(executor.size, executor.randomness), in_dims, *values)
-        several = isinstance(out, (tuple, list))
-        each = dims if isinstance(dims, (tuple, list)) else (dims,) * (len(out) if several else 1)
-        made = [o if d is None else executor.wrap(o.movedim(d, 0))
-                for o, d in zip(out if several else (out,), each, strict=True)]  # fmt: skip
-    return tuple(made) if several else made[0]
 
 
 def _output(value: Any, inputs: list[Tensor | None], ctx: FunctionCtx) -> Any:
@@ -242,9 +203,7 @@ def _check_dirty(ctx: FunctionCtx, inputs: list[Tensor | None], outputs: list[An
         if _is_in(t, inputs):
             check_history(t, ctx._name)
         note_write(t._array)
-        watching = recorder()
-        if watching is not None:
-            watching.mark_writes()
+        executor().written_past_ops()
 
 
 def _record(
@@ -358,8 +317,7 @@ def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool
         g = g.sum_to_size(spec.shape)
     if g.dtype is not spec.dtype:
         g = g.to(spec.dtype)
-    # The array may be one the user still holds, so nobody may add to it in place.
-    return g if create or recorder() is not None else np.array(g._array)
+    return g if create else executor().own_gradient(g)
 
 
 def once_differentiable(function: F) -> F:

@@ -10,7 +10,7 @@ from wayfare.codegen.routines.rows import Part, Rows
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import ArgumentTypeError, GraphError
 from wayfare.core.grad_layout import in_layout_of
-from wayfare.core.mode import changed_mode, current, recorder
+from wayfare.core.mode import changed_mode, current, executor
 from wayfare.core.node import Node
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import note_write
@@ -140,7 +140,7 @@ def own_tensor(g: Any) -> Tensor:
 def _stored(g: Tensor, leaf: Tensor) -> Tensor:
     """A gradient with its history as a leaf keeps it: in memory of its own, which lies as that of the leaf."""
     own = own_tensor(g)
-    if own.__class__ is Tensor and recorder() is None:
+    if own.__class__ is Tensor and executor().works_on_arrays:
         own._array = in_layout_of(own._array, leaf._array)
     return own
 

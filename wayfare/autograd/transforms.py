@@ -15,10 +15,10 @@ import numpy as np
 
 from wayfare.autograd.backward import grad as reverse
 from wayfare.autograd.modes import enable_grad
-from wayfare.autograd.vmap import active_levels, batched_everywhere, close_again, lay_open, map_batch
+from wayfare.autograd.vmap import batched_everywhere, close_again, lay_open, map_batch
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError, RefusedArgumentError, ShapeError, WrongKindError
-from wayfare.core.mode import STATE, batcher, current
+from wayfare.core.mode import STATE, current, executor
 from wayfare.core.node import Node
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable, split_edge
@@ -180,15 +180,12 @@ def transform(call: Callable[..., Any], *, done: bool = True) -> Callable[..., A
 
     @functools.wraps(call)
     def counted(*args: Any, **options: Any) -> Any:
-        return _counted(call, done, args, options)
+        return executor().for_real(lambda: _counted(call, done, args, options))
 
     return counted
 
 
 def _counted(call: Callable[..., Any], done: bool, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    batching = batcher()
-    if batching is not None:
-        return batching.for_real(lambda: _counted(call, done, args, options))
     recording = current().grad
     with _inside_a_transform():
         result = call(*args, **options)
@@ -197,7 +194,7 @@ def _counted(call: Callable[..., Any], done: bool, args: tuple[Any, ...], option
 
 def _cut(result: Any, recording: bool, done: bool) -> Any:
     """What leaves the outermost transform, without the parts of the graph that only the transform itself needed."""
-    if _depth.value or active_levels():
+    if _depth.value or executor().keeps_graph:
         return result
     leaves, rebuild = flatten(result)
     reaching = [recording and isinstance(x, Tensor) and _reaches_out(x) for x in leaves]
@@ -285,9 +282,10 @@ def grad_and_value(
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(output, function from a gradient of the output to gradients of the primals[, aux])."""
-    batching = batcher()
-    if batching is not None:
-        return batching.for_real(lambda: vjp(func, *primals, has_aux=has_aux))
+    return executor().for_real(lambda: _vjp(func, primals, has_aux))
+
+
+def _vjp(func: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any:
     with _inside_a_transform(), enable_grad():
         _, live, rebuild, replaced = _split("vjp", primals, tuple(range(len(primals))))
         value = func(*replaced)
@@ -338,9 +336,10 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     `func` runs once, here; the function given back only does what is linear, so many directions cost less than as many
     calls of `jvp`.
     """
-    batching = batcher()
-    if batching is not None:
-        return batching.for_real(lambda: linearize(func, *primals))  # type: ignore[no-any-return]
+    return executor().for_real(lambda: _linearize(func, primals))  # type: ignore[no-any-return]
+
+
+def _linearize(func: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     with _inside_a_transform():
         value, push = linearized("linearize", func, primals)
 

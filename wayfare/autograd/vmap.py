@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.autograd.vmap_dims import OtherStructure, each, is_dim, no_dims
+from wayfare.autograd.vmap_dims import OtherStructure, VmapInfo, each, is_dim, no_dims
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import (
     ArgumentError,
@@ -24,7 +24,8 @@ from wayfare.core.errors import (
     WayfareError,
     WrongKindError,
 )
-from wayfare.core.mode import Mode, changed_mode, current, outer_mode, recorder_around
+from wayfare.core.executor import EAGER, Executor, Interceptor
+from wayfare.core.mode import Mode, changed_mode, current, outer_mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import DType, Size
 from wayfare.core.tensor import Tensor, wrap
@@ -81,16 +82,20 @@ class BatchedTensor(Tensor):
         return f"BatchedTensor(level={self.level}, one example is {self.spec}, behind it {self.value.spec})"
 
 
-class VmapExecutor:
+class VmapExecutor(Interceptor):
     """Runs ops for one level of vmap; what it does not batch it passes on to the mode outside."""
 
     __slots__ = ("level", "outer", "randomness", "size")
+
+    keeps_graph = True
+    # A module inside is called for a whole batch: by automatic batching, which has counted the examples, as a rule.
+    counts_modules = times_modules = False
 
     def __init__(self, size: int, outer: Mode | None, randomness: str) -> None:
         self.size = size
         self.outer = outer
         self.randomness = randomness
-        below = outer.executor if outer is not None else None
+        below = self._below()
         self.level: int = below.level + 1 if isinstance(below, VmapExecutor) else 1
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
@@ -121,9 +126,8 @@ class VmapExecutor:
         if self.randomness == "error":
             raise OperationError(f"vmap: {op.name} draws random numbers, and randomness is 'error'",
                                  fix="Pass randomness='different' or randomness='same' to vmap.")  # fmt: skip
-        watching = recorder_around()
-        if watching is not None:  # The keys of the examples are no draws of a generator that could be drawn again.
-            watching.give_up("it draws random numbers for each example of a vmap")
+        # The keys of the examples are no draws of a generator that could be drawn again.
+        self.not_replayable("it draws random numbers for each example of a vmap")
         seed, call = attrs["key"]
         rows = []
         with self.outside():
@@ -143,7 +147,11 @@ class VmapExecutor:
         with self.outside():
             return tensor._read(how)
 
-    def behind(self, tensor: Tensor) -> Tensor:
+    def may_decide(self, tensor: Tensor) -> bool:
+        """The examples may differ in it."""
+        return not isinstance(tensor, BatchedTensor)
+
+    def behind(self, tensor: Tensor, name: str) -> Tensor:
         """The plain tensor behind all levels."""
         return lay_open(tensor)[0]
 
@@ -174,10 +182,53 @@ class VmapExecutor:
                 shape = tuple(out.shape)
                 wide = tensor_ops.expand(tensor_ops.reshape(out.detach(), shape=(1, *shape)), shape=(self.size, *shape))
                 out = tensor_ops.clone(wide).requires_grad_(out.requires_grad)
-            executor = current().executor
-            if isinstance(executor, VmapExecutor):
-                out = executor.one_for_each(behind, out)
+            out = current().executor.one_for_each(behind, out)
         return self.wrap(out) if batched else out
+
+    def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+        """A custom Function: its own `vmap` runs it for the whole batch."""
+        batched = [isinstance(a, BatchedTensor) and a.level == self.level for a in args]
+        rule = getattr(function, "vmap", None)
+        with self.outside():
+            if not any(batched):
+                return current().executor.custom(function, args, run)
+            if rule is None:
+                raise OperationError(f"{function.__name__}: a custom Function cannot be taken apart inside vmap",
+                                     fix="Give it a static method vmap(info, in_dims, *args) that returns (output, "
+                                     "out_dims), or write it in tensor ops.")  # fmt: skip
+            values = [a.value if b else a for a, b in zip(args, batched, strict=True)]
+            in_dims = tuple(0 if b else None for b in batched)
+            out, dims = rule(VmapInfo(self.size, self.randomness), in_dims, *values)
+            several = isinstance(out, (tuple, list))
+            each = dims if isinstance(dims, (tuple, list)) else (dims,) * (len(out) if several else 1)
+            made = [o if d is None else self.wrap(o.movedim(d, 0))
+                    for o, d in zip(out if several else (out,), each, strict=True)]  # fmt: skip
+        return tuple(made) if several else made[0]
+
+    # -- what a recorder outside must know
+
+    def _below(self) -> Executor:
+        return EAGER if self.outer is None else self.outer.executor
+
+    def draw(self, generator: Any, key: tuple[int, int]) -> None:
+        """A random key was taken."""
+        self._below().draw(generator, key)
+
+    def generator_state_read(self, state: Tensor) -> None:
+        """The state of a generator was given out."""
+        self._below().generator_state_read(state)
+
+    def generator_state_set(self, state: Tensor) -> None:
+        """A generator is about to be set to a state."""
+        self._below().generator_state_set(state)
+
+    def not_replayable(self, reason: str) -> None:
+        """What happens here cannot be done again without Python."""
+        self._below().not_replayable(reason)
+
+    def unseen_input(self, reason: str) -> None:
+        """What runs takes something in that no op shows."""
+        self._below().unseen_input(reason)
 
     def wrap(self, value: Tensor) -> BatchedTensor:
         """A whole batch as one example sees it."""

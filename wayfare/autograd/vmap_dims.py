@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from wayfare.core.errors import ArgumentError
+
+
+class VmapInfo(NamedTuple):
+    """What the `vmap` of a custom Function is told of the batch."""
+
+    batch_size: int
+    randomness: str
 
 
 class OtherStructure(Exception):

@@ -21,7 +21,7 @@ from wayfare.compiler.sleep import wake_all
 from wayfare.core.callsite import current_site, is_debugged, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.generator import key_for
-from wayfare.core.mode import LOOPING, STATE, changed_mode, current, exporter, recorder_around, watcher, watchers
+from wayfare.core.mode import LOOPING, STATE, changed_mode, current, watcher, watchers
 from wayfare.core.op import memory_error
 from wayfare.core.tensor import Tensor
 
@@ -97,12 +97,9 @@ def map(
     around = running_example()
     examples = [Example(fn, args, number, key, site, around) for number, args in enumerate(zip(*columns, strict=True))]
     executor = current().executor
-    refuses = getattr(executor, "refuses", None)
-    if refuses is not None:
-        refuses("it calls wf.map")
-    watching = recorder_around()
-    if watching is not None and exporter() is None:  # in a model file the examples are a loop
-        watching.give_up("it calls wf.map, whose examples are batched anew each time")
+    executor.effect("it calls wf.map")
+    if not executor.sizes_may_differ:  # in a model file the examples are a loop
+        executor.not_replayable("it calls wf.map, whose examples are batched anew each time")
     if not examples:
         return []
     known = known_of(fn)
@@ -111,7 +108,7 @@ def map(
             _batched(executor, known, examples, known.first(fn))
             if in_try(user_frame(2)):
                 executor.make_calls_of(examples)  # what fails in them fails here
-        elif batch is False or (executor is not None and executor is not watching) or _line_by_line():
+        elif batch is False or not executor.allows_batches or _line_by_line():
             _one_by_one(examples)
         elif batch or schedule is not None or limit is not None:
             with _OfMap(schedule, limit) as session:
@@ -297,10 +294,8 @@ class batching:
             # Everything happens at once, as if the block were inside another one that does nothing.
             self._inner, self._session = True, _Plain()
             return self
-        watching = recorder_around()
-        if watching is not None:
-            watching.give_up("it uses wf.batching")
-        elif executor is not None:
+        executor.not_replayable("it uses wf.batching")
+        if not executor.allows_batches:
             raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
                                  fix="Put wf.batching() outside of it.")  # fmt: skip
         outer = current().replace(executor=None)

@@ -41,6 +41,8 @@ class Session(Work):
     """Records what examples do and runs it in groups. It is in force as an executor."""
 
     batches = True
+    # Examples take turns, and their ops run later: what runs in groups is in no module.
+    times_modules = False
 
     # -- recording
 
@@ -274,9 +276,13 @@ class Session(Work):
         array: Array = value.call.group.array_of(value)
         return array
 
-    def shows(self, tensors: tuple[Tensor, ...]) -> bool:
+    def may_read(self, *tensors: Tensor) -> bool:
         """May a check look at these numbers? They must be there, or it must matter where an error is raised."""
-        return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(3))
+        return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(2))
+
+    def may_decide(self, tensor: Tensor) -> bool:
+        """Not before it is there."""
+        return False
 
     def is_view(self, t: Tensor, shape: tuple[int, ...]) -> bool:
         """Could the tensor have that shape without a copy, as it would lie in the loop?"""
@@ -301,8 +307,9 @@ class Session(Work):
                 self.looking_outside = True
             out._lazy.seen_from = (tensor, Picked(places), {})
 
-    def behind(self, tensor: Tensor) -> Tensor | None:
+    def behind(self, tensor: Tensor, name: str) -> Tensor | None:
         """The tensor whose memory a write goes to; None where that is not there yet."""
+        self.changes(tensor, f"{name} writes to a tensor that all examples see")
         return None if tensor.__class__ is LazyTensor else tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:

@@ -28,7 +28,7 @@ from wayfare.codegen.routines.rows import Rows
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
-from wayfare.core.mode import batcher, changed_mode
+from wayfare.core.mode import changed_mode, executor
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, gradient_only, raw_ops
 from wayfare.core.tensor import Tensor, wrap
@@ -110,7 +110,7 @@ class Tape:
 
 def _in_the_open() -> Any:
     """Ops run and are recorded as usual: a session must not take them for those of an example."""
-    return changed_mode(grad=True) if batcher() is None else changed_mode(grad=True, executor=None)
+    return changed_mode(grad=True, executor=None) if executor().batches else changed_mode(grad=True)
 
 
 @contextmanager

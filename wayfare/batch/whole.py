@@ -192,9 +192,9 @@ class _Watch(_Everything):
             raise TooLong("it has too many steps")
         return super().apply(op, inputs, attrs)
 
-    def refuses(self, why: str) -> None:
+    def effect(self, reason: str) -> None:
         """Something that must not be traced: hooks are for what the examples compute, and may count."""
-        raise NotFusable(why)
+        raise NotFusable(reason)
 
     def value(self, t: Tensor) -> Traced:
         """What a tensor is in the trace."""

@@ -25,16 +25,17 @@ from wayfare.batch.settling import settle_tensors
 from wayfare.batch.sharing import Owned
 from wayfare.batch.stats import KindStats, Stats
 from wayfare.batch.value import Array, Call, Value
-from wayfare.codegen.routines.transposed_weights import turning
+from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
-from wayfare.core.mode import STATE, Mode, changed_mode, outer_mode, set_mode, watcher
+from wayfare.core.executor import Interceptor
+from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
 from wayfare.core.tensor import Tensor, wrap
 
 # Bytes of results (and a thousand for each call) that may be pending before they are computed.
 LIMIT = 256 * 1024 * 1024
 
 
-class Work:
+class Work(Interceptor):
     """Pending calls, and how they are run."""
 
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
@@ -139,6 +140,28 @@ class Work:
             self.forget_short_ways()
             self.once.clear()
 
+    def data_set(self, tensor: Tensor) -> None:
+        """A tensor is about to get other memory: what is pending counts on the memory it had."""
+        self.changes(tensor, "it sets the .data of a tensor")
+        self.settle()
+
+    def grad_written(self, tensor: Tensor, grad: Tensor | None) -> None:
+        """`tensor.grad` is about to be set."""
+        self.changes(tensor, "it sets the .grad of a tensor")
+
+    def before_update(self, name: str) -> None:
+        """What was recorded before a fused update must still see the old values."""
+        self.changes(None, f"{name} updates tensors that all examples see")
+        self.settle()
+
+    def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+        """A custom Function runs at once, on ordinary tensors."""
+        if any(["mark_dirty" in part.__code__.co_names for part in (function.forward, function.setup_context)]):
+            for given in args:
+                if isinstance(given, Tensor):
+                    self.changes(given, f"{function.__name__} writes to a tensor that all examples see")
+        return self.for_real(lambda: current().executor.custom(function, args, run))
+
     def note_wait(self) -> None:
         """An example waits for a value: remember its line."""
         frame = user_frame(3)
@@ -184,8 +207,10 @@ class Work:
         if self.known is not None:
             self.known.runs_in_order(how + line, [e.number for e in began])
 
-    def for_real(self, function: Callable[[], Any]) -> Any:
+    def for_real(self, function: Callable[[], Any], changes: str = "") -> Any:
         """Run what cannot be recorded, on ordinary tensors."""
+        if changes:
+            self.changes(None, changes)
         self.settle()
         with self.outside():
             return function()
@@ -219,7 +244,7 @@ class Work:
         groups = self.schedule.order(calls)
         placed(groups)
         scheduled = perf_counter()
-        with changed_mode(executor=None), turning():
+        with changed_mode(executor=None), caching_transposes():
             for number, members in enumerate(groups):
                 try:
                     self._run(members)

@@ -1,1 +1,1 @@
-"""What an array is on a device, and what can be computed on it without any notion of a graph."""
+"""Native code for the CPU: the loop language, its LLVM back end, hand-written routines, and the runtime."""

@@ -1,7 +1,7 @@
 """Control flow that says what it carries: `wf.cond`, `wf.while_loop` and `wf.scan`.
 
 They run as plain Python, so they can be stepped through and differentiated like any code. An exporter, which cannot see
-Python's own `if` and `while`, reads off them what belongs to a branch or to a loop.
+Python's own `if` and `while`, reads off them what belongs to a branch or to a loop (exporters/onnx/stated.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from wayfare.api.functions.join import stack
 from wayfare.compiler.structure import Opaque, put_together, take_apart
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, ShapeError
-from wayfare.core.mode import changed_mode, exporter
+from wayfare.core.mode import executor
 from wayfare.core.tensor import Tensor
 
 __all__ = ["cond", "scan", "while_loop"]
@@ -25,17 +25,7 @@ def cond(
     _check_functions("cond", true_fn, false_fn)
     if not isinstance(operands, (tuple, list)):
         raise ArgumentTypeError(f"cond: operands must be a tuple, not {type(operands).__name__}")
-    tracer = exporter()
-    if tracer is None or not isinstance(pred, Tensor):
-        return true_fn(*operands) if pred else false_fn(*operands)
-    tensors, shape = _apart("cond", tuple(operands))
-    parts = [_Part(f, shape) for f in (true_fn, false_fn)]
-    traces, made = zip(*[tracer.block(part, tensors) for part in parts], strict=True)
-    _check_alike("cond", "the two branches give", made[0], made[1], parts[0].result, parts[1].result)
-    with changed_mode(executor=None):
-        taken = made[0] if pred else made[1]
-    results = tracer.region("cond", [pred, *tensors], list(traces), [t._array for t in taken], None)
-    return put_together(parts[0].result, iter(results))
+    return executor().cond(pred, true_fn, false_fn, operands)
 
 
 def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> Any:
@@ -46,30 +36,16 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
     _check_functions("while_loop", cond_fn, body_fn)
     if not isinstance(carried_inputs, (tuple, list)):
         raise ArgumentTypeError(f"while_loop: carried_inputs must be a tuple, not {type(carried_inputs).__name__}")
-    carried = tuple(carried_inputs)
-    before, shape = _apart("while_loop", carried)
-    tracer = exporter()
-    if tracer is None:
-        return _while(cond_fn, body_fn, carried)
-    question, body = _Part(cond_fn, shape), _Part(_as_tuple(body_fn), shape)
-    traces = [tracer.block(part, before) for part in (question, body)]
-    if len(traces[0][1]) != 1:
-        raise ArgumentTypeError("while_loop: cond_fn must give one tensor that is true or false to be exported",
-                                fix="Compute it from what is carried.")  # fmt: skip
-    _check_alike("while_loop", "what is carried changes:", before, traces[1][1], shape, body.result)
-    with changed_mode(executor=None):
-        final, _ = _apart("while_loop", _while(cond_fn, body_fn, carried))
-    made = tracer.region("while", before, [trace for trace, _ in traces], [t._array for t in final], None)
-    return put_together(shape, iter(made))
+    return executor().while_loop(_while, cond_fn, body_fn, tuple(carried_inputs))
 
 
 def _while(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: tuple[Any, ...]) -> tuple[Any, ...]:
-    body = _as_tuple(body_fn)
-    before, shape = _apart("while_loop", carried)
+    body = as_tuple(body_fn)
+    before, shape = apart("while_loop", carried)
     while cond_fn(*carried):
         carried = body(*carried)
-        after, now = _apart("while_loop", carried)
-        _check_alike("while_loop", "what is carried changes:", before, after, shape, now)
+        after, now = apart("while_loop", carried)
+        check_alike("while_loop", "what is carried changes:", before, after, shape, now)
     return carried
 
 
@@ -82,44 +58,29 @@ def scan(
     dimension 0. With `reverse` it goes from the last x to the first, and y stand where their x stood.
     """
     _check_functions("scan", combine_fn)
-    rows, xs_shape = _apart("scan", xs)
+    rows, _ = apart("scan", xs)
     if not rows:
         raise ArgumentError("scan: xs holds no tensor", fix="Give what to go through.")
     lengths = {t.shape[dim] for t in rows if -t.ndim <= dim < t.ndim}
     if len(lengths) != 1 or any(not -t.ndim <= dim < t.ndim for t in rows):
         shown = ", ".join(str(t.spec) for t in rows)
         raise ShapeError(f"scan: xs must have one size in dimension {dim}, they are {shown}")
-    (length,) = lengths
-    carry, carry_shape = _apart("scan", init)
-    tracer = exporter()
-    if length == 0:
+    apart("scan", init)
+    if lengths == {0}:
         raise ArgumentError("scan: there is nothing to go through", fix="Give at least one x.")
-    if tracer is None:
-        return _scan(combine_fn, init, rows, xs_shape, length, dim, reverse)
-    part = _ScanPart(combine_fn, carry_shape, xs_shape)
-    with changed_mode(executor=None):
-        first = [t.select(dim, length - 1 if reverse else 0) for t in rows]
-        last, ys = _scan(combine_fn, init, rows, xs_shape, length, dim, reverse)
-    trace, made = tracer.block(part, [*carry, *first])
-    _check_alike("scan", "the carry changes:", carry, made[: len(carry)], carry_shape, part.carry_after)
-    final, _ = _apart("scan", last)
-    stacked, _ = _apart("scan", ys)
-    arrays = [t._array for t in (*final, *stacked)]
-    results = tracer.region("scan", [*carry, *rows], [trace], arrays, (dim, reverse, len(carry)))
-    given = iter(results)
-    return put_together(carry_shape, given), put_together(part.result, given)
+    return executor().scan(_scan, combine_fn, init, xs, dim, reverse)  # type: ignore[no-any-return]
 
 
-def _scan(
-    combine_fn: Any, init: Any, rows: list[Tensor], xs_shape: Any, length: int, dim: int, reverse: bool
-) -> tuple[Any, Any]:
+def _scan(combine_fn: Any, init: Any, xs: Any, dim: int, reverse: bool) -> tuple[Any, Any]:
+    rows, xs_shape = apart("scan", xs)
+    length = rows[0].shape[dim]
     carry, ys, y_shape = init, [], None
-    before, shape = _apart("scan", init)
+    before, shape = apart("scan", init)
     for t in range(length - 1, -1, -1) if reverse else range(length):
         carry, y = _pair(combine_fn(carry, put_together(xs_shape, iter([row.select(dim, t) for row in rows]))))
-        after, now = _apart("scan", carry)
-        _check_alike("scan", "the carry changes:", before, after, shape, now)
-        parts, y_shape = _apart("scan", y)
+        after, now = apart("scan", carry)
+        check_alike("scan", "the carry changes:", before, after, shape, now)
+        parts, y_shape = apart("scan", y)
         ys.append(parts)
     if reverse:
         ys.reverse()
@@ -130,7 +91,7 @@ def _scan(
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
-class _Part:
+class Part:
     """One of the functions, called with a list of tensors; it gives a list, and remembers the form of the result."""
 
     def __init__(self, function: Callable[..., Any], shape: Any) -> None:
@@ -139,11 +100,11 @@ class _Part:
         self.result: Any = None
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        made, self.result = _apart("control flow", self._function(*put_together(self._shape, iter(tensors))))
+        made, self.result = apart("control flow", self._function(*put_together(self._shape, iter(tensors))))
         return made
 
 
-class _ScanPart:
+class ScanPart:
     """The same for the function of a scan, which gives a carry and a y."""
 
     def __init__(self, function: Any, carry: Any, xs: Any) -> None:
@@ -156,12 +117,13 @@ class _ScanPart:
         given = iter(tensors)
         carry, x = (put_together(shape, given) for shape in self._shapes)
         after, y = _pair(self._function(carry, x))
-        made, self.carry_after = _apart("scan", after)
-        ys, self.result = _apart("scan", y)
+        made, self.carry_after = apart("scan", after)
+        ys, self.result = apart("scan", y)
         return [*made, *ys]
 
 
-def _apart(name: str, structure: Any) -> tuple[list[Tensor], Any]:
+def apart(name: str, structure: Any) -> tuple[list[Tensor], Any]:
+    """The tensors of a structure, and its form."""
     tensors: list[Tensor] = []
     try:
         return tensors, take_apart(structure, tensors, [])
@@ -170,7 +132,9 @@ def _apart(name: str, structure: Any) -> tuple[list[Tensor], Any]:
                                 fix="Use tensors in tuples, lists and dictionaries.") from None  # fmt: skip
 
 
-def _as_tuple(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+def as_tuple(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    """The function with its result as a tuple."""
+
     def call(*args: Any) -> tuple[Any, ...]:
         made = function(*args)
         return tuple(made) if isinstance(made, (tuple, list)) else (made,)
@@ -190,7 +154,7 @@ def _check_functions(name: str, *functions: Any) -> None:
             raise ArgumentTypeError(f"{name}: takes functions, not {type(function).__name__}")
 
 
-def _check_alike(name: str, what: str, a: Sequence[Tensor], b: Sequence[Tensor], first: Any, second: Any) -> None:
+def check_alike(name: str, what: str, a: Sequence[Tensor], b: Sequence[Tensor], first: Any, second: Any) -> None:
     """Two results of one form: the same structure, dtypes and numbers of dimensions."""
     if first != second:
         raise ArgumentError(f"{name}: {what} plain values, or tensors in different tuples, lists or dictionaries",

@@ -17,7 +17,8 @@ from wayfare.compiler.structure import put_together
 from wayfare.compiler.tree import Stretch, Tree
 from wayfare.core import buffer_pool
 from wayfare.core.dispatch import apply
-from wayfare.core.mode import STATE, StaleCall
+from wayfare.core.executor import StaleCall
+from wayfare.core.mode import STATE
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor, wrap

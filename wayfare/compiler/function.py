@@ -108,8 +108,8 @@ class Compiled(WholeCall):
             # Whoever follows the lines wants to see them run. Or the numbers it draws are those of an example.
             return self._elsewhere(args, options)
         if mode is not None and (
-            mode.executor is not None or mode.anomaly or mode.saved_hooks is not None or mode.generator is not None
-            or (mode.watcher is not None and not mode.watcher.allows_plans)
+            not mode.executor.works_on_arrays or mode.anomaly or mode.saved_hooks is not None
+            or mode.generator is not None or (mode.watcher is not None and not mode.watcher.allows_plans)
         ):  # fmt: skip
             return self._elsewhere(args, options)
         looking = None if mode is None else mode.watcher

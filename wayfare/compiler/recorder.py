@@ -22,11 +22,13 @@ from wayfare.compiler.notes import RETOLD, Decision, Draw, GiveUp, GradSlot, Not
 from wayfare.compiler.passes import RecordedPass
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply
+from wayfare.core.executor import CallOut, Interceptor
 from wayfare.core.grad_layout import in_layout_of
-from wayfare.core.mode import STATE, current
+from wayfare.core.mode import STATE, called_by_user, current
 from wayfare.core.node import Node
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
+from wayfare.core.quiet import quietly
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable, split_edge
 from wayfare.core.write_clock import note_write, owner_of
@@ -50,10 +52,11 @@ _MAY_FAIL = frozenset({"indexing", "classes", "linear algebra", "loss", "segment
 _ADD = REGISTRY["add"]
 
 
-class Recorder(Notes):
+class Recorder(Notes, Interceptor):
     """The executor while a function is recorded."""
 
-    records = True
+    works_on_rows = False
+    allows_batches = True
 
     # -- the executor
 
@@ -118,9 +121,18 @@ class Recorder(Notes):
         if found:
             self.give_up("it uses x[i], where i is a tensor, as the view of x that it is")
 
-    def notices(self, reason: str) -> None:
-        """Something happens that a replay would not do again, or not see."""
+    def not_replayable(self, reason: str) -> None:
+        """What happens here cannot be done again without Python."""
         self.give_up(reason)
+
+    def unseen_input(self, reason: str) -> None:
+        """What runs takes something in that a replay would not see."""
+        self.give_up(reason)
+
+    def step_state_used(self, owner: Any, name: str) -> None:
+        """An attribute that changes with every step. The steps themselves tell what they count on."""
+        if called_by_user(3):
+            self.give_up(f"it reads or sets `{name}` of {type(owner).__name__}, which changes with every step")
 
     def flag_set(self, t: Tensor, what: str) -> None:
         """Something about a tensor is set that is no number: of one from outside, a replay would not do it again."""
@@ -128,8 +140,8 @@ class Recorder(Notes):
             if going and self.source_of(t) is not None:
                 self.give_up(f"it sets {what} of a tensor from outside")
 
-    def custom(self, name: str) -> None:
-        """A custom Function was recorded as a node."""
+    def custom_recorded(self, name: str) -> None:
+        """A custom Function has become a node of the graph."""
         self.customs.append(name)
 
     def read(self, tensor: Tensor, how: str) -> Any:
@@ -152,10 +164,6 @@ class Recorder(Notes):
                         line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
                         self.decisions.append(Decision(value, how, outcome_of(array, how), line, len(self.slots)))
         return array
-
-    def behind(self, tensor: Tensor) -> Tensor:
-        """A tensor is itself here."""
-        return tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
         """Write in place, and enter what the memory holds now."""
@@ -200,20 +208,28 @@ class Recorder(Notes):
         if self._writes.is_surprised(self.arrays.owners):
             raise GiveUp("it writes to the memory of a tensor in a way that cannot be recorded")
 
+    def written_past_ops(self) -> None:
+        """A custom Function has written to memory, and said so."""
+        self.mark_writes()
+
     def mark_writes(self) -> None:
         """A write was entered."""
         self._writes.renew()
 
     # -- what a backward pass does
 
-    def backward(self, roots: Any, *, retain: bool, capture: Any, accumulate: bool) -> None:
-        """A backward pass inside the function."""
+    def backward(self, roots: Any, *, retain: bool, create: bool, capture: Any, accumulate: bool) -> bool:
+        """A backward pass inside the function. One whose rules are ops (`create`) is recorded op by op."""
+        if create:
+            self.stays_inside(roots, capture)
+            return False
         with self.entering() as going:
             if going:
                 self._check_writes()
-        with self.unseen() if _is_all_ours(roots) else nullcontext():
+        with quietly(), self.unseen() if _is_all_ours(roots) else nullcontext():
             RecordedPass(self, retain, capture, accumulate).run(roots)
         self.mark_writes()
+        return True
 
     def stays_inside(self, roots: Sequence[tuple[Any, Any]], capture: Any) -> None:
         """A backward pass that is recorded op by op may not go on into what was computed before the call."""
@@ -246,10 +262,18 @@ class Recorder(Notes):
     def copied(self, array: Array, like: Array | None = None) -> Tensor:
         """A tensor in memory of its own that holds what an array holds now; as a gradient of `like` it lies as that."""
         copy = np.array(array if like is None else in_layout_of(array, like))
+        self.array_copied(array, copy)
+        return wrap(copy)
+
+    def array_copied(self, array: Array, copy: Array) -> None:
+        """An array was copied: the copy holds the same value."""
         with self.entering() as going:
             if going:
                 self.arrays.own(copy, self.array_value(array))
-        return wrap(copy)
+
+    def own_gradient(self, g: Tensor) -> Tensor:
+        """The pass makes arrays of its own, and must know whose values they are."""
+        return g
 
     def add_into(self, t: Tensor, array: Array) -> None:
         """Add an array to a tensor's memory."""
@@ -301,8 +325,14 @@ class Recorder(Notes):
 
     # -- what else happens in a training step
 
+    def call_out(self, make: Callable[[], CallOut], run: Callable[[], Any]) -> Any:
+        """Python with a state of its own: every replay runs it."""
+        call = make()
+        with self.calling(call):
+            return call.take()
+
     @contextmanager
-    def calling(self, call: Any) -> Iterator[None]:
+    def calling(self, call: CallOut) -> Iterator[None]:
         """What happens inside is Python that runs again at every replay."""
         self.calls.append((call, len(self.decisions)))
         before, self._call = self._call, [len(self.calls) - 1, 0]
@@ -314,6 +344,7 @@ class Recorder(Notes):
 
     def update(self, update: Any, written: list[Tensor], read: list[Tensor], numbers: Sequence[float]) -> None:
         """A fused update of parameters in place."""
+        numbers = tuple(map(float, numbers))
         with self.entering() as going:
             if going:
                 self._check_writes()
@@ -323,7 +354,7 @@ class Recorder(Notes):
             update([t._array for t in written], [t._array for t in read], numbers)
         with self.entering() as going:
             if going:
-                given: Any = tuple(float(n) for n in numbers)
+                given: Any = numbers
                 if self._call is not None:
                     self.slots.append(tuple(self._call))
                     given = Slot(len(self.slots) - 1)
@@ -333,6 +364,19 @@ class Recorder(Notes):
                 for known, value in zip(knowns, made, strict=False):
                     self.arrays.write(known, value)
         self.mark_writes()
+
+    def before_update(self, name: str) -> None:
+        """Updates are recorded."""
+
+    def generator_state_read(self, state: Tensor) -> None:
+        """Remember that it was taken in this call."""
+        state._more()["taken_under"] = self
+
+    def generator_state_set(self, state: Tensor) -> None:
+        """A state that was taken in the same call only says how far to go back. Otherwise a recorded call draws from
+        where its generators stand, and cannot be replayed if it puts them somewhere itself."""
+        if (state._extras or {}).get("taken_under") is not self:
+            self.give_up("the state of a generator is set to one from outside the function")
 
     def draw(self, generator: Any, key: tuple[int, int]) -> None:
         """A random key was taken."""

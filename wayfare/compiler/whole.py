@@ -7,7 +7,7 @@ from typing import Any
 
 from wayfare.compiler.guards import Guards
 from wayfare.compiler.reach import reach
-from wayfare.core.mode import batcher, watcher
+from wayfare.core.mode import executor, watcher
 
 
 class WholeCall:
@@ -19,14 +19,12 @@ class WholeCall:
 
     def _elsewhere(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A call while somebody else runs the ops, or watches them."""
-        batching = batcher()
-        if batching is not None:
-            if self._is_method and args:
-                made = batching.whole_call(args[0], self._function, args[1:], options, self)
-            else:
-                made = batching.whole_call(self, _call_function, args, options, self)
-            if made is not NotImplemented:
-                return made
+        if self._is_method and args:
+            made = executor().whole_call(args[0], self._function, args[1:], options, self)
+        else:
+            made = executor().whole_call(self, _call_function, args, options, self)
+        if made is not NotImplemented:
+            return made
         looking = watcher()
         if looking is None:
             return self._function(*args, **options)

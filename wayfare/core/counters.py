@@ -22,7 +22,7 @@ class Counters:
     pool_made: int = 0  # blocks of memory asked of the system
     pool_reused: int = 0  # blocks of memory used again
     kernels_split: int = 0  # calls of native code in several threads
-    products_run: int = 0  # matrix products (or stacks of them) that a command list ran
+    matmuls_run: int = 0  # matrix products (or stacks of them) that a command list ran
     lists_run: int = 0  # command lists run
 
 

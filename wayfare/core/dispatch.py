@@ -17,6 +17,7 @@ import numpy as np
 from wayfare.core.buffer_pool import Lease
 from wayfare.core.callsite import INSIDE
 from wayfare.core.errors import GraphError, InPlaceError
+from wayfare.core.executor import EAGER
 from wayfare.core.mode import NO_GRAD, STATE, UNUSUAL, Mode
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, VALUE, ByName, Op, explain_failure
@@ -42,7 +43,7 @@ def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS)
 def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
     mode = STATE.mode
     if mode is not None:
-        if mode.executor is not None:
+        if mode.executor is not EAGER:
             return mode.executor.apply(op, inputs, attrs)
         if mode.watcher is not None:
             mode.watcher.starts(op)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import ArgumentError, ArgumentTypeError
-from wayfare.core.mode import LOOPING, STATE, UNUSUAL, recorder_around
+from wayfare.core.mode import LOOPING, STATE, UNUSUAL, executor
 from wayfare.core.spec import CPU, Device
 from wayfare.core.tensor import Tensor, wrap
 
@@ -44,7 +44,7 @@ class Generator:
 
     def __init__(self, device: Any = "cpu") -> None:
         Device(device)
-        _not_replayable("a Generator is made inside the function")
+        executor().not_replayable("a Generator is made inside the function")
         # The seed PyTorch gives a new generator: the same in every process.
         self._seed = 67280421310721
         self._calls = 0
@@ -62,9 +62,7 @@ class Generator:
             self._calls = call + 1
             key = self._seed, call
         if UNUSUAL:
-            watching = recorder_around()
-            if watching is not None:
-                watching.draw(self, key)
+            executor().draw(self, key)
         return key
 
     def manual_seed(self, seed: int) -> Generator:
@@ -75,7 +73,7 @@ class Generator:
             raise ArgumentTypeError(f"manual_seed: a seed is an int, not {type(seed).__name__}") from None
         if not -(_WORDS // 2) <= number < _WORDS:
             raise ArgumentError(f"manual_seed: {number} does not fit into 64 bits")
-        _not_replayable("manual_seed is called inside the function")
+        executor().not_replayable("manual_seed is called inside the function")
         with self._lock:
             self._seed = number % _WORDS
             self._calls = 0
@@ -95,9 +93,7 @@ class Generator:
         """Seed and count as a uint8 tensor, for `set_state`."""
         with self._lock:
             state = wrap(np.array([self._seed, self._calls], "<u8").view(np.uint8))
-        watching = recorder_around()
-        if watching is not None:
-            state._more()["taken_under"] = watching
+        executor().generator_state_read(state)
         return state
 
     def set_state(self, new_state: Tensor) -> Generator:
@@ -105,10 +101,7 @@ class Generator:
         if not isinstance(new_state, Tensor) or new_state.dtype.name != "uint8" or new_state.shape != (16,):
             shown = new_state.spec if isinstance(new_state, Tensor) else type(new_state).__name__
             raise ArgumentTypeError(f"set_state: a state is u8[16] as get_state gives it, not {shown}")
-        watching = recorder_around()
-        if watching is None or (new_state._extras or {}).get("taken_under") is not watching:
-            # One that was taken in the same call only says how far to go back.
-            _not_replayable("the state of a generator is set to one from outside the function")
+        executor().generator_state_set(new_state)
         words = np.frombuffer(new_state._array.tobytes(), "<u8")
         with self._lock:
             self._seed, self._calls = int(words[0]), int(words[1])
@@ -120,13 +113,6 @@ class Generator:
 
     def __repr__(self) -> str:
         return f"Generator(seed={self._seed}, draws={self._calls})"
-
-
-def _not_replayable(what: str) -> None:
-    """A recorded call draws from where its generators stand; it cannot be replayed if it puts them somewhere itself."""
-    watching = recorder_around()
-    if watching is not None:
-        watching.give_up(what)
 
 
 default_generator = Generator()

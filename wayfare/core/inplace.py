@@ -29,10 +29,8 @@ from wayfare.core.write_clock import check_memory, note_write, tick, version, ve
 def check_writable(t: Tensor, name: str) -> None:
     """Refuse a write that would lose a gradient."""
     mode = STATE.mode
-    if mode is not None and mode.executor is not None:
-        if mode.batcher is not None:
-            mode.batcher.changes(t, f"{name} writes to a tensor that all examples see")
-        stands: Tensor | None = mode.executor.behind(t)
+    if mode is not None and not mode.executor.works_on_arrays:
+        stands: Tensor | None = mode.executor.behind(t, name)
         if stands is None:
             return
         t = stands
@@ -108,7 +106,7 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
     `since` is the time at which computing the result began; without it only its last step is younger than the write.
     """
     mode = STATE.mode
-    if mode is not None and mode.executor is not None:
+    if mode is not None and not mode.executor.works_on_arrays:
         mode.executor.write(t, result, lambda into, values: move_into(into, values, name, since))
         return t
     check_result(t, result, name)

@@ -9,111 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 from wayfare.core.callsite import INSIDE
-
-
-class Executor(Protocol):
-    """Another way of running ops than eagerly: the single point where vmap (and later ways) step in."""
-
-    def apply(self, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-        """Run one op on tensors."""
-
-    def read(self, tensor: Any, how: str) -> Any:
-        """Python looks at a value (`bool()`, `.item()`, …): give the array, or refuse with the reason."""
-
-    def behind(self, tensor: Any) -> Any:
-        """The tensor whose memory this one shows; None where a write to it was found lawful before."""
-
-    def write(self, tensor: Any, result: Any, move: Callable[[Any, Any], Any]) -> None:
-        """Write in place: call `move(tensor, values)` for what stands behind the two."""
-
-
-class CallOut(Protocol):
-    """Python that runs again whenever a recorded call is replayed: counters go up, numbers are worked out anew.
-
-    The call-outs of a recording run in its order. `run` looks for itself whether it may; `ready` only asks.
-    """
-
-    # Why the last `ready` said no: a clause for "recorded again because …".
-    reason: str
-
-    def ready(self) -> bool:
-        """Would the call still do what was recorded? Changes nothing."""
-
-    def run(self) -> list[tuple[float, ...]]:
-        """Advance the Python state by one call, and give the numbers of each fused update it makes, in order.
-
-        Raises `StaleCall`, having changed nothing, where `ready` would have said no.
-        """
-
-    def undo(self) -> None:
-        """Put the Python state back as it was before the last `run`."""
-
-    def left(self) -> Any:
-        """The Python state that `run` changes, as it is now, for a comparison."""
-
-
-class StaleCall(Exception):
-    """A call-out would no longer do what was recorded."""
-
-
-class Recorder(Executor, Protocol):
-    """An executor that runs ops for real and writes down what happened, to do it again later without Python."""
-
-    # What tells a recorder from other executors.
-    records: bool
-
-    def calling(self, call: CallOut) -> AbstractContextManager[None]:
-        """What happens inside belongs to this call-out; entered around the real call."""
-
-    def update(self, update: Any, written: list[Any], read: list[Any], numbers: Sequence[float]) -> None:
-        """Run a fused update (a `backend.update.Update`) on tensors, and write it down."""
-
-    def draw(self, generator: Any, key: tuple[int, int]) -> None:
-        """A random key was taken from a generator; one that was put back gives the same key again."""
-
-    def flag_set(self, t: Any, what: str) -> None:
-        """Something about a tensor is set that is no number: `requires_grad`, `retain_grad()`."""
-
-    def give_up(self, reason: str) -> NoReturn:
-        """What happens here cannot be done again without Python."""
-
-
-class Batcher(Executor, Protocol):
-    """The executor of automatic batching: it records calls and runs them later, many at once."""
-
-    # What tells it from other executors.
-    batches: bool
-
-    def whole_call(self, owner: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any], about: Any) -> Any:
-        """`function(owner, *args, **options)` as one call; NotImplemented where it is to be taken apart."""
-
-    def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """The same for a module of the user's, if its forward only computes."""
-
-    def shows(self, tensors: tuple[Any, ...]) -> bool:
-        """May a check look at the numbers of these tensors?"""
-
-    def is_view(self, t: Any, shape: tuple[int, ...]) -> bool:
-        """Could the tensor have that shape without a copy?"""
-
-    def settle(self) -> None:
-        """Run all that is pending, and make every tensor an ordinary one."""
-
-    def for_real(self, function: Callable[[], Any]) -> Any:
-        """Run what cannot be recorded, on ordinary tensors."""
-
-    def born(self, thing: Any) -> None:
-        """An array of its own memory, or a module, was made by the example that runs."""
-
-    def flag_set(self, t: Any, what: str) -> None:
-        """Something about a tensor is about to be set that is no number."""
-
-    def changes(self, thing: Any, how: str) -> None:
-        """A tensor or a module is about to change (None: something of the whole process)."""
+from wayfare.core.executor import EAGER, Executor
 
 
 class Watcher:
@@ -158,7 +57,7 @@ _GIVEN = ("grad", "executor", "inference", "anomaly", "saved_hooks", "generator"
 class Mode:
     """The state of a thread when it is not the ordinary one."""
 
-    __slots__ = (*_GIVEN, "batcher", "watchers")
+    __slots__ = (*_GIVEN, "plain_calls", "watchers")
 
     def __init__(
         self,
@@ -173,10 +72,12 @@ class Mode:
         self.grad = grad
         # Who looks on and wants everything to happen on the user's own line wants no batches; hooks for what is kept
         # must see it when it is.
-        if getattr(executor, "batches", False):
+        if executor is None:
+            executor = EAGER
+        elif executor.batches:
             watched = not all([w is None or w.allows_batches for w in (anomaly, watcher)])
-            executor = None if watched or saved_hooks is not None else executor
-        self.executor = executor
+            executor = EAGER if watched or saved_hooks is not None else executor
+        self.executor: Executor = executor
         self.inference = inference
         # Who looks for bad numbers (also a Watcher), or None.
         self.anomaly = anomaly
@@ -184,23 +85,25 @@ class Mode:
         # Where random numbers come from when no generator is named; None for the default one.
         self.generator = generator
         self.watcher = watcher
-        # Derived, because every call of a module asks for them: who looks on, and the executor if it is a `Batcher`.
+        # Derived, because every call of a module needs them: who looks on, and whether calls of modules and layers just
+        # run, because nobody looks on and the executor does not take them as one.
         self.watchers: tuple[Any, ...] = tuple([w for w in (anomaly, watcher) if w is not None])
-        self.batcher: Any = executor if getattr(executor, "batches", False) else None
+        self.plain_calls = not self.watchers and executor.__class__.module_call is Executor.module_call
 
     def replace(self, **changes: Any) -> Mode | None:
         """This mode with some parts changed; None when that is the ordinary state."""
         values = {name: getattr(self, name) for name in _GIVEN} | changes
-        ordinary = values["grad"] and not (
-            values["executor"] or values["inference"] or values["anomaly"] or values["saved_hooks"]
-            or values["generator"] or values["watcher"]
+        if values["executor"] is None:
+            values["executor"] = EAGER
+        ordinary = values["grad"] and values["executor"] is EAGER and not (
+            values["inference"] or values["anomaly"] or values["saved_hooks"] or values["generator"]
+            or values["watcher"]
         )  # fmt: skip
         if ordinary:
             return None
         mode = Mode(**values)
-        plain = not (
-            mode.grad or mode.executor or mode.inference or mode.anomaly or mode.saved_hooks or mode.generator
-            or mode.watcher
+        plain = mode.executor is EAGER and not (
+            mode.grad or mode.inference or mode.anomaly or mode.saved_hooks or mode.generator or mode.watcher
         )  # fmt: skip
         return NO_GRAD if plain else mode
 
@@ -246,45 +149,15 @@ def current() -> Mode:
     return STATE.mode or _ORDINARY
 
 
-def runs_here() -> bool:
-    """Do ops run now, and nobody but us takes notice?"""
-    return STATE.mode is None or STATE.mode.executor is None
-
-
-def may_look(*tensors: Any) -> bool:
-    """May a check look at the numbers of these tensors? Not where they are only traced, or still to be computed."""
-    mode = STATE.mode
-    if mode is None or mode.executor is None:
-        return True
-    return mode.batcher is not None and mode.batcher.shows(tensors)
-
-
-def recorder() -> Any | None:
-    """The executor in force in this thread if it is a `Recorder`, else None."""
+def executor() -> Executor:
+    """The executor in force in this thread. Call its methods; do not ask which one it is."""
     mode = STATE.mode if UNUSUAL else None
-    executor = mode.executor if mode is not None else None
-    return executor if getattr(executor, "records", False) else None
+    return EAGER if mode is None else mode.executor
 
 
 def called_by_user(depth: int) -> bool:
     """Is the code so many frames above the caller of this function the user's, and not ours?"""
     return not INSIDE[sys._getframe(depth + 1).f_code.co_filename]
-
-
-def recorder_around() -> Any | None:
-    """The recorder in force, be it outside other executors (a vmap inside a recorded function)."""
-    mode = STATE.mode if UNUSUAL else None
-    while mode is not None and mode.executor is not None:
-        if getattr(mode.executor, "records", False):
-            return mode.executor
-        mode = getattr(mode.executor, "outer", None)
-    return None
-
-
-def exporter() -> Any | None:
-    """The executor in force in this thread if it writes a function down for a model file, else None."""
-    found = recorder()
-    return found if hasattr(found, "region") else None
 
 
 def watcher() -> Any | None:
@@ -297,26 +170,6 @@ def watchers() -> tuple[Any, ...]:
     """All who look on in this thread: anomaly mode, and the `Watcher` in force."""
     mode = STATE.mode if UNUSUAL else None
     return () if mode is None else mode.watchers
-
-
-def batcher() -> Any | None:
-    """The executor in force in this thread if it is a `Batcher`, else None."""
-    mode = STATE.mode if UNUSUAL else None
-    return None if mode is None else mode.batcher
-
-
-def flag_set(t: Any, what: str) -> None:
-    """Something about a tensor is about to be set that is no number: `requires_grad`, `retain_grad()`."""
-    for executor in (recorder(), batcher()):
-        if executor is not None:
-            executor.flag_set(t, what)
-
-
-def about_to_change(thing: Any, how: str) -> None:
-    """A tensor or a module is about to change (None: something of the whole process): examples of a map take turns."""
-    batching = batcher()
-    if batching is not None:
-        batching.changes(thing, how)
 
 
 class outer_mode:

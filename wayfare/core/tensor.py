@@ -13,7 +13,7 @@ import numpy as np
 
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.core.grad_layout import in_layout_of
-from wayfare.core.mode import STATE, UNUSUAL, about_to_change, batcher, flag_set, recorder
+from wayfare.core.mode import STATE, UNUSUAL, executor
 from wayfare.core.node import Handle, Node, StructureHandle, unroll
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import in_dtype
@@ -127,7 +127,7 @@ class Tensor(TensorMethods):
             raise GraphError("requires_grad_: a tensor made under inference_mode cannot join the graph",
                              fix="Make it outside inference_mode, or .clone() it there.")  # fmt: skip
         if UNUSUAL and self._requires_grad is not requires_grad:
-            flag_set(self, "requires_grad")
+            executor().flag_set(self, "requires_grad")
             structure_changed()
         self._requires_grad = requires_grad
         return self
@@ -158,8 +158,8 @@ class Tensor(TensorMethods):
         """The gradient summed up so far; None before the first backward."""
         if self._grad.__class__ is not Tensor and _is_rows(self._grad):
             self._grad = wrap(in_layout_of(self._grad.dense(), self._array))
-        if UNUSUAL and (watching := recorder()) is not None:
-            watching.grad_read(self)
+        if UNUSUAL:
+            executor().grad_read(self)
         return self._grad  # type: ignore[no-any-return]
 
     @grad.setter
@@ -169,9 +169,8 @@ class Tensor(TensorMethods):
                 raise ArgumentTypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
             if value.shape != self.shape or value.dtype is not self.dtype:
                 raise OperationError(f"grad: a gradient of {value.spec} does not fit a tensor of {self.spec}")
-        if UNUSUAL and (watching := recorder()) is not None:
-            watching.grad_written(self, value)
-        about_to_change(self, "it sets the .grad of a tensor")
+        if UNUSUAL:
+            executor().grad_written(self, value)
         self._grad = value
 
     @grad.deleter
@@ -185,7 +184,7 @@ class Tensor(TensorMethods):
         writing into it changes the gradient. None if there is no gradient or it is a whole tensor.
         """
         rows = self._grad
-        if not _is_rows(rows) or recorder() is not None:
+        if not _is_rows(rows) or not executor().works_on_rows:
             return None
         found = rows.by_row()
         if found is None:
@@ -204,9 +203,8 @@ class Tensor(TensorMethods):
             raise ArgumentTypeError(f"data must be a Tensor, not {type(value).__name__}")
         if self._requires_grad and value._array.dtype.kind != "f":
             raise OperationError(f"data: what requires a gradient holds floating-point numbers, not {value.dtype}")
-        if UNUSUAL and (batching := batcher()) is not None:
-            batching.changes(self, "it sets the .data of a tensor")
-            batching.settle()  # what is pending counts on the memory it had
+        if UNUSUAL:
+            executor().data_set(self)
         self._array = value._array
 
     def detach(self) -> Tensor:
@@ -216,8 +214,8 @@ class Tensor(TensorMethods):
     @property
     def _version(self) -> int:
         """How many times its memory was written in place."""
-        if UNUSUAL and (watching := recorder()) is not None:
-            watching.notices("it reads how often a tensor was written")
+        if UNUSUAL:
+            executor().unseen_input("it reads how often a tensor was written")
         return version(self._array)
 
     def _renew(self) -> None:
@@ -248,7 +246,7 @@ class Tensor(TensorMethods):
         if not self.requires_grad:
             raise GraphError("retain_grad: this tensor requires no gradient",
                              fix="Compute it from a tensor with requires_grad=True.")  # fmt: skip
-        flag_set(self, "retain_grad()")
+        executor().flag_set(self, "retain_grad()")
         unroll(self.grad_fn)
         node = self.grad_fn
         if node is not None:
@@ -272,7 +270,7 @@ class Tensor(TensorMethods):
         mode = STATE.mode
         if mode is None:
             return self._array
-        array: Array = self._array if mode.executor is None else mode.executor.read(self, how)
+        array: Array = mode.executor.read(self, how)
         if mode.watcher is not None:
             mode.watcher.looked(self, how, array)
         return array

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wayfare.autograd.function import Function
 from wayfare.core.errors import ArgumentTypeError, WayfareError
-from wayfare.core.mode import STATE, UNUSUAL, Watcher, batcher, watchers
+from wayfare.core.mode import STATE, UNUSUAL, Watcher, executor, watchers
 from wayfare.core.node import Handle, StructureHandle
 from wayfare.core.structure_epoch import structure_changed
 from wayfare.core.tensor import Tensor
@@ -52,21 +52,19 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
 def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call without hooks, taken as one by automatic batching; NotImplemented where `forward` is to run."""
     mode = STATE.mode
-    if mode is None:
+    if mode is None or mode.plain_calls:
         return NotImplemented
     if mode.watchers:
         return _watched(mode.watchers, module, args, kwargs)
-    batching = mode.batcher
-    return NotImplemented if batching is None else batching.module_call(module, args, kwargs)
+    return mode.executor.module_call(module, args, kwargs)
 
 
 def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call without hooks that somebody looks at."""
-    batching = batcher()
     for watcher in watching:
         watcher.entered(module)
     try:
-        made = NotImplemented if batching is None else batching.module_call(module, args, kwargs)
+        made = executor().module_call(module, args, kwargs)
         return module.forward(*args, **kwargs) if made is NotImplemented else made
     finally:
         for watcher in watching:
@@ -93,9 +91,7 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
 
 def _with_hooks(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if UNUSUAL:
-        refuses = getattr(STATE.mode and STATE.mode.executor, "refuses", None)
-        if refuses is not None:
-            refuses("a module inside it has hooks")
+        executor().effect("a module inside it has hooks")
     for hook, with_kwargs in list(hooks.forward_pre.values()):
         args, kwargs = _before(module, hook, with_kwargs, args, kwargs)
     watch = _BackwardWatch(module, hooks) if hooks.backward or hooks.backward_pre else None

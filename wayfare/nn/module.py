@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
-from wayfare.core.mode import UNUSUAL, about_to_change, batcher
+from wayfare.core.mode import UNUSUAL, executor
 from wayfare.core.node import Handle
 from wayfare.core.spec import DType, float16, float32, float64
 from wayfare.core.structure_epoch import EPOCH, NUMBERS, structure_changed
@@ -70,8 +70,8 @@ class Module:
         set_("_names", {})  # registered name → what it is registered as, in order
         set_("_hooks", None)
         set_("training", True)
-        if UNUSUAL and (batching := batcher()) is not None:
-            batching.born(self)
+        if UNUSUAL:
+            executor().born(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes: to be written by each kind of module."""
@@ -101,7 +101,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if UNUSUAL:
-            about_to_change(self, f"it sets `{name}` of a module that all examples see")
+            executor().changes(self, f"it sets `{name}` of a module that all examples see")
         kind = _kind_of(value)
         names = self.__dict__.get("_names")
         if names is None:
@@ -137,7 +137,7 @@ class Module:
         EPOCH[0] = next(NUMBERS)
 
     def __delattr__(self, name: str) -> None:
-        about_to_change(self, f"it deletes `{name}` of a module that all examples see")
+        executor().changes(self, f"it deletes `{name}` of a module that all examples see")
         super().__delattr__(name)
         self._names.pop(name, None)
         structure_changed()

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wayfare.core.mode import UNUSUAL, batcher
+from wayfare.core.mode import STATE, UNUSUAL
 from wayfare.core.structure_epoch import EPOCH
 from wayfare.core.tensor import Tensor
 
@@ -35,9 +35,9 @@ def _as_one(method: F, about: _OfLayer) -> F:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
         if UNUSUAL:
-            batching = batcher()
-            if batching is not None:
-                made = batching.whole_call(self, method, args, options, about)
+            mode = STATE.mode
+            if mode is not None and not mode.plain_calls:
+                made = mode.executor.whole_call(self, method, args, options, about)
                 if made is not NotImplemented:
                     return made
         return method(self, *args, **options)
@@ -54,9 +54,9 @@ def one_call_function(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         if UNUSUAL:
-            batching = batcher()
-            if batching is not None:
-                made = batching.whole_call(function, _run, args, options, about)
+            mode = STATE.mode
+            if mode is not None and not mode.plain_calls:
+                made = mode.executor.whole_call(function, _run, args, options, about)
                 if made is not NotImplemented:
                     return made
         return function(*args, **options)

@@ -190,7 +190,7 @@ def run(
     of_input, of_state, input_bias, state_bias = weights
     total, hidden, dtype = x.shape[0], of_state.shape[1], x.dtype
     kept = buffer_pool.empty((total, cell.gates * hidden), dtype)
-    gemm.product(x, of_input.T, kept)
+    gemm.matmul(x, of_input.T, kept)
     kept += input_bias if cell.inner_bias else input_bias + state_bias
     beside = buffer_pool.empty((total, cell.beside * hidden), dtype)
     before = [buffer_pool.empty((total, hidden), dtype) for _ in states]
@@ -236,7 +236,7 @@ def run(
 
 def _multiplier(multiplications: int) -> Callable[[Array, Array, Array], Any]:
     """The product of a step into given memory: NumPy's own where it is small, for its call costs less."""
-    return gemm.product if multiplications >= SMALL else np.dot
+    return gemm.matmul if multiplications >= SMALL else np.dot
 
 
 def pull(

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.attention import scores_slope, weights
-from wayfare.codegen.runtime.gemm import stack_product
+from wayfare.codegen.routines.attention import scores_gradient, weights
+from wayfare.codegen.runtime.gemm import batched_matmul
 from wayfare.core import buffer_pool
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.numpy_math import Array
@@ -52,9 +52,9 @@ def _attend(
     q: Array, k: Array, v: Array, mask: Array, out: Array, scale: float, causal: bool, p: float, key: Key
 ) -> tuple[Array, Array]:
     """Write the result; give back the weights for backward, before and after dropout."""
-    scores = stack_product(q, _turned(k), buffer_pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
+    scores = batched_matmul(q, _turned(k), buffer_pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
     kept, used = weights(scores, _mask_of(mask), scale, causal, p, key)
-    stack_product(used, v, out)
+    batched_matmul(used, v, out)
     return kept, used
 
 
@@ -64,11 +64,11 @@ def _slopes(
 ) -> Array:  # fmt: skip
     """Write the gradients by queries, keys and values; give back that by the scores, which holds the scale."""
     of_q, of_k, of_v = outs
-    stack_product(_turned(used), g, of_v)
-    of_used = stack_product(g, _turned(v), buffer_pool.empty(used.shape, used.dtype))
-    of_scores = scores_slope(of_used, kept, scale, p)
-    stack_product(of_scores, k, of_q)
-    stack_product(_turned(of_scores), q, of_k)
+    batched_matmul(_turned(used), g, of_v)
+    of_used = batched_matmul(g, _turned(v), buffer_pool.empty(used.shape, used.dtype))
+    of_scores = scores_gradient(of_used, kept, scale, p)
+    batched_matmul(of_scores, k, of_q)
+    batched_matmul(_turned(of_scores), q, of_k)
     return of_scores
 
 

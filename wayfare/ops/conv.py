@@ -17,7 +17,7 @@ import numpy as np
 from wayfare.codegen.routines import conv as direct
 from wayfare.codegen.routines import depthwise
 from wayfare.codegen.routines.windows import Sizes
-from wayfare.codegen.runtime.gemm import product
+from wayfare.codegen.runtime.gemm import matmul
 from wayfare.core import buffer_pool
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.flops import convolution, convolution_to_input, convolution_to_weight
@@ -91,10 +91,10 @@ def _conv_by_columns(x: Array, weight: Array, windows: Windows, counts: Sizes, g
         size = piece.stop - piece.start
         if _one_by_one(windows, made, rows, count):
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
-            product(matrix, each, out=out[piece].reshape(size, groups, made, count))
+            matmul(matrix, each, out=out[piece].reshape(size, groups, made, count))
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
-            out[piece] = product(matrix, every).reshape(weight.shape[0], size, *counts).swapaxes(0, 1)
+            out[piece] = matmul(matrix, every).reshape(weight.shape[0], size, *counts).swapaxes(0, 1)
     return out.astype(x.dtype, copy=False)
 
 
@@ -120,10 +120,10 @@ def _conv_input(
         size = piece.stop - piece.start
         shape = (size, channels, *sizes)
         if _one_by_one(windows, made, rows, count):
-            parts = product(matrix, wide[piece].reshape(size, groups, made, count))
+            parts = matmul(matrix, wide[piece].reshape(size, groups, made, count))
             images.append(image_of(parts.reshape(size, groups * rows, count), shape, windows, counts))
         else:
-            parts = product(matrix, wide[piece].swapaxes(0, 1).reshape(groups, made, size * count))
+            parts = matmul(matrix, wide[piece].swapaxes(0, 1).reshape(groups, made, size * count))
             images.append(image_of(parts.reshape(groups * rows, size * count), shape, windows, counts, True))
     if len(images) != 1:
         return np.concatenate([np.zeros((0, channels, *sizes), wide.dtype), *images], dtype=g.dtype)
@@ -151,11 +151,11 @@ def _conv_weight(
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
             slopes = wide_g[piece].reshape(size, groups, made, count)
             # The larger matrix first: BLAS is quicker so.
-            total += product(each, slopes.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
+            total += matmul(each, slopes.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
             whole = wide_g[piece].swapaxes(0, 1).reshape(groups, made, size * count)
-            total += product(whole, every.swapaxes(1, 2))
+            total += matmul(whole, every.swapaxes(1, 2))
     return total.reshape(g.shape[1], own, *kernel).astype(x.dtype, copy=False)
 
 

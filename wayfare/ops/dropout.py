@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.dropout_mask import Key, dropped_out, keep_mask
+from wayfare.codegen.routines.dropout_mask import Key, dropout_mask, dropped_out
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
 from wayfare.core.signature import KEY, NUMBER, SIZES, takes
@@ -20,7 +20,7 @@ from wayfare.ops.exports.draws import dropout as _without_dropout
 def _dropout(x: Array, *, p: float, key: Key, shape: Shape) -> Array:
     if 0 < p < 1 and shape == x.shape and x.size:
         return dropped_out(x, key, p)
-    factor = keep_mask(key, shape, p).astype(x.dtype)
+    factor = dropout_mask(key, shape, p).astype(x.dtype)
     if p < 1:
         factor *= x.dtype.type(1 / (1 - p))
     return np.asarray(x * factor)
@@ -28,7 +28,7 @@ def _dropout(x: Array, *, p: float, key: Key, shape: Shape) -> Array:
 
 def _dropout_reference(x: Array, p: float, key: Key, shape: Shape) -> Array:
     """By numbers: which elements of an array of ones survive is what must not differ from call to call."""
-    kept = np.broadcast_to(keep_mask(key, shape, p), x.shape)
+    kept = np.broadcast_to(dropout_mask(key, shape, p), x.shape)
     flat = [v / (1 - p) if k else 0.0 for v, k in zip(x.ravel(), kept.ravel(), strict=True)]
     return np.array(flat).reshape(x.shape)
 
@@ -59,10 +59,10 @@ random_mask = define(
     signature=takes(0, shape=SIZES, key=KEY, p=NUMBER),
     onnx=NO_DRAWS,
     family="random",
-    forward=lambda *, key, shape, p: keep_mask(key, shape, p),
+    forward=lambda *, key, shape, p: dropout_mask(key, shape, p),
     infer=lambda *, key, shape, p: Spec(shape, bool_),
     vjp=None,
-    reference=lambda *, key, shape, p: keep_mask(key, shape, p),
+    reference=lambda *, key, shape, p: dropout_mask(key, shape, p),
     samples=lambda rng: [Sample((), {"key": (7, 1), "shape": (3, 4), "p": 0.4})],
     random=True,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.short_reductions import largest, smallest
+from wayfare.codegen.routines.short_reductions import max_along, min_along
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op, Sample, raw_ops
 from wayfare.core.signature import DIM, FLAG, takes
@@ -38,12 +38,12 @@ def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) ->
 
 
 amax = reduction(
-    "amax", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: largest(x, dim, keepdim),
+    "amax", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
     vjp=_extreme_vjp, empty=False,
     reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 amin = reduction(
-    "amin", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: smallest(x, dim, keepdim),
+    "amin", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
     vjp=_extreme_vjp, empty=False,
     reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
@@ -69,12 +69,12 @@ def sharing_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, **_
 
 # PyTorch's `max()` knows about NaN in its gradient, its `amax` does not: two records of one value.
 max_of_all = reduction(
-    "max_of_all", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: largest(x, dim, keepdim),
+    "max_of_all", onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
     vjp=sharing_vjp, empty=False, grad_name="MaxBackward1",
     reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 min_of_all = reduction(
-    "min_of_all", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: smallest(x, dim, keepdim),
+    "min_of_all", onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
     vjp=sharing_vjp, empty=False, grad_name="MinBackward1",
     reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.transposed_weights import MOST_ROWS, TURNING, turned
+from wayfare.codegen.routines.transposed_weights import CACHING, MOST_ROWS, transposed
 from wayfare.codegen.runtime import gemm
 from wayfare.core import buffer_pool
 from wayfare.core.errors import DTypeError, ShapeError
@@ -144,10 +144,10 @@ def raw_matmul(a: Any, b: Any) -> Any:
     elif a.ndim == 2 and b.ndim == 2:
         return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
-        return gemm.product(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
+        return gemm.matmul(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
     if a.ndim > 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype.kind == "f":
-        return gemm.stack_product(a, b, buffer_pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
-    return gemm.product(a, b)
+        return gemm.batched_matmul(a, b, buffer_pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
+    return gemm.matmul(a, b)
 
 
 def _as_flat(a: Any) -> Any:
@@ -237,8 +237,8 @@ def _linear_infer(x: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
 
 
 def _linear_plain(x: Any, weight: Any) -> Any:
-    if TURNING and x.ndim == 2 and len(x) <= MOST_ROWS:
-        return raw_matmul(x, turned(weight))
+    if CACHING and x.ndim == 2 and len(x) <= MOST_ROWS:
+        return raw_matmul(x, transposed(weight))
     return raw_matmul(x, weight.T)
 
 
@@ -247,8 +247,8 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
         raise TypeError("the bias does not fit")
     if x.ndim == 2 and x.dtype is bias.dtype and x.size + weight.size <= _WORTH_A_LOOK and x.dtype.char in "fd":
         y = x.dot(weight.T)  # what raw_matmul would come to
-    elif TURNING and x.ndim == 2 and len(x) <= MOST_ROWS:
-        y = raw_matmul(x, turned(weight))
+    elif CACHING and x.ndim == 2 and len(x) <= MOST_ROWS:
+        y = raw_matmul(x, transposed(weight))
     else:
         y = raw_matmul(x, weight.T)
     y += bias

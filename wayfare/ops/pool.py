@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, largest, window_table
+from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, max_over_windows, window_table
 from wayfare.codegen.routines.windows import Sizes
 from wayfare.core.errors import ShapeError
 from wayfare.core.flops import per_window
@@ -35,7 +35,7 @@ def _max_pool(
 ) -> tuple[Array, Array]:
     windows = Windows(kernel, stride, padding, dilation)
     if math.prod(kernel) * math.prod(counts) <= LONGEST_TABLE:
-        found = largest(x, window_table(x.shape[2:], windows.slide(counts)), counts)
+        found = max_over_windows(x, window_table(x.shape[2:], windows.slide(counts)), counts)
         if found is not None:
             return found
     padded = pad_sizes(x, windows, counts, _lowest(x.dtype))
@@ -188,7 +188,7 @@ def _first_largest(x: Array) -> Array:
 def _adaptive_max_pool(x: Array, *, counts: Sizes) -> tuple[Array, Array]:
     sizes = x.shape[2:]
     if math.prod(sizes) <= LONGEST_TABLE:
-        found = largest(x, _cell_table(sizes, counts), counts)
+        found = max_over_windows(x, _cell_table(sizes, counts), counts)
         if found is not None:
             return found
     numbers = np.arange(math.prod(sizes)).reshape(sizes)

@@ -14,8 +14,8 @@ from wayfare.codegen.loop.language import elementwise
 from wayfare.codegen.routines.recurrent import Sequences, recurrence_commands
 from wayfare.codegen.routines.recurrent_code import Formula
 from wayfare.codegen.runtime import kernel as native
-from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
-from wayfare.codegen.runtime.command_gemm import product_commands
+from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
+from wayfare.codegen.runtime.command_gemm import matmul_commands
 from wayfare.codegen.runtime.command_kernels import copy_commands, kernel_commands
 from wayfare.ir.plan.native import FORMS, Form
 from wayfare.ops._recurrence import Cell, InLoops, states_loop
@@ -33,7 +33,7 @@ def register(cell: Cell) -> None:
 
 
 def _commands(
-    cell: Cell, attrs: dict[str, Any], reads: Sequence[Place], writes: Sequence[Place | None], threads: int,
+    cell: Cell, attrs: dict[str, Any], reads: Sequence[BufferView], writes: Sequence[BufferView | None], threads: int,
     scratch: Scratch,
 ) -> list[Command]:  # fmt: skip
     count, sizes = cell.states, attrs["sizes"]
@@ -41,14 +41,14 @@ def _commands(
     out, finals, kept = writes[0], writes[1 : 1 + count], writes[1 + count :]
     rows, dtype = sizes[0] if sizes else 0, x.dtype
     if (
-        any(place is not None for place in kept) or not sizes or len(set(sizes)) > 1 or states[0].shape[0] != rows
+        any(view is not None for view in kept) or not sizes or len(set(sizes)) > 1 or states[0].shape[0] != rows
         or dtype.char not in "fd"
     ):  # fmt: skip
         raise Unsuited
     made: list[Command] = []
     bias = _row(input_bias)
     if not cell.inner_bias:
-        bias = scratch.place(bias.shape, dtype)
+        bias = scratch.allocate(bias.shape, dtype)
         summands = [_row(input_bias), _row(state_bias)]
         made += kernel_commands(_sum(OF_NUMPY[dtype]), bias.shape, None, summands, [bias], threads, scratch)
     given = Sequences(x, states, of_input, of_state, bias, _row(state_bias), out, finals, len(sizes), attrs["reverse"])
@@ -62,18 +62,18 @@ def _step_by_step(cell: Cell, given: Sequences, threads: int, scratch: Scratch) 
     """Products by BLAS, those of the input for all steps at once, and a loop for each step."""
     (rows, hidden), out, finals, dtype = given.states[0].shape, given.out, given.finals, given.x.dtype
     width = cell.gates * hidden
-    gates, product = (scratch.place((n, width), dtype) for n in (given.x.shape[0], rows))
-    made = product_commands(given.x, _turned(given.of_input), gates, False, threads, scratch)
+    gates, product = (scratch.allocate((n, width), dtype) for n in (given.x.shape[0], rows))
+    made = matmul_commands(given.x, _transposed(given.of_input), gates, False, threads, scratch)
     biases = [given.bias, given.state_bias] if cell.inner_bias else [given.bias]
     added = [part for bias in biases for part in _parts(bias, cell.gates)]
     kernel = native.build(states_loop(cell, OF_NUMPY[dtype]))
     # A state is written where the last one was, which nobody reads after the product.
-    own = [scratch.place((rows, hidden), dtype) for _ in given.states]
+    own = [scratch.allocate((rows, hidden), dtype) for _ in given.states]
     before = list(given.states)
     for turn in range(given.steps):
         step = given.steps - 1 - turn if given.reverse else turn
         ends = turn == given.steps - 1
-        made += product_commands(before[0], _turned(given.of_state), product, False, threads, scratch)
+        made += matmul_commands(before[0], _transposed(given.of_state), product, False, threads, scratch)
         after = [(final if ends else None) or room for final, room in zip(finals, own, strict=True)]
         if out is not None and not (ends and finals[0] is not None):
             after[0] = _rows(out, step * rows, rows)
@@ -102,20 +102,20 @@ def _sum(dtype: str) -> native.Kernel:
     return native.build(elementwise("add_biases", [dtype] * 2, load(0, dtype) + load(1, dtype)))
 
 
-def _turned(place: Place) -> Place:
-    return place.seen(place.shape[::-1], place.strides[::-1])
+def _transposed(view: BufferView) -> BufferView:
+    return view.view(view.shape[::-1], view.strides[::-1])
 
 
-def _row(place: Place) -> Place:
+def _row(view: BufferView) -> BufferView:
     """A vector that is the same for all rows."""
-    return place.seen((1, *place.shape), (0, *place.strides))
+    return view.view((1, *view.shape), (0, *view.strides))
 
 
-def _rows(place: Place, first: int, count: int) -> Place:
-    return place.seen((count, place.shape[1]), place.strides, first * place.strides[0])
+def _rows(view: BufferView, first: int, count: int) -> BufferView:
+    return view.view((count, view.shape[1]), view.strides, first * view.strides[0])
 
 
-def _parts(place: Place, count: int) -> list[Place]:
+def _parts(view: BufferView, count: int) -> list[BufferView]:
     """The columns in `count` equal parts."""
-    width = place.shape[1] // count
-    return [place.seen((place.shape[0], width), place.strides, k * width * place.strides[1]) for k in range(count)]
+    width = view.shape[1] // count
+    return [view.view((view.shape[0], width), view.strides, k * width * view.strides[1]) for k in range(count)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.gemm import product
+from wayfare.codegen.runtime.gemm import matmul
 from wayfare.core.errors import ShapeError
 from wayfare.core.flops import weighted_places
 from wayfare.core.numpy_math import Array
@@ -45,10 +45,10 @@ def _resample_back(g: Array, places: Array, weights: Array, *, dim: int, size: i
             np.float16
         )
     if dim == g.ndim - 1:
-        return np.asarray(product(g, matrix))
+        return np.asarray(matmul(g, matrix))
     inner = int(np.prod(g.shape[dim + 1 :]))
     outer = int(np.prod(g.shape[:dim]))
-    made = product(matrix.T, g.reshape(outer, g.shape[dim], inner))
+    made = matmul(matrix.T, g.reshape(outer, g.shape[dim], inner))
     return made.reshape(*g.shape[:dim], size, *g.shape[dim + 1 :])
 
 

@@ -160,7 +160,7 @@ define(
 
 _segment_op(
     "segment_sum",
-    lambda x, offsets: segments.fold(x, offsets, "add"),
+    lambda x, offsets: segments.reduce(x, offsets, "add"),
     lambda m, g, _y, x_spec, offsets: m.segment_repeat(g, offsets, size=x_spec.shape[0]),
     _of_each(lambda rows: rows.sum(axis=0)),
     onnx=rules.segment_fold("add", 0),
@@ -182,7 +182,7 @@ def _extreme(name: str, how: str, word: str) -> None:
         if empty.any():
             raise OperationError(f"{name}: segment {int(empty.argmax())} is empty, so it has no {word}",
                                  fix="Leave empty segments out.")  # fmt: skip
-        return segments.fold(x, offsets, how)
+        return segments.reduce(x, offsets, how)
 
     reference = _of_each(lambda rows: getattr(rows, word)(axis=0))
     rule = rules.segment_fold(word, -math.inf if word == "max" else math.inf)
@@ -197,10 +197,10 @@ _extreme("segment_min", "minimum", "min")
 
 
 def _logsumexp(x: Array, offsets: Array) -> Array:
-    top = segments.fold(x, offsets, "maximum")
+    top = segments.reduce(x, offsets, "maximum")
     # An infinite maximum (of an empty segment, too) cannot be subtracted.
     top[np.isinf(top)] = 0
-    total = segments.fold(raw_ops.exp(segments.combine(x, top, offsets, "sub")), offsets, "add")
+    total = segments.reduce(raw_ops.exp(segments.combine(x, top, offsets, "sub")), offsets, "add")
     np.log(total, out=total)
     total += top
     return total
@@ -224,9 +224,9 @@ _segment_op("segment_logsumexp", _logsumexp, _logsumexp_slope, _of_each(_logsume
 
 
 def _softmax(x: Array, offsets: Array) -> Array:
-    top = segments.fold(x, offsets, "maximum")
+    top = segments.reduce(x, offsets, "maximum")
     raised = raw_ops.exp(segments.combine(x, top, offsets, "sub"))
-    return segments.combine(raised, segments.fold(raised, offsets, "add"), offsets, "div")
+    return segments.combine(raised, segments.reduce(raised, offsets, "add"), offsets, "div")
 
 
 def _softmax_reference(x: Array, offsets: Array) -> Array:

@@ -8,9 +8,9 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
-from wayfare.core.mode import UNUSUAL, recorder
+from wayfare.core.mode import UNUSUAL, executor
 from wayfare.optim.optimizer import Group, Optimizer
-from wayfare.optim.replay import parts_of, record_step
+from wayfare.optim.replay import group_step, parts_of
 
 __all__ = [
     "ElementwiseOptimizer", "Formula", "check_betas", "check_flags", "check_number", "check_range", "decay_of",
@@ -102,9 +102,16 @@ class ElementwiseOptimizer(Optimizer):
                 states.append(all_states[p])
         if not params:
             return
-        if UNUSUAL and (watching := recorder()) is not None:
-            record_step(self, group, params, grads, states, watching)
-            return
+        if UNUSUAL:
+            executor().call_out(
+                lambda: group_step(self, group, params, grads, states),
+                lambda: self._step_all(group, params, grads, states),
+            )
+        else:
+            self._step_all(group, params, grads, states)
+
+    def _step_all(self, group: Group, params: list[wf.Tensor], grads: list[Any], states: list[State]) -> None:
+        """The step of parameters that have a gradient."""
         lists, counts = self.gathered(group, params, grads, states)
         if all([c.count(c[0]) == len(c) for c in counts]):
             after = self.update(group, lists, *[c[0] for c in counts])

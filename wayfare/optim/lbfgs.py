@@ -7,7 +7,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError, ArgumentTypeError
-from wayfare.core.mode import recorder
+from wayfare.core.mode import executor
 from wayfare.optim.elementwise import check_closure, check_range, number
 from wayfare.optim.line_search import Point, strong_wolfe
 from wayfare.optim.optimizer import Optimizer, Params
@@ -27,9 +27,7 @@ class LBFGS(Optimizer):
     """
 
     def _check_recorded(self) -> None:
-        watching = recorder()
-        if watching is not None:
-            watching.give_up("LBFGS looks at the loss between evaluations")
+        executor().not_replayable("LBFGS looks at the loss between evaluations")
 
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1, max_iter: int = 20, max_eval: int | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.core.mode import UNUSUAL, called_by_user, recorder
+from wayfare.core.mode import UNUSUAL, executor
 
 __all__ = ["Noticed", "notice"]
 
@@ -36,6 +36,4 @@ class Noticed:
 
 def notice(instance: Any, name: str) -> None:
     """Tell a recorder that code of the user's reads or sets an attribute, two frames above this one."""
-    watching = recorder()
-    if watching is not None and called_by_user(2):
-        watching.give_up(f"it reads or sets `{name}` of {type(instance).__name__}, which changes with every step")
+    executor().step_state_used(instance, name)

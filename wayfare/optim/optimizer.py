@@ -12,7 +12,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError, OperationError
-from wayfare.core.mode import UNUSUAL, recorder, watcher
+from wayfare.core.mode import UNUSUAL, executor, watcher
 from wayfare.core.node import Handle
 from wayfare.optim.noticed import Noticed, notice
 from wayfare.optim.saved import load_state, saved_state
@@ -96,8 +96,8 @@ class Optimizer:
             cls.step = _with_hooks(cls.__dict__["step"])  # type: ignore[method-assign]
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
-        if UNUSUAL and (watching := recorder()) is not None:
-            watching.give_up(f"{self._name} is made inside the function, so each call has its own")
+        if UNUSUAL:
+            executor().not_replayable(f"{self._name} is made inside the function, so each call has its own")
         self.defaults = defaults
         self.state = defaultdict(dict)
         self.param_groups = []
@@ -109,14 +109,11 @@ class Optimizer:
             self.add_param_group(group)
 
     def _check_recorded(self) -> None:
-        """Under a recorder, refuse a step that does more in Python than a replay would know of."""
-        watching = recorder()
-        if watching is None:
-            return
+        """Say where a step does more in Python than a replay would know of."""
         if not self.replays:
-            watching.give_up(f"{self._name}.step is Python of its own, which reads options and counts steps")
+            executor().not_replayable(f"{self._name}.step is Python of its own, which reads options and counts steps")
         if any(not getattr(hook, "once", False) for hook in (*self._before.values(), *self._after.values())):
-            watching.give_up(f"{self._name} has hooks for its step")
+            executor().not_replayable(f"{self._name} has hooks for its step")
 
     @property
     def _name(self) -> str:

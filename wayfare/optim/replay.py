@@ -10,13 +10,15 @@ import weakref
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from wayfare.core.mode import StaleCall, changed_mode
+from wayfare.core.executor import StaleCall
+from wayfare.core.mode import changed_mode, executor
 
 if TYPE_CHECKING:
     from wayfare.api.fused_update import FusedUpdate
     from wayfare.optim.elementwise import ElementwiseOptimizer
 
-__all__ = ["GroupStep", "parts_of", "record_step"]
+__all__ = ["GroupStep", "group_step", "parts_of"]
+
 
 def parts_of(counts: list[list[Any]]) -> dict[tuple[Any, ...], list[int]]:
     """The places of parameters whose counters are equal, by their values."""
@@ -26,18 +28,17 @@ def parts_of(counts: list[list[Any]]) -> dict[tuple[Any, ...], list[int]]:
     return apart
 
 
-def record_step(
+def group_step(
     optimizer: ElementwiseOptimizer, group: dict[str, Any], params: list[Any], grads: list[Any],
-    states: list[dict[str, Any]], recorder: Any,
-) -> None:  # fmt: skip
-    """Step one group under a recorder."""
+    states: list[dict[str, Any]],
+) -> GroupStep:  # fmt: skip
+    """The call-out of a step of one group that is about to be taken."""
     if not _formula_is_all(type(optimizer)):
-        recorder.give_up(f"{type(optimizer).__name__}.update is Python of its own")
+        executor().not_replayable(f"{type(optimizer).__name__}.update is Python of its own")
     # States begin and options are read as outside: they are no part of what is recorded.
     with changed_mode(executor=None):
-        call = GroupStep(optimizer, group, params, states, optimizer.gathered(group, params, grads, states)[1])
-    with recorder.calling(call):
-        call.take(grads)
+        counts = optimizer.gathered(group, params, grads, states)[1]
+        return GroupStep(optimizer, group, params, grads, states, counts)
 
 
 def _formula_is_all(kind: type) -> bool:
@@ -53,13 +54,13 @@ class GroupStep:
     """
 
     __slots__ = (
-        "_formulas", "_group", "_groups", "_listed", "_made", "_optimizer", "_params", "_places",
+        "_formulas", "_grads", "_group", "_groups", "_listed", "_made", "_optimizer", "_params", "_places",
         "_states", "_tensors", "_undo", "_whole", "reason",
     )  # fmt: skip
 
     def __init__(
-        self, optimizer: ElementwiseOptimizer, group: dict[str, Any], params: list[Any], states: list[dict[str, Any]],
-        counts: list[list[Any]],
+        self, optimizer: ElementwiseOptimizer, group: dict[str, Any], params: list[Any], grads: list[Any],
+        states: list[dict[str, Any]], counts: list[list[Any]],
     ) -> None:  # fmt: skip
         self.reason = ""
         self._optimizer = weakref.ref(optimizer)  # who has gone takes no more steps
@@ -68,6 +69,7 @@ class GroupStep:
         self._listed = group["params"]
         self._whole = tuple(self._listed)
         self._params = params
+        self._grads = grads  # until the step is taken
         self._states = states
         self._tensors = [(name, [s[name] for s in states]) for name in optimizer.state_names(group)]
         # The parameters that are updated together, by their places: nearly always one part with all of them.
@@ -77,11 +79,12 @@ class GroupStep:
         self._formulas: list[FusedUpdate] = [formula for formula, _, _ in self._made]
         self._undo: list[tuple[list[dict[str, Any]], str, Any]] = []
 
-    def take(self, grads: list[Any]) -> None:
+    def take(self) -> None:
         """The step itself, while it is recorded."""
         optimizer = self._optimizer()
         assert optimizer is not None
-        lists = [self._params, grads, *[column for _, column in self._tensors]]
+        lists = [self._params, self._grads, *[column for _, column in self._tensors]]
+        self._grads = []
         for places, (formula, numbers, _) in zip(self._places, self._made, strict=True):
             part = lists if len(self._places) == 1 else [[c[i] for i in places] for c in lists]
             formula(*optimizer.formula_lists(part), **numbers)

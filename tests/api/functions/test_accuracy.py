@@ -21,7 +21,7 @@ def way(request, monkeypatch):
         if not kernel.available():
             pytest.skip("no llvmlite here")
         monkeypatch.setattr(scans, "NATIVE_FROM", 0)
-        monkeypatch.setattr(scans, "_SHARE", 0)
+        monkeypatch.setattr(scans, "_PARALLEL_FROM", 0)
         monkeypatch.setattr(settings, "num_threads", 2)
 
 

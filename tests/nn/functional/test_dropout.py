@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.codegen.routines.dropout_mask import keep_mask
+from wayfare.codegen.routines.dropout_mask import dropout_mask
 from wayfare.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.nn import functional as F
 
@@ -12,7 +12,7 @@ from wayfare.nn import functional as F
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 1 / 256, 0.999])
 def test_the_rate_is_p(p):
     n = 200_000
-    dropped = n - int(keep_mask((3, 4), (n,), p).sum())
+    dropped = n - int(dropout_mask((3, 4), (n,), p).sum())
     assert abs(dropped - n * p) < 5 * np.sqrt(n * p * (1 - p))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MismatchError, OperationError, ShapeError
-from wayfare.core.mode import STATE, UNUSUAL
+from wayfare.core.mode import STATE, UNUSUAL, executor
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import no_memory
 from wayfare.core.quiet import quietly
@@ -21,8 +21,7 @@ def made(array: Array, requires_grad: bool = False) -> Tensor:
     out = wrap(array)
     mode = STATE.mode
     if mode is not None:
-        if mode.batcher is not None:
-            mode.batcher.born(array)
+        mode.executor.born(array)
         if mode.inference:
             out._more()["inference"] = True
     return out if requires_grad is False or requires_grad is None else out.requires_grad_(requires_grad)
@@ -30,9 +29,7 @@ def made(array: Array, requires_grad: bool = False) -> Tensor:
 
 def like(t: Tensor, out: Tensor) -> Tensor:
     """A new tensor made after `t`: where that is one for each example of a vmap, so is this."""
-    mode = STATE.mode if UNUSUAL else None
-    each = None if mode is None else getattr(mode.executor, "one_for_each", None)
-    return out if each is None else each(t, out)
+    return executor().one_for_each(t, out) if UNUSUAL else out
 
 
 def read_int(op: str, what: str, value: Any) -> int:

@@ -273,7 +273,7 @@ def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable
 def may_overwrite(t: Tensor, other: Any) -> bool:
     """Can `t op= other` go straight into t's memory: nothing to record, same dtype, nobody else running ops?"""
     mode = STATE.mode
-    if mode is not None and (mode.executor is not None or mode.anomaly or mode.watcher is not None):
+    if mode is not None and (not mode.executor.works_on_arrays or mode.anomaly or mode.watcher is not None):
         return False
     if not t._array.flags.writeable or t._extras is not None:
         return False

@@ -29,7 +29,7 @@ from wayfare.api.functions._public import (
 )
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError
-from wayfare.core.mode import batcher, exporter, may_look, runs_here
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import bool_, float64, int64
 from wayfare.core.tensor import Tensor
@@ -165,14 +165,14 @@ add_method("div_", write_binary(_DIV, div, "div_"))
 
 def _refuse_zero(name: str, divisor: Tensor, given: Any) -> None:
     """Integers have no infinity to answer with; `given` is the divisor before it became a tensor."""
-    if divisor.dtype.rank == 2 or (divisor.__class__ is not Tensor and (batcher() is None or not may_look(divisor))):
+    if divisor.dtype.rank == 2:
         return
     if not isinstance(given, Tensor):
         zero = given == 0
-    elif exporter() is not None:  # what runs a model file refuses a zero itself
-        return
-    else:  # an executor is asked for one truth, not for all the numbers
-        zero = not (divisor._read(name).all() if may_look(divisor) else divisor.all())
+    elif executor().may_read(divisor):
+        zero = not divisor._read(name).all()
+    else:  # one truth is looked at, not all the numbers
+        zero = executor().may_decide(divisor) and not divisor.all()
     if zero:
         raise OperationError(f"{name}: division of integers by zero",
                              fix="Divide floats, which give inf or nan, or mask the zeros first.")  # fmt: skip
@@ -226,8 +226,7 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
             raise DTypeError("pow: does not take bool", fix="Convert with .int() first.")
         # The first and the zeroth power, which bools have.
         return promoted(_OPS["logical_or"], (input, not exponent))
-    ordinary = batcher() is not None or all(t.__class__ is Tensor for t in tensors)
-    if dtype.rank == 1 and isinstance(values[1], Tensor) and ordinary:
+    if dtype.rank == 1 and isinstance(values[1], Tensor):
         # NumPy refuses negative exponents of integers; in PyTorch 1 and -1 survive them and the rest become 0.
         return _integer_power(*tensors)
     return apply(_OPS["pow"], tensors)  # type: ignore[no-any-return]
@@ -235,8 +234,8 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 
 def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
     negative = exponent < 0
-    # Where an executor runs ops nobody looks: both ways are taken.
-    if runs_here() and not bool(negative._read("pow").any()):
+    # Where values are not to be looked at both ways are taken.
+    if executor().works_on_arrays and not bool(negative._read("pow").any()):
         return apply(_OPS["pow"], (base, exponent))  # type: ignore[no-any-return]
     size = apply(_OPS["pow"], (base, abs(exponent)))
     unit = promoted(_OPS["eq"], (abs(base), 1))

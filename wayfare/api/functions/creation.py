@@ -23,7 +23,7 @@ from wayfare.api.functions._new import (
 from wayfare.api.functions._public import add_method, as_dtype_of
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
-from wayfare.core.mode import UNUSUAL, about_to_change, called_by_user, recorder
+from wayfare.core.mode import UNUSUAL, called_by_user, executor
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import OF_NUMPY, DType, as_dtype, change_default_dtype, default_dtype, scalar_dtype
@@ -112,8 +112,8 @@ def _shared(array: Array) -> Array:
 
 def _tell_of_sharing(name: str) -> None:
     """A recorder does not see what happens to memory that others hold; where we ask ourselves, nobody does."""
-    if UNUSUAL and (watching := recorder()) is not None and called_by_user(2):
-        watching.notices(f"it makes a tensor on the memory of something else ({name}); wf.tensor(...) copies")
+    if UNUSUAL and called_by_user(2):
+        executor().unseen_input(f"it makes a tensor on the memory of something else ({name}); wf.tensor(...) copies")
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
@@ -313,7 +313,7 @@ add_method("new_tensor", _new_tensor)
 def set_default_dtype(d: Any) -> None:
     """The floating dtype that Python floats become; float32 at first."""
     dtype = as_dtype(d, op="set_default_dtype")
-    about_to_change(None, "it sets the default dtype")
+    executor().changes(None, "it sets the default dtype")
     change_default_dtype(dtype)
 
 

@@ -18,7 +18,7 @@ from wayfare.api.functions._public import add_method, as_dtype_of
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 from wayfare.core.inplace import check_writable, move_into
-from wayfare.core.mode import UNUSUAL, current, runs_here
+from wayfare.core.mode import UNUSUAL, current, executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, int32, int64
 from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
@@ -53,9 +53,7 @@ def get(self: Tensor, index: Any) -> Tensor:
     dims = tuple(dim for dim, _ in picked)
     out = apply(_INDEX, (self, *[i for _, i in picked]), {"dims": dims})
     if UNUSUAL and all(i.ndim == 0 for _, i in picked):
-        watching: Any = current().executor
-        if hasattr(watching, "picked"):
-            watching.picked(self, tuple(picked), out)
+        executor().picked(self, tuple(picked), out)
     return out  # type: ignore[no-any-return]
 
 
@@ -180,7 +178,7 @@ def _as_item(entry: Any) -> Any:
     if entry.dtype.name == "uint8":
         warnings.warn("a uint8 index is read as a mask; use .bool(), or .long() for numbers", stacklevel=5)
         entry = as_dtype_of(entry, bool_)
-    if entry.ndim == 0 and (runs_here() or entry.dtype is bool_):
+    if entry.ndim == 0 and (executor().works_on_arrays or entry.dtype is bool_):
         return entry._read("an index").item()
     return entry
 
@@ -220,15 +218,15 @@ def _places_in(mask: Tensor, shape: Shape, dim: int) -> tuple[Tensor, ...]:
 
 def put(self: Tensor, index: Any, value: Any) -> None:
     """`self[index] = value`."""
-    if not runs_here() and _fills(self, index, value):
+    by_ops = not executor().works_on_arrays
+    if by_ops and _fills(self, index, value):
         check_writable(self, "x[...] = value")
         self.masked_fill_(index.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
         return
     basic, picked = take_apart(self, index)
     check_writable(self, "x[...] = value")
     value = _as_value(self, value, exact=bool(picked))
-    mode = current()
-    if mode.executor is not None or (mode.grad and (value.requires_grad or self.requires_grad)):
+    if by_ops or (current().grad and (value.requires_grad or self.requires_grad)):
         _put_recorded(self, basic, picked, value)
         return
     target = self._array[numpy_index(basic)]

@@ -14,7 +14,7 @@ from wayfare.api.functions._public import as_dtype_of, method, operand
 from wayfare.api.functions.getitem import fitted, take_apart
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentTypeError, DTypeError, IndexRangeError, OperationError, ShapeError
-from wayfare.core.mode import may_look
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, broadcast, int64, normal_dim
 from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
@@ -117,7 +117,7 @@ def _at_rows(
         row = _at_rows(op, reshaped(input, (1,)), 0, index, flattened(source), accumulate)
         return reshaped(row, ())
     size = input.shape[dim]
-    if may_look(index):
+    if executor().may_read(index):
         check_bounds(op, index._read(f"the index of {op}"), size, dim)
     else:  # nobody looks: the op itself refuses what is too large, and would count negative numbers from the end
         index = apply(_OPS["where"], (index < 0, constant(size, index.dtype.numpy), index))

@@ -12,7 +12,7 @@ from wayfare.api.functions._public import add_method, method
 from wayfare.api.functions.shape import diagonal, expanded, flatten, reshaped, transpose
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import IndexRangeError, OperationError, ShapeError
-from wayfare.core.mode import current, runs_here
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim, normal_dims
 from wayfare.core.tensor import Tensor
@@ -33,13 +33,8 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def _contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself if its rows lie one after the other in memory, else a copy for which they do."""
-    if runs_here():
-        if self._array.flags.c_contiguous:
-            return self
-    else:
-        known = getattr(current().executor, "is_contiguous", None)
-        if known is not None and known(self):
-            return self
+    if executor().is_contiguous(self):
+        return self
     return apply(_OPS["contiguous"], (self,))  # type: ignore[no-any-return]
 
 

@@ -10,7 +10,7 @@ from wayfare.api.functions._new import either, flat_ints, read_int
 from wayfare.api.functions._public import add_method, add_property, method
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
-from wayfare.core.mode import batcher, runs_here
+from wayfare.core.mode import UNUSUAL, executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import DType, Shape, Size, broadcast, normal_dim, normal_dims
 from wayfare.core.tensor import Tensor
@@ -69,7 +69,7 @@ def fitting_shape(op: str, input: Tensor, shape: Sequence[int]) -> Shape:
 def reshape(input: Tensor, *shape: Any, **named: Any) -> Tensor:
     """The same elements in another shape; a view where the memory allows, else a copy. One size can be -1."""
     out = reshaped(input, fitting_shape("reshape", input, either("reshape", "shape", shape, named)))
-    if runs_here() and out._edge is not None and out._view is None:
+    if out._edge is not None and out._view is None and executor().is_copy(out):
         out._edge.op = _OPS["unsafe_view"]  # it had to copy, which PyTorch shows by another name
     return out
 
@@ -81,10 +81,9 @@ def _view(self: Tensor, *size: Any, **named: Any) -> Tensor:
             return apply(_OPS["view_bits"], (self,), {"dtype": size[0]})  # type: ignore[no-any-return]
         size = tuple(self.shape)
     shape = fitting_shape("view", self, either("view", "size", size, named))
-    batching = batcher()
-    possible = batching is None or batching.is_view(self, shape)
+    possible = not UNUSUAL or executor().is_view(self, shape)
     out = reshaped(self, shape)
-    if not possible or (runs_here() and out._view is None):
+    if not possible or (out._view is None and executor().is_copy(out)):
         raise OperationError(f"view: {self.spec} cannot become {list(out.shape)} without a copy, because it is "
                              "non-contiguous", fix="Use .reshape(...), which copies where it must, or "
                              ".contiguous().view(...).")  # fmt: skip

@@ -1,1 +1,1 @@
-"""The loop language as LLVM IR, and LLVM IR as machine code."""
+"""From the loop language to LLVM IR, and from LLVM IR to machine code."""

@@ -1,4 +1,4 @@
-"""Machine code of one loop for one class of layouts: found in the cache on disk, or made by LLVM."""
+"""Machine code of one loop for one layout class: read from the disk cache, or compiled by LLVM."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from wayfare.codegen.llvm import module, objects
 from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.llvm.module import Layout
 from wayfare.codegen.loop.expr import NUMPY, Expr, walk
-from wayfare.codegen.loop.language import Fold, Loop, Stage, exact, source
+from wayfare.codegen.loop.language import Loop, Reduction, Stage, exact, source
 from wayfare.codegen.math.library import lower
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core.errors import LoopError
 
-# The time LLVM takes grows with the square of their number: seconds from here on.
+# LLVM's compile time grows with the square of the number of operands: above this it takes seconds.
 _MOST_OPERANDS = 128
 
 
@@ -50,9 +50,9 @@ class Code:
         given: Any = (*[ctypes.py_object] * count, ctypes.c_void_p, ctypes.c_int64)
         address = host.address(f"{name}.call")
         self.call: Any = ctypes.CFUNCTYPE(None, *given)(address)
-        # Without letting go of the interpreter's lock, which takes longer than many a loop.
+        # Keeps the GIL: releasing it and taking it back costs more than many loops.
         self.quick_call: Any = ctypes.PYFUNCTYPE(None, *given)(address)
-        # Where the function of one argument block begins, for `crew.run`.
+        # The address of the function of one argument block, for `thread_pool.run`.
         self.rows: int = host.address(f"{name}.rows")
 
 
@@ -63,24 +63,24 @@ def _text(loop: Loop, layout: Layout, lanes: int, name: str) -> str:
 def expressions(loop: Loop) -> Iterator[Expr]:
     """Every expression of a loop."""
     for stage in loop.stages:
-        yield from walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds))
+        yield from walk(*(v for _, v in stage.stores), *(f.value for f in stage.reductions))
     yield from walk(*(v for _, v in loop.results))
 
 
 def lowered(loop: Loop) -> Loop:
-    """The loop in primitives only."""
+    """The loop with all functions expanded into primitives."""
     stages = []
     for stage in loop.stages:
-        roots = lower([v for _, v in stage.stores] + [f.value for f in stage.folds])
+        roots = lower([v for _, v in stage.stores] + [f.value for f in stage.reductions])
         stores = tuple((k, e) for (k, _), e in zip(stage.stores, roots, strict=False))
-        folds = tuple(Fold(f.kind, e) for f, e in zip(stage.folds, roots[len(stores) :], strict=True))
-        stages.append(Stage(stores, folds))
+        reductions = tuple(Reduction(f.kind, e) for f, e in zip(stage.reductions, roots[len(stores) :], strict=True))
+        stages.append(Stage(stores, reductions))
     results = lower([v for _, v in loop.results])
     return Loop(loop.name, loop.inputs, loop.outputs, tuple(stages),
                 tuple((k, e) for (k, _), e in zip(loop.results, results, strict=True)))  # fmt: skip
 
 
 def _lanes(loop: Loop, of_32_bits: int) -> int:
-    """As many lanes as fill a register with the loop's widest floats, or with its elements where it has none."""
+    """As many lanes as fill a vector register with the loop's widest float dtype (f32 if it has no floats)."""
     sizes = [NUMPY[o.dtype].itemsize for o in (*loop.inputs, *loop.outputs) if o.dtype in ("f32", "f64")]
     return of_32_bits // 2 if sizes and max(sizes) == 8 else of_32_bits

@@ -1,164 +1,13 @@
-"""Expressions to LLVM IR: one instruction (or a few) for each primitive, on vectors of any number of lanes."""
+"""Expressions to LLVM IR: one or a few instructions for each primitive, on vectors of any number of lanes."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from wayfare.codegen.llvm.builder import SUFFIXES, TYPES, Writer, number, splat_constant, vector
 from wayfare.codegen.loop.expr import FLOATS, NUMPY, Expr, walk
 from wayfare.core.errors import LoopError
-
-_TYPES = {"bool": "i1", "u8": "i8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f16": "half",
-          "f32": "float", "f64": "double"}  # fmt: skip
-# How an intrinsic's name spells the type.
-_SUFFIX = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "half": "f16", "float": "f32",
-           "double": "f64", "ptr": "p0"}  # fmt: skip
-
-
-def scalar_type(dtype: str) -> str:
-    """The LLVM type of one value in a register."""
-    return _TYPES[dtype]
-
-
-def memory_type(dtype: str) -> str:
-    """The LLVM type of one value in memory: a mask is a byte there."""
-    return "i8" if dtype == "bool" else _TYPES[dtype]
-
-
-def vector(lanes: int, kind: str) -> str:
-    """`lanes` values of an LLVM type."""
-    return f"<{lanes} x {kind}>"
-
-
-def number(value: Any, dtype: str) -> str:
-    """A constant as LLVM spells it."""
-    if dtype == "bool":
-        return "true" if value else "false"
-    if dtype == "f64":
-        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-    if dtype == "f32":
-        with np.errstate(over="ignore"):
-            return number(float(np.float32(value)), "f64")
-    if dtype == "f16":
-        with np.errstate(over="ignore"):
-            return f"0xH{np.float16(value).view(np.uint16).item():04X}"
-    return str(int(value))
-
-
-def splat_constant(lanes: int, kind: str, text: str) -> str:
-    """A constant in every lane."""
-    return "<" + ", ".join([f"{kind} {text}"] * lanes) + ">"
-
-
-class Variable:
-    """A value in memory, until LLVM finds it a register."""
-
-    __slots__ = ("kind", "name", "writer")
-
-    def __init__(self, writer: Writer, name: str, kind: str) -> None:
-        self.writer, self.name, self.kind = writer, name, kind
-
-    def get(self) -> str:
-        """The value now."""
-        return self.writer.let(f"load {self.kind}, ptr {self.name}")
-
-    def set(self, value: str) -> None:
-        """Another value from here on."""
-        self.writer.do(f"store {self.kind} {value}, ptr {self.name}")
-
-
-class Writer:
-    """Collects instructions, names their results, and remembers what must be declared."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        # Room for variables, at the start of the function; LLVM turns them into registers.
-        self.rooms: list[str] = []
-        self.declared: dict[str, str] = {}
-        self.holding = False
-        self._held: dict[str, str] = {}
-        self._count = 0
-
-    def fresh(self, stem: str = "v") -> str:
-        """A name nobody has used."""
-        self._count += 1
-        return f"{stem}{self._count}"
-
-    def do(self, text: str) -> None:
-        """An instruction without a result."""
-        self.lines.append("  " + text)
-
-    def let(self, text: str) -> str:
-        """An instruction and the name of its result."""
-        name = "%" + self.fresh()
-        self.lines.append(f"  {name} = {text}")
-        return name
-
-    def held(self, kind: str, literal: str) -> str:
-        """A constant that stays in a register, where constants are few.
-
-        LLVM takes constants for cheap and loads them anew in every turn of an inner loop: with a dozen coefficients of
-        a polynomial the loads cost more than the sums. What comes from a volatile load it must keep.
-        """
-        if not self.holding:
-            return literal
-        if literal not in self._held:
-            name = "%" + self.fresh("constant")
-            self.rooms += [
-                f"  {name}.room = alloca {kind}",
-                f"  store {kind} {literal}, ptr {name}.room",
-                f"  {name} = load volatile {kind}, ptr {name}.room",
-            ]
-            self._held[literal] = name
-        return self._held[literal]
-
-    def label(self, name: str) -> None:
-        """Begin a block."""
-        self.lines.append(f"{name}:")
-
-    def variable(self, kind: str, value: str) -> Variable:
-        """A place for a value that changes."""
-        name = "%" + self.fresh("room")
-        self.rooms.append(f"  {name} = alloca {kind}")
-        place = Variable(self, name, kind)
-        place.set(value)
-        return place
-
-    @contextmanager
-    def loop(self, start: str, stop: str, step: int) -> Iterator[str]:
-        """`for i in range(start, stop, step)`: yields the register of i."""
-        counter = self.variable("i64", start)
-        name = self.fresh("loop")
-        self.do(f"br label %{name}.test")
-        self.label(f"{name}.test")
-        i = counter.get()
-        more = self.let(f"icmp slt i64 {i}, {stop}")
-        self.do(f"br i1 {more}, label %{name}.body, label %{name}.done")
-        self.label(f"{name}.body")
-        yield i
-        counter.set(self.let(f"add nsw i64 {i}, {step}"))
-        self.do(f"br label %{name}.test")
-        self.label(f"{name}.done")
-
-    def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]]) -> str:
-        """Call an intrinsic; the types that spell its full name are in `name` already."""
-        self.declared[name] = f"declare {result} @{name}({', '.join(kind for kind, _ in arguments)})"
-        call = f"call {result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
-        if result == "void":
-            self.do(call)
-            return ""
-        return self.let(call)
-
-    def splat(self, lanes: int, kind: str, value: str) -> str:
-        """One value in every lane."""
-        whole = vector(lanes, kind)
-        first = self.let(f"insertelement {whole} poison, {kind} {value}, i64 0")
-        return self.let(f"shufflevector {whole} {first}, {whole} poison, <{lanes} x i32> zeroinitializer")
-
 
 # -- primitives ---------------------------------------------------------------------------------------------------
 
@@ -174,7 +23,7 @@ _MASK_ARITHMETIC = _INTEGER_ARITHMETIC | {"add": "or", "mul": "and", "maximum": 
 
 
 class Body:
-    """Writes the expressions of one visit for a number of lanes. `leaf` supplies what is loaded or folded."""
+    """Emits expressions on vectors. `leaf` gives the register of a load, reload, reduction or index."""
 
     def __init__(self, writer: Writer, lanes: int, leaf: Callable[[Expr], str]) -> None:
         self.writer = writer
@@ -184,14 +33,14 @@ class Body:
 
     def type(self, dtype: str) -> str:
         """The register type of a value."""
-        return vector(self.lanes, _TYPES[dtype])
+        return vector(self.lanes, TYPES[dtype])
 
     def constant(self, value: Any, dtype: str) -> str:
         """A constant of that type."""
-        return splat_constant(self.lanes, _TYPES[dtype], number(value, dtype))
+        return splat_constant(self.lanes, TYPES[dtype], number(value, dtype))
 
     def value(self, root: Expr) -> str:
-        """The register that holds an expression; written on first demand."""
+        """The register that holds an expression; emitted on first use."""
         for e in walk(root):
             if id(e) not in self.known:
                 self.known[id(e)] = self._write(e)
@@ -200,7 +49,7 @@ class Body:
     def math(self, name: str, dtype: str, *values: str) -> str:
         """A floating-point intrinsic such as llvm.floor."""
         kind = self.type(dtype)
-        full = f"llvm.{name}.v{self.lanes}{_SUFFIX[_TYPES[dtype]]}"
+        full = f"llvm.{name}.v{self.lanes}{SUFFIXES[TYPES[dtype]]}"
         return self.writer.intrinsic(full, kind, [(kind, v) for v in values])
 
     def choose(self, condition: str, dtype: str, a: str, b: str) -> str:
@@ -216,12 +65,12 @@ class Body:
         return self.writer.let(f"icmp {table[op]} {self.type(dtype)} {a}, {b}")
 
     def extreme(self, op: str, dtype: str, a: str, b: str, may_be_nan: bool = True) -> str:
-        """The larger or smaller of two; NaN wins. `may_be_nan`: can `b` be NaN?"""
+        """Maximum or minimum of two values; NaN propagates. `may_be_nan`: can `b` be NaN?"""
         if dtype == "bool":
             return self.arithmetic(op, dtype, a, b)
         if dtype not in FLOATS:
             return self.choose(self.compare("gt" if op == "maximum" else "lt", dtype, a, b), dtype, a, b)
-        # Unordered or greater: a NaN in `a` is kept; where only `b` may be NaN it is put back after.
+        # An unordered compare keeps a NaN of `a`; a NaN of `b` is selected afterwards.
         kind = self.type(dtype)
         larger = self.writer.let(f"fcmp {'ugt' if op == 'maximum' else 'ult'} {kind} {a}, {b}")
         chosen = self.choose(larger, dtype, a, b)
@@ -244,7 +93,7 @@ class Body:
             return self.leaf(e)
         values = [self.known[id(a)] for a in e.args]
         if e.op == "div" and e.args[1].op == "const":
-            # As a number LLVM can see: it may become a multiplication.
+            # A literal, so that LLVM may turn the division into a multiplication.
             values[1] = self.constant(e.args[1].value, e.args[1].dtype)
         dtype = e.args[-1].dtype
         kind = self.type(dtype)
@@ -273,7 +122,7 @@ class Body:
             case "fma":
                 return self.math("fmuladd", dtype, *values)
             case "bitwise_not" | "logical_not":
-                ones = splat_constant(self.lanes, _TYPES[dtype], "true" if dtype == "bool" else "-1")
+                ones = splat_constant(self.lanes, TYPES[dtype], "true" if dtype == "bool" else "-1")
                 return let(f"xor {kind} {values[0]}, {ones}")
             case "shift_left" | "shift_right":
                 return self._shift(e.op, dtype, values[0], values[1], e.args[1])
@@ -309,20 +158,20 @@ class Body:
         return finite
 
     def _shift(self, op: str, dtype: str, x: str, by: str, distance: Expr) -> str:
-        """A shift; by the width of the dtype or more, or by less than nothing, only the sign is left."""
+        """A shift. A distance that is negative or at least the width of the dtype shifts all bits out."""
         kind, width = self.type(dtype), 8 * NUMPY[dtype].itemsize
         left, unsigned = op == "shift_left", dtype == "u8"
         instruction = "shl" if left else "lshr" if unsigned else "ashr"
         if distance.op == "const" and 0 <= distance.value < width:
             return self.writer.let(f"{instruction} {kind} {x}, {by}")
-        # LLVM leaves open what a shift that far gives.
+        # Such a shift is poison in LLVM, so the distance is clamped.
         near = self.writer.let(f"icmp ult {kind} {by}, {self.constant(width, dtype)}")
         furthest = self.constant(width - 1, dtype)
         shifted = self.writer.let(f"{instruction} {kind} {x}, {self.choose(near, dtype, by, furthest)}")
         return self.choose(near, dtype, shifted, "zeroinitializer") if left or unsigned else shifted
 
     def _quotient(self, dtype: str, a: str, b: str) -> str:
-        """Whole division; the two cases that would trap (by 0, and the smallest number by -1) never reach it."""
+        """Integer division. The two cases that would trap (by 0, and the smallest number by -1) are selected away."""
         kind = self.type(dtype)
         by_zero = self.compare("eq", dtype, b, "zeroinitializer")
         one = self.constant(1, dtype)
@@ -352,7 +201,7 @@ class Body:
         if source in FLOATS:
             if source == "f16":
                 return self.cast(self.cast(x, "f16", "f32"), "f32", target)
-            # Small integers by way of a larger one, which cuts off high bits as the C conversion does.
+            # Small integers go through i32 and are truncated, as in C.
             whole = target if target == "i64" else "i32"
             return self.cast(let(f"fptosi {kind} {x} to {self.type(whole)}"), whole, target)
         unsigned = source in ("bool", "u8")
@@ -366,10 +215,10 @@ class Body:
         return let(f"{how} {kind} {x} to {wanted}")
 
     def _odd(self, x: str) -> str:
-        """An f64 in f32 such that rounding that to f16 is the same as rounding once.
+        """f64 to f32 with rounding to odd, so that a second rounding to f16 gives the correctly rounded f16.
 
-        Processors have no instruction for f64 to f16. Of the two f32 beside the number the one with an odd last bit is
-        taken: it is never halfway between two f16, and never equal to one.
+        Processors have no instruction for f64 to f16. An inexact f32 with an odd last bit is never an f16, and never
+        halfway between two of them.
         """
         let, kind, wide = self.writer.let, self.type("f32"), self.type("f64")
         near = let(f"fptrunc {wide} {x} to {kind}")
@@ -384,22 +233,22 @@ class Body:
         return let(f"bitcast {self.type('i32')} {moved} to {kind}")
 
     def _rescue(self, e: Expr, values: Sequence[str]) -> str:
-        """A value, and a detour by a library function if any lane needs it."""
+        """A value, with a branch to a library function if any lane needs it."""
         writer, name = self.writer, self.writer.fresh("rescue")
-        place = writer.variable(self.type(e.dtype), values[1])
+        variable = writer.variable(self.type(e.dtype), values[1])
         full = f"llvm.vector.reduce.or.v{self.lanes}i1"
         any_lane = writer.intrinsic(full, "i1", [(self.type("bool"), values[0])])
         rare = writer.intrinsic("llvm.expect.i1", "i1", [("i1", any_lane), ("i1", "false")])
         writer.do(f"br i1 {rare}, label %{name}.rare, label %{name}.done")
         writer.label(f"{name}.rare")
         found = self.cast(self._call(str(e.value), values[2:]), "f64", e.dtype)
-        place.set(self.choose(values[0], e.dtype, found, values[1]))
+        variable.set(self.choose(values[0], e.dtype, found, values[1]))
         writer.do(f"br label %{name}.done")
         writer.label(f"{name}.done")
-        return place.get()
+        return variable.get()
 
     def _call(self, symbol: str, values: Sequence[str]) -> str:
-        """A library function: lane by lane."""
+        """Call a library function for each lane."""
         self.writer.declared[symbol] = f"declare double @{symbol}({', '.join(['double'] * len(values))})"
         kind = self.type("f64")
         out = "poison"

@@ -1,7 +1,6 @@
-"""LLVM itself: IR text to object code for this processor, and object code to callable addresses.
+"""LLVM through llvmlite: from IR text to object code for this processor, and from object code to callable addresses.
 
-llvmlite is imported when the first kernel is wanted, not before: it is a large library, and small programs never need
-it.
+llvmlite is a large library, so it is only imported when the first kernel is built.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from typing import Any
 from wayfare.codegen.math.library import symbol_address
 from wayfare.core.locks import lock
 
-# Held by whoever makes or loads code. A fork waits for it: in the child there would be nobody to finish the work.
+# Held while code is compiled or loaded. A fork waits for it: the thread that holds it would not exist in the child.
 BUILDING = lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What code is made for; part of every key of the cache on disk."""
+    """The processor that code is compiled for; part of every key of the disk cache."""
 
     name: str
     features: str
     llvm: str
     # Vector lanes of 32 bits.
     lanes: int
-    # Can it convert half precision itself? If not, LLVM would call library functions that are not there.
+    # Does it have conversion instructions for f16? Without them LLVM calls compiler-rt functions, which are not loaded.
     half: bool
 
 
 class Machine:
-    """One target and one place for loaded code, for the life of the process."""
+    """The target machine and the JIT engine of this process."""
 
     def __init__(self) -> None:
         llvmlite: Any = importlib.import_module("llvmlite")
@@ -50,16 +49,16 @@ class Machine:
         version = f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, binding.llvm_version_info))}"
         self.processor = Processor(name, flat, version, 16 if wide else 8, half)
         self._target: Any = target.create_target_machine(cpu=name, features=flat, opt=2)
-        # The engine takes its target machine over, so it gets one of its own.
+        # The engine takes ownership of its target machine, so it needs a second one.
         own = target.create_target_machine(cpu=name, features=flat, opt=2)
         helpers = _TO_HALF if half and self.is_x86 else ""
         self._engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(helpers), own)
-        # Helpers may still be in loaded code when the interpreter ends, so it is never unloaded.
+        # Never unloaded: pool threads may still run its code when the interpreter exits.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
         self._symbols: set[str] = set()
 
     def optimised(self, text: str) -> Any:
-        """An LLVM module from IR text: checked, then simplified. Loops are written as vectors already."""
+        """Parse, verify and optimise IR text. LLVM's vectorisers are off: the IR already uses vectors."""
         binding = self.binding
         parsed = binding.parse_assembly(text)
         parsed.verify()
@@ -70,17 +69,17 @@ class Machine:
         return parsed
 
     def object_code(self, text: str) -> bytes:
-        """Machine code in an object file."""
+        """Compile IR text to an object file."""
         with BUILDING:
             return bytes(self._target.emit_object(self.optimised(text)))
 
     def assembly(self, text: str) -> str:
-        """The machine code as text."""
+        """Compile IR text to assembly."""
         with BUILDING:
             return str(self._target.emit_assembly(self.optimised(text)))
 
     def load(self, code: bytes, symbols: frozenset[str]) -> None:
-        """Bring object code into the process; `symbols` are the library functions it calls."""
+        """Load object code; `symbols` are the library functions it calls."""
         with BUILDING:
             for symbol in symbols - self._symbols:
                 self.add_symbol(symbol, symbol_address(symbol))
@@ -88,21 +87,21 @@ class Machine:
             self._engine.finalize_object()
 
     def add_symbol(self, symbol: str, address: int) -> None:
-        """Let code that is loaded from now on call a function by this name."""
+        """Make a function callable by name from code that is loaded later."""
         self.binding.add_symbol(symbol, address)
         self._symbols.add(symbol)
 
     def address(self, function: str) -> int:
-        """Where a loaded function begins."""
+        """The address of a loaded function."""
         found = int(self._engine.get_function_address(function))
         if not found:
-            raise RuntimeError(f"LLVM has lost the function {function}")
+            raise RuntimeError(f"LLVM does not find the function {function}")
         return found
 
 
-# LLVM may make a conversion of f64 to f16 of what was written as two (a sign that is copied from one to the other). No
-# processor has it, so it calls this function of the compiler's own library, which is not in the process. The f32
-# between the two is rounded to odd, so it is never halfway between two f16, nor equal to one it was not equal to.
+# LLVM may merge two conversions into one from f64 to f16 (around copysign). No processor has that instruction, so LLVM
+# calls __truncdfhf2 of compiler-rt, which is not in the process; this defines it. The f32 in between is rounded to odd,
+# see `Body._odd`.
 _TO_HALF = """
 declare double @llvm.fabs.f64(double)
 define half @__truncdfhf2(double %x) {
@@ -129,7 +128,7 @@ _machine: list[Machine] = []
 
 
 def machine() -> Machine:
-    """The one machine; raises whatever is wrong with llvmlite here."""
+    """The machine of this process. Raises if llvmlite is missing or broken."""
     if not _machine:
         with BUILDING:
             if not _machine:

@@ -1,19 +1,18 @@
-"""Loops to LLVM IR: the nest over run-time sizes and strides, and the visits of each stage.
+"""Loops to LLVM IR modules.
 
 A kernel reads one argument block of 64-bit words: three sizes, then for each operand its address and its byte strides
-along the three axes. Two ways of laying the vector lanes:
+along the three axes (outer, rows, elements of a row). A loop is vectorised in one of two ways:
 
-    along    lanes run along the row. Axes are (outer, rows, elements of a row).
-    across   lanes are neighbouring rows, when it is those that lie side by side in memory (a sum over the first
-             dimension). Axes are (outer, rows, elements); no lane ever meets another.
+    along    lanes run along the row.
+    across   lanes are neighbouring rows. Used when those are contiguous in memory (a sum over the first dimension).
 
-Along the lanes' axis every operand has a class: "c" side by side, "b" one value for all, "s" at a stride. What is left
-over at the end is done with a mask, so there is no second, scalar version of a loop. Two functions are made:
+Along the vectorised axis every operand has a class: "c" contiguous, "b" broadcast, "s" strided. The remainder is done
+under a mask, so there is no scalar version of a loop. A module has two functions:
 
-    NAME.rows(block)                 one argument block; `crew.run` does many of them: an optimiser's parameters
-    NAME.call(arrays…, blocks, count) NumPy array objects as they are: addresses are read out of them, and the
-                                     address words of the blocks are offsets; several blocks run in several threads
-                                     (a negative count: but do not wake a thread for it)
+    NAME.rows(block)                  one argument block
+    NAME.call(arrays…, blocks, count) NumPy array objects: addresses are read out of them, and the address words of the
+                                      blocks are offsets. Several blocks run in the thread pool; a negative count means
+                                      that sleeping threads are not woken for them.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from wayfare.codegen.loop.language import Loop
 
 __all__ = ["DATA_OFFSET", "RUN", "SIZES", "WORDS_PER_OPERAND", "Layout", "block_words", "module"]
 
-# The function that runs argument blocks in several threads; `crew` makes it.
-RUN = "wayfare_crew_run"
-# Where a NumPy array object keeps the address of its data; native.py checks it once.
+# The function that runs argument blocks in several threads; defined by `thread_pool_code`.
+RUN = "wayfare_threads_run"
+# The offset of the data pointer in a NumPy array object; `kernel.available` checks it once.
 DATA_OFFSET = 16
 
 
 def module(loop: Loop, layout: Layout, lanes: int, name: str) -> str:
-    """The IR of a kernel. The loop must be lowered to primitives."""
+    """The IR of a kernel. The loop must be lowered to primitives first."""
     nest = (Across if layout.mode == "across" else Along)(loop, layout, lanes, name)
     functions = nest.functions()
     declared: dict[str, str] = {}

@@ -1,7 +1,6 @@
-"""The nest of a kernel in LLVM IR: the loops over rows and elements, and the visits of each stage.
+"""The loop nest of a kernel in LLVM IR: loops over rows and elements, vectorised along rows or across rows.
 
-Two ways of laying the vector lanes: along the row, and across neighbouring rows. What is left over at the end is done
-with a mask, so there is no second, scalar version of a loop.
+`module.py` explains the two ways, the layout classes and the argument block.
 """
 
 from __future__ import annotations
@@ -9,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wayfare.codegen.llvm.expr import Body, Writer, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.reduction import BLOCK, Accumulator
 from wayfare.codegen.loop.expr import NUMPY, Expr, walk
 from wayfare.codegen.loop.language import Loop, Operand, Stage
 
 SIZES = 3
 WORDS_PER_OPERAND = 4
-# Rows that an accumulator across lanes adds before its sum goes to the total.
+# In mode "across": elements that a lane adds before the block's sum goes to the total.
 _ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How operands lie in memory, as far as code depends on it."""
+    """What the code depends on of the operands' memory layout."""
 
     mode: str  # "along" or "across"
     classes: str  # "c", "b" or "s" for each operand
@@ -39,13 +39,13 @@ class Function:
     declared: dict[str, str] = field(default_factory=dict)
 
 
-# So many constants are held in registers: of 32, the rest is for the work itself.
+# At most this many of 32 vector registers hold constants.
 _HELD = 20
 
 
 def _constants(loop: Loop) -> int:
-    """How many constants the elements meet; what is computed once for a row does not count."""
-    values = [v for stage in loop.stages for v in (*(v for _, v in stage.stores), *(f.value for f in stage.folds))]
+    """How many float constants the inner loop uses; those of row-invariant expressions do not count."""
+    values = [v for stage in loop.stages for v in (*(v for _, v in stage.stores), *(f.value for f in stage.reductions))]
     once: dict[int, bool] = {}
     met: set[Expr] = set()
     for e in walk(*values):
@@ -54,27 +54,27 @@ def _constants(loop: Loop) -> int:
             if not once[id(e)]:
                 met.update(a for a in e.args if a.op == "const" and a.dtype in ("f32", "f64") and a.value)
         else:
-            once[id(e)] = e.op in ("const", "fold") or (e.op == "load" and loop.inputs[e.value].per_row)
+            once[id(e)] = e.op in ("const", "reduction") or (e.op == "load" and loop.inputs[e.value].per_row)
     return len(met)
 
 
 def _finished(header: str, writer: Writer) -> Function:
-    text = [header + " {", "entry:", *writer.rooms, *writer.lines, "  ret void", "}"]
+    text = [header + " {", "entry:", *writer.allocas, *writer.lines, "  ret void", "}"]
     return Function(text, writer.declared)
 
 
 class _Nest:
-    """What both ways share: reading the argument block, loading and storing vectors."""
+    """What both modes share: reading the argument block, loading and storing vectors."""
 
     def __init__(self, loop: Loop, layout: Layout, lanes: int, name: str) -> None:
         self.loop, self.layout, self.lanes, self.name = loop, layout, lanes, name
         self.operands: tuple[Operand, ...] = (*loop.inputs, *loop.outputs)
-        # Elementwise there is one loop, and LLVM keeps its constants by itself.
+        # In the single loop of an elementwise kernel, LLVM keeps constants in registers by itself.
         self.constants = 0 if loop.elementwise else _constants(loop)
         self.writer = Writer()
 
     def _begin(self) -> None:
-        """A new function: read sizes, addresses and strides."""
+        """Begin a function: read sizes, addresses and strides."""
         self.writer = Writer()
         self.writer.holding = 0 < self.constants <= _HELD
         self.sizes = [self._word(i) for i in range(SIZES)]
@@ -86,8 +86,8 @@ class _Nest:
             self.strides.append([self._word(first + 1 + axis) for axis in range(3)])
 
     def _word(self, number: int) -> str:
-        place = self.writer.let(f"getelementptr i64, ptr %block, i64 {number}")
-        return self.writer.let(f"load i64, ptr {place}")
+        address_of = self.writer.let(f"getelementptr i64, ptr %block, i64 {number}")
+        return self.writer.let(f"load i64, ptr {address_of}")
 
     def _moved(self, pointer: str, index: str, stride: str) -> str:
         distance = self.writer.let(f"mul i64 {index}, {stride}")
@@ -102,7 +102,7 @@ class _Nest:
         )
 
     def _mask(self, start: str, stop: str) -> str:
-        """The lanes whose position, counted from `start`, is before `stop`."""
+        """The lanes whose position, counted from `start`, is below `stop`."""
         left = self.writer.splat(self.lanes, "i64", self.writer.let(f"sub i64 {stop}, {start}"))
         return self.writer.let(f"icmp slt <{self.lanes} x i64> {self._iota()}, {left}")
 
@@ -169,7 +169,7 @@ class _Nest:
         return splat_constant(self.lanes, "i1", "true")
 
     def _accumulators(self, stage: Stage) -> list[Accumulator]:
-        return [Accumulator(self.writer, self.lanes, f) for f in stage.folds]
+        return [Accumulator(self.writer, self.lanes, f) for f in stage.reductions]
 
 
 class Along(_Nest):
@@ -191,24 +191,24 @@ class Along(_Nest):
             self._spread(self.strides[k][2]) if self.layout.classes[k] == "s" else None
             for k in range(len(self.operands))
         ]
-        # What is one value for the whole row is loaded before it, not in it.
+        # Broadcast inputs are loaded once, before the loop over the row.
         held = {
             k: self._scalar(k, self.base[k])
             for k in range(len(self.loop.inputs)) if self.layout.classes[k] == "b"
         }  # fmt: skip
-        folds: list[str] = []
+        reductions: list[str] = []
         for stage in self.loop.stages:
-            folds += self._stage(stage, held, folds)
+            reductions += self._stage(stage, held, reductions)
         for number, value in self.loop.results:
             k = len(self.loop.inputs) + number
             dtype = self.operands[k].dtype
-            body = Body(self.writer, self.lanes, _leaf_of(held, folds))
+            body = Body(self.writer, self.lanes, _leaf_of(held, reductions))
             one = self.writer.let(f"extractelement {body.type(dtype)} {body.value(value)}, i64 0")
             if dtype == "bool":
                 one = self.writer.let(f"zext i1 {one} to i8")
             self.writer.do(f"store {memory_type(dtype)} {one}, ptr {self.base[k]}, align 1")
 
-    def _stage(self, stage: Stage, held: dict[int, str], folds: Sequence[str]) -> list[str]:
+    def _stage(self, stage: Stage, held: dict[int, str], reductions: Sequence[str]) -> list[str]:
         writer = self.writer
         groups = _unrolled(stage)
         step = groups * self.lanes
@@ -220,70 +220,70 @@ class Along(_Nest):
                 end = writer.let(f"add i64 {begin}, {BLOCK * step}")
                 short = writer.let(f"icmp slt i64 {end}, {whole}")
                 stop = writer.let(f"select i1 {short}, i64 {end}, i64 {whole}")
-                self._visits(stage, begin, stop, sets, held, folds)
+                self._visits(stage, begin, stop, sets, held, reductions)
         else:
-            self._visits(stage, "0", whole, sets, held, folds)
-        # The rest of the row, a vector at a time under a mask.
+            self._visits(stage, "0", whole, sets, held, reductions)
+        # The rest of the row, under a mask.
         for a in sets[0]:
             a.start_block()
         with writer.loop(whole, self.length, self.lanes) as position:
-            self._visit(stage, position, self._mask(position, self.length), sets[0], held, folds)
+            self._visit(stage, position, self._mask(position, self.length), sets[0], held, reductions)
         for a in sets[0]:
             a.end_block()
-        return [writer.splat(self.lanes, scalar_type(a.fold.dtype), a.result()) for a in sets[0]]
+        return [writer.splat(self.lanes, scalar_type(a.reduction.dtype), a.result()) for a in sets[0]]
 
     def _visits(self, stage: Stage, begin: str, stop: str, sets: list[list[Accumulator]], held: dict[int, str],
-                folds: Sequence[str]) -> None:  # fmt: skip
+                reductions: Sequence[str]) -> None:  # fmt: skip
         for group in sets:
             for a in group:
                 a.start_block()
         with self.writer.loop(begin, stop, len(sets) * self.lanes) as position:
             for number, group in enumerate(sets):
                 at = self.writer.let(f"add nsw i64 {position}, {number * self.lanes}") if number else position
-                self._visit(stage, at, None, group, held, folds)
+                self._visit(stage, at, None, group, held, reductions)
         for first, *others in zip(*sets, strict=True):
-            # The groups of one block are joined before it goes to the total.
+            # The unrolled accumulators are combined before the block goes to the total.
             for other in others:
                 first.absorb(other)
             first.end_block()
 
     def _visit(self, stage: Stage, position: str, mask: str | None, group: list[Accumulator], held: dict[int, str],
-               folds: Sequence[str]) -> None:  # fmt: skip
-        """One vector of elements: load, compute, fold, store."""
-        places: dict[int, str] = {}
+               reductions: Sequence[str]) -> None:  # fmt: skip
+        """One vector of elements: load, compute, reduce, store."""
+        addresses: dict[int, str] = {}
 
-        def place(k: int) -> str:
-            if k not in places:
-                places[k] = self._moved(self.base[k], position, self._step(k))
-            return places[k]
+        def address_of(k: int) -> str:
+            if k not in addresses:
+                addresses[k] = self._moved(self.base[k], position, self._step(k))
+            return addresses[k]
 
         def leaf(e: Expr) -> str:
             if e.op == "index":
                 return self._positions(position)
-            if e.op == "fold" or (e.op == "load" and e.value in held):
-                return _held(e, held, folds)
+            if e.op == "reduction" or (e.op == "load" and e.value in held):
+                return _held(e, held, reductions)
             k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
-            return self._load(k, place(k), self.offsets[k], mask)
+            return self._load(k, address_of(k), self.offsets[k], mask)
 
         body = Body(self.writer, self.lanes, leaf)
         values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
-        folded = [body.value(a.fold.value) for a in group]
+        reduced = [body.value(a.reduction.value) for a in group]
         at = self._positions(position) if any(a.located for a in group) else ""
-        for a, value in zip(group, folded, strict=True):
+        for a, value in zip(group, reduced, strict=True):
             a.take(value, mask, at)
         for k, value in values:
-            self._store(k, value, place(k), self.offsets[k], mask)
+            self._store(k, value, address_of(k), self.offsets[k], mask)
 
     def _step(self, k: int) -> str:
-        # The size of an element as a constant lets LLVM address it directly.
+        # A constant stride lets LLVM use an addressing mode.
         return str(NUMPY[self.operands[k].dtype].itemsize) if self.layout.classes[k] == "c" else self.strides[k][2]
 
 
 class Across(_Nest):
-    """Lanes over neighbouring rows."""
+    """Lanes across neighbouring rows."""
 
     def functions(self) -> list[Function]:
-        # The wider the strip that is walked down, the fewer pages it touches.
+        # Wider strips touch fewer pages.
         cost = sum(_cost(s) for s in self.loop.stages)
         groups = 8 if cost <= 6 else 4 if cost <= 16 else 2
         made = [self._some_rows(groups, False), self._some_rows(1, False), self._some_rows(1, True)]
@@ -323,7 +323,7 @@ class Across(_Nest):
             {k: self._load(k, base[g][k], offsets[k], mask) for k, o in enumerate(self.loop.inputs) if o.per_row}
             for g in range(groups)
         ]
-        folds: list[list[str]] = [[] for _ in range(groups)]
+        reductions: list[list[str]] = [[] for _ in range(groups)]
         for stage in self.loop.stages:
             sets = [self._accumulators(stage) for _ in range(groups)]
             with writer.loop("0", self.sizes[2], _ROWS) as begin:
@@ -335,53 +335,53 @@ class Across(_Nest):
                         a.start_block()
                 with writer.loop(begin, stop, 1) as r:
                     for g in range(groups):
-                        self._visit(stage, r, base[g], offsets, mask, sets[g], held[g], folds[g])
+                        self._visit(stage, r, base[g], offsets, mask, sets[g], held[g], reductions[g])
                 for group in sets:
                     for a in group:
                         a.end_block()
             for g in range(groups):
-                folds[g] += [a.lanes_result() for a in sets[g]]
+                reductions[g] += [a.lanes_result() for a in sets[g]]
         for g in range(groups):
             for number, value in self.loop.results:
                 k = len(self.loop.inputs) + number
-                body = Body(writer, self.lanes, _leaf_of(held[g], folds[g]))
+                body = Body(writer, self.lanes, _leaf_of(held[g], reductions[g]))
                 self._store(k, body.value(value), base[g][k], offsets[k], mask)
         suffix = f"{groups}{'.masked' if masked else ''}"
         return _finished(f"define internal void @{self.name}.across{suffix}(ptr %block, i64 %outer, i64 %row)", writer)
 
     def _visit(self, stage: Stage, r: str, base: list[str], offsets: list[str | None], mask: str | None,
-               group: list[Accumulator], held: dict[int, str], folds: Sequence[str]) -> None:  # fmt: skip
-        places: dict[int, str] = {}
+               group: list[Accumulator], held: dict[int, str], reductions: Sequence[str]) -> None:  # fmt: skip
+        addresses: dict[int, str] = {}
 
-        def place(k: int) -> str:
-            if k not in places:
-                places[k] = self._moved(base[k], r, self.strides[k][2])
-            return places[k]
+        def address_of(k: int) -> str:
+            if k not in addresses:
+                addresses[k] = self._moved(base[k], r, self.strides[k][2])
+            return addresses[k]
 
         def leaf(e: Expr) -> str:
             if e.op == "index":
                 return self.writer.splat(self.lanes, "i64", r)
-            if e.op == "fold" or (e.op == "load" and e.value in held):
-                return _held(e, held, folds)
+            if e.op == "reduction" or (e.op == "load" and e.value in held):
+                return _held(e, held, reductions)
             k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
-            return self._load(k, place(k), offsets[k], mask)
+            return self._load(k, address_of(k), offsets[k], mask)
 
         body = Body(self.writer, self.lanes, leaf)
         values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
-        folded = [body.value(a.fold.value) for a in group]
+        reduced = [body.value(a.reduction.value) for a in group]
         at = self.writer.splat(self.lanes, "i64", r) if any(a.located for a in group) else ""
-        for a, value in zip(group, folded, strict=True):
+        for a, value in zip(group, reduced, strict=True):
             a.take(value, None, at)
         for k, value in values:
-            self._store(k, value, place(k), offsets[k], mask)
+            self._store(k, value, address_of(k), offsets[k], mask)
 
 
-def _leaf_of(held: dict[int, str], folds: Sequence[str]) -> Callable[[Expr], str]:
-    return lambda e: _held(e, held, folds)
+def _leaf_of(held: dict[int, str], reductions: Sequence[str]) -> Callable[[Expr], str]:
+    return lambda e: _held(e, held, reductions)
 
 
-def _held(e: Expr, held: dict[int, str], folds: Sequence[str]) -> str:
-    return folds[e.value] if e.op == "fold" else held[e.value]
+def _held(e: Expr, held: dict[int, str], reductions: Sequence[str]) -> str:
+    return reductions[e.value] if e.op == "reduction" else held[e.value]
 
 
 def _short(dtype: str) -> str:
@@ -389,13 +389,13 @@ def _short(dtype: str) -> str:
 
 
 def _cost(stage: Stage) -> int:
-    """Instructions of one visit, roughly."""
-    return sum(bool(e.args) for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds)))
+    """The approximate number of instructions for one element."""
+    return sum(bool(e.args) for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.reductions)))
 
 
 def _unrolled(stage: Stage) -> int:
-    """How many vectors to visit at once: a short sum waits for its own last addition, a long one does not."""
-    if not stage.folds or any(f.kind in ("argmax", "argmin") for f in stage.folds):
+    """The unroll factor: short reductions are bound by the latency of their own addition."""
+    if not stage.reductions or any(f.kind in ("argmax", "argmin") for f in stage.reductions):
         return 1
     cost = _cost(stage)
     return 4 if cost <= 6 else 2 if cost <= 16 else 1

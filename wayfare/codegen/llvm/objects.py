@@ -1,7 +1,7 @@
-"""Object code by what it was made from: read from the cache on disk, or made by LLVM and put there.
+"""Object code by key: read from the disk cache, or compiled by LLVM and stored there.
 
-A file of the cache begins with the names of the library functions its code calls, so that it can be loaded without a
-look at the loop it came from.
+A cache file begins with the names of the library functions that its code calls, so that it can be loaded without the
+loop it was made from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ObjectCode(NamedTuple):
 
 
 def key(*parts: str) -> str:
-    """The key of code made from these texts by this code generator for this processor."""
+    """The key of code that this code generator makes from these texts for this processor."""
     processor = machine().processor
     return key_of(*parts, processor.name, processor.features, processor.llvm, __version__, _generator())
 
@@ -39,8 +39,10 @@ def fetch(
     write: Callable[[], tuple[str, frozenset[str]]],
     counts: bool = True,
 ) -> ObjectCode:
-    """The code of a key; `write` gives the IR and the functions it calls where it is not there yet. `counts`: is it a
-    kernel?"""
+    """The code of a key. If it is not in the cache, `write` gives its IR and the functions it calls.
+
+    `counts`: count it as a kernel?
+    """
     kept = default_store()
     found = kept.get(key)
     if found is not None:
@@ -56,7 +58,7 @@ def fetch(
 
 @cache
 def _generator() -> str:
-    """A fingerprint of the code generator: what an older one made is not used."""
+    """A hash of the code generator's source, so that code made by another version is not used."""
     digest = hashlib.sha256()
     room = Path(__file__).parents[1]
     for part in ("llvm/*.py", "math/*.py", "runtime/thread_pool*.py"):

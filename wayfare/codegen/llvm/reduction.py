@@ -1,15 +1,16 @@
-"""Folds in LLVM IR: accumulators in every lane, exact totals, and the way from lanes to one number.
+"""Reductions in LLVM IR: accumulators in every lane, precise totals, and the horizontal reduction at the end.
 
-Sums run in blocks. Within a block each lane adds in the element's own dtype; a block's result is then added to a total
-that is more exact: f64 for f32, and for f64 a pair of numbers, the sum and what was lost of it (Knuth's two-sum). So
-the error of a long sum is that of one block, whatever its length.
+Sums run in blocks. Within a block each lane adds in the element's dtype. The block's sum is then added to a total of
+higher precision: f64 for f32; for f64 a compensated sum (Knuth's two-sum). So the error of a long sum is that of one
+block, whatever its length.
 """
 
 from __future__ import annotations
 
-from wayfare.codegen.llvm.expr import Body, Variable, Writer, scalar_type, vector
+from wayfare.codegen.llvm.builder import Variable, Writer, scalar_type, vector
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.loop.expr import FLOATS, NUMPY
-from wayfare.codegen.loop.language import Fold
+from wayfare.codegen.loop.language import Reduction
 
 # Elements that one lane adds before the block's sum goes to the total.
 BLOCK = 32
@@ -18,7 +19,7 @@ _COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "a
 
 
 def neutral(kind: str, dtype: str) -> float | bool | int:
-    """What changes nothing when folded in."""
+    """The neutral element of a reduction."""
     if kind in ("sum", "prod"):
         return 0 if kind == "sum" else 1
     if kind in ("any", "all"):
@@ -35,56 +36,56 @@ def neutral(kind: str, dtype: str) -> float | bool | int:
 
 
 class Accumulator:
-    """One fold in the lanes of one vector: a block's own value, and the total of the blocks."""
+    """One reduction in the lanes of one vector: the value of the current block, and the total of all blocks."""
 
-    def __init__(self, writer: Writer, lanes: int, fold: Fold) -> None:
-        self.writer, self.lanes, self.fold = writer, lanes, fold
-        self.dtype = fold.value.dtype
+    def __init__(self, writer: Writer, lanes: int, reduction: Reduction) -> None:
+        self.writer, self.lanes, self.reduction = writer, lanes, reduction
+        self.dtype = reduction.value.dtype
         self.body = Body(writer, lanes, lambda e: "")
-        self.located = fold.kind in ("argmax", "argmin")
-        self.blocked = fold.kind in ("sum", "prod") and self.dtype in FLOATS
+        self.located = reduction.kind in ("argmax", "argmin")
+        self.blocked = reduction.kind in ("sum", "prod") and self.dtype in FLOATS
         self.exact = "f64" if self.blocked else self.dtype
-        self.compensated = self.blocked and fold.kind == "sum" and self.dtype == "f64"
-        empty = self.body.constant(neutral(fold.kind, self.dtype), self.dtype)
+        self.compensated = self.blocked and reduction.kind == "sum" and self.dtype == "f64"
+        empty = self.body.constant(neutral(reduction.kind, self.dtype), self.dtype)
         self.block = writer.variable(self.body.type(self.dtype), empty)
         self.total = writer.variable(self.body.type(self.exact), self._empty(self.exact))
         self.lost = writer.variable(self.body.type("f64"), "zeroinitializer") if self.compensated else None
-        self.place = writer.variable(self.body.type("i64"), "zeroinitializer") if self.located else None
-        self.where = writer.variable(self.body.type("i64"), "zeroinitializer") if self.located else None
+        self.block_index = writer.variable(self.body.type("i64"), "zeroinitializer") if self.located else None
+        self.index = writer.variable(self.body.type("i64"), "zeroinitializer") if self.located else None
 
     def _empty(self, dtype: str) -> str:
-        return self.body.constant(neutral(self.fold.kind, self.dtype), dtype)
+        return self.body.constant(neutral(self.reduction.kind, self.dtype), dtype)
 
     def start_block(self) -> None:
-        """Forget the block before."""
+        """Reset the block to the neutral element."""
         self.block.set(self._empty(self.dtype))
 
     def take(self, value: str, mask: str | None, position: str) -> None:
-        """Fold in one vector; only the lanes of the mask. `position` holds the elements' indices."""
+        """Combine one vector (the lanes of `mask`) into the block. `position`: the elements' indices, for argmax."""
         if mask is not None:
             value = self.body.choose(mask, self.dtype, value, self._empty(self.dtype))
         now = self.block.get()
-        if self.place is None:
+        if self.block_index is None:
             self.block.set(self._combine(self.dtype, now, value))
             return
         better = self._better(value, now)
         if mask is not None:
             better = self.writer.let(f"and {self.body.type('bool')} {better}, {mask}")
         self.block.set(self.body.choose(better, self.dtype, value, now))
-        self.place.set(self.body.choose(better, "i64", position, self.place.get()))
+        self.block_index.set(self.body.choose(better, "i64", position, self.block_index.get()))
 
     def absorb(self, other: Accumulator) -> None:
-        """Join another's block with this one's (never of finds: their order would be lost)."""
+        """Combine another accumulator's block into this one. Not for argmax: its ties depend on the order."""
         self.block.set(self._combine(self.dtype, self.block.get(), other.block.get()))
 
     def end_block(self) -> None:
-        """Add the block to the total."""
+        """Combine the block into the total."""
         value = self.block.get()
-        if self.place is not None and self.where is not None:
+        if self.block_index is not None and self.index is not None:
             now = self.total.get()
             better = self._better(value, now)
             self.total.set(self.body.choose(better, self.dtype, value, now))
-            self.where.set(self.body.choose(better, "i64", self.place.get(), self.where.get()))
+            self.index.set(self.body.choose(better, "i64", self.block_index.get(), self.index.get()))
             return
         value = self.body.cast(value, self.dtype, self.exact)
         if self.lost is None:
@@ -95,12 +96,12 @@ class Accumulator:
         self.lost.set(self.body.arithmetic("add", "f64", self.lost.get(), lost))
 
     def _combine(self, dtype: str, a: str, b: str) -> str:
-        return _combine(self.body, self.fold.kind, dtype, a, b)
+        return _combine(self.body, self.reduction.kind, dtype, a, b)
 
     def _better(self, new: str, old: str, body: Body | None = None) -> str:
-        """Is `new` strictly ahead of `old`? A NaN is ahead of all numbers, and the first of them stays."""
+        """Does `new` replace `old` in an argmax or argmin? NaN beats every number, and the first NaN stays."""
         body = body or self.body
-        ahead = body.compare("gt" if self.fold.kind == "argmax" else "lt", self.dtype, new, old)
+        ahead = body.compare("gt" if self.reduction.kind == "argmax" else "lt", self.dtype, new, old)
         if self.dtype not in FLOATS:
             return ahead
         kind, mask = body.type(self.dtype), body.type("bool")
@@ -109,7 +110,7 @@ class Accumulator:
         return self.writer.let(f"or {mask} {ahead}, {self.writer.let(f'and {mask} {new_nan}, {old_number}')}")
 
     def _two_sum(self, body: Body, a: str, b: str) -> tuple[str, str]:
-        """a + b rounded, and exactly what rounding lost."""
+        """The rounded sum a + b, and its exact rounding error."""
         total = body.arithmetic("add", "f64", a, b)
         of_b = body.arithmetic("sub", "f64", total, a)
         of_a = body.arithmetic("sub", "f64", total, of_b)
@@ -118,49 +119,49 @@ class Accumulator:
         return total, body.arithmetic("add", "f64", lost_a, lost_b)
 
     def lanes_result(self) -> str:
-        """The fold of every lane by itself: a vector of the fold's dtype."""
-        if self.where is not None:
-            return self.where.get()
-        return self.body.cast(self._settled(self.body, self.total.get(), self.lost), self.exact, self.fold.dtype)
+        """The result of every lane: a vector of the reduction's dtype."""
+        if self.index is not None:
+            return self.index.get()
+        return self.body.cast(self._rounded(self.body, self.total.get(), self.lost), self.exact, self.reduction.dtype)
 
-    def _settled(self, body: Body, total: str, lost: Variable | str | None) -> str:
+    def _rounded(self, body: Body, total: str, lost: Variable | str | None) -> str:
         if lost is None:
             return total
         text = lost if isinstance(lost, str) else lost.get()
-        # An infinite total has lost nothing that could be told: inf - inf.
+        # The error of an infinite total is NaN (inf - inf): leave it out.
         known = self.writer.let(f"fcmp ord {body.type('f64')} {text}, {text}")
         return body.choose(known, "f64", body.arithmetic("add", "f64", total, text), total)
 
     def result(self) -> str:
-        """One number for all lanes: halves are folded onto each other until one lane is left."""
+        """One number for all lanes: the halves of the vector are combined until one lane is left."""
         writer, lanes = self.writer, self.lanes
         total = self.total.get()
         lost = self.lost.get() if self.lost is not None else None
-        where = self.where.get() if self.where is not None else None
+        index = self.index.get() if self.index is not None else None
         while lanes > 1:
             half = lanes // 2
             body = Body(writer, half, lambda e: "")
             (a, b) = self._halves(total, self.exact, lanes)
-            if where is not None:
-                p, q = self._halves(where, "i64", lanes)
-                second = self._ahead_by_place(body, b, a, q, p)
+            if index is not None:
+                p, q = self._halves(index, "i64", lanes)
+                second = self._better_or_earlier(body, b, a, q, p)
                 total = body.choose(second, self.dtype, b, a)
-                where = body.choose(second, "i64", q, p)
+                index = body.choose(second, "i64", q, p)
             elif lost is not None:
                 total, more = self._two_sum(body, a, b)
                 p, q = self._halves(lost, "f64", lanes)
                 lost = body.arithmetic("add", "f64", body.arithmetic("add", "f64", p, q), more)
             else:
-                total = _combine(body, self.fold.kind, self.exact, a, b)
+                total = _combine(body, self.reduction.kind, self.exact, a, b)
             lanes = half
         one = Body(writer, 1, lambda e: "")
-        if where is not None:
-            return writer.let(f"extractelement <1 x i64> {where}, i64 0")
-        last = one.cast(self._settled(one, total, lost), self.exact, self.fold.dtype)
-        return writer.let(f"extractelement {one.type(self.fold.dtype)} {last}, i64 0")
+        if index is not None:
+            return writer.let(f"extractelement <1 x i64> {index}, i64 0")
+        last = one.cast(self._rounded(one, total, lost), self.exact, self.reduction.dtype)
+        return writer.let(f"extractelement {one.type(self.reduction.dtype)} {last}, i64 0")
 
-    def _ahead_by_place(self, body: Body, b: str, a: str, q: str, p: str) -> str:
-        """Is lane b's find the one to keep: ahead of a's, or as good and earlier?"""
+    def _better_or_earlier(self, body: Body, b: str, a: str, q: str, p: str) -> str:
+        """Does b replace a: because its value is better, or because it is equal and its index is smaller?"""
         writer, mask = self.writer, body.type("bool")
         ahead = self._better(b, a, body)
         behind = self._better(a, b, body)

@@ -1,1 +1,1 @@
-"""The loop language: expressions and loops, how they lie over memory, and what they mean (an interpreter in NumPy)."""
+"""The loop language: expressions, loops, memory layouts, and a NumPy interpreter that defines what a loop means."""

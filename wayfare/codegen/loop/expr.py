@@ -1,8 +1,7 @@
-"""Expressions of the loop language: one value for each element, written with operators and the names of NumpyMath.
+"""Expressions of the loop language: one value for each element, built with operators and the functions of NumpyMath.
 
-They are a graph without duplicates: the same expression is the same object. A formula such as
-`lambda m, x: 1 / (1 + m.exp(-x))` runs on NumPy arrays, and with `loop_math` for `m` and an `Expr` for `x` it builds
-the expression a code generator writes out.
+Expressions are hash-consed: equal expressions are one object. A formula such as `lambda m, x: 1 / (1 + m.exp(-x))` runs
+on NumPy arrays. Called with `loop_math` for `m` and an `Expr` for `x`, it builds an expression for the code generator.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NUMPY = {
 }  # fmt: skip
 OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
 
-# What every code generator and the interpreter provide; all else is written in these by `backend.mathlib`.
+# The ops that the code generator and the interpreter implement. `codegen.math` expands all other functions into these.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 TRUTHS = COMPARISONS | LOGICAL | {"isnan", "isinf", "isfinite", "signbit"}
@@ -39,23 +38,23 @@ PRIMITIVES = TRUTHS | frozenset({
 })  # fmt: skip
 
 
-# By what they are made of. When an expression goes, the table's own `pop` is called: Python's WeakValueDictionary runs
-# Python code then, in which an exception (Ctrl-C) would be lost.
+# All live expressions, by (op, arguments, dtype, value). The weak reference's callback is the dict's own `pop`:
+# a WeakValueDictionary would run Python code there, and an exception in it (Ctrl-C) would be lost.
 _TABLE: dict[tuple[Any, ...], weakref.ref[Expr]] = {}
 
 
 class Expr:
-    """One value for each element: an op of other expressions, with a dtype. Made by `expr`, never directly."""
+    """One value for each element: an op applied to other expressions, with a dtype. Made by `expr`, never directly."""
 
     __slots__ = ("__weakref__", "args", "dtype", "op", "value")
 
     op: str
     args: tuple[Expr, ...]
     dtype: str
-    # The number of a constant; which input, output or fold; the dtype or function asked for.
+    # A constant's value; the number of an input, output or reduction; the name of a library function.
     value: Any
 
-    # Comparisons give expressions, so an expression is itself and nothing else.
+    # `==` builds an expression, so hashing is by identity.
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -145,7 +144,7 @@ class Expr:
 
 
 def expr(op: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
-    """The expression of this op and these arguments: made once, then found again."""
+    """The expression with this op and these arguments; equal calls return the same object."""
     key = (op, tuple(map(id, args)), dtype, _exact(value))
     known = _TABLE.get(key)
     found = None if known is None else known()
@@ -174,9 +173,9 @@ def reload(number: int, dtype: str) -> Expr:
     return expr("reload", (), dtype, number)
 
 
-def fold(number: int, dtype: str) -> Expr:
-    """The result of a fold of an earlier stage (folds are numbered through the stages)."""
-    return expr("fold", (), dtype, number)
+def reduction(number: int, dtype: str) -> Expr:
+    """The result of a reduction of an earlier stage. Reductions are numbered across all stages."""
+    return expr("reduction", (), dtype, number)
 
 
 def index() -> Expr:
@@ -185,21 +184,21 @@ def index() -> Expr:
 
 
 def const(value: float, dtype: str) -> Expr:
-    """A number written into the loop."""
+    """A constant."""
     if dtype == "bool":
         return expr("const", (), dtype, bool(value))
     if dtype in FLOATS:
         return expr("const", (), dtype, float(value))
     if isinstance(value, float) and not value.is_integer():
         raise LoopError(f"the number {value} cannot be written as {dtype}", fix="Cast the value to a float first.")
-    low, high = whole_range(dtype)
+    low, high = integer_range(dtype)
     if not low <= value <= high:
         raise LoopError(f"the number {value} does not fit into {dtype}", fix="Cast the value to a wider dtype first.")
     return expr("const", (), dtype, int(value))
 
 
-def whole_range(dtype: str) -> tuple[int, int]:
-    """The smallest and the largest whole number of a dtype."""
+def integer_range(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest value of an integer dtype."""
     width = 8 * NUMPY[dtype].itemsize
     return (0, 2**width - 1) if dtype == "u8" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
@@ -210,31 +209,31 @@ def cast(x: Expr, dtype: str) -> Expr:
 
 
 def const_of(x: Expr, dtype: str) -> Expr | None:
-    """A constant in another dtype, where that is still a constant."""
+    """A constant cast to another dtype, or None if the cast must happen at run time."""
     if x.op == "const" and dtype in FLOATS and (dtype != "f16") and x.dtype in (*INTEGERS, "bool"):
         return const(float(x.value), dtype)
     return None
 
 
 def bits(x: Expr, dtype: str) -> Expr:
-    """The same bits read as another dtype of the same width."""
+    """The same bits reinterpreted as another dtype of the same width."""
     if NUMPY[x.dtype].itemsize != NUMPY[dtype].itemsize:
-        raise LoopError(f"the bits of {x.dtype} are not those of a {dtype}: the widths differ")
+        raise LoopError(f"the bits of {x.dtype} cannot be read as {dtype}: the widths differ")
     return expr("bits", (x,), dtype)
 
 
 def call(symbol: str, *args: Expr) -> Expr:
-    """A function of the process's own libraries, one element at a time: double → double."""
+    """Call a C function (double → double) once for each element."""
     return expr("call", tuple(cast(a, "f64") for a in args), "f64", symbol)
 
 
 def rescue(condition: Expr, value: Expr, symbol: str, *args: Expr) -> Expr:
-    """The value; where the condition holds, which is rare, a library function's result in its place."""
+    """`value`, replaced by a library function's result where `condition` holds. Meant for rare cases."""
     return expr("rescue", (condition, value, *(cast(a, "f64") for a in args)), value.dtype, symbol)
 
 
 def promote(dtypes: Iterable[str]) -> str:
-    """The dtype NumPy gives to a mixture."""
+    """The dtype to which NumPy promotes these dtypes."""
     found = OF_NUMPY.get(np.result_type(*(NUMPY[d] for d in dtypes)))
     if found is None:
         raise LoopError("a formula mixes dtypes that have no common one here")
@@ -242,7 +241,7 @@ def promote(dtypes: Iterable[str]) -> str:
 
 
 def together(*values: Any) -> tuple[Expr, ...]:
-    """Operands brought to one dtype; Python numbers take that of the expressions beside them."""
+    """Cast operands to a common dtype; Python numbers take the dtype of the expressions."""
     given = [v.dtype for v in values if isinstance(v, Expr)]
     if not given:
         raise LoopError("a formula computes with numbers only")
@@ -279,7 +278,7 @@ def truth(x: Expr) -> Expr:
 
 
 class LoopMath:
-    """The `m` of a formula that is to become a loop: the names of NumpyMath, on expressions."""
+    """The `m` of a formula that builds a loop: the functions of NumpyMath, on expressions."""
 
     differentiable = False
 
@@ -321,13 +320,13 @@ _SIGNS = {
     "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "bitwise_and": ("&", 2), "bitwise_or": ("|", 0),
     "bitwise_xor": ("^", 1), "logical_and": ("&", 2), "logical_or": ("|", 0), "logical_xor": ("^", 1),
 }  # fmt: skip
-# What lies deeper is left out: a line nobody reads.
+# Deeper subexpressions are printed as `…`.
 _DEEPEST = 50
-_LEAF = {"load": "x", "reload": "y", "fold": "fold"}
+_LEAF = {"load": "x", "reload": "y", "reduction": "r"}
 
 
 def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, depth: int = 0) -> str:
-    """An expression as one would write it."""
+    """An expression as text, with infix operators."""
     if names and id(e) in names:
         return names[id(e)]
     if e.op in _LEAF:

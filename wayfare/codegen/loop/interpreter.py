@@ -1,6 +1,6 @@
-"""The loop language's meaning, in NumPy: slow, plain, and what the native kernels are compared with.
+"""A NumPy interpreter of the loop language: slow and plain. The tests compare native kernels with it.
 
-It also runs a loop when it cannot be compiled.
+It also runs loops that cannot be compiled.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _quotient(a: Array, b: Array) -> Any:
-    """Whole division towards zero; by zero it gives 0, as NumPy's does."""
+    """Integer division that rounds towards zero; division by zero gives 0, as in NumPy."""
     safe = np.where(b == 0, b.dtype.type(1), b)
     floor = np.floor_divide(a, safe)
     towards_zero = np.where((floor < 0) & (floor * safe != a), floor + 1, floor)
     return np.where(b == 0, b.dtype.type(0), towards_zero).astype(a.dtype)
 
 
-def _fold(kind: str, value: Array) -> Any:
+def _reduce(kind: str, value: Array) -> Any:
     if kind in ("argmax", "argmin"):
         return getattr(np, kind)(value, axis=-1)[..., None].astype(np.int64)
     if kind in ("sum", "prod"):
@@ -47,11 +47,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class _Row:
-    """The values of one visit: expressions are computed once each."""
+    """The values of one stage: each expression is computed once."""
 
-    def __init__(self, inputs: Sequence[Array], outputs: list[Any], folds: list[Any], shape: tuple[int, ...],
+    def __init__(self, inputs: Sequence[Array], outputs: list[Any], reductions: list[Any], shape: tuple[int, ...],
                  function: Callable[[str], Callable[..., Any]]) -> None:  # fmt: skip
-        self.inputs, self.outputs, self.folds, self.shape, self.function = inputs, outputs, folds, shape, function
+        self.inputs, self.outputs, self.reductions = inputs, outputs, reductions
+        self.shape, self.function = shape, function
         self.known: dict[int, Any] = {}
 
     def value(self, root: Expr) -> Any:
@@ -67,8 +68,8 @@ class _Row:
                 return self.inputs[e.value]
             case "reload":
                 return self.outputs[e.value]
-            case "fold":
-                return self.folds[e.value]
+            case "reduction":
+                return self.reductions[e.value]
             case "const":
                 return np.asarray(e.value, NUMPY[e.dtype])
             case "index":
@@ -89,20 +90,20 @@ class _Row:
 
 def interpret(loop: Loop, inputs: Sequence[Array], function: Callable[[str], Callable[..., Any]]) -> list[Array]:
     """Run a loop on arrays whose last axis is the row and whose other axes broadcast; a `per_row` operand has a last
-    axis of size 1. `function` finds the NumPy form of what is no primitive."""
+    axis of size 1. `function` maps the name of a function that is not a primitive to its NumPy form."""
     if len(inputs) != len(loop.inputs):
         raise LoopError(f"loop {loop.name}: takes {len(loop.inputs)} arrays, not {len(inputs)}")
     shape = np.broadcast_shapes(*(a.shape for a in inputs))
     outputs: list[Any] = [None] * len(loop.outputs)
-    folds: list[Any] = []
+    reductions: list[Any] = []
     with np.errstate(all="ignore"):
         for stage in loop.stages:
-            row = _Row(inputs, list(outputs), list(folds), shape, function)
+            row = _Row(inputs, list(outputs), list(reductions), shape, function)
             stored = [(k, np.broadcast_to(row.value(v), shape)) for k, v in stage.stores]
-            folds += [_fold(f.kind, np.broadcast_to(row.value(f.value), shape)) for f in stage.folds]
+            reductions += [_reduce(f.kind, np.broadcast_to(row.value(f.value), shape)) for f in stage.reductions]
             for k, array in stored:
                 outputs[k] = array
-        last = _Row(inputs, outputs, folds, shape, function)
+        last = _Row(inputs, outputs, reductions, shape, function)
         for k, v in loop.results:
             outputs[k] = np.broadcast_to(last.value(v), (*shape[:-1], 1))
     return [np.array(o) for o in outputs]
@@ -111,7 +112,7 @@ def interpret(loop: Loop, inputs: Sequence[Array], function: Callable[[str], Cal
 def interpret_rows(
     loop: Loop, inputs: Sequence[Array], axes: tuple[int, ...], function: Callable[[str], Callable[..., Any]]
 ) -> list[Array]:
-    """The same where the row runs along adjacent axes: they are brought to the end and joined."""
+    """The same for rows along adjacent axes: those axes are moved to the end and joined."""
     count, rank = len(axes), max(a.ndim for a in inputs)
     last = range(-count, 0)
     moved = [np.moveaxis(a.reshape((1,) * (rank - a.ndim) + a.shape), axes, last) for a in inputs]

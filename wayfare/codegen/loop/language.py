@@ -1,22 +1,22 @@
-"""The loop language: all that a code generator ever sees.
+"""The loop language: the only input of the code generator.
 
-A `Loop` is work on rows. The nest around it (which rows there are, where they lie in memory) is given at run time as
-sizes and strides, so a loop knows no shapes. For each row it runs its stages one after the other; a stage visits every
-element of the row, computes expressions of what it loads, stores elements, and folds others into one number. A later
-stage may use the folds of an earlier one. Softmax, whole:
+A `Loop` describes the work on one row. Sizes and strides of the loop nest around it are given at run time, so a loop
+has no shapes. For each row, the stages run one after the other. A stage visits every element of the row: it computes
+expressions from the inputs, stores results, and reduces values to one number. Later stages may use the reductions of
+earlier ones. Softmax:
 
     loop softmax(x0: f32) -> (y0: f32)
       for each element:
-        fold0 = max(x0)
+        r0 = max(x0)
       for each element:
-        t0 = exp(x0 - fold0)
+        t0 = exp(x0 - r0)
         y0 = t0
-        fold1 = sum(t0)
+        r1 = sum(t0)
       for each element:
-        y0 = y0 / fold1
+        y0 = y0 / r1
 
-An elementwise op is a loop of one stage without folds, and then it does not matter where a row begins and ends.
-Nothing is computed in f16: it is loaded, cast to f32, and cast back to be stored.
+An elementwise op is a loop of one stage without reductions; there the limits of rows do not matter.
+Nothing is computed in f16: values are loaded, cast to f32, and cast back before they are stored.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from wayfare.codegen.loop.expr import DTYPES, FLOATS, NUMPY, PRIMITIVES, TRUTHS, Expr, walk, whole_range, written
+from wayfare.codegen.loop.expr import DTYPES, FLOATS, NUMPY, PRIMITIVES, TRUTHS, Expr, integer_range, walk, written
 from wayfare.core.errors import LoopError
 
-# Expressions nested deeper than this are written in several lines.
+# Expressions nested deeper than this are printed on several lines.
 _DEEP = 20
-FOLDS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input or output. One that is `per_row` has one value for a whole row."""
+    """An input or output. A `per_row` operand has one value for each row."""
 
     dtype: str
     per_row: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fold:
-    """Many elements to one number: kind is one of FOLDS. Sums and products have the value's dtype."""
+class Reduction:
+    """A reduction of the elements of a row to one number; `kind` is one of REDUCTIONS. Sums keep the value's dtype."""
 
     kind: str
     value: Expr
@@ -58,15 +58,15 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One visit of every element of a row: elements stored to outputs (output number, value), and folds."""
+    """One visit of every element of a row: stores as (output number, value), and reductions."""
 
     stores: tuple[tuple[int, Expr], ...] = ()
-    folds: tuple[Fold, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """What to do for each row; `results` are the values of the outputs that have one value per row."""
+    """The work for each row; `results` are the values of the `per_row` outputs."""
 
     name: str
     inputs: tuple[Operand, ...]
@@ -75,14 +75,14 @@ class Loop:
     results: tuple[tuple[int, Expr], ...] = ()
 
     @property
-    def folds(self) -> list[Fold]:
-        """All folds, in the order of their numbers."""
-        return [f for stage in self.stages for f in stage.folds]
+    def reductions(self) -> list[Reduction]:
+        """All reductions, in the order of their numbers."""
+        return [f for stage in self.stages for f in stage.reductions]
 
     @property
     def elementwise(self) -> bool:
-        """Does each element stand for itself, so that rows may be cut and joined at will?"""
-        if len(self.stages) != 1 or self.folds or self.results or any(o.per_row for o in self.inputs):
+        """Are the elements independent of each other and of their position, so that rows may be split and joined?"""
+        if len(self.stages) != 1 or self.reductions or self.results or any(o.per_row for o in self.inputs):
             return False
         return not any(e.op == "index" for _, value in self.stages[0].stores for e in walk(value))
 
@@ -91,7 +91,7 @@ class Loop:
 
 
 def elementwise(name: str, inputs: Iterable[str], *values: Expr) -> Loop:
-    """A loop that stores each of the values to an output of its own."""
+    """A loop that stores each value to an output of its own."""
     given = tuple(Operand(d) for d in inputs)
     made = tuple(Operand(v.dtype) for v in values)
     return Loop(name, given, made, (Stage(tuple(enumerate(values))),))
@@ -108,15 +108,15 @@ def source(loop: Loop) -> str:
     number = 0
     for stage in loop.stages:
         lines.append("  for each element:")
-        roots = [v for _, v in stage.stores] + [f.value for f in stage.folds]
+        roots = [v for _, v in stage.stores] + [f.value for f in stage.reductions]
         names: dict[int, str] = {}
-        for shared in _shared(roots):
-            text = written(shared, names)
-            names[id(shared)] = f"t{len(names)}"
+        for named in _shared(roots):
+            text = written(named, names)
+            names[id(named)] = f"t{len(names)}"
             lines.append(f"    t{len(names) - 1} = {text}")
         lines += [f"    y{k} = {written(v, names)}" for k, v in stage.stores]
-        for f in stage.folds:
-            lines.append(f"    fold{number} = {f.kind}({written(f.value, names)})")
+        for f in stage.reductions:
+            lines.append(f"    r{number} = {f.kind}({written(f.value, names)})")
             number += 1
     if loop.results:
         lines.append("  then:")
@@ -125,11 +125,11 @@ def source(loop: Loop) -> str:
 
 
 def exact(loop: Loop) -> str:
-    """The loop with nothing left out (every dtype, every bit of a number): equal texts are equal loops."""
+    """A complete text of the loop (every dtype, every bit of a constant): equal texts mean equal loops."""
     numbers: dict[int, int] = {}
     lines = [repr((loop.name, loop.inputs, loop.outputs))]
 
-    def place(root: Expr) -> int:
+    def number_of(root: Expr) -> int:
         for e in walk(root):
             if id(e) not in numbers:
                 numbers[id(e)] = len(numbers)
@@ -138,9 +138,9 @@ def exact(loop: Loop) -> str:
         return numbers[id(root)]
 
     for stage in loop.stages:
-        lines.append(f"stores {[(k, place(v)) for k, v in stage.stores]}")
-        lines.append(f"folds {[(f.kind, place(f.value)) for f in stage.folds]}")
-    lines.append(f"results {[(k, place(v)) for k, v in loop.results]}")
+        lines.append(f"stores {[(k, number_of(v)) for k, v in stage.stores]}")
+        lines.append(f"reductions {[(f.kind, number_of(f.value)) for f in stage.reductions]}")
+    lines.append(f"results {[(k, number_of(v)) for k, v in loop.results]}")
     return "\n".join(lines)
 
 
@@ -149,7 +149,7 @@ def _operand(letter: str, number: int, operand: Operand) -> str:
 
 
 def _shared(roots: list[Expr]) -> list[Expr]:
-    """Expressions used more than once, and those nested too deep to read: they get a name of their own."""
+    """Expressions that are printed as named temporaries: those used more than once, and deeply nested ones."""
     uses: dict[int, int] = {}
     order = list(walk(*roots))
     for e in order:
@@ -172,18 +172,18 @@ _ONE = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "bitwise_not", "
         "isfinite", "signbit", "cast", "bits")  # fmt: skip
 _COUNTS = {"where": 3, "fma": 3} | dict.fromkeys(_ONE, 1)
 _NUMBERS = frozenset(DTYPES) - {"bool"}
-_WHOLE = _NUMBERS - {*FLOATS}
+_INTEGERS = _NUMBERS - {*FLOATS}
 _TAKEN = (
     dict.fromkeys(("div", "sqrt", "copysign", "fma"), frozenset(FLOATS))
-    | dict.fromkeys(("quotient", "shift_left", "shift_right"), _WHOLE)
-    | dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), _WHOLE | {"bool"})
+    | dict.fromkeys(("quotient", "shift_left", "shift_right"), _INTEGERS)
+    | dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), _INTEGERS | {"bool"})
     | dict.fromkeys(("logical_and", "logical_or", "logical_xor", "logical_not"), frozenset({"bool"}))
     | dict.fromkeys(("sub", "neg"), _NUMBERS)
 )
 
 
 def validate(loop: Loop, known: frozenset[str]) -> None:
-    """Refuse a loop that breaks a rule, saying which; `known` are the functions beside the primitives."""
+    """Raise LoopError for a loop that breaks a rule. `known` are the functions besides the primitives."""
 
     def fail(what: str) -> None:
         raise LoopError(f"loop {loop.name}: {what}")
@@ -193,7 +193,7 @@ def validate(loop: Loop, known: frozenset[str]) -> None:
     for operand in (*loop.inputs, *loop.outputs):
         if operand.dtype not in DTYPES:
             fail(f"{operand.dtype!r} is no dtype of the loop language")
-    done: list[Fold] = []
+    done: list[Reduction] = []
     stored: set[int] = set()
     for stage in loop.stages:
         for number, value in stage.stores:
@@ -201,15 +201,15 @@ def validate(loop: Loop, known: frozenset[str]) -> None:
                 fail(f"there is no output y{number} with a value for each element")
             if value.dtype != loop.outputs[number].dtype:
                 fail(f"y{number} is {loop.outputs[number].dtype}, the value stored is {value.dtype}")
-        for f in stage.folds:
-            if f.kind not in FOLDS:
-                fail(f"there is no fold {f.kind!r}")
+        for f in stage.reductions:
+            if f.kind not in REDUCTIONS:
+                fail(f"there is no reduction {f.kind!r}")
             if (f.kind in ("any", "all")) != (f.value.dtype == "bool") or f.value.dtype == "f16":
-                fail(f"{f.kind} cannot fold {f.value.dtype}")
-        for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.folds)):
+                fail(f"{f.kind} cannot reduce {f.value.dtype}")
+        for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.reductions)):
             _check(loop, e, done, stored, known, fail)
         stored |= {number for number, _ in stage.stores}
-        done += stage.folds
+        done += stage.reductions
     for number, value in loop.results:
         if not 0 <= number < len(loop.outputs) or not loop.outputs[number].per_row:
             fail(f"there is no output y{number} with one value per row")
@@ -224,8 +224,8 @@ def validate(loop: Loop, known: frozenset[str]) -> None:
         fail(f"outputs {sorted(set(range(len(loop.outputs))) - stored)} are never stored")
 
 
-def _check(loop: Loop, e: Expr, done: list[Fold], stored: set[int], known: frozenset[str], fail: Any) -> None:
-    """One expression by itself: its op, its arguments' dtypes, what it refers to."""
+def _check(loop: Loop, e: Expr, done: list[Reduction], stored: set[int], known: frozenset[str], fail: Any) -> None:
+    """Check one expression: its op, the dtypes of its arguments, and what it refers to."""
     if e.dtype not in DTYPES:
         fail(f"{e.dtype!r} is no dtype of the loop language")
     if e.op == "load":
@@ -234,9 +234,9 @@ def _check(loop: Loop, e: Expr, done: list[Fold], stored: set[int], known: froze
     elif e.op == "reload":
         if e.value not in stored or loop.outputs[e.value].dtype != e.dtype:
             fail(f"y{e.value} is read before a stage has stored it")
-    elif e.op == "fold":
+    elif e.op == "reduction":
         if not 0 <= e.value < len(done) or done[e.value].dtype != e.dtype:
-            fail(f"fold{e.value} is used before its stage is done")
+            fail(f"reduction r{e.value} is used before its stage is done")
     elif e.op == "const":
         if e.args or not _fits(e):
             fail(f"{e.value!r} is no constant of {e.dtype}")
@@ -256,12 +256,12 @@ def _fits(e: Expr) -> bool:
         return isinstance(e.value, bool)
     if e.dtype in FLOATS:
         return isinstance(e.value, float)
-    low, high = whole_range(e.dtype)
+    low, high = integer_range(e.dtype)
     return isinstance(e.value, int) and low <= e.value <= high
 
 
 def _misused(e: Expr) -> str:
-    """What is wrong with the arguments of an op; nothing if all is well."""
+    """What is wrong with the arguments of an op; "" if they are right."""
     dtypes = [a.dtype for a in e.args]
     listed = ", ".join(dtypes)
     count = _COUNTS.get(e.op, 2)
@@ -274,7 +274,8 @@ def _misused(e: Expr) -> str:
     if e.op == "call":
         return "" if {*dtypes, e.dtype} == {"f64"} else f"{e.value} is a function of f64, not of {listed}"
     if e.op == "bits":
-        return "" if NUMPY[e.dtype].itemsize == NUMPY[first].itemsize else f"bits of {first} are not those of {e.dtype}"
+        same = NUMPY[e.dtype].itemsize == NUMPY[first].itemsize
+        return "" if same else f"bits of {first} cannot be read as {e.dtype}"
     if e.op == "cast":
         return ""
     if e.op == "where":

@@ -1,7 +1,7 @@
-"""Functions that no short polynomial gives: SciPy's and the C library's, called element by element in f64.
+"""Functions without a short polynomial: those of SciPy and of the C library, called for each element in f64.
 
-SciPy's are those of its C interface, `scipy.special.cython_special`. They take one more argument, an int by which
-Cython skips a look-up; for functions of a module it is never read, so callers leave it out.
+SciPy's functions come from its C interface, `scipy.special.cython_special`. They have one more argument, an int that
+Cython uses to skip a dispatch. These functions never read it, so it is not passed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wayfare.codegen.loop.expr import Expr, binary, call, cast, const
 from wayfare.codegen.math.parts import Rule
 from wayfare.core.errors import LoopError
 
-# Name in formulas → name in scipy.special; each is one of doubles.
+# Name in formulas → name in scipy.special; all are functions of doubles.
 _SCIPY = {
     name: name for name in (
         "erfinv", "ndtri", "i0", "i0e", "i1", "i1e", "j0", "j1", "y0", "y1", "k0", "k0e", "k1", "k1e", "gammainc",
@@ -24,7 +24,7 @@ _SCIPY = {
     )
 } | {"lgamma": "gammaln", "digamma": "psi"}  # fmt: skip
 _C_LIBRARY = {"fmod": "fmod", "pow": "power", "sin": "sin", "cos": "cos", "tan": "tan"}
-# Our symbols are told apart from the C library's own y0, j1, lgamma….
+# Keeps SciPy's symbols apart from y0, j1, lgamma… of the C library.
 _PREFIX = "scipy_"
 
 
@@ -39,7 +39,7 @@ RULES: dict[str, Rule] = {name: _rule(_PREFIX + name) for name in _SCIPY}
 
 
 def _lgamma(x: Expr) -> Expr:
-    # SciPy says -inf of -inf; as far out as this every number is whole, so the limit is a pole.
+    # lgamma(-inf) is inf, but SciPy gives -inf. All floats this large are integers, which are poles: clamping is exact.
     return _rule(_PREFIX + "lgamma")(binary("maximum", x, const(-3e38, x.dtype)))
 
 
@@ -48,12 +48,12 @@ RULES["lgamma"] = _lgamma
 
 @cache
 def symbol_address(symbol: str) -> int:
-    """Where the function behind a call begins."""
+    """The address of the function that a call names."""
     name = symbol.removeprefix(_PREFIX)
     if symbol.startswith(_PREFIX) and name in _SCIPY:
         return _in_scipy(_SCIPY[name])
     if symbol in _C_LIBRARY:
-        # Its import is a tenth of the whole package's, and few programs call these.
+        # Imported late: it takes a tenth of the package's import time, and few programs need it.
         find: Callable[[str], str | None] = importlib.import_module("ctypes.util").find_library
         library = ctypes.CDLL(find("m") or find("msvcrt"))
         return int(ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0)
@@ -61,7 +61,7 @@ def symbol_address(symbol: str) -> int:
 
 
 def _in_scipy(name: str) -> int:
-    """The address in the capsule whose signature is of doubles; a function of several dtypes has several capsules."""
+    """The address in the capsule with a double signature; a function for several dtypes has several capsules."""
     capsules: dict[str, Any] = importlib.import_module("scipy.special.cython_special").__pyx_capi__
     signature = ctypes.pythonapi.PyCapsule_GetName
     signature.restype, signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -75,7 +75,7 @@ def _in_scipy(name: str) -> int:
 
 
 def numpy_form(symbol: str) -> Callable[..., Any]:
-    """The function behind a call, on arrays."""
+    """The NumPy form of the function that a call names."""
     if symbol.startswith(_PREFIX):
         module, name = "scipy.special", _SCIPY[symbol.removeprefix(_PREFIX)]
     else:

@@ -1,8 +1,8 @@
 """The error function and the normal distribution: erf erfc erfcx ndtr log_ndtr.
 
-erfcx(x) = exp(x²)·erfc(x) is smooth and slow, so one polynomial in (x - 4) / (x + 4) covers all x ≥ 0; the others
-follow with an exponential of -x², whose square is carried in two parts. Only erf, which networks use, has a form of its
-own for each dtype; the rest of f32 goes through f64.
+erfcx(x) = exp(x²)·erfc(x) is smooth and varies slowly, so one polynomial in (x - 4) / (x + 4) covers all x ≥ 0. The
+others multiply it by exp(-x²), with x² in two parts. Only erf, which networks use, has its own f32 version; the
+others compute f32 in f64.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wayfare.codegen.math.parts import (
     Rule,
     at_most,
     fma,
+    integer_bits,
     magnitude,
     poly,
     signed_as,
     where,
-    whole_bits,
 )
 
 _ROOT_HALF = 0.7071067811865476
@@ -64,14 +64,14 @@ def erf(x: Expr) -> Expr:
 
 
 def _exp_of_square(x: Expr, factor: float) -> Expr:
-    """exp(factor·x²), factor ±1 or ±½: the square of the upper half of x is exact, the rest of it is small."""
-    upper = bits(whole_bits(x) & -(1 << 27), "f64")
+    """exp(factor·x²), factor ±1 or ±½. The square of the upper half of x's bits is exact, the rest is small."""
+    upper = bits(integer_bits(x) & -(1 << 27), "f64")
     return exp_plus(factor * (upper * upper), factor * ((x - upper) * (x + upper)))
 
 
 def _erfcx_positive(x: Expr) -> Expr:
     x = at_most(x, 1.7976931348623157e308)
-    # 2x / (x + 4) - 1, because x - 4 would round a small x.
+    # (x - 4) / (x + 4) as 2x / (x + 4) - 1: x - 4 would lose the low bits of a small x.
     return poly(fma(x / (x + 4), 2, -1), _ERFCX) / (x + 0.5)
 
 
@@ -113,8 +113,10 @@ _LOG2_TAIL = (-1.7535079450681224e-06, 2.7820093237096444e-05, -0.00013762936578
 
 
 def normal_cdf(x: Expr) -> Expr:
-    """Φ(x) as gelu wants it, for which an absolute error of 1e-7 will do: half the work of `ndtr`, which is relatively
-    exact in its tail as well. (0.3% at -5; through erf, as is usual, it would be 10%.)"""
+    """Φ(x) for gelu, with an absolute error of 1e-7. Half the work of `ndtr`, which has a small relative error.
+
+    At -5 the relative error is 0.3%; the usual way through erf would give 10%.
+    """
     if x.dtype == "f64":
         return fma(erf(x * _ROOT_HALF), 0.5, 0.5)
     size = magnitude(x)

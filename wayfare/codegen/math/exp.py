@@ -1,7 +1,7 @@
-"""The exponential and what is made of it: exp exp2 expm1 sigmoid tanh sinh cosh.
+"""The exponential and functions based on it: exp exp2 expm1 sigmoid tanh sinh cosh.
 
-x = n·ln 2 + r with |r| ≤ ln 2 / 2, then eˣ = 2ⁿ·eʳ. The sum x / ln 2 + 1.5·2²³ (2⁵² for f64) holds n in its lowest
-bits, from where a shift moves it into an exponent, so nothing is ever converted to an integer.
+x = n·ln 2 + r with |r| ≤ ln 2 / 2, then eˣ = 2ⁿ·eʳ. The sum x / ln 2 + 1.5·2²³ (2⁵² for f64) has n in its lowest bits;
+a shift moves it into the exponent field, so no conversion to an integer is needed.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from wayfare.codegen.math.parts import (
     at_least,
     at_most,
     fma,
+    integer_bits,
     layout,
     magnitude,
     poly,
     power_of_two,
     signed_as,
     where,
-    whole_bits,
 )
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
-# ln 2 in two: products of the first with any n that occurs are exact.
+# ln 2 as a sum of two floats: the product of the first with any n that occurs is exact.
 LN2 = {"f32": (0.693145751953125, 1.4286068203094173e-06), "f64": (0.6931471805592082, 7.371002565167799e-13)}
-# Beyond these the result has overflowed or is below half of the smallest number.
+# Outside these bounds the result overflows, or rounds to zero.
 _RANGE = {"f32": (-104.0, 89.0), "f64": (-746.0, 710.0)}
 _RANGE2 = {"f32": (-151.0, 128.0), "f64": (-1076.0, 1024.0)}
 
@@ -61,7 +61,7 @@ def reduced(x: Expr, bias: int) -> tuple[Expr, Expr, Expr]:
     high, low = LN2[x.dtype]
     shifted = fma(x, LOG2_E, magic)
     n = shifted - magic
-    return n, fma(n, -low, fma(n, -high, x)), whole_bits(shifted)
+    return n, fma(n, -low, fma(n, -high, x)), integer_bits(shifted)
 
 
 def less_one(r: Expr) -> Expr:
@@ -70,13 +70,13 @@ def less_one(r: Expr) -> Expr:
 
 
 def scaled(value: Expr, twice_biased: Expr) -> Expr:
-    """value · 2ⁿ from n + 2·bias, in two steps: 2ⁿ itself may be too large or too small for a float."""
+    """value · 2ⁿ from n + 2·bias, in two steps: 2ⁿ alone may overflow or underflow."""
     half = twice_biased >> 1
     return value * power_of_two(half, value.dtype) * power_of_two(twice_biased - half, value.dtype)
 
 
 def exp_plus(x: Expr, correction: Expr | None = None, shift: int = 0) -> Expr:
-    """exp(x + correction)·2^shift for a small correction (|it| < 0.1) that x itself is too coarse to hold."""
+    """exp(x + correction)·2^shift for a small correction (below 0.1) that would be lost in x + correction."""
     low, high = _RANGE[x.dtype]
     _, r, n = reduced(at_least(at_most(x, high - shift), low), 2 * layout(x).bias)
     return scaled(less_one(r if correction is None else r + correction) + 1, n + shift if shift else n)
@@ -92,19 +92,19 @@ def exp2(x: Expr) -> Expr:
     x = at_least(at_most(x, high), low)
     shifted = x + magic
     r = x - (shifted - magic)
-    return scaled(fma(r, poly(r, _EXP2[x.dtype]), 1), whole_bits(shifted))
+    return scaled(fma(r, poly(r, _EXP2[x.dtype]), 1), integer_bits(shifted))
 
 
 def two_to_small(x: Expr) -> Expr:
-    """2ˣ for an x whose result is an ordinary number."""
+    """2ˣ where the result neither overflows nor is subnormal."""
     magic = layout(x).magic + layout(x).bias
     shifted = x + magic
     r = x - (shifted - magic)
-    return fma(r, poly(r, _EXP2[x.dtype]), 1) * power_of_two(whole_bits(shifted), x.dtype)
+    return fma(r, poly(r, _EXP2[x.dtype]), 1) * power_of_two(integer_bits(shifted), x.dtype)
 
 
 def expm1(x: Expr) -> Expr:
-    # Half of everything, so that 2ⁿ never overflows before the result does; below the bound the result is -1.
+    # Computed as half the result, so that 2ⁿ does not overflow before the result does. Below -60 the result is -1.
     _, r, n = reduced(at_least(at_most(x, _RANGE[x.dtype][1]), -60.0), layout(x).bias - 1)
     half = power_of_two(n, x.dtype)
     value = 2 * fma(half, less_one(r), half - 0.5)
@@ -112,7 +112,7 @@ def expm1(x: Expr) -> Expr:
 
 
 def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + e⁻ˣ), both sides of the fraction scaled by a power of two that keeps the largest e⁻ˣ a number."""
+    """1 / (1 + e⁻ˣ), numerator and denominator scaled by a power of two so that e⁻ˣ does not overflow."""
     low, high, power = (-104.0, 40.0, -64) if x.dtype == "f32" else (-746.0, 300.0, -512)
     _, r, n = reduced(-at_least(at_most(x, high), low), layout(x).bias + power)
     scale = power_of_two(n, x.dtype)
@@ -127,12 +127,12 @@ def tanh(x: Expr) -> Expr:
         scale = power_of_two(n, x.dtype)
         e = fma(scale, less_one(r), scale - 1)
         return signed_as(e / (e + 2), x)
-    # 1 - 2 / (e²ˣ + 1) loses nothing above a half, and there one constant for ln 2 / 2 is enough.
+    # For large |x|, 1 - 2 / (e²ˣ + 1) has no cancellation, and one float for ln 2 / 2 is precise enough.
     magic = layout(x).magic + layout(x).bias
     clipped = at_most(size, 10.0)
     shifted = fma(clipped, 2 * LOG2_E, magic)
     r = fma(shifted - magic, -LN_2 / 2, clipped)
-    large = 1 - 2 / fma(fma(r, poly(r, _EXP_OF_DOUBLE), 1), power_of_two(whole_bits(shifted), x.dtype), 1)
+    large = 1 - 2 / fma(fma(r, poly(r, _EXP_OF_DOUBLE), 1), power_of_two(integer_bits(shifted), x.dtype), 1)
     square = x * x
     small = fma(size * square, poly(square, _TANH), size)
     return signed_as(where(size < 0.6, small, large), x)

@@ -1,11 +1,11 @@
-"""The maths library: every elementary function that is no primitive, written in primitives.
+"""The maths library: every elementary function that is not a primitive, written in primitives.
 
-`lower` is what a code generator calls. The rules stand in the files beside this one, by family; they have no branches
-and no tables, so that they run on vectors of any length.
+The code generator calls `lower`. The rules are in the other files of this folder, by family. They have no branches and
+no tables, so that they run on vectors of any length.
 
-How far results were found from the exact ones, in units of the last place, over all exponents (millions of f32, tens of
-thousands of f64; the tests hold them to bounds little above). NumPy's f32 is mostly further away than this, its f64
-mostly nearer, at 0.5 to 0.8.
+Measured errors in units in the last place (ulp), over all exponents, on millions of f32 and tens of thousands of f64;
+the tests allow slightly more. NumPy's f32 errors are mostly larger than these, its f64 errors mostly smaller (0.5 to
+0.8).
 
              f32   f64                f32   f64             f32   f64               f32   f64
     exp      1.0   0.9      tanh      1.4   2.4      sin    1.6   1.1      erf      1.5   1.1
@@ -16,9 +16,9 @@ mostly nearer, at 0.5 to 0.8.
     log10    1.9   1.6      acosh     0.5   1.7      atan   1.3   1.3      pow      0.5   0.5
     log1p    1.4   1.3      atanh     0.5   1.7      atan2  1.7   1.6      hypot    0.5   1.2
 
-An f64 angle beyond 1e8 has an absolute bound only, and beyond 2⁵⁰ no sine (see mathlib_trig). logaddexp cancels where
-its result is near zero, as NumPy's does. zeta, polygamma, gcd, lcm and powers of integers by a variable are not here:
-SciPy's C interface lacks the first two, and the others are loops of no fixed length.
+logaddexp has cancellation where its result is near zero, as NumPy's has. zeta, polygamma, gcd, lcm and powers of
+integers by a variable are missing: SciPy's C interface lacks the first two, and the others need loops of variable
+length.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _OF_FLOATS: dict[str, Rule] = {
     **erf.RULES, **exp.RULES, **log.RULES, **trig.RULES, **calls.RULES,
 }  # fmt: skip
 _RULES: dict[str, Rule] = {**_OF_FLOATS, **power.RULES, **rounding.RULES}
-# The names `expand` knows.
+# The functions that `expand` can expand.
 KNOWN: frozenset[str] = frozenset(_RULES)
 loop_math = LoopMath(KNOWN | PRIMITIVES)
 
 
 def expand(e: Expr) -> Expr:
-    """The same value written in primitives and other known functions."""
+    """The same value, written with primitives and other known functions."""
     if e.op not in KNOWN:
         raise LoopError(f"the maths library has no function {e.op!r}")
     if e.op in _OF_FLOATS:
@@ -59,7 +59,7 @@ def expand(e: Expr) -> Expr:
 
 
 def lower(roots: Sequence[Expr]) -> list[Expr]:
-    """The same values in primitives only; what was shared stays shared."""
+    """The same values in primitives only; shared subexpressions stay shared."""
     done: dict[int, Expr] = {}
 
     def plain(root: Expr) -> Expr:
@@ -73,7 +73,7 @@ def lower(roots: Sequence[Expr]) -> list[Expr]:
                 alive.extend((e, same))
         return done[id(root)]
 
-    # Expressions are known by their address here, so none may be thrown away before the end.
+    # `done` is keyed by id, so every expression in it must stay alive until the end.
     alive: list[Expr] = list(roots)
     return [plain(root) for root in roots]
 
@@ -88,7 +88,7 @@ _OURS: dict[str, Callable[..., Any]] = {
 
 
 def numpy_function(name: str) -> Callable[..., Any]:
-    """A known function, or the library function behind a call, on arrays: what `interpret` computes with."""
+    """The NumPy form of a known function or of a library function, for the interpreter."""
     if name in _OURS:
         return _OURS[name]
     found: Callable[..., Any] | None = getattr(numpy_math, name, None)

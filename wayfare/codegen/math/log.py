@@ -1,6 +1,6 @@
-"""Logarithms and what is made of them: log log2 log10 log1p logaddexp logaddexp2 xlogy xlog1py asinh acosh atanh.
+"""Logarithms and functions based on them: log log2 log10 log1p logaddexp logaddexp2 xlogy xlog1py asinh acosh atanh.
 
-x = 2ᵉ·(1 + f) with √½ ≤ 1 + f < √2, found by integer arithmetic on the bits, then log x = e·ln 2 + log(1 + f).
+x = 2ᵉ·(1 + f) with √½ ≤ 1 + f < √2, from integer arithmetic on the bits; then log x = e·ln 2 + log(1 + f).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from wayfare.codegen.math.parts import (
     both,
     choose,
     fma,
+    integer_bits,
     layout,
     magnitude,
     poly,
     signed_as,
     where,
-    whole_bits,
 )
 
 LOG10_E = 0.4342944819032518
@@ -39,7 +39,7 @@ ATANH_SHORT = (0.19585515430688694, 0.2217609999125643, 0.2857211112673687, 0.39
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """x = 2ᵉ·(1 + f); `scale` is 2¹⁻ᵉ where asked for (2⁻ᵉ may be none)."""
+    """x = 2ᵉ·(1 + f); `scale`, if asked for, is 2¹⁻ᵉ (2⁻ᵉ may underflow)."""
 
     e: Expr
     f: Expr
@@ -47,7 +47,7 @@ class Split:
 
 
 def split(x: Expr, *, denormals: bool = True, scale: bool = False) -> Split:
-    """The parts of a positive number."""
+    """Split a positive number."""
     shape, dtype = layout(x), x.dtype
     root_half, one = _ROOT_HALF_BITS[dtype], shape.bias << shape.mantissa
     offset = float(shape.bias)
@@ -56,11 +56,11 @@ def split(x: Expr, *, denormals: bool = True, scale: bool = False) -> Split:
         small = x < shape.tiny
         x = where(small, x * 2.0**shape.mantissa, x)
         e_offset = choose(x, small, offset + shape.mantissa, offset)
-    shifted = whole_bits(x) + (one - root_half)
+    shifted = integer_bits(x) + (one - root_half)
     biased = shifted >> shape.mantissa
     if dtype == "f32":
         e = cast(biased, "f32") - e_offset
-    else:  # few processors convert 64-bit integers: the bits are put below those of 2⁵² instead
+    else:  # few processors convert 64-bit integers: OR the bits into those of 2⁵² instead
         e = bits((biased & 0x7FF) | 0x4330000000000000, "f64") - (e_offset + 2.0**52)
     f = bits((shifted & ((1 << shape.mantissa) - 1)) + root_half, dtype) - 1
     inverse = bits((2 * shape.bias + 1 - biased) << shape.mantissa, dtype) if scale else None
@@ -68,7 +68,7 @@ def split(x: Expr, *, denormals: bool = True, scale: bool = False) -> Split:
 
 
 def log_near_one(f: Expr) -> tuple[Expr, Expr]:
-    """log(1 + f) as a sum of two, the second much the smaller."""
+    """log(1 + f) as a sum of two terms, the second much smaller."""
     half_square = 0.5 * (f * f)
     if f.dtype == "f32":
         return f, fma(f * (f * f), poly(f, _LOG_F32), -half_square)
@@ -78,7 +78,7 @@ def log_near_one(f: Expr) -> tuple[Expr, Expr]:
 
 
 def _at_the_edges(x: Expr, value: Expr) -> Expr:
-    """What a logarithm is at 0, infinity, NaN and below 0."""
+    """`value`, with the right results for 0, infinity, NaN and negative x."""
     value = where(x == INF, x, value)
     return where(x > 0, value, choose(x, x == 0, -INF, NAN))
 
@@ -109,7 +109,7 @@ def log1p(x: Expr) -> Expr:
     parts = split(total, denormals=False, scale=True)
     assert parts.scale is not None
     high, low = LN2[x.dtype]
-    # What the sum 1 + x lost belongs to f. (Not at infinity, where it is NaN, but that is put right at the edges.)
+    # The rounding error of 1 + x is added to f. (It is NaN for infinite x; `_at_the_edges` corrects that.)
     first, second = log_near_one(fma(0.5 * lost, parts.scale, parts.f))
     value = _at_the_edges(total, fma(parts.e, high, first + fma(parts.e, low, second)))
     return where(magnitude(x) < 2.0 ** -(layout(x).mantissa + 2), x, value)
@@ -135,9 +135,9 @@ def xlog1py(x: Expr, y: Expr) -> Expr:
     return where(both(x == 0, y == y), const(0.0, x.dtype), x * apply("log1p", y))
 
 
-# The inverse hyperbolic functions are rare: f32 goes through f64, which spares it every precaution.
+# The inverse hyperbolic functions are rare, so f32 is computed in f64: simple formulas are then precise enough.
 def in_f64(rule: Rule) -> Rule:
-    """The rule for f64, also behind f32."""
+    """The f64 rule, used for f32 as well (cast, compute, cast back)."""
 
     def through(*args: Expr) -> Expr:
         return cast(rule(*(cast(a, "f64") for a in args)), args[0].dtype)

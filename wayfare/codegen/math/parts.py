@@ -1,8 +1,8 @@
-"""What the maths library is written with: shorthands of the loop language and the layout of floats.
+"""Helpers of the maths library: shorthands for expressions, and the bit layout of floats.
 
-Coefficients everywhere in the library are minimax fits (Remez exchange in 50 digits, weighted for the relative error of
+All coefficients of the library are minimax fits (Remez exchange in 50 digits, weighted for the relative error of
 the function), rounded to the dtype from the lowest power up with the higher ones refitted after each rounding. They are
-written from the highest power down, as Horner's scheme reads them.
+listed from the highest power down, for Horner's scheme.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INF, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a float lies in its bits, and two numbers made from that."""
+    """The bit layout of a float dtype."""
 
     integer: str
     mantissa: int
@@ -30,12 +30,12 @@ class Layout:
 
     @property
     def tiny(self) -> float:
-        """The smallest number with a full mantissa."""
+        """The smallest normal number."""
         return 2.0 ** (1 - self.bias)
 
     @property
     def magic(self) -> float:
-        """Added to a small number it leaves the nearest integer in the lowest bits."""
+        """Adding this to a small number puts the nearest integer into the lowest mantissa bits."""
         return 1.5 * 2.0**self.mantissa
 
 
@@ -43,14 +43,14 @@ LAYOUT = {"f32": Layout("i32", 23, 127), "f64": Layout("i64", 52, 1023)}
 
 
 def layout(x: Expr) -> Layout:
-    """The layout of a float; what is none is refused."""
+    """The layout of an f32 or f64; raises LoopError for other dtypes."""
     if x.dtype not in LAYOUT:
         raise LoopError(f"the maths library computes in f32 and f64, not in {x.dtype}", fix="Cast the value first.")
     return LAYOUT[x.dtype]
 
 
 def is_integer(x: Expr) -> bool:
-    """A whole-number dtype (bool is none)."""
+    """Is the dtype an integer? (bool is not.)"""
     return x.dtype in INTEGERS
 
 
@@ -60,33 +60,33 @@ def fma(a: Any, b: Any, c: Any) -> Expr:
 
 
 def where(condition: Expr, a: Any, b: Any) -> Expr:
-    """One of two values."""
+    """a where the condition holds, else b."""
     return apply("where", condition, a, b)
 
 
 def choose(x: Expr, condition: Expr, a: float, b: float) -> Expr:
-    """One of two numbers, in the dtype of x."""
+    """One of two constants, in the dtype of x."""
     return apply("where", condition, const(a, x.dtype), const(b, x.dtype))
 
 
 def both(a: Expr, b: Expr) -> Expr:
-    """Two conditions at once."""
+    """a and b."""
     return apply("logical_and", a, b)
 
 
 def either(a: Expr, b: Expr) -> Expr:
-    """One of two conditions."""
+    """a or b."""
     return apply("logical_or", a, b)
 
 
-# A comparison and a choice become one instruction when NaN falls through to the value itself.
+# Compare and select become one min or max instruction if NaN falls through to x.
 def at_most(x: Expr, bound: float) -> Expr:
-    """The value or the bound above it; NaN stays."""
+    """min(x, bound); NaN stays."""
     return where(x > bound, bound, x)
 
 
 def at_least(x: Expr, bound: float) -> Expr:
-    """The value or the bound below it; NaN stays."""
+    """max(x, bound); NaN stays."""
     return where(x < bound, bound, x)
 
 
@@ -96,7 +96,7 @@ def magnitude(x: Expr) -> Expr:
 
 
 def signed_as(value: Expr, x: Expr) -> Expr:
-    """The magnitude of a value with the sign of x."""
+    """|value| with the sign of x."""
     return apply("copysign", value, x)
 
 
@@ -108,11 +108,11 @@ def poly(x: Expr, coefficients: tuple[float, ...]) -> Expr:
     return value  # type: ignore[no-any-return]
 
 
-def whole_bits(x: Expr) -> Expr:
+def integer_bits(x: Expr) -> Expr:
     """The bits of a float as an integer."""
     return bits(x, layout(x).integer)
 
 
 def power_of_two(biased: Expr, dtype: str) -> Expr:
-    """2ⁿ from an integer whose low bits are n + bias; what stands above them is shifted out."""
+    """2ⁿ from an integer whose low bits are n + bias; higher bits are shifted out."""
     return bits(biased << LAYOUT[dtype].mantissa, dtype)

@@ -1,4 +1,4 @@
-"""Signs, steps, shifts and division with a remainder, on floats and integers: NumPy's results in every odd case."""
+"""Signs, steps, shifts and division with remainder, on floats and integers, with NumPy's results in all edge cases."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wayfare.codegen.math.parts import (
     both,
     choose,
     fma,
+    integer_bits,
     is_integer,
     layout,
     magnitude,
     power_of_two,
     signed_as,
     where,
-    whole_bits,
 )
 from wayfare.core.errors import LoopError
 
@@ -62,7 +62,7 @@ def fmin(a: Expr, b: Expr) -> Expr:
 
 
 def either_first(a: Expr, b: Expr, wins: Expr) -> Expr:
-    """Is the first the answer: because it wins, or because the second is NaN?"""
+    """Is `a` the result: because it wins the comparison, or because `b` is NaN?"""
     return apply("logical_or", wins, b != b)
 
 
@@ -75,7 +75,7 @@ def hypot(a: Expr, b: Expr) -> Expr:
     else:
         layout(a)
         top = apply("maximum", magnitude(a), magnitude(b))
-        # Scaled by powers of two so that nothing overflows or vanishes.
+        # Scaled by powers of two so that the squares neither overflow nor underflow.
         scale = where(top > 2.0**500, 2.0**-600, choose(top, top < 2.0**-500, 2.0**600, 1.0))
         back = where(top > 2.0**500, 2.0**600, choose(top, top < 2.0**-500, 2.0**-600, 1.0))
         x, y = a * scale, b * scale
@@ -91,16 +91,16 @@ def _signs_differ(a: Expr, b: Expr) -> Expr:
 
 
 def fmod(a: Expr, b: Expr) -> Expr:
-    """The remainder of division towards zero: it has the sign of a."""
+    """The remainder of division rounded towards zero: it has the sign of a."""
     if is_integer(a):
         return where(b == 0, const(0, a.dtype), a - apply("quotient", a, b) * b)
     layout(a)
-    # Exact for every quotient, which no fixed number of steps on floats is: the C library's.
+    # The C library's fmod is exact for every quotient; no fixed number of float operations is.
     return cast(call("fmod", a, b), a.dtype)
 
 
 def remainder(a: Expr, b: Expr) -> Expr:
-    """The remainder of division downwards: it has the sign of b."""
+    """The remainder of division rounded down: it has the sign of b."""
     rest = fmod(a, b)
     if a.dtype == "u8":
         return rest
@@ -110,7 +110,7 @@ def remainder(a: Expr, b: Expr) -> Expr:
 
 
 def floor_divide(a: Expr, b: Expr) -> Expr:
-    """Division downwards; of integers by zero it is 0."""
+    """Division rounded down; integer division by zero gives 0."""
     if is_integer(a):
         q = apply("quotient", a, b)
         if a.dtype == "u8":
@@ -121,11 +121,11 @@ def floor_divide(a: Expr, b: Expr) -> Expr:
     adjust = both(rest != 0, _signs_differ(rest, b))
     quotient = (a - rest) / b
     quotient = where(adjust, quotient - 1, quotient)
-    whole = apply("floor", quotient)
-    whole = where(quotient - whole > 0.5, whole + 1, whole)
+    floored = apply("floor", quotient)
+    floored = where(quotient - floored > 0.5, floored + 1, floored)
     plain = a / b
-    whole = where(quotient == 0, signed_as(const(0.0, a.dtype), plain), whole)
-    return where(b == 0, plain, whole)
+    floored = where(quotient == 0, signed_as(const(0.0, a.dtype), plain), floored)
+    return where(b == 0, plain, floored)
 
 
 # -- bits ----------------------------------------------------------------------------------------------------------
@@ -151,24 +151,24 @@ def bitwise_right_shift(a: Expr, count: Expr) -> Expr:
 
 
 def ldexp(x: Expr, n: Expr) -> Expr:
-    """x·2ⁿ rounded once; n is a whole number in the dtype of x."""
+    """x·2ⁿ rounded once; n is an integer in the dtype of x."""
     if x.dtype == "f32":  # every f32 times every such power is an f64
         n = at_least(at_most(n, 300.0), -300.0)
         return cast(cast(x, "f64") * _two_to(cast(n, "f64")), "f32")
     for _ in range(2):
         high, low = n > 1023.0, n < -1022.0
-        # Down in steps that leave 53 bits to go, so that only the last step rounds.
+        # Downwards in steps that keep 53 bits above the smallest number, so that only the last step rounds.
         x = x * where(high, 2.0**1023, choose(x, low, 2.0**-969, 1.0))
         n = n - where(high, 1023.0, choose(x, low, -969.0, 0.0))
     return x * _two_to(at_least(at_most(n, 1023.0), -1022.0))
 
 
 def _two_to(n: Expr) -> Expr:
-    return power_of_two(whole_bits(n + (layout(n).magic + layout(n).bias)), n.dtype)
+    return power_of_two(integer_bits(n + (layout(n).magic + layout(n).bias)), n.dtype)
 
 
 def nextafter(x: Expr, towards: Expr) -> Expr:
-    i = whole_bits(x)
+    i = integer_bits(x)
     one = const(1, i.dtype)
     step = where((x < towards) == (x > 0), one, -one)
     least = bits(one, x.dtype)

@@ -1,10 +1,9 @@
-"""Circular functions and their inverses: sin cos tan asin acos atan atan2.
+"""Trigonometric functions and their inverses: sin cos tan asin acos atan atan2.
 
-An angle is n·π/2 + r with |r| ≤ π/4; which of sine and cosine of r is the answer, and its sign, is in the lowest bits
-of n. For f32 the angle is divided by 2π exactly: 1/2π is cut into parts of 28 bits, the product of each with the 24
-bits of an f32 is exact in f64, and its whole turns are dropped before the parts are added up; so every f32 is an angle
-like any other. For f64 there is no such luck: π/2 is subtracted in four parts. Up to 1e8 that is as good as for
-small angles; larger ones, which are rare, take a detour by the C library.
+An angle is n·π/2 + r with |r| ≤ π/4. The lowest bits of n say whether the result is the sine or the cosine of r, and
+its sign. For f32 the reduction is exact for every angle: 1/2π is split into parts of 28 bits, whose products with the
+24 bits of an f32 are exact in f64; full turns are dropped before the parts are added. For f64, π/2 is subtracted in
+four parts, which is precise up to 1e8; larger angles, which are rare, go to the C library.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from wayfare.codegen.math.parts import (
     Rule,
     choose,
     fma,
+    integer_bits,
     layout,
     magnitude,
     poly,
     signed_as,
     where,
-    whole_bits,
 )
 
 PI = 3.141592653589793
-# What f64 leaves of π/2, and of π.
+# π/2 as a sum of two floats.
 _PI_2 = {"f32": (1.57079637, -4.37113883e-08), "f64": (1.5707963267948966, 6.123233995736766e-17)}
 
-_TURN_PARTS = (0.15915494225919247, 8.327028684640414e-10, 5.69002511952534e-19, 6.3170650472507054e-27,
+_INVERSE_TWO_PI = (0.15915494225919247, 8.327028684640414e-10, 5.69002511952534e-19, 6.3170650472507054e-27,
                4.170716914254881e-35, 2.8971783207221377e-44, 1.763489793601074e-52)  # fmt: skip
 _QUARTER_PARTS = (1.570796325802803, 9.920935739593517e-10, 5.721188709663575e-18, 1.6446256936324258e-26)
 
@@ -53,7 +52,7 @@ _TAN: Coefficients = {
             0.003592292492212658, 0.008863218802924922, 0.021869489633261407, 0.053968253925717656,
             0.1333333333341648, 0.33333333333332765),
 }  # fmt: skip
-# From here on the half angle is below 1/2, so that doubling it costs no accuracy.
+# Above this border the half angle is below 1/2, so that doubling it costs no accuracy.
 _ASIN_BORDER = 0.5404
 # (asin s - s) / s³ in s² on |s| ≤ the border, to 2⁻²⁹ and 2⁻⁵⁶.
 _ASIN: Coefficients = {
@@ -79,33 +78,33 @@ def _angle(x: Expr) -> tuple[Expr, Expr, Expr]:
     if x.dtype == "f32":
         wide = cast(x, "f64")
         turns = None
-        for part in _TURN_PARTS[:5]:
+        for part in _INVERSE_TWO_PI[:5]:
             product = wide * part
             rest = product - apply("rint", product)
             turns = rest if turns is None else turns + rest
         assert turns is not None
-        for part in _TURN_PARTS[5:]:
+        for part in _INVERSE_TWO_PI[5:]:
             turns = fma(wide, part, turns)
         quarters = 4 * turns
         shifted = quarters + layout(wide).magic
         rest = (quarters - (shifted - layout(wide).magic)) * (PI / 2)
         r = cast(rest, "f32")
-        return r, cast(rest - cast(r, "f64"), "f32"), cast(whole_bits(shifted), "i32")
+        return r, cast(rest - cast(r, "f64"), "f32"), cast(integer_bits(shifted), "i32")
     magic = layout(x).magic
     shifted = fma(x, 2 / PI, magic)
     n = shifted - magic
     rest = x
     for part in _QUARTER_PARTS[:2]:
         rest = fma(n, -part, rest)
-    # The last subtractions are added up exactly: near a multiple of π/2 all of the answer is in them.
+    # The last subtractions keep their rounding errors: near a multiple of π/2 the whole result is in them.
     r = fma(n, -_QUARTER_PARTS[2], rest)
     tail = fma(n, -_QUARTER_PARTS[3], fma(n, -_QUARTER_PARTS[2], rest - r))
     near = r + tail
-    return near, (r - near) + tail, whole_bits(shifted)
+    return near, (r - near) + tail, integer_bits(shifted)
 
 
 def _sine_cosine(r: Expr, tail: Expr) -> tuple[Expr, Expr]:
-    """Both of r + tail."""
+    """The sine and the cosine of r + tail."""
     z = r * r
     if r.dtype == "f32":  # the tail is below half a unit: it costs more than it gives
         return fma(r * z, poly(z, _SIN["f32"]), r), fma(z * z, poly(z, _COS["f32"]), fma(z, -0.5, 1))
@@ -116,28 +115,28 @@ def _sine_cosine(r: Expr, tail: Expr) -> tuple[Expr, Expr]:
     return sine, cosine
 
 
-def _turned(x: Expr, quarter: int) -> Expr:
+def _sine_at(x: Expr, quarter: int) -> Expr:
     r, tail, n = _angle(x)
     sine, cosine = _sine_cosine(r, tail)
     if quarter:
         n = n + quarter
     value = where((n & 1) == 0, sine, cosine)
     sign = (n & 2) << (30 if x.dtype == "f32" else 62)
-    return bits(whole_bits(value) ^ sign, x.dtype)
+    return bits(integer_bits(value) ^ sign, x.dtype)
 
 
 def _far(x: Expr, value: Expr, symbol: str) -> Expr:
-    """The value, and the C library's for an angle that is too large for the reduction."""
+    """`value`, or the C library's result for an f64 angle that is too large for the reduction."""
     return value if x.dtype == "f32" else rescue(magnitude(x) > _FAR, value, symbol, x)
 
 
 def sin(x: Expr) -> Expr:
-    # A zero keeps its sign, which the reduction loses.
-    return _far(x, where(x == 0, x, _turned(x, 0)), "sin")
+    # The reduction would lose the sign of zero.
+    return _far(x, where(x == 0, x, _sine_at(x, 0)), "sin")
 
 
 def cos(x: Expr) -> Expr:
-    return _far(x, _turned(x, 1), "cos")
+    return _far(x, _sine_at(x, 1), "cos")
 
 
 def tan(x: Expr) -> Expr:
@@ -168,12 +167,12 @@ def asin(x: Expr) -> Expr:
 def acos(x: Expr) -> Expr:
     high, low = _PI_2[x.dtype]
     small, angle = _half_angle(x)
-    turned = where(small, high - (signed_as(angle, x) - low), 2 * angle)
-    return where(x <= -_ASIN_BORDER, 2 * high - (2 * angle - 2 * low), turned)
+    angle_from_half = where(small, high - (signed_as(angle, x) - low), 2 * angle)
+    return where(x <= -_ASIN_BORDER, 2 * high - (2 * angle - 2 * low), angle_from_half)
 
 
 def _atan_ratio(below: Expr, above: Expr, over: Expr) -> Expr:
-    """The angle whose tangent is below / above ≤ 1, or its complement where `over`."""
+    """atan(below / above) for a ratio ≤ 1, or π/2 minus that where `over`."""
     high, low = _PI_2[below.dtype]
     t = below / above
     z = t * t
@@ -193,7 +192,7 @@ def atan2(y: Expr, x: Expr) -> Expr:
     a, b = magnitude(y), magnitude(x)
     over = a > b
     below, above = where(over, b, a), where(over, a, b)
-    # 0/0 is the angle 0, infinity by infinity 45 degrees.
+    # atan2(0, 0) is 0, and atan2(inf, inf) is π/4.
     equal = below == above
     below, above = where(equal, choose(x, below == 0, 0.0, 1.0), below), where(equal, 1.0, above)
     angle = _atan_ratio(below, above, over)

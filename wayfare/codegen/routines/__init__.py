@@ -1,1 +1,1 @@
-"""Native routines for work that the loop language has no words for: gathers, windows, transposes, scans."""
+"""Native routines for what the loop language cannot express: gathers, sliding windows, transposes, scans."""

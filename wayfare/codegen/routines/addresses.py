@@ -1,11 +1,11 @@
-"""Rows by their addresses, in native code: brought together, and added to where they lie.
+"""Gather and scatter-add of rows that are given by address, in native code.
 
     gather(addresses, out)      out[i] = the row at addresses[i]
-    add(addresses, values)      the row at addresses[i] += values[i], one after the other
+    add(addresses, values)      the row at addresses[i] += values[i], in order
 
-Nothing here can see whether an address is good: the caller keeps the memory behind each alive. Such calls are many and
-small, so they go from Python to native code in one step, and native code reads the arrays' own addresses itself. The
-bits do not depend on the number of threads: those who add share the columns, never one place.
+Addresses are not checked: the caller keeps the memory alive. These calls are many and small, so one ctypes call goes
+from Python to native code, which reads the data pointers out of the array objects. Results do not depend on the number
+of threads: for `add`, each thread takes some columns of all rows.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.indexed import address_of, cut
+from wayfare.codegen.routines.indexed import address_of, split_range
 from wayfare.codegen.routines.routine import NAME, Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core.counters import COUNTERS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Bytes moved that are worth another thread.
-_SHARE = 512 * 1024
-# Bytes of a row that a thread which adds gets at least.
+# Bytes from which on several threads are used.
+_PARALLEL_FROM = 512 * 1024
+# The fewest bytes of a row for one thread of `add`.
 _COLUMNS = 128
-# How many rows ahead memory is asked for.
+# How many rows ahead memory is prefetched.
 _AHEAD = 8
 
 
-# -- the way in --------------------------------------------------------------------------------------------------------
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 class _Entry:
-    """A native function of two array objects, a number of rows and one of bytes, and what does the same without it."""
+    """A native function (array object, array object, rows, bytes), with a Python fallback."""
 
     __slots__ = ("_plain", "_routine", "call", "kernels")
 
     def __init__(self, name: str, write: Callable[[Machine], str], plain: Any) -> None:
         self._routine = Routine(name, write)
         self._plain = plain
-        # How many kernels a call runs: none where there is no native code.
+        # How many kernels a call runs: 0 for the fallback.
         self.kernels = 0
-        # The function itself, once it is known which one: a small call has no time for questions.
+        # Replaced by the function itself at the first call, so that later calls test nothing.
         self.call: Any = self._first_call
 
     def _first_call(self, *given: Any) -> Any:
         if self._routine.ready:
-            # Small calls keep the interpreter's lock: giving it up and taking it back costs more than they do.
+            # Keeps the GIL: releasing it and taking it back would cost more than a small call.
             kinds = (ctypes.py_object, ctypes.py_object, ctypes.c_int64, ctypes.c_int64)
             self.call = ctypes.PYFUNCTYPE(None, *kinds)(self._routine.address)
             self.kernels = 1
@@ -63,61 +63,54 @@ class _Entry:
 
 
 def _entry(arrays: str, writer: Writer) -> str:
-    """The IR of a function of two arrays, a number of rows and one of bytes."""
-    body = "\n".join(["entry:", *writer.rooms, *writer.lines, "  ret void"])
+    """The IR of a function of two array objects, a number of rows and a number of bytes."""
+    body = "\n".join(["entry:", *writer.allocas, *writer.lines, "  ret void"])
     declared = "\n".join(sorted(writer.declared.values()))
     return f"define void @{NAME}({arrays}, i64 %count, i64 %bytes) {{\n{body}\n}}\n{declared}\n"
 
 
 def _data(writer: Writer, array: str) -> str:
-    """Where the data of an array object lie."""
-    return writer.let(f"load ptr, ptr {writer.let(f'getelementptr i8, ptr {array}, i64 {DATA_OFFSET}')}")
-
-
-def _at(writer: Writer, base: str, index: str, step: str | int) -> str:
-    distance = writer.let(f"mul i64 {index}, {step}")
-    return writer.let(f"getelementptr i8, ptr {base}, i64 {distance}")
+    """The data pointer of an array object."""
+    return writer.load("ptr", writer.moved(array, DATA_OFFSET))
 
 
 def _row(writer: Writer, addresses: str, index: str) -> str:
-    return writer.let(f"load ptr, ptr {_at(writer, addresses, index, 8)}")
+    return writer.load("ptr", writer.at(addresses, (index, 8)))
 
 
 def _ask_ahead(writer: Writer, addresses: str, index: str, last: str, writing: bool = False) -> None:
-    """Ask for the beginning of a row that comes later."""
-    later = writer.let(f"add i64 {index}, {_AHEAD}")
-    later = writer.let(f"select i1 {writer.let(f'icmp slt i64 {later}, {last}')}, i64 {later}, i64 {last}")
+    """Prefetch the start of a later row."""
+    later = writer.smaller(writer.add(index, _AHEAD), last)
     flags = [("i32", "1" if writing else "0"), ("i32", "3"), ("i32", "1")]
     writer.intrinsic("llvm.prefetch.p0", "void", [("ptr", _row(writer, addresses, later)), *flags])
 
 
-def _only_if(writer: Writer, comparison: str, count: str) -> str:
-    """A count, or none."""
-    return writer.let(f"select i1 {writer.let(f'icmp {comparison}')}, i64 {count}, i64 0")
+def _only_if(writer: Writer, test: str, a: str, b: int, count: str) -> str:
+    """`count` if the comparison holds, else 0."""
+    return writer.select(writer.compare(test, a, b), count, "0")
 
 
 def _row_bytes(writer: Writer) -> str:
-    """How many bytes a row has, of all %bytes in %count rows."""
-    some = writer.let(f"select i1 {writer.let('icmp sgt i64 %count, 0')}, i64 %count, i64 1")
-    return writer.let(f"udiv i64 %bytes, {some}")
+    """Bytes of a row: %bytes / %count."""
+    return writer.div("%bytes", writer.select(writer.compare("sgt", "%count", 0), "%count", "1"))
 
 
-# -- rows brought together ---------------------------------------------------------------------------------------------
+# -- gather ------------------------------------------------------------------------------------------------------------
 
 
 def _gather_loops(writer: Writer, addresses: str, out: str, width: str, count: str) -> None:
-    last = writer.let(f"sub i64 {count}, 1")
+    last = writer.sub(count, 1)
     left = count
     for size in (1, 2, 4, 8):
         kind = f"i{8 * size}"
-        these = _only_if(writer, f"eq i64 {width}, {size}", count)
-        left = _only_if(writer, f"ne i64 {width}, {size}", left)
+        these = _only_if(writer, "eq", width, size, count)
+        left = _only_if(writer, "ne", width, size, left)
         with writer.loop("0", these, 1) as i:
-            value = writer.let(f"load {kind}, ptr {_row(writer, addresses, i)}, align 1")
-            writer.do(f"store {kind} {value}, ptr {_at(writer, out, i, size)}, align 1")
+            value = writer.load(kind, _row(writer, addresses, i), 1)
+            writer.store(kind, value, writer.at(out, (i, size)), 1)
     with writer.loop("0", left, 1) as i:
         _ask_ahead(writer, addresses, i, last)
-        copied = [("ptr", _at(writer, out, i, width)), ("ptr", _row(writer, addresses, i)), ("i64", width)]
+        copied = [("ptr", writer.at(out, (i, width))), ("ptr", _row(writer, addresses, i)), ("i64", width)]
         writer.intrinsic("llvm.memcpy.p0.p0.i64", "void", [*copied, ("i1", "false")])
 
 
@@ -128,7 +121,7 @@ def _write_gather(_host: Machine) -> str:
     return _entry("ptr %addresses, ptr %out", writer)
 
 
-def _write_gather_share(_host: Machine) -> str:
+def _write_gather_part(_host: Machine) -> str:
     writer = Writer()
     _gather_loops(writer, pointer(writer, 0), pointer(writer, 1), word(writer, 2), word(writer, 3))
     return function(writer)
@@ -143,54 +136,53 @@ def _gather_plainly(addresses: Array, out: Array, count: int, size: int) -> None
 
 
 _GATHER = _Entry("gather_addresses", _write_gather, _gather_plainly)
-_GATHER_SHARE = Routine("gather_addresses_share", _write_gather_share)
+_GATHER_PART = Routine("gather_addresses_part", _write_gather_part)
 
 
 def gather(addresses: Array, out: Array) -> None:
     """Copy the row at each address to the row of `out` with the same number.
 
-    `addresses` is int64[n], `out` has n rows of any dtype; both lie without gaps, and no row lies in `out`.
+    `addresses` is int64[n], `out` has n rows of any dtype. Both are C-contiguous, and no row is inside `out`.
     """
     size = out.nbytes
-    if size >= _SHARE and thread_pool.threads() > 1 and _GATHER_SHARE.ready:
+    if size >= _PARALLEL_FROM and thread_pool.threads() > 1 and _GATHER_PART.ready:
         count = len(addresses)
         width = size // count
-        places, made = address_of(addresses), address_of(out)
+        table, made = address_of(addresses), address_of(out)
         words: list[int] = []
-        parts = cut(count, thread_pool.threads())
+        parts = split_range(count, thread_pool.threads())
         for begin, end in parts:
-            words += [places + 8 * begin, made + begin * width, width, end - begin]
-        _GATHER_SHARE.run(words, len(parts))
+            words += [table + 8 * begin, made + begin * width, width, end - begin]
+        _GATHER_PART.run(words, len(parts))
         return
     _GATHER.call(addresses, out, len(addresses), size)
     COUNTERS.kernels_run += _GATHER.kernels
 
 
-# -- rows added to -----------------------------------------------------------------------------------------------------
+# -- add ---------------------------------------------------------------------------------------------------------------
 
 
 def _add_loops(
     writer: Writer, host: Machine, dtype: str, addresses: str, offset: str, values: str, stride: str, width: str,
     count: str,
 ) -> None:  # fmt: skip
-    """Add `width` bytes of each row of the values to the row at each address, from an offset on."""
+    """Add `width` bytes of each row of the values to the row at each address, starting at an offset in the row."""
     kind, size = memory_type(dtype), NUMPY[dtype].itemsize
     lanes = 4 * host.processor.lanes // size
-    columns = writer.let(f"udiv i64 {width}, {size}")
-    last = writer.let(f"sub i64 {count}, 1")
+    columns = writer.div(width, size)
+    last = writer.sub(count, 1)
     with writer.loop("0", count, 1) as i:
         _ask_ahead(writer, addresses, i, last, writing=True)
-        target = _at(writer, _row(writer, addresses, i), offset, 1)
-        source = _at(writer, values, i, stride)
+        target = writer.at(_row(writer, addresses, i), (offset, 1))
+        source = writer.at(values, (i, stride))
         begin = "0"
         for step in (lanes, 1):
-            end = writer.let(f"and i64 {columns}, {-step}")
-            whole = kind if step == 1 else vector(step, kind)
+            end = writer.multiple(columns, step)
+            elements = kind if step == 1 else vector(step, kind)
             with writer.loop(begin, end, step) as j:
-                there, here = _at(writer, target, j, size), _at(writer, source, j, size)
-                old = writer.let(f"load {whole}, ptr {there}, align 1")
-                more = writer.let(f"load {whole}, ptr {here}, align 1")
-                writer.do(f"store {whole} {writer.let(f'fadd {whole} {old}, {more}')}, ptr {there}, align 1")
+                there, here = writer.at(target, (j, size)), writer.at(source, (j, size))
+                old, more = writer.load(elements, there, 1), writer.load(elements, here, 1)
+                writer.store(elements, writer.float_add(elements, old, more), there, 1)
             begin = end
 
 
@@ -205,7 +197,7 @@ def _write_add(dtype: str) -> Callable[[Machine], str]:
     return write
 
 
-def _write_add_share(dtype: str) -> Callable[[Machine], str]:
+def _write_add_part(dtype: str) -> Callable[[Machine], str]:
     def write(host: Machine) -> str:
         writer = Writer()
         addresses, offset, values = pointer(writer, 0), word(writer, 1), pointer(writer, 2)
@@ -227,30 +219,31 @@ def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None
 
 
 _ADD = {NUMPY[d]: _Entry(f"add_addresses_{d}", _write_add(d), _add_plainly) for d in ("f32", "f64")}
-_ADD_SHARE = {NUMPY[d]: Routine(f"add_addresses_share_{d}", _write_add_share(d)) for d in ("f32", "f64")}
+_ADD_PART = {NUMPY[d]: Routine(f"add_addresses_part_{d}", _write_add_part(d)) for d in ("f32", "f64")}
 
 
 def add(addresses: Array, values: Array) -> None:
     """Add each row of `values` to the row of the same dtype at the address with its number, in order.
 
-    `addresses` is int64[n], `values` has n rows; both lie without gaps. Addresses may repeat; no row lies in `values`.
+    `addresses` is int64[n], `values` has n rows; both are C-contiguous. Addresses may repeat.
+    None of the rows is inside `values`.
     """
     size, count = values.nbytes, len(addresses)
     entry = _ADD.get(values.dtype)
     if entry is None:
-        # Nothing native computes in half precision.
+        # There is no native f16 arithmetic.
         _add_plainly(addresses, values, count, size)
         return
-    if size >= _SHARE and thread_pool.threads() > 1 and size // count >= 2 * _COLUMNS:
-        routine = _ADD_SHARE[values.dtype]
+    if size >= _PARALLEL_FROM and thread_pool.threads() > 1 and size // count >= 2 * _COLUMNS:
+        routine = _ADD_PART[values.dtype]
         if routine.ready:
             width = size // count
-            places, given = address_of(addresses), address_of(values)
+            table, given = address_of(addresses), address_of(values)
             words: list[int] = []
-            # Whole cache lines, so that threads seldom meet in one.
-            parts = cut(width, min(thread_pool.threads(), width // _COLUMNS), 64)
+            # Full cache lines, to avoid false sharing.
+            parts = split_range(width, min(thread_pool.threads(), width // _COLUMNS), 64)
             for begin, end in parts:
-                words += [places, begin, given + begin, width, end - begin, count]
+                words += [table, begin, given + begin, width, end - begin, count]
             routine.run(words, len(parts))
             return
     entry.call(addresses, values, count, size)

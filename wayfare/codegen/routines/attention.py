@@ -1,10 +1,10 @@
-"""The two loops of attention between its matrix products: scores to weights, and their gradient back to scores.
+"""The two loops of attention between its matmuls: softmax of the scores with dropout, and its gradient.
 
-    kept, used = weights(scores, mask, scale, causal, p, key)
-    slopes = scores_slope(grad_of_used, kept, scale, p)
+    signed, used = weights(scores, mask, scale, causal, p, key)
+    gradient = scores_gradient(gradient_of_used, signed, scale, p)
 
-`used` are the weights after dropout, what the values are multiplied by. `kept` are those before it, with a minus sign
-where dropout has taken one away: what backward needs, in one array. Without dropout both are the same array.
+`used` are the weights after dropout, which multiply the values. `signed` are the weights before dropout, negated where
+dropout removes them: all that backward needs, in one array. Without dropout both are the same array.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import OF_NUMPY, Expr, apply, cast, const, fold, index, load, reload
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
-from wayfare.codegen.routines.dropout_mask import OPERANDS, Key, drawing
-from wayfare.codegen.routines.dropout_mask import kept as element_kept
+from wayfare.codegen.loop.expr import OF_NUMPY, Expr, apply, cast, const, index, load, reduction, reload
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
+from wayfare.codegen.routines.dropout_mask import OPERANDS, Key, drawing, is_kept
 from wayfare.codegen.runtime import kernel
 from wayfare.codegen.runtime.kernel import Kernel
 
@@ -31,8 +30,8 @@ def _where(condition: Expr, a: Expr, b: Expr) -> Expr:
 
 @cache
 def _softmax(dtype: str, mask: str, causal: bool, drops: bool) -> Kernel:
-    """Softmax of scaled scores. Operands: scores, scale; a mask, how many keys are seen, the factor and OPERANDS of
-    dropout, each if there is one."""
+    """Softmax of scaled scores. Operands: scores, scale; then, if used: a mask, the number of keys each query sees,
+    the dropout factor and OPERANDS."""
     inputs = [Operand(dtype), Operand(dtype, True)]
     score, scale = load(0, dtype), load(1, dtype)
     lowest, zero, one = (const(number, dtype) for number in (-math.inf, 0.0, 1.0))
@@ -46,53 +45,50 @@ def _softmax(dtype: str, mask: str, causal: bool, drops: bool) -> Kernel:
     if causal:
         inputs.append(Operand("i64", True))
         score = _where(index() < load(len(inputs) - 1, "i64"), score, lowest)
-    top = fold(0, dtype)
-    # A row that sees nothing has no largest score, and weights of zero. The difference of large scores is exact or
-    # nearly so, therefore it is scaled and not they.
+    top = reduction(0, dtype)
+    # A fully masked row has the maximum -inf and gets weights of zero. The scale is applied after the subtraction,
+    # because the difference of two large scores is (nearly) exact.
     raised = apply("exp", (score - _where(apply("eq", top, lowest), zero, top)) * scale)
-    total = fold(1, dtype)
-    share = reload(0, dtype) * _where(apply("eq", total, zero), zero, one / total)
-    before = (Stage(folds=(Fold("max", score),)), Stage(((0, raised),), (Fold("sum", raised),)))
+    total = reduction(1, dtype)
+    weight = reload(0, dtype) * _where(apply("eq", total, zero), zero, one / total)
+    before = (Stage(reductions=(Reduction("max", score),)), Stage(((0, raised),), (Reduction("sum", raised),)))
     if not drops:
-        return kernel.build(Loop("attention", tuple(inputs), (Operand(dtype),), (*before, Stage(((0, share),)))))
+        return kernel.build(Loop("attention", tuple(inputs), (Operand(dtype),), (*before, Stage(((0, weight),)))))
     inputs += [Operand(dtype, True), *OPERANDS]
-    stays = element_kept(len(inputs) - 4)
+    stays = is_kept(len(inputs) - 4)
     factor = load(len(inputs) - 5, dtype)
-    last = Stage(((0, _where(stays, share, -share)), (1, _where(stays, share * factor, zero))))
+    last = Stage(((0, _where(stays, weight, -weight)), (1, _where(stays, weight * factor, zero))))
     outputs = (Operand(dtype), Operand(dtype))
     return kernel.build(Loop("attention", tuple(inputs), outputs, (*before, last)))
 
 
 @cache
-def _slope(dtype: str, drops: bool) -> Kernel:
-    """The gradient by the scores. Operands: that by the weights used, the weights, the scale, the factor of dropout."""
+def _gradient(dtype: str, drops: bool) -> Kernel:
+    """The gradient of the scores. Operands: the gradient of `used`, `signed`, the scale, the dropout factor."""
     grad, weight = load(0, dtype), load(1, dtype)
     inputs = [Operand(dtype), Operand(dtype), Operand(dtype, True)]
     if drops:
         inputs.append(Operand(dtype, True))
         grad = _where(apply("signbit", weight), const(0.0, dtype), grad * load(3, dtype))
         weight = apply("abs", weight)
-    made = (grad - fold(0, dtype)) * weight * load(2, dtype)
-    stages = (Stage(folds=(Fold("sum", grad * weight),)), Stage(((0, made),)))
+    made = (grad - reduction(0, dtype)) * weight * load(2, dtype)
+    stages = (Stage(reductions=(Reduction("sum", grad * weight),)), Stage(((0, made),)))
     return kernel.build(Loop("attention_backward", tuple(inputs), (Operand(dtype),), stages))
 
 
 @lru_cache(64)
 def _seen(queries: int) -> Array:
-    """How many keys each query sees: those up to its own place."""
+    """How many keys each query of a causal mask sees: query i sees keys 0 … i."""
     return np.arange(1, queries + 1).reshape(queries, 1)
 
 
 def weights(
     scores: Array, mask: Array | None, scale: float, causal: bool, p: float, key: Key | None
 ) -> tuple[Array, Array]:
-    """The weights of scores […, queries, keys]: (kept for backward, used). They are float32 or float64.
-
-    The scores may be written over.
-    """
+    """(signed, used) of scores […, queries, keys] in float32 or float64. The scores may be overwritten."""
     if scores.size == 0:
         return scores, scores
-    if not scale > 0:  # The largest score would not be the largest any more.
+    if not scale > 0:  # scaling would not keep the order of the scores
         scores *= scores.dtype.type(scale)
         scale = 1.0
     dtype, number = OF_NUMPY[scores.dtype], scores.dtype.type
@@ -108,12 +104,12 @@ def weights(
     return made[0], made[-1]
 
 
-def scores_slope(grad: Array, kept: Array, scale: float, p: float) -> Array:
-    """The gradient of the scores from that of the weights used."""
+def scores_gradient(grad: Array, signed: Array, scale: float, p: float) -> Array:
+    """The gradient of the scores from that of the used weights."""
     if grad.size == 0:
         return grad
     number = grad.dtype.type
-    given = [grad, kept, np.array(scale, number)]
+    given = [grad, signed, np.array(scale, number)]
     if p > 0:
         given.append(np.array(1 / (1 - p) if p < 1 else 0.0, number))
-    return _slope(OF_NUMPY[grad.dtype], p > 0).rows(given, -1)[0]
+    return _gradient(OF_NUMPY[grad.dtype], p > 0).rows(given, -1)[0]

@@ -1,9 +1,9 @@
-"""Windows of images as columns of a matrix (im2col), and columns added back where they came from (col2im), natively.
+"""im2col and col2im in native code.
 
-Columns are (N, C·kernel, windows), or with `channels_first` (C·kernel, N·windows). One visit reads the image row
-by row, pads, strides and dilates. The way back visits one plane of one channel after the other and adds in the order
-of the kernel's elements, so it is the same with any number of threads. Both say None where NumPy must do it: other
-dtypes, other ranks, little to do, no native code.
+Columns are (N, C·kernel, windows), or (C·kernel, N·windows) with `channels_first`. im2col reads the image row
+by row and applies padding, stride and dilation on the way. col2im works plane by plane and adds in the order of the
+kernel's elements, so results do not depend on the number of threads. Both return None where NumPy should do the work:
+other dtypes or ranks, small inputs, no native code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Elements of columns below which NumPy's own copies are as fast.
+# Below this many elements of columns, NumPy is as fast.
 COLUMNS_FROM = 2048
 
 
@@ -31,7 +31,7 @@ def _write_columns(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
         nest = Nest(host, dtype, side_by_side)
 
         def visit(row: Row) -> None:
-            # Padding costs nothing extra: it is what a masked load gives outside its mask.
+            # A masked load gives the zeros of the padding at no extra cost.
             with nest.writer.loop("0", row.count, nest.lanes) as k:
                 inside = nest.lanes_between(k, row.begin, row.end)
                 value = nest.load(nest.image_at(row, k), nest.step_of(row), inside)
@@ -52,7 +52,7 @@ def _write_add(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
                 inside = nest.lanes_between(k, row.begin, row.end)
                 target, step = nest.image_at(row, k), nest.step_of(row)
                 old, more = nest.load(target, step, inside), nest.load(nest.matrix_at(row, k), None, inside)
-                nest.store(writer.let(f"fadd {nest.vector} {old}, {more}"), target, step, inside)
+                nest.store(writer.float_add(nest.vector, old, more), target, step, inside)
 
         return nest.write(visit, clear="image")
 
@@ -65,7 +65,7 @@ _ADD = {(d, s): Routine(f"add_columns_{d}", _write_add(d, s)) for d in _FLOATS f
 
 
 def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | None:
-    """The windows of an image as columns; None where NumPy should make them."""
+    """im2col; None where NumPy should do it."""
     routine = _COLUMNS.get((OF_NUMPY.get(x.dtype, ""), slide.stride[-1] == 1))
     batch, channels = x.shape[:2]
     if routine is None or not usable(routine, slide, batch * channels, COLUMNS_FROM):
@@ -77,7 +77,7 @@ def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | Non
 
 
 def add_columns(given: Array, shape: Sizes, slide: Slide, channels_first: bool = False) -> Array | None:
-    """Columns added where their windows lie in a new image of this shape; None where NumPy should do it."""
+    """col2im into a new image of this shape; None where NumPy should do it."""
     routine = _ADD.get((OF_NUMPY.get(given.dtype, ""), slide.stride[-1] == 1))
     if routine is None or 0 in shape or not usable(routine, slide, shape[0] * shape[1], COLUMNS_FROM):
         return None
@@ -89,7 +89,7 @@ def add_columns(given: Array, shape: Sizes, slide: Slide, channels_first: bool =
 
 
 def _steps(shape: Sizes, size: int, slide: Slide, channels_first: bool) -> Steps:
-    """How columns lie in memory."""
+    """The byte strides of columns."""
     kernel, row = math.prod(slide.kernel), math.prod(slide.counts) * size
     if channels_first:
         return Steps(row, kernel * shape[0] * row, shape[0] * row)

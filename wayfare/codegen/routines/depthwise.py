@@ -1,7 +1,7 @@
-"""Convolutions of every channel by itself (depthwise), natively and without columns, and their two gradients.
+"""Depthwise convolution and its two gradients, in native code, without im2col.
 
-The weight is (C, 1, *kernel). With columns these would be products of matrices of one row, which is no work for BLAS.
-All three say None where the general way must do it: other dtypes, other ranks, little to do, no native code.
+The weight is (C, 1, *kernel). With im2col, these would be matmuls with one row, for which BLAS is slow. All three
+functions return None where the general way must be used: other dtypes or ranks, small inputs, no native code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Variable
+from wayfare.codegen.llvm.builder import Variable
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.routine import Routine
@@ -22,21 +22,21 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Products below which the general way is as fast.
+# Below this many multiplications the general way is as fast.
 DEPTHWISE_FROM = 2048
 
 
 class _Weight:
-    """The weight of the element of the kernel whose rows are visited, in every lane."""
+    """The weight of the current element of the kernel, splatted."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.value = ""
 
     @contextmanager
-    def __call__(self, place: str) -> Iterator[None]:
+    def __call__(self, address: str) -> Iterator[None]:
         writer = self.nest.writer
-        one = writer.let(f"load {self.nest.kind}, ptr {place}, align 1")
+        one = writer.load(self.nest.kind, address, 1)
         self.value = writer.splat(self.nest.lanes, self.nest.kind, one)
         yield
 
@@ -87,14 +87,14 @@ def _write_weight(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
         totals: list[Variable] = []
 
         @contextmanager
-        def summed(place: str) -> Iterator[None]:
+        def summed(address: str) -> Iterator[None]:
             totals.append(writer.variable(nest.vector, "zeroinitializer"))
             yield
-            whole = writer.intrinsic(
+            total = writer.intrinsic(
                 f"llvm.vector.reduce.fadd.{nest.short}", nest.kind,
                 [(nest.kind, "0.0"), (nest.vector, totals[-1].get())],
             )  # fmt: skip
-            writer.do(f"store {nest.kind} {whole}, ptr {place}, align 1")
+            writer.store(nest.kind, total, address, 1)
 
         def visit(row: Row) -> None:
             with writer.loop(row.begin, row.end, nest.lanes) as k:
@@ -145,7 +145,7 @@ def forward(x: Array, weight: Array, slide: Slide) -> Array | None:
 
 
 def by_input(g: Array, weight: Array, shape: Sizes, slide: Slide) -> Array | None:
-    """The gradient of the input, of a shape, from that of the output."""
+    """The gradient of the input (of this shape) from that of the output."""
     routine = _find(_INPUT, g.dtype, shape, slide)
     if routine is None:
         return None
@@ -165,7 +165,7 @@ def by_weight(x: Array, g: Array, slide: Slide) -> Array | None:
         return None
     (batch, channels), size, kernel = x.shape[:2], x.itemsize, math.prod(slide.kernel)
     check_fits(g.shape == (*x.shape[:2], *slide.counts) and g.dtype == x.dtype, "images and gradients")
-    # One sum for each example, so that threads do not meet.
+    # One sum for each example, so that threads do not write to the same memory.
     sums = np.empty((batch, channels, kernel), x.dtype)
     each = Steps(channels * kernel * size, kernel * size)
     x, g = np.ascontiguousarray(x), np.ascontiguousarray(g)

@@ -1,8 +1,8 @@
-"""Which elements dropout keeps: a hash of the element's place and a key, computed inside the loop that uses it.
+"""The dropout mask: a hash of a key and the element's index, computed inside the loop that uses it.
 
-The place of an element is the number of its row and its position there. The mask so depends on nothing but key and
-place: not on threads, nor on how memory lies, nor on whether there is native code. It costs a few instructions for an
-element, so that backward draws it again instead of keeping it.
+The index of an element is the number of its row and its position in the row. The mask depends on nothing else: not on
+threads, memory layout or the presence of native code. The hash takes a few instructions for each element, so backward
+computes it again instead of storing the mask.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from wayfare.core import buffer_pool
 Array = np.ndarray[Any, np.dtype[Any]]
 Key = tuple[int, int]
 
-# Elements of a row of the masks made here.
+# Flat arrays are treated as rows of this many elements.
 _COLUMNS = 1024
 _SIGN = 1 << 31
 _64 = (1 << 64) - 1
 
-# The operands of a loop that draws: row numbers, two words of key, the limit of what is dropped.
+# The operands of a loop that draws a mask: row numbers, two words of the key, the threshold.
 OPERANDS = (Operand("i64", True), Operand("i32", True), Operand("i32", True), Operand("i32", True))
 
 
@@ -35,37 +35,37 @@ OPERANDS = (Operand("i64", True), Operand("i32", True), Operand("i32", True), Op
 
 
 def _word(value: int) -> Expr:
-    """A number of 32 bits, whose highest bit is a sign here."""
+    """A 32-bit constant, as i32."""
     return const((value + _SIGN) % (1 << 32) - _SIGN, "i32")
 
 
-def _folded(x: Expr, shift: int) -> Expr:
-    """x ^ (x >> shift), with zeros shifted in."""
+def _xor_shifted(x: Expr, shift: int) -> Expr:
+    """x ^ (x >> shift), as a logical shift."""
     return x ^ ((x >> shift) & _word((1 << (32 - shift)) - 1))
 
 
 def _mixed(x: Expr, key: Expr) -> Expr:
-    """Each x to another number, all of whose bits hang on all bits of x and of the key.
+    """A bijective 32-bit mix of x and the key: every bit of the result depends on all bits of both.
 
-    Multiplications carry low bits up, shifts bring high ones down. The factors are known for leaving hardly any bias.
+    The constants are published ones with very low bias (a variant of the murmur finaliser).
     """
-    x = _folded(x, 16) * _word(0x21F0AAAD)
-    x = (_folded(x, 15) + key) * _word(0x735A2D97)
-    return _folded(x, 15)
+    x = _xor_shifted(x, 16) * _word(0x21F0AAAD)
+    x = (_xor_shifted(x, 15) + key) * _word(0x735A2D97)
+    return _xor_shifted(x, 15)
 
 
-def kept(first: int) -> Expr:
-    """Is the element kept? `first` is the number of the first of the loop's OPERANDS."""
+def is_kept(first: int) -> Expr:
+    """Is the element kept? `first` is the input number of the first of OPERANDS."""
     row = cast(load(first, "i64"), "i32")
     low, high, limit = (load(first + k, "i32") for k in (1, 2, 3))
-    # Rows of one mask have different starts, and numbers that follow each other go different ways in each.
+    # Each row has its own start and its own key, so that rows are independent.
     start = _mixed(row + low, high)
     way = _mixed(start + high, low)
     return apply("ge", _mixed(cast(index(), "i32") * _word(0x9E3779B1) + start, way), limit)
 
 
-def _mixed_whole(x: int) -> int:
-    """The same idea on 64 bits, for keys."""
+def _mixed_64(x: int) -> int:
+    """A 64-bit mix (splitmix64), for keys."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _64
     return x ^ (x >> 31)
@@ -73,9 +73,9 @@ def _mixed_whole(x: int) -> int:
 
 @lru_cache(64)
 def _numbers(key: Key, p: float) -> tuple[Array, Array, Array]:
-    """Two words of a key, and the limit below which a hash means: dropped."""
+    """Two words of a key, and the threshold: elements with a smaller hash are dropped."""
     seed, call = key
-    mixed = _mixed_whole(_mixed_whole(seed + 0x9E3779B97F4A7C15 & _64) + call * 0x9E3779B97F4A7C15 & _64)
+    mixed = _mixed_64(_mixed_64(seed + 0x9E3779B97F4A7C15 & _64) + call * 0x9E3779B97F4A7C15 & _64)
     low, high = np.array([mixed], np.uint64).view(np.int32)
     limit = min(round(p * (1 << 32)), (1 << 32) - 1) - _SIGN
     return np.array(low), np.array(high), np.array(limit, np.int32)
@@ -87,7 +87,7 @@ def _rows(shape: tuple[int, ...], start: int) -> Array:
 
 
 def drawing(key: Key, p: float, rows: tuple[int, ...], start: int = 0) -> list[Array]:
-    """The arrays for a loop's OPERANDS: rows of this shape, numbered from `start` on."""
+    """The arrays for OPERANDS: rows of this shape, numbered from `start`."""
     return [_rows(rows, start), *_numbers(key, p)]
 
 
@@ -97,8 +97,8 @@ def drawing(key: Key, p: float, rows: tuple[int, ...], start: int = 0) -> list[A
 @cache
 def _scaling(dtype: str) -> Kernel:
     wide = "f32" if dtype == "f16" else dtype
-    # Multiplied, not chosen: what is not a number stays so.
-    factor = apply("where", kept(2), load(1, wide), const(0.0, wide))
+    # Multiply by 0 instead of selecting 0, so that NaN stays NaN.
+    factor = apply("where", is_kept(2), load(1, wide), const(0.0, wide))
     value = cast(cast(load(0, dtype), wide) * factor, dtype)
     inputs = (Operand(dtype), Operand(wide, True), *OPERANDS)
     return native.build(Loop("dropout", inputs, (Operand(dtype),), (Stage(((0, value),)),)))
@@ -107,20 +107,20 @@ def _scaling(dtype: str) -> Kernel:
 @cache
 def _masking() -> Kernel:
     inputs = (Operand("bool"), *OPERANDS)
-    return native.build(Loop("keep_mask", inputs, (Operand("bool"),), (Stage(((0, kept(1)),)),)))
+    return native.build(Loop("dropout_mask", inputs, (Operand("bool"),), (Stage(((0, is_kept(1)),)),)))
 
 
 def _in_rows(flat: Array, key: Key, p: float, run: Any) -> None:
-    """`run(where, drawing)` for all whole rows of a flat array and for the rest, which is a row of its own."""
-    whole = flat.size // _COLUMNS
-    if whole:
-        run(slice(0, whole * _COLUMNS), (whole, _COLUMNS), drawing(key, p, (whole,)))
+    """`run(slice, rows, operands)` for all full rows of a flat array, and for the rest as one short row."""
+    full = flat.size // _COLUMNS
+    if full:
+        run(slice(0, full * _COLUMNS), (full, _COLUMNS), drawing(key, p, (full,)))
     if flat.size % _COLUMNS:
-        run(slice(whole * _COLUMNS, flat.size), (1, flat.size % _COLUMNS), drawing(key, p, (1,), whole))
+        run(slice(full * _COLUMNS, flat.size), (1, flat.size % _COLUMNS), drawing(key, p, (1,), full))
 
 
-def keep_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
-    """True where an element stays: each is dropped with probability p, by itself."""
+def dropout_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
+    """True where an element is kept: each is dropped independently with probability p."""
     if p <= 0 or p >= 1:
         return np.full(shape, p <= 0)
     out = buffer_pool.empty((math.prod(shape),), np.dtype(bool))
@@ -134,7 +134,7 @@ def keep_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
 
 
 def dropped_out(x: Array, key: Key, p: float) -> Array:
-    """`x` times `keep_mask(key, x.shape, p)` and 1 / (1 - p), in one visit; 0 < p < 1."""
+    """`x` times `dropout_mask(key, x.shape, p)` and 1 / (1 - p), in one pass; 0 < p < 1."""
     flat = np.ascontiguousarray(x).reshape(-1)
     out = buffer_pool.empty(flat.shape, x.dtype)
     name = OF_NUMPY[x.dtype]

@@ -1,14 +1,13 @@
-"""Rows chosen by an index, in native code: gathered, and added to where they came from.
+"""Gather and scatter-add by index, in native code.
 
     gather_rows(x, index)               out[i] = x[index[i]]
-    add_rows(out, index, values)        out[index[i]] += values[i], one after the other
+    add_rows(out, index, values)        out[index[i]] += values[i], in order
     gather_along(x, index, axis)        np.take_along_axis
     add_along(out, index, values, axis) its adjoint
 
-All say no (None or False) where NumPy is as good, where the arrays lie otherwise than row by row, and where an index is
-negative or out of range; then the caller does it in NumPy, which counts from the end or raises. Results have the bits
-NumPy's loop over the indices gives, with any number of threads: those who add share the columns or the places written
-to, never one place.
+All return None or False where NumPy is as fast, where arrays are not C-contiguous, and where an index is negative or
+out of range; then the caller uses NumPy, which wraps or raises. Results are bitwise those of NumPy's loop over the
+indices, with any number of threads: for the adds, threads split columns or rows of `out`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
@@ -28,46 +27,34 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Bytes from which native code gathers faster than NumPy (which is good at it: only threads and memory that is there
-# already beat it), and elements from which it adds faster.
+# Bytes from which on native code gathers faster than NumPy (only through threads and pooled memory), and elements from
+# which on it adds faster.
 GATHER_FROM = 4 * 1024 * 1024
 ADD_FROM = 2048
-# Fewer rows than this are not worth the question.
+# With fewer rows than this, callers use NumPy without asking.
 ROWS_FROM = 64
-# Bytes moved that are worth another thread.
-_SHARE = 512 * 1024
-# How many rows ahead memory is asked for.
+# Bytes from which on several threads are used.
+_PARALLEL_FROM = 512 * 1024
+# How many rows ahead memory is prefetched.
 _AHEAD = 8
 _INDEX = np.dtype(np.int64)
 
 
-def _at(writer: Writer, base: str, *steps: tuple[str, str]) -> str:
-    """base + index · stride + …, in bytes."""
-    for index, stride in steps:
-        distance = writer.let(f"mul i64 {index}, {stride}")
-        base = writer.let(f"getelementptr i8, ptr {base}, i64 {distance}")
-    return base
-
-
-def _smaller(writer: Writer, a: str, b: str) -> str:
-    return writer.let(f"select i1 {writer.let(f'icmp slt i64 {a}, {b}')}, i64 {a}, i64 {b}")
-
-
-# -- whole rows --------------------------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 def _write_gather(_host: Machine) -> str:
     writer = Writer()
     x, index, out = (pointer(writer, k) for k in range(3))
     stride, width, count = (word(writer, k) for k in range(3, 6))
-    last = writer.let(f"sub i64 {count}, 1")
+    last = writer.sub(count, 1)
     with writer.loop("0", count, 1) as i:
-        later = _smaller(writer, writer.let(f"add i64 {i}, {_AHEAD}"), last)
-        next_row = writer.let(f"load i64, ptr {_at(writer, index, (later, '8'))}")
+        later = writer.smaller(writer.add(i, _AHEAD), last)
+        next_row = writer.load("i64", writer.at(index, (later, 8)))
         flags = [("i32", "0"), ("i32", "3"), ("i32", "1")]
-        writer.intrinsic("llvm.prefetch.p0", "void", [("ptr", _at(writer, x, (next_row, stride))), *flags])
-        row = writer.let(f"load i64, ptr {_at(writer, index, (i, '8'))}")
-        target, source = _at(writer, out, (i, width)), _at(writer, x, (row, stride))
+        writer.intrinsic("llvm.prefetch.p0", "void", [("ptr", writer.at(x, (next_row, stride))), *flags])
+        row = writer.load("i64", writer.at(index, (i, 8)))
+        target, source = writer.at(out, (i, width)), writer.at(x, (row, stride))
         copied = [("ptr", target), ("ptr", source), ("i64", width), ("i1", "false")]
         writer.intrinsic("llvm.memcpy.p0.p0.i64", "void", copied)
     return function(writer)
@@ -77,20 +64,20 @@ _GATHER = Routine("gather_rows", _write_gather)
 
 
 def gather_rows(x: Array, index: Array) -> Array | None:
-    """x[index] for whole rows of dimension 0; None where NumPy should do it."""
+    """x[index] along dimension 0; None where NumPy should do it."""
     tail = x.shape[1:]
     width = math.prod(tail) * x.itemsize
     moved = width * index.size
-    # Narrow rows are single elements more or less, and those NumPy copies as fast as anybody.
+    # NumPy copies narrow rows just as fast.
     if moved < GATHER_FROM or width < 32 or not x.flags.c_contiguous:
         return None
     if not _within(index, x.shape[0]) or not _GATHER.ready:
         return None
-    places = np.ascontiguousarray(index)
+    index_array = np.ascontiguousarray(index)
     out = buffer_pool.empty(index.shape + tail, x.dtype)
     words: list[int] = []
-    parts = cut(index.size, _shares(moved))
-    table, chosen, made = address_of(x), address_of(places), address_of(out)
+    parts = split_range(index.size, _threads(moved))
+    table, chosen, made = address_of(x), address_of(index_array), address_of(out)
     for begin, end in parts:
         words += [table, chosen + 8 * begin, made + begin * width, width, width, end - begin]
     _GATHER.run(words, len(parts))
@@ -107,17 +94,17 @@ def _write_add(dtype: str) -> Callable[[Machine], str]:
         outer, count, width, low, length = (word(writer, k) for k in range(7, 12))
         lanes = 4 * host.processor.lanes // size
         with writer.loop("0", outer, 1) as o, writer.loop("0", count, 1) as i:
-            row = writer.let(f"load i64, ptr {_at(writer, index, (i, '8'))}")
-            # Rows of other threads are passed over: a loop over none of their columns.
-            mine = writer.let(f"icmp ult i64 {writer.let(f'sub i64 {row}, {low}')}, {length}")
-            columns = writer.let(f"select i1 {mine}, i64 {width}, i64 0")
-            target = _at(writer, out, (o, outer_stride), (row, stride))
-            source = _at(writer, values, (o, outer_values), (i, value_stride))
+            row = writer.load("i64", writer.at(index, (i, 8)))
+            # Rows of other threads are skipped: the loop over their columns is empty.
+            mine = writer.compare("ult", writer.sub(row, low), length)
+            columns = writer.select(mine, width, "0")
+            target = writer.at(out, (o, outer_stride), (row, stride))
+            source = writer.at(values, (o, outer_values), (i, value_stride))
             begin = "0"
             for step in (lanes, 4, 1):
-                end = writer.let(f"and i64 {columns}, {-step}")
+                end = writer.multiple(columns, step)
                 with writer.loop(begin, end, step) as j:
-                    there, here = (_at(writer, p, (j, str(size))) for p in (target, source))
+                    there, here = (writer.at(p, (j, size)) for p in (target, source))
                     _add_to(writer, kind if step == 1 else vector(step, kind), there, here)
                 begin = end
         return function(writer)
@@ -126,19 +113,18 @@ def _write_add(dtype: str) -> Callable[[Machine], str]:
 
 
 def _add_to(writer: Writer, kind: str, target: str, source: str) -> None:
-    old = writer.let(f"load {kind}, ptr {target}, align 1")
-    more = writer.let(f"load {kind}, ptr {source}, align 1")
+    old, more = writer.load(kind, target, 1), writer.load(kind, source, 1)
     how = "fadd" if "float" in kind or "double" in kind else "add"
-    writer.do(f"store {kind} {writer.let(f'{how} {kind} {old}, {more}')}, ptr {target}, align 1")
+    writer.store(kind, writer.let(f"{how} {kind} {old}, {more}"), target, 1)
 
 
-# Half precision is left to NumPy: nothing here computes in it.
+# f16 is left to NumPy: there is no native f16 arithmetic.
 _ADDED = tuple(d for d in NUMPY if d not in ("bool", "f16"))
 _ADD = {NUMPY[d]: Routine(f"add_rows_{d}", _write_add(d)) for d in _ADDED}
 
 
 def add_rows(out: Array, index: Array, values: Array, axis: int = 0) -> bool:
-    """Add `values` to `out`, in place, at the places `index` (of one dimension) along `axis`.
+    """Add `values` to `out`, in place, at the indices `index` (1-D) along `axis`.
 
     `values` has the shape of `out` but for `axis`, where it has the index's size. False where NumPy should do it.
     """
@@ -151,23 +137,23 @@ def add_rows(out: Array, index: Array, values: Array, axis: int = 0) -> bool:
     size = out.itemsize
     outer, rows, count = math.prod(out.shape[:axis]), out.shape[axis], index.size
     width = math.prod(out.shape[axis + 1 :])
-    shares = _shares(values.nbytes)
+    threads = _threads(values.nbytes)
     steps = [rows * width * size, width * size, count * width * size, width * size]
     words: list[int] = []
-    if outer >= shares:
-        parts = cut(outer, shares)
+    if outer >= threads:
+        parts = split_range(outer, threads)
         for a, b in parts:
             given = [address_of(out) + a * steps[0], address_of(index), address_of(values) + a * steps[2]]
             words += [*given, *steps, b - a, count, width, 0, rows]
-    elif width * size >= 128 * shares:
-        # Whole cache lines, so that threads do not meet in one.
-        parts = cut(width, shares, 64 // size)
+    elif width * size >= 128 * threads:
+        # Full cache lines, to avoid false sharing.
+        parts = split_range(width, threads, 64 // size)
         for a, b in parts:
             given = [address_of(out) + a * size, address_of(index), address_of(values) + a * size]
             words += [*given, *steps, outer, count, b - a, 0, rows]
     else:
-        # Everybody reads all of the index: for narrow rows that is as much as the work itself.
-        parts = cut(rows, shares if width > 4 else 1)
+        # Every thread reads the whole index: for narrow rows that is as much as the work itself.
+        parts = split_range(rows, threads if width > 4 else 1)
         for a, b in parts:
             given = [address_of(out), address_of(index), address_of(values)]
             words += [*given, *steps, outer, count, width, a, b - a]
@@ -179,17 +165,17 @@ def add_rows(out: Array, index: Array, values: Array, axis: int = 0) -> bool:
 
 
 def _along(writer: Writer, size: int, visit: Callable[[str, str], None]) -> str:
-    """Visit (element of the table, element of the values) for every index."""
+    """`visit(address in the table, address in the values)` for every index."""
     table, index, values = (pointer(writer, k) for k in range(3))
     outer_table, row_table, outer_index, row_index, outer_values, row_values = (word(writer, k) for k in range(3, 9))
     outer, count, width = (word(writer, k) for k in range(9, 12))
     with writer.loop("0", outer, 1) as o, writer.loop("0", count, 1) as i:
-        table_row = _at(writer, table, (o, outer_table))
-        index_row = _at(writer, index, (o, outer_index), (i, row_index))
-        values_row = _at(writer, values, (o, outer_values), (i, row_values))
+        table_row = writer.at(table, (o, outer_table))
+        index_row = writer.at(index, (o, outer_index), (i, row_index))
+        values_row = writer.at(values, (o, outer_values), (i, row_values))
         with writer.loop("0", width, 1) as j:
-            row = writer.let(f"load i64, ptr {_at(writer, index_row, (j, '8'))}")
-            visit(_at(writer, table_row, (row, row_table), (j, str(size))), _at(writer, values_row, (j, str(size))))
+            row = writer.load("i64", writer.at(index_row, (j, 8)))
+            visit(writer.at(table_row, (row, row_table), (j, size)), writer.at(values_row, (j, size)))
     return function(writer)
 
 
@@ -198,8 +184,7 @@ def _write_gather_along(size: int) -> Callable[[Machine], str]:
         writer, kind = Writer(), f"i{8 * size}"
 
         def visit(element: str, target: str) -> None:
-            value = writer.let(f"load {kind}, ptr {element}, align 1")
-            writer.do(f"store {kind} {value}, ptr {target}, align 1")
+            writer.store(kind, writer.load(kind, element, 1), target, 1)
 
         return _along(writer, size, visit)
 
@@ -219,7 +204,7 @@ _ADD_ALONG = {NUMPY[d]: Routine(f"add_along_{d}", _write_add_along(d)) for d in 
 
 
 def _fits(table: Array, index: Array, axis: int) -> bool:
-    """Do table and index differ along the axis only, and lie row by row?"""
+    """Is this large enough and C-contiguous, with shapes that differ along the axis only and indices in range?"""
     return (
         index.size >= ADD_FROM
         and table.flags.c_contiguous
@@ -230,7 +215,7 @@ def _fits(table: Array, index: Array, axis: int) -> bool:
 
 
 def gather_along(x: Array, index: Array, axis: int) -> Array | None:
-    """The element `index` says along `axis`, all other coordinates its own; None where NumPy should do it."""
+    """np.take_along_axis; None where NumPy should do it."""
     routine = _GATHER_ALONG.get(x.itemsize)
     if routine is None or not _fits(x, index, axis) or not routine.ready:
         return None
@@ -240,7 +225,7 @@ def gather_along(x: Array, index: Array, axis: int) -> Array | None:
 
 
 def add_along(out: Array, index: Array, values: Array, axis: int) -> bool:
-    """Add `values` (of the index's shape) to the elements `gather_along` takes, in place; False where it cannot."""
+    """Add `values` (of the index's shape) to the elements that `gather_along` reads, in place. False: use NumPy."""
     routine = _ADD_ALONG.get(out.dtype)
     if routine is None or not _fits(out, index, axis) or not out.flags.writeable:
         return False
@@ -258,46 +243,46 @@ def _run_along(routine: Routine, table: Array, index: Array, values: Array, axis
     outer, rows, count = math.prod(table.shape[:axis]), table.shape[axis], index.shape[axis]
     width = math.prod(table.shape[axis + 1 :])
     steps = [rows * width * size, width * size, count * width * 8, width * 8, count * width * size, width * size]
-    shares = _shares(values.nbytes + index.nbytes)
+    threads = _threads(values.nbytes + index.nbytes)
     words: list[int] = []
-    if outer >= shares:
-        parts = cut(outer, shares)
+    if outer >= threads:
+        parts = split_range(outer, threads)
         for a, b in parts:
             given = [address_of(x) + a * step for x, step in ((table, steps[0]), (index, steps[2]), (values, steps[4]))]
             words += [*given, *steps, b - a, count, width]
     elif reading:
-        parts = cut(count, shares)
+        parts = split_range(count, threads)
         for a, b in parts:
             given = [address_of(table), address_of(index) + a * steps[3], address_of(values) + a * steps[5]]
             words += [*given, *steps, outer, b - a, width]
     else:
-        parts = cut(width, shares, 64 // size)
+        parts = split_range(width, threads, 64 // size)
         for a, b in parts:
             given = [address_of(table) + a * size, address_of(index) + a * 8, address_of(values) + a * size]
             words += [*given, *steps, outer, count, b - a]
     routine.run(words, len(parts))
 
 
-# -- sharing -----------------------------------------------------------------------------------------------------------
+# -- splitting ---------------------------------------------------------------------------------------------------------
 
 
 def _within(index: Array, size: int) -> bool:
-    """Is every index an int64 from 0 to size - 1? Seen as unsigned, a negative number is a huge one."""
+    """Is every index an int64 from 0 to size - 1? Read as unsigned, negative numbers are huge: one comparison."""
     return index.dtype == _INDEX and bool(np.maximum.reduce(index.view(np.uint64), axis=None, initial=0) < size)
 
 
 def address_of(array: Array) -> int:
-    """Where the data of an array lie."""
+    """The address of an array's data."""
     return int(array.__array_interface__["data"][0])
 
 
-def _shares(moved: int) -> int:
-    """How many threads so many bytes are worth."""
-    return thread_pool.threads() if moved >= _SHARE else 1
+def _threads(moved: int) -> int:
+    """How many threads to use for so many bytes."""
+    return thread_pool.threads() if moved >= _PARALLEL_FROM else 1
 
 
-def cut(size: int, shares: int, grain: int = 1) -> list[tuple[int, int]]:
-    """0 … size in about so many ranges, which begin at multiples of the grain."""
-    share = max(-(-size // shares), 1)
-    share = -(-share // grain) * grain
-    return [(begin, min(begin + share, size)) for begin in range(0, max(size, 1), share)]
+def split_range(size: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
+    """Split 0 … size into about `parts` ranges that begin at multiples of `grain`."""
+    size_of_part = max(-(-size // parts), 1)
+    size_of_part = -(-size_of_part // grain) * grain
+    return [(begin, min(begin + size_of_part, size)) for begin in range(0, max(size, 1), size_of_part)]

@@ -1,7 +1,7 @@
-"""The largest number among listed places of each plane, and where it was: every kind of max pooling, natively.
+"""Max pooling of any kind in native code: values and indices.
 
-The places of all windows of one plane are listed once, in a table (elements of a window, windows), with -1 where a
-window reaches over the edge. The first of several largest is taken, and of NaNs the last, as in PyTorch.
+A table (elements of a window, windows) lists the flat indices of all windows of one plane, with -1 outside the plane.
+Among equal maxima the first is taken, among NaNs the last, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer, memory_type, number, splat_constant, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, number, splat_constant, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.routines.windows import Sizes, Slide, address
 from wayfare.codegen.runtime import thread_pool
-from wayfare.codegen.runtime.command import Command, Place, Unsuited
+from wayfare.codegen.runtime.command import BufferView, Command, Unsuited
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Numbers looked at below which NumPy is as fast, and from which on another thread is worth while.
-LARGEST_FROM = 256
-_SHARE = 1 << 18
-# Nanoseconds of looking at one number.
+# Elements of windows from which on native code is used, and several threads.
+MAX_POOL_FROM = 256
+_PARALLEL_FROM = 1 << 18
+# Nanoseconds for one element of a window.
 _COST = 0.3
-# Places that are listed for the windows of one plane at most.
+# The longest table for one plane.
 LONGEST_TABLE = 1 << 22
 
 
 @lru_cache(maxsize=64)
 def window_table(sizes: Sizes, slide: Slide) -> Array:
-    """The flat places of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
+    """The flat indices of the elements of each window, (elements, windows) as int32; -1 outside the plane."""
     rank = len(sizes)
-    places: Any = 0
+    indices: Any = 0
     inside: Any = True
     for axis, (n, k, s, p, d, o) in enumerate(
         zip(sizes, slide.kernel, slide.stride, slide.padding, slide.dilation, slide.counts, strict=True)
@@ -47,8 +47,8 @@ def window_table(sizes: Sizes, slide: Slide) -> Array:
         shape[axis], shape[rank + axis] = k, o
         at = at.reshape(shape)
         inside = inside & (at >= 0) & (at < n)
-        places = places * n + at
-    table = np.where(inside, places, -1).astype(np.int32)
+        indices = indices * n + at
+    table = np.where(inside, indices, -1).astype(np.int32)
     return table.reshape(math.prod(slide.kernel), math.prod(slide.counts))
 
 
@@ -57,106 +57,103 @@ def _write(dtype: str, host: Machine) -> str:
     let, size, kind = writer.let, NUMPY[dtype].itemsize, memory_type(dtype)
     lanes = 4 * host.processor.lanes // size
     numbers, short, mask = vector(lanes, kind), f"v{lanes}{dtype}", vector(lanes, "i1")
-    whole, long = vector(lanes, "i32"), vector(lanes, "i64")
+    integers, long = vector(lanes, "i32"), vector(lanes, "i64")
     planes, windows, elements, plane_bytes = (word(writer, k) for k in range(4, 8))
-    image, values, places, table = (pointer(writer, k) for k in range(4))
+    image, values, indices, table = (pointer(writer, k) for k in range(4))
     nowhere, lowest = splat_constant(lanes, "i32", "-1"), splat_constant(lanes, kind, number(-math.inf, dtype))
     iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
 
-    def at(base: str, index: str, step: str | int) -> str:
-        return let(f"getelementptr i8, ptr {base}, i64 {let(f'mul i64 {index}, {step}')}")
-
     with writer.loop("0", planes, 1) as plane:
-        own = at(image, plane, plane_bytes)
-        first = let(f"mul i64 {plane}, {windows}")
+        own = writer.at(image, (plane, plane_bytes))
+        first = writer.mul(plane, windows)
         with writer.loop("0", windows, lanes) as window:
             numbered = let(f"add {long} {writer.splat(lanes, 'i64', window)}, {iota}")
-            there = let(f"icmp slt {long} {numbered}, {writer.splat(lanes, 'i64', windows)}")
-            best, place = writer.variable(numbers, lowest), writer.variable(whole, nowhere)
+            there = writer.compare("slt", numbered, writer.splat(lanes, "i64", windows), long)
+            best, best_index = writer.variable(numbers, lowest), writer.variable(integers, nowhere)
             with writer.loop("0", elements, 1) as element:
-                entry = let(f"add i64 {let(f'mul i64 {element}, {windows}')}, {window}")
+                entry = writer.add(writer.mul(element, windows), window)
                 listed = writer.intrinsic(
-                    f"llvm.masked.load.v{lanes}i32.p0", whole,
-                    [("ptr", at(table, entry, 4)), ("i32", "1"), (mask, there), (whole, nowhere)],
+                    f"llvm.masked.load.v{lanes}i32.p0", integers,
+                    [("ptr", writer.at(table, (entry, 4))), ("i32", "1"), (mask, there), (integers, nowhere)],
                 )  # fmt: skip
-                inside = let(f"icmp sge {whole} {listed}, zeroinitializer")
-                spots = let(f"getelementptr {kind}, ptr {own}, {whole} {listed}")
+                inside = writer.compare("sge", listed, "zeroinitializer", integers)
+                spots = writer.elements(kind, own, integers, listed)
                 x = writer.intrinsic(
                     f"llvm.masked.gather.{short}.v{lanes}p0", numbers,
                     [(vector(lanes, "ptr"), spots), ("i32", "1"), (mask, inside), (numbers, lowest)],
                 )  # fmt: skip
                 larger = let(f"fcmp ogt {numbers} {x}, {best.get()}")
                 is_nan = let(f"fcmp uno {numbers} {x}, {x}")
-                none_yet = let(f"icmp slt {whole} {place.get()}, zeroinitializer")
+                none_yet = writer.compare("slt", best_index.get(), "zeroinitializer", integers)
                 take = let(f"or {mask} {let(f'or {mask} {larger}, {is_nan}')}, {none_yet}")
                 take = let(f"and {mask} {take}, {inside}")
                 best.set(let(f"select {mask} {take}, {numbers} {x}, {numbers} {best.get()}"))
-                place.set(let(f"select {mask} {take}, {whole} {listed}, {whole} {place.get()}"))
-            out = let(f"add i64 {first}, {window}")
+                best_index.set(let(f"select {mask} {take}, {integers} {listed}, {integers} {best_index.get()}"))
+            out = writer.add(first, window)
             for array, step, name, of, value in (
                 (values, size, short, numbers, best.get()),
-                (places, 8, f"v{lanes}i64", long, let(f"sext {whole} {place.get()} to {long}")),
+                (indices, 8, f"v{lanes}i64", long, let(f"sext {integers} {best_index.get()} to {long}")),
             ):
-                given = [(of, value), ("ptr", at(array, out, step)), ("i32", "1"), (mask, there)]
+                given = [(of, value), ("ptr", writer.at(array, (out, step))), ("i32", "1"), (mask, there)]
                 writer.intrinsic(f"llvm.masked.store.{name}.p0", "void", given)
     return function(writer)
 
 
 _ROUTINES = {
-    "f32": Routine("largest_f32", lambda host: _write("f32", host)),
-    "f64": Routine("largest_f64", lambda host: _write("f64", host)),
+    "f32": Routine("max_pool_f32", lambda host: _write("f32", host)),
+    "f64": Routine("max_pool_f64", lambda host: _write("f64", host)),
 }
 
 
-def largest_commands(
-    x: Place, values: Place, places: Place, table: Array, threads: int
+def max_pool_commands(
+    x: BufferView, values: BufferView, indices: BufferView, table: Array, threads: int
 ) -> list[Command]:
-    """`largest` for a command list; all lie row after row. Raises Unsuited where it says None."""
+    """`max_over_windows` as a command, on C-contiguous views. Raises Unsuited where that returns None."""
     routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
     planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape
     work = planes * windows * elements
-    if routine is None or work < LARGEST_FROM or not routine.ready:
+    if routine is None or work < MAX_POOL_FROM or not routine.ready:
         raise Unsuited
-    shares = min(threads, planes) if work >= _SHARE else 1
-    blocks = _blocks(planes, table, (x.offset, values.offset, places.offset), math.prod(x.shape[2:]), x.dtype, shares)
-    addresses = [(block, at, place.object) for block in range(len(blocks))
-                 for at, place in enumerate((x, values, places))]  # fmt: skip
-    title = f"largest of {elements} {list(values.shape)}"
+    parts = min(threads, planes) if work >= _PARALLEL_FROM else 1
+    blocks = _blocks(planes, table, (x.offset, values.offset, indices.offset), math.prod(x.shape[2:]), x.dtype, parts)
+    addresses = [(block, at, view.object) for block in range(len(blocks))
+                 for at, view in enumerate((x, values, indices))]  # fmt: skip
+    title = f"max_pool of {elements} {list(values.shape)}"
     return [Command("kernel", title, routine.address, blocks, addresses, work * _COST, len(blocks) > 1, kept=table)]
 
 
 def _blocks(
-    planes: int, table: Array, addresses: Sequence[int], size: int, dtype: np.dtype[Any], shares: int
+    planes: int, table: Array, addresses: Sequence[int], size: int, dtype: np.dtype[Any], parts: int
 ) -> list[list[int]]:
-    """The argument blocks for planes of so many numbers; addresses are those of images, values and places."""
-    image, values, places = addresses
+    """The argument blocks for planes of `size` elements; `addresses` are those of images, values and indices."""
+    image, values, indices = addresses
     elements, windows = table.shape
-    each = -(-planes // shares)
+    each = -(-planes // parts)
     found = []
     for start in range(0, planes, each):
         done, item = start * windows, dtype.itemsize
         found.append([
-            image + start * size * item, values + done * item, places + done * 8, address(table),
+            image + start * size * item, values + done * item, indices + done * 8, address(table),
             min(each, planes - start), windows, elements, size * item,
         ])  # fmt: skip
     return found
 
 
-def largest(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Array] | None:
-    """(values, places), both (N, C, *counts), of planes (N, C, *sizes); None where NumPy should do it.
+def max_over_windows(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[Array, Array] | None:
+    """(values, indices), both (N, C, *counts), of planes (N, C, *sizes); None where NumPy should do it.
 
-    The table is int32, C-contiguous, and lists flat places within a plane.
+    The table is a C-contiguous int32 array of flat indices within a plane.
     """
     routine = _ROUTINES.get(OF_NUMPY.get(x.dtype, ""))
     planes, (elements, windows) = x.shape[0] * x.shape[1], table.shape
     work = planes * windows * elements
-    if routine is None or work < LARGEST_FROM or not routine.ready:
+    if routine is None or work < MAX_POOL_FROM or not routine.ready:
         return None
     x = np.ascontiguousarray(x)
     values = buffer_pool.empty((*x.shape[:2], *counts), x.dtype)
-    places = buffer_pool.empty((*x.shape[:2], *counts), np.dtype(np.int64))
-    shares = min(thread_pool.threads(), planes) if work >= _SHARE else 1
-    addresses = [address(array) for array in (x, values, places)]
-    blocks = _blocks(planes, table, addresses, math.prod(x.shape[2:]), x.dtype, shares)
+    indices = buffer_pool.empty((*x.shape[:2], *counts), np.dtype(np.int64))
+    parts = min(thread_pool.threads(), planes) if work >= _PARALLEL_FROM else 1
+    addresses = [address(array) for array in (x, values, indices)]
+    blocks = _blocks(planes, table, addresses, math.prod(x.shape[2:]), x.dtype, parts)
     routine.run([word for block in blocks for word in block], len(blocks))
-    return values, places
+    return values, indices

@@ -1,52 +1,56 @@
-"""The native loop of recurrent layers: all steps of some sequences, products and gates together.
+"""The IR of recurrent layers: all steps of some sequences, gemm and gates fused.
 
-Lanes are hidden units. For each vector of units a tile of sequences has its sums in registers, one for each gate, while
-the input and then the state before go by; the gates are computed from them while they are in the nearest cache. So no
-product is ever written to memory as a whole, and the sequences of one thread never wait for those of another.
+Lanes are hidden units. For each vector of units, a register tile of sequences × gates is summed over the input and then
+over the previous state. The gates are computed while these sums are in the L1 cache, so the result of the gemm is never
+written to memory as a whole, and threads do not wait for each other between steps.
 
-The weights lie as (vector of units, input or unit of the state before, gate, lane), those of the input first.
+The weights are packed as (vector of units, input feature or unit of the previous state, gate, lane), input first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wayfare.codegen.llvm.expr import Body, Variable, vector
+from wayfare.codegen.llvm.builder import Variable, vector
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.vector import VectorCode
 from wayfare.codegen.loop.expr import Expr
 from wayfare.codegen.math.library import lower
 from wayfare.codegen.routines.routine import function
 
-# Argument words in order; what is an address is marked. `to` is where the first state goes after the first step, and
-# `to_step` bytes further after the second; each step multiplies that by `turn`.
+# The argument words; addresses are marked with a star. `to` is where the first state is stored after the first step.
+# `to_step` is added to it after each step, and is itself multiplied by `flip` (1, or -1 to alternate two buffers).
 WORDS = (
     "*x", "*state", "*to", "*other", "*weights", "*bias", "*state_bias", "*sums",
-    "x_row", "x_step", "to_step", "turn", "rows", "features", "hidden", "steps",
+    "x_row", "x_step", "to_step", "flip", "rows", "features", "hidden", "steps",
 )  # fmt: skip
-# Sums in registers: what leaves room for the weights among 32, or 16.
+# Sums in registers, of 32 or 16; the other registers hold weights.
 _SUMS_OF_32, _SUMS_OF_16 = 24, 12
 _MOST_ROWS = 12
-# Tiles whose gates are computed together.
+# The gates of so many tiles are computed together.
 _TOGETHER = 4
 
 
 @dataclass(frozen=True)
 class Formula:
-    """What a step computes from its sums: the states after it, from loads that are numbered thus: the sums of each
-    gate, those of the state's product if they are `apart`, then the state that is read besides, if there is one."""
+    """What a step computes from its sums: the new states.
+
+    The loads of the expressions are numbered: the sums of each gate; if `apart`, the sums of the state's gemm for each
+    gate; then the state that is read directly, if there is one.
+    """
 
     name: str
     dtype: str
     gates: int
     apart: bool
-    # The number of the state that is read besides: 0, 1 or None
+    # The number of the state that is read directly: 0, 1 or None
     reads: int | None
     after: tuple[Expr, ...]
 
     @property
     def sums(self) -> int:
-        """Sums of one unit of one sequence."""
+        """Number of sums for one unit of one sequence."""
         return self.gates * (2 if self.apart else 1)
 
 
@@ -57,7 +61,7 @@ def tile_rows(formula: Formula, host: Machine) -> int:
 
 
 def sums_bytes(formula: Formula, host: Machine) -> int:
-    """Memory that a thread needs for the sums of tiles whose gates are computed together."""
+    """Bytes that a thread needs for the sums of the tiles whose gates are computed together."""
     return _TOGETHER * tile_rows(formula, host) * formula.sums * 4 * host.processor.lanes
 
 
@@ -77,7 +81,7 @@ class _Code(VectorCode):
 
     def written(self) -> str:
         w, writer, formula = self.words, self.writer, self.formula
-        x, before, to = (writer.variable("ptr", place) for place in (w.x, w.state, w.to))
+        x, before, to = (writer.variable("ptr", address) for address in (w.x, w.state, w.to))
         step = writer.variable("i64", w.to_step)
         weight_bytes = self.mul(self.add(w.features, w.hidden), formula.gates * self.wide)
         with writer.loop("0", w.steps, 1):
@@ -87,47 +91,47 @@ class _Code(VectorCode):
                 together = _TOGETHER * self.tile
                 with writer.loop("0", w.rows, together) as row:
                     count = self.smaller(str(together), self.sub(w.rows, row))
-                    places = (self.at(x.get(), row, w.x_row), self.at(before.get(), row, self.row_bytes))
+                    starts = (self.at(x.get(), row, w.x_row), self.at(before.get(), row, self.row_bytes))
                     tiles = tuple(range(self.tile, 0, -1))
-                    self.in_steps(count, tiles, lambda r, n: self.multiply(places, own.get(), unit, mask, r, n))
+                    self.in_steps(count, tiles, lambda r, n: self.multiply(starts, own.get(), unit, mask, r, n))
                     of_unit = self.add(self.mul(row, self.row_bytes), self.mul(unit, self.size))
                     self.gates(before.get(), to.get(), of_unit, count, mask)
                 own.set(self.at(own.get(), weight_bytes))
             x.set(self.at(x.get(), w.x_step))
             before.set(to.get())
             to.set(self.at(to.get(), step.get()))
-            step.set(self.mul(step.get(), w.turn))
+            step.set(self.mul(step.get(), w.flip))
         return function(writer)
 
-    def multiply(self, places: tuple[str, str], weights: str, unit: str, mask: str, first: str, rows: int) -> None:
-        """The sums of a tile, begun with the biases."""
+    def multiply(self, starts: tuple[str, str], weights: str, unit: str, mask: str, first: str, rows: int) -> None:
+        """The sums of a tile, starting with the biases."""
         w, gates, apart = self.words, self.formula.gates, self.formula.apart
         kind = vector(self.lanes, self.kind)
 
         def begun(bias: str) -> list[list[Variable]]:
             values = []
             for gate in range(gates):
-                place = self.at(bias, self.add(self.mul(w.hidden, gate), unit), self.size)
-                values.append(self.load(place, self.lanes, mask))
+                address = self.at(bias, self.add(self.mul(w.hidden, gate), unit), self.size)
+                values.append(self.load(address, self.lanes, mask))
             return [[self.writer.variable(kind, value) for value in values] for _ in range(rows)]
 
         x, state = (
-            self.at(place, first, step) for place, step in zip(places, (w.x_row, self.row_bytes), strict=True)
+            self.at(address, first, step) for address, step in zip(starts, (w.x_row, self.row_bytes), strict=True)
         )
         sums = begun(w.bias)
-        self.add_products(sums, x, w.x_row, w.features, weights)
+        self.add_matmul(sums, x, w.x_row, w.features, weights)
         of_state = begun(w.state_bias) if apart else sums
         further = self.at(weights, w.features, gates * self.wide)
-        self.add_products(of_state, state, self.row_bytes, w.hidden, further)
+        self.add_matmul(of_state, state, self.row_bytes, w.hidden, further)
         target = self.at(w.sums, first, self.formula.sums * self.wide)
         for row in range(rows):
             whole = [*sums[row], *(of_state[row] if apart else [])]
             for k, total in enumerate(whole):
-                place = self.at(target, str((row * len(whole) + k) * self.wide))
-                self.store(total.get(), place, self.lanes)
+                address = self.at(target, str((row * len(whole) + k) * self.wide))
+                self.store(total.get(), address, self.lanes)
 
-    def add_products(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
-        """Rows of numbers times weights, added to the sums of each row."""
+    def add_matmul(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
+        """Add rows @ weights to the sums."""
         gates = self.formula.gates
         starts = [self.at(rows, str(r), step) for r in range(len(sums))]
         with self.writer.loop("0", count, 1) as k:
@@ -139,7 +143,7 @@ class _Code(VectorCode):
                     self.multiply_add(self.lanes, weight, number, total)
 
     def gates(self, before: str, to: str, of_unit: str, count: str, mask: str) -> None:
-        """The states after the step, for the sums of `count` sequences."""
+        """Compute the new states from the sums of `count` sequences."""
         w, formula = self.words, self.formula
         read = before if formula.reads == 0 else w.other
         with self.writer.loop("0", count, 1) as row:

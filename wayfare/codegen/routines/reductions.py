@@ -1,5 +1,4 @@
-"""Plain folds of large arrays as native loops, one kernel for each run of adjacent axes; and the sum that undoes
-broadcasting."""
+"""Reductions of large arrays as native loops, one for each run of adjacent axes; the sum that undoes broadcasting."""
 
 from __future__ import annotations
 
@@ -9,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import OF_NUMPY, Expr, cast, fold, load, truth
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.expr import OF_NUMPY, Expr, cast, load, reduction, truth
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.routines.short_reductions import total
 from wayfare.codegen.runtime import kernel
 from wayfare.codegen.runtime.kernel import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Rows of fewer elements do not fill the lanes.
+# Shorter rows do not fill the vector lanes.
 _SHORT = 64
-_PLACES = ("argmax", "argmin")
+_ARG = ("argmax", "argmin")
 
 
 @cache
 def _kernel(kind: str, given: str, made: str) -> Kernel:
-    """The loop that folds elements of one dtype to results of another."""
-    # Halves are too coarse to be added up in; nothing is computed in them.
+    """The kernel that reduces elements of dtype `given` to results of dtype `made`."""
+    # f16 is reduced in f32.
     value: Expr = cast(load(0, given), "f32") if given == "f16" else load(0, given)
     if kind in ("any", "all"):
         value = truth(value)
@@ -32,15 +31,15 @@ def _kernel(kind: str, given: str, made: str) -> Kernel:
         value = cast(value, "f32" if made == "f16" else made)
     elif given == "bool":
         value = cast(value, "u8")
-    one = Fold(kind, value)
-    result = fold(0, one.dtype)
+    one = Reduction(kind, value)
+    result = reduction(0, one.dtype)
     result = truth(result) if made == "bool" else cast(result, made)
-    loop = Loop(kind, (Operand(given),), (Operand(made, per_row=True),), (Stage(folds=(one,)),), ((0, result),))
+    loop = Loop(kind, (Operand(given),), (Operand(made, per_row=True),), (Stage(reductions=(one,)),), ((0, result),))
     return kernel.build(loop)
 
 
 def runs(axis: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Sorted axes in runs of adjacent ones; an axis of size 1 between two does not part them."""
+    """Group sorted axes into runs of adjacent ones; axes of size 1 in between do not separate them."""
     made: list[list[int]] = []
     for a in axis:
         if made and all(n == 1 for n in shape[made[-1][-1] + 1 : a]):
@@ -51,23 +50,23 @@ def runs(axis: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...]]
 
 
 def _better_by_numpy(kind: str, x: Array, row: int) -> bool:
-    """Is NumPy faster along the last axis, with rows of so many elements?"""
-    if kind in _PLACES:
-        # It finds places in vectors of its own, and stops at the first True.
+    """Is NumPy faster along the last axis, for rows of `row` elements?"""
+    if kind in _ARG:
+        # NumPy's argmax and argmin are vectorised, and stop at the first True for bool.
         return x.dtype.char in "fdil?q" and x.flags.c_contiguous
-    # A product with ones, or NumPy across the rows.
+    # For short rows, `short_reductions` is faster.
     return row < _SHORT and kind in ("sum", "max", "min")
 
 
-def folded(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype[Any]) -> Any:
-    """The fold (one of the loop language's) over sorted axes as an array of `dtype`; None where NumPy must do it."""
+def reduce_axes(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype[Any]) -> Any:
+    """Reduce over sorted axes to an array of `dtype`; None where NumPy must do it. `kind` is one of REDUCTIONS."""
     given, made = OF_NUMPY.get(x.dtype), OF_NUMPY.get(dtype)
     if given is None or made is None or not axis or x.size == 0 or not kernel.available():
         return None
-    # What is folded in several steps keeps its precision from one to the next.
+    # With several runs of axes, intermediate results are f32 where the final result is f16.
     between = "f32" if made == "f16" else made
     parts = runs(axis, x.shape)
-    if len(parts) > 1 and kind in _PLACES:
+    if len(parts) > 1 and kind in _ARG:
         return None
     if parts[-1][-1] == x.ndim - 1 and _better_by_numpy(kind, x, math.prod([x.shape[a] for a in parts[-1]])):
         return None
@@ -79,18 +78,18 @@ def folded(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np
     return out if keepdims else out.reshape([n for a, n in enumerate(x.shape) if a not in axis])
 
 
-# From so many elements on the sums of `sum_to` are native loops.
+# From so many elements on, `sum_to` uses native loops.
 _LARGE = 32768
 
 
 def large_total(array: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over sorted axes, which are kept: by a native loop where there is one for it."""
-    out = folded("sum", array, axes, True, array.dtype)
+    """The sum over sorted axes, which keep size 1: by a native loop where possible."""
+    out = reduce_axes("sum", array, axes, True, array.dtype)
     return total(array, axes, True) if out is None else out
 
 
 def sum_to(array: Any, shape: tuple[int, ...]) -> Any:
-    """Undo broadcasting: sum `array` over the axes along which `shape` was stretched."""
+    """Undo broadcasting: sum `array` over the axes along which `shape` was broadcast."""
     extra = array.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(
         axis + extra for axis, size in enumerate(shape) if size == 1 and array.shape[axis + extra] != 1

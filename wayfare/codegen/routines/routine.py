@@ -1,11 +1,11 @@
-"""Routines: small native functions that are written in IR by hand, for work the loop language has no words for.
+"""Routines: native functions written in IR by hand, for work that the loop language cannot express.
 
     ROUTINE = Routine("gather_rows", write)      # `write(host)` gives IR that defines @NAME(ptr block)
-    ROUTINE.run(words, count)                    # `count` argument blocks of 64-bit words, in several threads if more
+    ROUTINE.run(words, count)                    # `count` argument blocks of 64-bit words; in the thread pool if > 1
 
-A routine is made when it is first wanted, and kept on disk as kernels are. The words of a block are its own affair; an
-address among them must stay good until `run` returns. `ready` says whether there is one at all: if not, the caller does
-the work in NumPy.
+A routine is compiled at its first use and cached on disk like kernels. Each routine defines the words of its block;
+addresses in it must stay valid until `run` returns. If `ready` is false there is no native code, and the caller uses
+NumPy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wayfare.codegen.llvm import objects
-from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import BUILDING, Machine, machine
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.kernel import available, refuse
@@ -30,23 +30,23 @@ class Routine:
     def __init__(self, name: str, write: Callable[[Machine], str]) -> None:
         self.name = name
         self._write = write
-        # Where the function begins, once it is `ready`.
+        # The function's address, once `ready` was true.
         self.address = 0
         self._single: Any = None
         self._broken = False
 
     @property
     def ready(self) -> bool:
-        """Is there native code? Made now if it was not before."""
+        """Is there native code? Compiles it if needed."""
         return bool(self.address) or (not self._broken and self._make())
 
     @property
     def llvm(self) -> str:
-        """The IR, as it was before LLVM simplified it."""
+        """The IR before LLVM's optimisations."""
         return self._write(machine())
 
     def run(self, words: Sequence[int], count: int = 1) -> None:
-        """Run `count` argument blocks, one after the other in `words`. Outputs are written when it returns."""
+        """Run `count` argument blocks, which follow each other in `words`."""
         blocks = (ctypes.c_int64 * len(words))(*words)
         COUNTERS.kernels_run += 1
         if count == 1:
@@ -56,7 +56,7 @@ class Routine:
             thread_pool.run(self.address, ctypes.addressof(blocks), count, 8 * len(words) // count)
 
     def run_block(self, block: Any) -> None:
-        """Run one argument block that the caller keeps as a ctypes array."""
+        """Run one argument block, given as a ctypes array."""
         COUNTERS.kernels_run += 1
         self._single(block)
 
@@ -91,17 +91,16 @@ def _address(name: str, text: str) -> int:
 
 
 def function(writer: Writer) -> str:
-    """The IR of a routine whose body was written."""
-    body = "\n".join(["entry:", *writer.rooms, *writer.lines, "  ret void"])
+    """The IR of a routine with this body."""
+    body = "\n".join(["entry:", *writer.allocas, *writer.lines, "  ret void"])
     return f"define void @{NAME}(ptr %block) {{\n{body}\n}}\n" + "\n".join(sorted(writer.declared.values())) + "\n"
 
 
 def word(writer: Writer, number: int) -> str:
     """A 64-bit word of the argument block."""
-    place = writer.let(f"getelementptr i64, ptr %block, i64 {number}")
-    return writer.let(f"load i64, ptr {place}")
+    return writer.load("i64", writer.element("i64", "%block", number))
 
 
 def pointer(writer: Writer, number: int) -> str:
     """A word of the argument block that is an address."""
-    return writer.let(f"inttoptr i64 {word(writer, number)} to ptr")
+    return writer.pointer(word(writer, number))

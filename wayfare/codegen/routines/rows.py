@@ -1,7 +1,7 @@
-"""`Rows`: a gradient that is zero but for some parts, kept as those parts.
+"""`Rows`: a sparse gradient, stored as a sum of (index, values) parts.
 
-Embedding look-ups, indexing and slicing all produce such gradients. Kept as (index, values) they cost what
-the touched part costs, however large the table is; they become dense when somebody asks.
+Embedding lookups, indexing and slicing produce such gradients. Their cost depends on the touched part only, not on the
+size of the table. They become dense on demand.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from wayfare.core.numpy_math import Array
 def add_at(dense: Array, index: Any, values: Array) -> None:
     """`dense[index] += values`, where an index that repeats adds each time. In place.
 
-    `index` is a tuple of integer arrays and full slices. Native code does what is large and lies row by row. NumPy's
-    own `add.at` is quick in one dimension only, so the places are counted out as numbers in the flat array where that
-    is possible.
+    `index` is a tuple of integer arrays and full slices. Large C-contiguous arrays are done natively. NumPy's `add.at`
+    is only fast in one dimension, so otherwise the index is converted to flat indices where possible.
     """
     index = index if isinstance(index, tuple) else (index,)
     if dense.dtype.char == "e" and values.size > 1:
-        # Added up in halves, ones would stop at 2,048.
+        # Sums in f16 would saturate: 2048 + 1 is 2048.
         wide = dense.astype(np.float32)
         add_at(wide, index, values.astype(np.float32))
         dense[...] = wide
@@ -39,14 +38,14 @@ def add_at(dense: Array, index: Any, values: Array) -> None:
     _check_range(dense.shape, index)
     if values.size >= indexed.ADD_FROM and _add_rows(dense, index, values):
         return
-    places = _flat_places(dense.shape, index)
-    spread = np.broadcast_to(values, places.shape).reshape(-1)
-    if not indexed.add_rows(dense.reshape(-1), places.reshape(-1), spread):
-        np.add.at(dense.reshape(-1), places.reshape(-1), spread)
+    flat = _flat_indices(dense.shape, index)
+    spread = np.broadcast_to(values, flat.shape).reshape(-1)
+    if not indexed.add_rows(dense.reshape(-1), flat.reshape(-1), spread):
+        np.add.at(dense.reshape(-1), flat.reshape(-1), spread)
 
 
 def _add_rows(dense: Array, index: tuple[Any, ...], values: Array) -> bool:
-    """The same in native code, where one array says which rows; False if that is not so."""
+    """`add_at` in native code, if exactly one dimension is indexed by an array; else False."""
     dims = [d for d, entry in enumerate(index) if isinstance(entry, np.ndarray)]
     if len(dims) != 1:
         return False
@@ -59,21 +58,21 @@ def _add_rows(dense: Array, index: tuple[Any, ...], values: Array) -> bool:
 
 
 def wrapped(index: Array, size: int) -> Array:
-    """The index as int64, counted from the front."""
+    """The index as int64, with negative numbers wrapped."""
     index = index.astype(np.int64, copy=False)
     return np.where(index < 0, index + size, index) if index.size and index.min() < 0 else index
 
 
 def _check_range(shape: tuple[int, ...], index: tuple[Any, ...]) -> None:
-    """As numbers in the flat array, indices out of range would land somewhere else, unnoticed."""
+    """Raise IndexError for an index out of range: as a flat index it would silently hit another element."""
     for dim, entry in enumerate(index):
         if isinstance(entry, np.ndarray) and entry.size:
             if not -shape[dim] <= entry.min() <= entry.max() < shape[dim]:
                 raise IndexError(f"index out of range for dimension {dim} of size {shape[dim]}")
 
 
-def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
-    """The place of every indexed element in the flat array, laid out as NumPy lays out the result of indexing."""
+def _flat_indices(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
+    """The flat index of every indexed element, in the shape that NumPy gives the result of indexing."""
     dims = [d for d, entry in enumerate(index) if isinstance(entry, np.ndarray)]
     strides = [1] * len(shape)
     for dim in range(len(shape) - 2, -1, -1):
@@ -84,7 +83,7 @@ def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
         picked = picked + np.where(entry < 0, entry + shape[dim], entry) * strides[dim]
     rest = [d for d in range(len(shape)) if d not in dims]
     at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
-    # The picked part stands at `at` among the dimensions that are taken whole.
+    # The dimensions of the index arrays are inserted at `at` among the full dimensions.
     out = picked.reshape(picked.shape + (1,) * (len(rest) - at))
     for position, dim in enumerate(rest):
         behind = len(rest) - position - 1 + (picked.ndim if position < at else 0)
@@ -92,7 +91,7 @@ def _flat_places(shape: tuple[int, ...], index: tuple[Any, ...]) -> Array:
     return out  # type: ignore[no-any-return]
 
 
-# What a part costs beside its values, in numbers.
+# The overhead of a part, in units of one element.
 _COST_OF_PART = 16
 
 
@@ -104,12 +103,12 @@ class Part:
     def __init__(self, index: Any, values: Array, basic: bool) -> None:
         self.index = index
         self.values = values
-        # Does the index name each element once, so that `+=` adds? Basic ones do; integer arrays may repeat.
+        # A basic index names each element once, so `+=` works; integer arrays may repeat.
         self.basic = basic
 
 
 class Rows:
-    """A sum of parts of an otherwise zero array of known shape and dtype."""
+    """A sparse array of known shape and dtype: the sum of its parts."""
 
     __slots__ = ("_cost", "_ordered", "dtype", "parts", "shape")
 
@@ -117,7 +116,7 @@ class Rows:
         self.shape = shape
         self.dtype = dtype
         self.parts = parts
-        # Is there one part that names whole rows, ascending, each once?
+        # Is there exactly one part, which indexes full rows, ascending, each once?
         self._ordered = False
         self._cost = 0
         for part in parts:
@@ -125,11 +124,11 @@ class Rows:
 
     @property
     def size_of_parts(self) -> int:
-        """How many numbers are held."""
+        """How many elements are stored."""
         return sum(part.values.size for part in self.parts)
 
     def absorb(self, other: Rows) -> Rows | Array:
-        """Take over the parts of another. The answer is the whole array once the parts would cost more than it."""
+        """Take over the parts of another. Returns a dense array once that is cheaper than the parts."""
         self.parts += other.parts
         self._ordered = False
         self._cost += other._cost
@@ -144,7 +143,7 @@ class Rows:
                 add_at(dense, part.index, part.values)
 
     def dense(self) -> Array:
-        """The whole array."""
+        """The dense array."""
         if len(self.parts) == 1 and self.parts[0].basic:
             out = np.zeros(self.shape, self.dtype)
             out[self.parts[0].index] = self.parts[0].values
@@ -154,9 +153,9 @@ class Rows:
         return out
 
     def by_row(self) -> tuple[Array, Array] | None:
-        """(row numbers, values), ascending and each row once, if every part names whole rows of dimension 0; else None.
+        """(row numbers, values), ascending, each row once, if every part indexes full rows of dimension 0; else None.
 
-        These become the one part that is held, so what is written into the values is written into the gradient.
+        The values become the only part of this gradient, so that writing to them changes the gradient.
         """
         if self._ordered:
             (part,) = self.parts
@@ -176,23 +175,23 @@ class Rows:
                 return None
             numbers.append(found)
             values.append(part.values.reshape((found.size, *self.shape[1:])))
-        unique, place = np.unique(np.concatenate(numbers), return_inverse=True)
+        unique, inverse = np.unique(np.concatenate(numbers), return_inverse=True)
         stacked = values[0] if len(values) == 1 else np.concatenate(values)
-        # From the pool: new memory of this size would cost several times what is done in it.
+        # From the buffer pool: page faults in new memory would cost several times the work.
         rows = buffer_pool.empty((unique.size, *self.shape[1:]), self.dtype)
         if unique.size == stacked.shape[0]:
-            return unique, stacked.take(np.argsort(place), axis=0, out=rows, mode="clip")
+            return unique, stacked.take(np.argsort(inverse), axis=0, out=rows, mode="clip")
         rows.fill(0)
-        add_at(rows, (place.reshape(-1),), stacked)
+        add_at(rows, (inverse.reshape(-1),), stacked)
         return unique, rows
 
     def _row_numbers(self, part: Part) -> Array | None:
         index = part.index if isinstance(part.index, tuple) else (part.index,)
         behind = [i for i in index[1:] if i is not Ellipsis]
-        whole = [
+        full = [
             isinstance(i, slice) and i.indices(n) == (0, n, 1) for i, n in zip(behind, self.shape[1:], strict=False)
         ]
-        if not index or len(whole) < len(behind) or not all(whole):
+        if not index or len(full) < len(behind) or not all(full):
             return None
         first = index[0]
         if isinstance(first, np.ndarray):

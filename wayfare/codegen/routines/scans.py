@@ -1,11 +1,10 @@
-"""Running sums and products along one axis, in native code, carried in double precision.
+"""Cumulative sums and products, and linear recurrences, along one axis in native code.
 
     running("add", x, dim, reverse)     out[i] = out[i - 1] + x[i]; also "mul"
     linear(a, b, dim, reverse)          out[i] = b[i] + a[i] * out[i - 1]
 
-What is carried from element to element is a float64 whatever the dtype of the array, so the rounding errors of a long
-scan of float32 do not pile up: each element is rounded once, when it is stored. Where native code is not to be had,
-or does not pay, the functions give None and NumPy should do it.
+The carry is a float64 for every dtype, so rounding errors of a long float32 scan do not accumulate: each element is
+rounded once, when it is stored. The functions return None where NumPy should do it: small arrays, no native code.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Body, Writer
+from wayfare.codegen.llvm.builder import Writer
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
@@ -25,11 +25,11 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Elements from which native code is faster than NumPy.
+# Elements from which on native code is faster than NumPy.
 NATIVE_FROM = 2048
-# Elements that are worth another thread.
-_SHARE = 1 << 15
-# Columns that lie side by side and are carried along together.
+# Elements from which on several threads are used.
+_PARALLEL_FROM = 1 << 15
+# Neighbouring columns that are scanned together, as the lanes of a vector.
 _STEPS = (16, 4, 1)
 
 
@@ -38,21 +38,21 @@ def _no_leaf(_e: Any) -> str:
 
 
 def _write(dtype: str, how: str) -> Callable[[Machine], str]:
-    """The words of a block: a, b, out, bytes from element to element of a scan and from scan to scan (a group of
-    columns), then how many elements, groups and columns there are. Only a linear scan has a b."""
+    """The words of a block: the addresses of a, b, out (only linear scans use b); the byte strides along a scan and
+    from group to group of columns; the numbers of elements, groups and columns."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
-        let, item = writer.let, NUMPY[dtype].itemsize
+        item = NUMPY[dtype].itemsize
         a, b, out = (pointer(writer, k) for k in range(3))
         along, apart, size, groups, columns = (word(writer, k) for k in range(3, 8))
         with writer.loop("0", groups, 1) as group:
-            start = let(f"mul i64 {group}, {apart}")
+            start = writer.mul(group, apart)
             done = "0"
             for lanes in _STEPS:
-                stop = let(f"and i64 {columns}, {-lanes}")
+                stop = writer.multiple(columns, lanes)
                 with writer.loop(done, stop, lanes) as column:
-                    first = let(f"add i64 {start}, {let(f'mul i64 {column}, {item}')}")
+                    first = writer.add(start, writer.mul(column, item))
                     _write_scan(Body(writer, lanes, _no_leaf), dtype, how, (a, b, out), first, along, size)
                 done = stop
         return function(writer)
@@ -63,29 +63,28 @@ def _write(dtype: str, how: str) -> Callable[[Machine], str]:
 def _write_scan(
     body: Body, dtype: str, how: str, arrays: tuple[str, str, str], first: str, along: str, size: str
 ) -> None:
-    """One scan of as many columns as the body has lanes."""
+    """Scan as many columns as the body has lanes."""
     writer, (a, b, out), kind = body.writer, arrays, body.type(dtype)
 
-    def load(base: str, place: str) -> str:
-        address = writer.let(f"getelementptr i8, ptr {base}, i64 {place}")
-        return body.cast(writer.let(f"load {kind}, ptr {address}, align 1"), dtype, "f64")
+    def load(base: str, offset: str) -> str:
+        return body.cast(writer.load(kind, writer.moved(base, offset), 1), dtype, "f64")
 
-    def store(value: str, place: str) -> None:
-        address = writer.let(f"getelementptr i8, ptr {out}, i64 {place}")
-        writer.do(f"store {kind} {body.cast(value, 'f64', dtype)}, ptr {address}, align 1")
+    def store(value: str, offset: str) -> None:
+        address = writer.moved(out, offset)
+        writer.store(kind, body.cast(value, "f64", dtype), address, 1)
 
-    # The first element is what it is: nothing is before it, and a first factor has nothing to act on.
+    # The first element is copied. In a linear scan the first factor a[0] is not used.
     carried = writer.variable(body.type("f64"), load(b if how == "linear" else a, first))
     store(carried.get(), first)
     with writer.loop("1", size, 1) as step:
-        place = writer.let(f"add i64 {first}, {writer.let(f'mul i64 {step}, {along}')}")
-        x = load(a, place)
+        offset = writer.add(first, writer.mul(step, along))
+        x = load(a, offset)
         if how == "linear":
-            value = body.arithmetic("add", "f64", load(b, place), body.arithmetic("mul", "f64", x, carried.get()))
+            value = body.arithmetic("add", "f64", load(b, offset), body.arithmetic("mul", "f64", x, carried.get()))
         else:
             value = body.arithmetic(how, "f64", carried.get(), x)
         carried.set(value)
-        store(value, place)
+        store(value, offset)
 
 
 _ROUTINES = {
@@ -96,7 +95,7 @@ _ROUTINES = {
 
 
 def running(how: str, x: Array, dim: int, reverse: bool) -> Array | None:
-    """The running sum ("add") or product ("mul") along `dim`, from its end if `reverse`."""
+    """The cumulative sum ("add") or product ("mul") along `dim`, from the end if `reverse`."""
     routine = _routine(how, x)
     if routine is None:
         return None
@@ -125,15 +124,15 @@ def _run(routine: Routine, a: Array, b: Array, dim: int, reverse: bool) -> Array
     apart = size * along
     last = (size - 1) * along if reverse else 0
     addresses = [int(array.__array_interface__["data"][0]) + last for array in (a, b, out)]
-    shares = thread_pool.threads() if b.size >= _SHARE else 1
+    parts = thread_pool.threads() if b.size >= _PARALLEL_FROM else 1
     words: list[int] = []
     count = 0
-    # Threads take groups; where there are few of them, columns.
-    by_group = groups >= shares
-    whole, unit = (groups, 1) if by_group else (columns, _STEPS[0])
-    each = -(-whole // (shares * unit)) * unit
-    for begin in range(0, whole, each):
-        part = min(each, whole - begin)
+    # Threads split the groups or, if there are too few, the columns.
+    by_group = groups >= parts
+    total, unit = (groups, 1) if by_group else (columns, _STEPS[0])
+    each = -(-total // (parts * unit)) * unit
+    for begin in range(0, total, each):
+        part = min(each, total - begin)
         offset = begin * (apart if by_group else item)
         given = (part, columns) if by_group else (groups, part)
         words += [*(address + offset for address in addresses), -along if reverse else along, apart, size, *given]

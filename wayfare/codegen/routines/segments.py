@@ -1,12 +1,12 @@
-"""Segments of rows, in native code: packed rows folded to one for each segment, and one row combined with all of its.
+"""Reductions over segments of rows, and their broadcasts, in native code.
 
-    fold(x, offsets, "add")             out[s] = x[offsets[s]:offsets[s + 1]].sum(0); also "maximum", "minimum"
+    reduce(x, offsets, "add")           out[s] = x[offsets[s]:offsets[s + 1]].sum(0); also "maximum", "minimum"
     spread(table, offsets)              out[i] = table[s] for every row i of segment s
     combine(x, table, offsets, "sub")   out[i] = x[i] - table[s]; also "div"
 
-The offsets must have been checked. A fold over no rows is 0, or the dtype's lowest or highest number. Single-precision
-sums of short blocks are added up in double precision, so that the error does not grow with the length of a segment.
-Where native code is not to be had NumPy does it, in other orders of adding.
+The caller has checked the offsets. An empty segment gives 0, or the dtype's lowest or highest number. Float32 sums of
+short blocks are added in float64, so that the error does not grow with the length of a segment. Without native code
+NumPy does the work, and adds in another order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Body, Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, vector
+from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import FLOATS, NUMPY
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
@@ -27,18 +28,18 @@ from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Elements from which native code is faster than NumPy.
+# Elements from which on native code is faster than NumPy.
 NATIVE_FROM = 512
-# Bytes that are worth another thread.
-_SHARE = 512 * 1024
-# Rows that are added up before the next partial sum begins.
+# Bytes from which on several threads are used.
+_PARALLEL_FROM = 512 * 1024
+# Rows of a block: their sum is added to the float64 total.
 _BLOCK = 64
 _UFUNCS: dict[str, Any] = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum, "sub": np.subtract,
                            "div": np.divide}  # fmt: skip
 
 
 def _neutral(how: str, dtype: Any) -> Any:
-    """What a fold over nothing gives."""
+    """The neutral element."""
     dtype = np.dtype(dtype)
     if how == "add":
         return 0
@@ -54,10 +55,9 @@ def _neutral(how: str, dtype: Any) -> Any:
 
 
 class _Segments:
-    """Writes the loop over segments and columns that all routines share.
+    """The loop over segments and columns that all routines share.
 
-    The words of a block: x, offsets, table, out, bytes from row to row, columns, the first segment and the one after
-    the last.
+    The words of a block: addresses of x, offsets, table, out; bytes of a row; columns; first and end segment.
     """
 
     def __init__(self, host: Machine, dtype: str) -> None:
@@ -66,41 +66,38 @@ class _Segments:
         self.x, self.offsets, self.table, self.out = (pointer(self.writer, k) for k in range(4))
         self.stride, self.columns, self.first, self.last = (word(self.writer, k) for k in range(4, 8))
         lanes = max(4 * host.processor.lanes // self.size, 4)
-        # Several vectors side by side hide how long one addition takes.
+        # Several vectors at once hide the latency of the addition.
         self.steps = sorted({4 * lanes, lanes, 4, 1}, reverse=True)
 
     def at(self, base: str, row: str, column: str) -> str:
         """The address of an element."""
         writer = self.writer
-        rows = writer.let(f"mul i64 {row}, {self.stride}")
-        columns = writer.let(f"mul i64 {column}, {self.size}")
-        return writer.let(f"getelementptr i8, ptr {base}, i64 {writer.let(f'add i64 {rows}, {columns}')}")
+        return writer.moved(base, writer.add(writer.mul(row, self.stride), writer.mul(column, self.size)))
 
     def load(self, kind: str, base: str, row: str, column: str) -> str:
-        """Some elements side by side."""
-        return self.writer.let(f"load {kind}, ptr {self.at(base, row, column)}, align 1")
+        """Load contiguous elements."""
+        return self.writer.load(kind, self.at(base, row, column), 1)
 
     def store(self, kind: str, value: str, base: str, row: str, column: str) -> None:
-        """Put some elements side by side."""
-        self.writer.do(f"store {kind} {value}, ptr {self.at(base, row, column)}, align 1")
+        """Store contiguous elements."""
+        self.writer.store(kind, value, self.at(base, row, column), 1)
 
     def visit(self, body: Callable[[str, int, str, str, str], None]) -> str:
-        """`body(segment, lanes, column, first row, row after the last)` for all columns of all segments."""
+        """`body(segment, lanes, column, first row, end row)` for all columns of all segments."""
         writer = self.writer
         with writer.loop(self.first, self.last, 1) as segment:
-            place = writer.let(f"getelementptr i64, ptr {self.offsets}, i64 {segment}")
-            begin = writer.let(f"load i64, ptr {place}")
-            end = writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {place}, i64 1')}")
+            entry = writer.element("i64", self.offsets, segment)
+            begin, end = writer.load("i64", entry), writer.load("i64", writer.element("i64", entry, 1))
             done = "0"
             for step in self.steps:
-                stop = writer.let(f"and i64 {self.columns}, {-step}")
+                stop = writer.multiple(self.columns, step)
                 with writer.loop(done, stop, step) as column:
                     body(segment, step, column, begin, end)
                 done = stop
         return function(writer)
 
 
-def _write_fold(dtype: str, how: str) -> Callable[[Machine], str]:
+def _write_reduce(dtype: str, how: str) -> Callable[[Machine], str]:
     def write(host: Machine) -> str:
         loops = _Segments(host, dtype)
         writer = loops.writer
@@ -112,9 +109,7 @@ def _write_fold(dtype: str, how: str) -> Callable[[Machine], str]:
             wide = "f64" if how == "add" and dtype == "f32" else dtype
             total = writer.variable(words.type(wide), words.constant(_neutral(how, NUMPY[dtype]), wide))
             with writer.loop(begin, end, _BLOCK) as block:
-                after = writer.let(f"add i64 {block}, {_BLOCK}")
-                short = writer.let(f"icmp slt i64 {after}, {end}")
-                stop = writer.let(f"select i1 {short}, i64 {after}, i64 {end}")
+                stop = writer.smaller(writer.add(block, _BLOCK), end)
                 part = writer.variable(kind, start)
                 with writer.loop(block, stop, 1) as row:
                     part.set(_two(words, how, dtype, part.get(), loops.load(kind, loops.x, row, column)))
@@ -155,11 +150,11 @@ def _two(words: Body, how: str, dtype: str, a: str, b: str) -> str:
     return words.arithmetic(how, dtype, a, b) if how == "add" else words.extreme(how, dtype, a, b)
 
 
-# Masks and half precision are left to NumPy and to the caller.
+# bool and f16 are left to NumPy and to the caller.
 _DTYPES = tuple(d for d in NUMPY if d not in ("bool", "f16"))
 _ROUTINES = {
     (how, NUMPY[d]): Routine(f"segment_{how}_{d}", write(d, how))
-    for write, ways in ((_write_fold, ("add", "maximum", "minimum")), (_write_spread, ("copy", "sub", "div")))
+    for write, ways in ((_write_reduce, ("add", "maximum", "minimum")), (_write_spread, ("copy", "sub", "div")))
     for how in ways
     for d in _DTYPES
     if how != "div" or d in FLOATS
@@ -169,8 +164,8 @@ _ROUTINES = {
 # -- the functions -----------------------------------------------------------------------------------------------------
 
 
-def fold(x: Array, offsets: Array, how: str) -> Array:
-    """One row for each segment: `x` [total, …] → [segments, …]."""
+def reduce(x: Array, offsets: Array, how: str) -> Array:
+    """Reduce each segment to one row: `x` [total, …] → [segments, …]."""
     shape = (offsets.size - 1, *x.shape[1:])
     routine = _routine(how, x)
     if routine is not None:
@@ -179,7 +174,7 @@ def fold(x: Array, offsets: Array, how: str) -> Array:
         _run(routine, x, offsets, x, out, math.prod(x.shape[1:]))
         return out
     out = np.full(shape, _neutral(how, x.dtype), x.dtype)
-    # With the empty ones left out, each segment reaches to the start of the next.
+    # Without the empty segments, each segment ends where the next one begins, as reduceat needs it.
     full = np.flatnonzero(offsets[1:] > offsets[:-1])
     if full.size:
         out[full] = _UFUNCS[how].reduceat(x, offsets[full], axis=0, dtype=x.dtype)
@@ -187,7 +182,7 @@ def fold(x: Array, offsets: Array, how: str) -> Array:
 
 
 def spread(table: Array, offsets: Array) -> Array:
-    """The row of its segment for every row: `table` [segments, …] → [total, …]."""
+    """Repeat the row of each segment for all its rows: `table` [segments, …] → [total, …]."""
     total = int(offsets[-1])
     shape = (total, *table.shape[1:])
     width = math.prod(table.shape[1:])
@@ -201,7 +196,7 @@ def spread(table: Array, offsets: Array) -> Array:
 
 
 def combine(x: Array, table: Array, offsets: Array, how: str) -> Array:
-    """Every row with the row of its segment: `x` [total, …], `table` [segments, …] → [total, …]."""
+    """Combine every row with the row of its segment: `x` [total, …], `table` [segments, …] → [total, …]."""
     routine = _routine(how, x)
     if routine is None or table.dtype != x.dtype:
         return _UFUNCS[how](x, np.repeat(table, offsets[1:] - offsets[:-1], axis=0))  # type: ignore[no-any-return]
@@ -212,7 +207,7 @@ def combine(x: Array, table: Array, offsets: Array, how: str) -> Array:
 
 
 def _routine(how: str, x: Array, size: int | None = None) -> Routine | None:
-    """The native form, where it pays and exists."""
+    """The native routine, if there is one and the array is large enough."""
     found = _ROUTINES.get((how, x.dtype))
     if found is None or (x.size if size is None else size) < NATIVE_FROM or not found.ready:
         return None
@@ -220,18 +215,18 @@ def _routine(how: str, x: Array, size: int | None = None) -> Routine | None:
 
 
 def _run(routine: Routine, x: Array, offsets: Array, table: Array, out: Array, width: int) -> None:
-    """One argument block for each thread, with about as many rows for each."""
+    """Run with one argument block for each thread, with about equal numbers of rows."""
     offsets = np.ascontiguousarray(offsets)
     segments, total = offsets.size - 1, int(offsets[-1])
     row = width * x.itemsize
-    shares = thread_pool.threads() if total * row >= _SHARE else 1
-    marks = [total * k // shares for k in range(1, shares)]
-    cuts = [0, *np.searchsorted(offsets[:-1], marks).tolist(), segments]
+    parts = thread_pool.threads() if total * row >= _PARALLEL_FROM else 1
+    marks = [total * k // parts for k in range(1, parts)]
+    bounds = [0, *np.searchsorted(offsets[:-1], marks).tolist(), segments]
     given = [_address(x), _address(offsets), _address(table), _address(out), row, width]
     words: list[int] = []
-    for begin, end in pairwise(cuts):
+    for begin, end in pairwise(bounds):
         words += [*given, begin, end]
-    routine.run(words, shares)
+    routine.run(words, parts)
 
 
 def _address(array: Array) -> int:

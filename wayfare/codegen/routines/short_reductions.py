@@ -1,8 +1,7 @@
-"""Sums and extremes of NumPy arrays, faster and more exact than NumPy's own along short or leading axes.
+"""Sum, max and min of NumPy arrays, faster and more precise than NumPy along short or leading axes.
 
-NumPy adds pairwise only along a contiguous last axis; along any other one rounding errors pile up row by row,
-and a short last axis costs a loop call for each row. A product with a vector of ones does both in BLAS: several
-times faster, and in blocks, so the error stays near one rounding.
+NumPy sums pairwise only along a contiguous last axis; along other axes rounding errors accumulate, and a short last
+axis costs one inner loop call for each row. A matmul with a vector of ones is several times faster, and sums in blocks.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.gemm import product
+from wayfare.codegen.runtime.gemm import matmul
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _BLOCK = 64
 _LONG = 1024
-# Below this many elements the call itself is the cost.
+# Below this many elements the call overhead dominates.
 _SMALL = 512
 _add: Any = np.add.reduce
 _ones: dict[tuple[int, str], Array] = {}
@@ -35,7 +34,7 @@ def _ones_of(size: int, kind: np.dtype[Any]) -> Array:
 def total(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     """The sum over `axis` (sorted, non-negative), in the array's own float dtype."""
     if x.dtype.char == "e":
-        # Half precision overflows and rounds too early to be added up in.
+        # f16 is too narrow for sums.
         return _add(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(x.dtype)
     count = len(axis)
     shape = x.shape
@@ -48,43 +47,43 @@ def total(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
 
 
 def _total_along(x: Any, outer: int, size: int, inner: int) -> Any:
-    """The sum over the middle axis of x seen as [outer, size, inner]."""
+    """The sum over the middle axis of x, viewed as [outer, size, inner]."""
     if inner == 1:
-        if size > _LONG:  # NumPy's pairwise sum is at its best here, and the more exact
+        if size > _LONG:  # NumPy's pairwise sum is fast and precise here
             return _add(x.reshape(outer, size), axis=1)
-        return product(x.reshape(outer, size), _ones_of(size, x.dtype))
+        return matmul(x.reshape(outer, size), _ones_of(size, x.dtype))
     if size <= 2 * _BLOCK:
-        return product(_ones_of(size, x.dtype), x.reshape(outer, size, inner))
+        return matmul(_ones_of(size, x.dtype), x.reshape(outer, size, inner))
     blocks, rest = divmod(size, _BLOCK)
     rows = x.reshape(outer, size, inner)
     body = rows[:, : size - rest].reshape(outer * blocks, _BLOCK, inner)
-    parts = product(_ones_of(_BLOCK, x.dtype), body)
+    parts = matmul(_ones_of(_BLOCK, x.dtype), body)
     out = _total_along(parts, outer, blocks, inner)
     if rest:
-        out = out.reshape(outer, inner) + product(_ones_of(rest, x.dtype), rows[:, size - rest :])
+        out = out.reshape(outer, inner) + matmul(_ones_of(rest, x.dtype), rows[:, size - rest :])
     return out
 
 
-def largest(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    """The maximum over `axis`; NaN wins."""
+def max_along(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    """The maximum over `axis`; NaN propagates."""
     return _extreme(x, axis, keepdims, np.maximum, np.argmax)
 
 
-def smallest(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    """The minimum over `axis`; NaN wins."""
+def min_along(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    """The minimum over `axis`; NaN propagates."""
     return _extreme(x, axis, keepdims, np.minimum, np.argmin)
 
 
-def _extreme(x: Any, axis: tuple[int, ...], keepdims: bool, of_two: np.ufunc, place: Any) -> Any:
+def _extreme(x: Any, axis: tuple[int, ...], keepdims: bool, of_two: np.ufunc, argextreme: Any) -> Any:
     rank = x.ndim
     if rank > 1 and axis == (rank - 1,) and x.flags.c_contiguous and x.size > _SMALL and x.dtype.char in "fd":
         size = x.shape[-1]
         rows = x.reshape(-1, size)
         if size <= 24:
-            # A short last axis: with the long axis inside, the maximum is taken over whole vectors.
+            # A short last axis: transposed, so that NumPy's inner loop runs along the long axis.
             out = of_two.reduce(np.ascontiguousarray(rows.T), axis=0)
         else:
-            found = place(rows, axis=1)
+            found = argextreme(rows, axis=1)
             found += np.arange(0, x.size, size)
             out = rows.reshape(-1)[found]
         return out.reshape(x.shape[:-1] + (1,) if keepdims else x.shape[:-1])

@@ -1,36 +1,36 @@
-"""Few rows times the rows of a matrix, which is how a layer meets its weight when few examples come at once.
+"""Skinny gemm: a few rows times a transposed matrix, as a linear layer computes for a small batch.
 
-BLAS lays matrices out anew before it multiplies them. Where each weight is used a few times only, that takes longer
-than the multiplications; here the matrix is read as it lies, once. Lanes run along the rows of both, the sums of a tile
-(some rows of one side, some of the other) stay in registers, and their lanes are added up in the end.
+BLAS packs matrices before it multiplies. Where each weight is used only a few times, packing takes longer than the
+multiplications. Here the matrix is read in place, once. Lanes run along the inner dimension of both sides; the sums of
+a tile (rows × columns) stay in registers, and are added horizontally at the end.
 """
 
 from __future__ import annotations
 
 from functools import cache, partial
 
-from wayfare.codegen.llvm.expr import vector
+from wayfare.codegen.llvm.builder import vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.vector import VectorCode
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.routine import Routine, function
-from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.codegen.runtime.command_kernels import copy_commands
-from wayfare.codegen.runtime.work_split import shares_of
+from wayfare.codegen.runtime.work_split import parts_for
 
 _WORDS = ("*rows", "*matrix", "*out", "row_step", "matrix_step", "out_step", "count", "columns", "inner", "add")
 # Rows of a tile.
 _TILE = 8
-# Sums in registers: what leaves room for vectors of the matrix among 32, or 16.
+# Sums in registers, of 32 or 16; the other registers hold vectors of the matrix.
 _SUMS_OF_32, _SUMS_OF_16, _MOST_COLUMNS = 24, 12, 6
-# Nanoseconds of one multiplication, of reading a number of the matrix, and of a call; for float32.
+# Nanoseconds of one multiplication, of reading one element of the matrix, and of a call; for float32.
 _COST, _READ, _CALL = 0.02, 0.04, 100.0
-# Rows so many bytes apart fall onto the same lines of the first cache; a line more helps.
+# Rows a multiple of this many bytes apart map to the same L1 sets; they are copied with one more cache line between.
 _APART, _LINE = 1024, 64
 
 
 def _write(dtype: str, rows: int, host: Machine) -> str:
-    """For tiles of so many rows; the last one lies partly over the one before it."""
+    """The IR for tiles of `rows` rows; the last tile may overlap the one before it."""
     code = VectorCode(host, dtype, _WORDS)
     w, lanes, size = code.words, code.lanes, code.size
     whole = code.mul(code.div(w.inner, lanes), lanes)
@@ -52,14 +52,14 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
 
         with code.writer.loop("0", whole, lanes) as k:
             visit(k, "")
-        with code.only_if(f"slt i64 {whole}, {w.inner}"):
+        with code.only_if("slt", whole, w.inner):
             visit(whole, rest)
         kind = vector(columns, code.kind)
-        there = code.writer.splat(columns, "i1", code.let(f"icmp ne i64 {w.add}, 0"))
+        there = code.writer.splat(columns, "i1", code.writer.compare("ne", w.add, 0))
         target = code.at(code.at(w.out, row, w.out_step), column, size)
         for r, made in enumerate(code.rows_of_sums([s.get() for s in sums], rows, columns)):
-            place = code.at(target, str(r), w.out_step)
-            code.store(code.let(f"fadd {kind} {made}, {code.load(place, columns, there)}"), place, columns)
+            address = code.at(target, str(r), w.out_step)
+            code.store(code.writer.float_add(kind, made, code.load(address, columns, there)), address, columns)
 
     def all_rows(column: str, columns: int) -> None:
         with code.writer.loop("0", w.count, rows) as row:
@@ -72,12 +72,16 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
 
 @cache
 def _routine(dtype: str, rows: int) -> Routine:
-    return Routine(f"few_rows_{dtype}_{rows}", partial(_write, dtype, rows))
+    return Routine(f"skinny_gemm_{dtype}_{rows}", partial(_write, dtype, rows))
 
 
-def few_rows_commands(a: Place, b: Place, out: Place, add: bool, threads: int, scratch: Scratch) -> list[Command]:
-    """out = a @ b, or out += a @ b, of two matrices; the last command is the product. Raises Unsuited where b does not
-    lie column after column and the others row after row, or where tiles that overlap would add twice."""
+def skinny_gemm_commands(
+    a: BufferView, b: BufferView, out: BufferView, add: bool, threads: int, scratch: Scratch
+) -> list[Command]:
+    """out = a @ b, or out += a @ b, of two matrices; the last command is the gemm.
+
+    Raises Unsuited unless b is column-major and the others row-major, and where overlapping tiles would add twice.
+    """
     (rows, inner), columns, item = a.shape, b.shape[1], out.dtype.itemsize
     tile = -(-rows // -(-rows // _TILE))
     runs = ((inner, a.strides[1]), (inner, b.strides[0]), (columns, out.strides[1]))
@@ -86,16 +90,16 @@ def few_rows_commands(a: Place, b: Place, out: Place, add: bool, threads: int, s
         raise Unsuited
     made: list[Command] = []
     if rows > 2 and a.strides[0] % _APART == 0:
-        room = scratch.place((rows, inner + _LINE // item), a.dtype)
-        apart = room.seen(a.shape, room.strides)
+        padded = scratch.allocate((rows, inner + _LINE // item), a.dtype)
+        apart = padded.view(a.shape, padded.strides)
         made, a = copy_commands(a, apart, threads), apart
     work = inner * columns * (rows * _COST + _READ) * item / 4 + _CALL
-    each = -(-columns // shares_of(work, threads))
+    each = -(-columns // parts_for(work, threads))
     blocks = [
         [a.offset, b.offset + first * b.strides[1], out.offset + first * item, a.strides[0], b.strides[1],
          out.strides[0], rows, min(each, columns - first), inner, int(add)]
         for first in range(0, columns, each)
     ]  # fmt: skip
-    addresses = [(block, at, place.object) for block in range(len(blocks)) for at, place in enumerate((a, b, out))]
-    product = Command("product", "", routine.address, blocks, addresses, work, shared=len(blocks) > 1)
-    return [*made, product]
+    addresses = [(block, at, view.object) for block in range(len(blocks)) for at, view in enumerate((a, b, out))]
+    gemm = Command("matmul", "", routine.address, blocks, addresses, work, shared=len(blocks) > 1)
+    return [*made, gemm]

@@ -1,25 +1,25 @@
-"""Copies that turn a matrix around: square tiles go through registers, so that both sides are read and written in runs.
+"""Transposing copies: square tiles go through registers, so that both sides are accessed contiguously.
 
-Element by element, one of the two sides is visited at a stride, and each visit costs a line of the cache.
+Element by element, one side would be accessed with a stride, and each access would cost a cache line.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import SIZES, WORDS_PER_OPERAND
 from wayfare.codegen.loop.layout import Nest
 from wayfare.codegen.routines.routine import Routine, function, word
 
-# Elements of a side of a tile, and bytes of a line of the cache.
+# Elements of one side of a tile, and bytes of a cache line.
 _TILE, _LINE = 8, 64
 
 
 def _write(size: int, _host: Machine) -> str:
-    """The argument block is that of a kernel with one input and one output: three sizes, then address and strides of
-    both. The source lies side by side along the second axis, the target along the third."""
+    """The argument block is that of a kernel with one input and one output. The source is contiguous along the second
+    axis, the target along the third."""
     writer = Writer()
     kind, vector = f"i{8 * size}", f"<{_TILE} x i{8 * size}>"
     outer, rows, columns = (word(writer, k) for k in range(SIZES))
@@ -28,37 +28,36 @@ def _write(size: int, _host: Machine) -> str:
         word(writer, SIZES + WORDS_PER_OPERAND + k) for k in range(WORDS_PER_OPERAND)
     )
 
-    def times(a: str, b: str | int) -> str:
-        return writer.let(f"mul i64 {a}, {b}")
+    times = writer.mul
 
-    def place(start: str, *steps: str) -> str:
+    def address_of(start: str, *steps: str) -> str:
         for step in steps:
-            start = writer.let(f"add i64 {start}, {step}")
-        return writer.let(f"inttoptr i64 {start} to ptr")
+            start = writer.add(start, step)
+        return writer.pointer(start)
 
     def single(first: str, second: str, row: str, column: str) -> None:
-        value = writer.let(f"load {kind}, ptr {place(first, times(row, size), times(column, source_step))}, align 1")
-        writer.do(f"store {kind} {value}, ptr {place(second, times(row, target_step), times(column, size))}, align 1")
+        source_at = address_of(first, times(row, size), times(column, source_step))
+        target_at = address_of(second, times(row, target_step), times(column, size))
+        writer.store(kind, writer.load(kind, source_at, 1), target_at, 1)
 
-    whole_rows, whole_columns = (writer.let(f"and i64 {n}, {-_TILE}") for n in (rows, columns))
+    whole_rows, whole_columns = (writer.multiple(n, _TILE) for n in (rows, columns))
     with writer.loop("0", outer, 1) as i:
-        first = writer.let(f"add i64 {source}, {times(i, source_outer)}")
-        second = writer.let(f"add i64 {target}, {times(i, target_outer)}")
-        # All tiles that share lines of the source come right after each other.
+        first = writer.add(source, times(i, source_outer))
+        second = writer.add(target, times(i, target_outer))
+        # All tiles that share cache lines of the source are visited together.
         together = max(_LINE // size, _TILE)
         with writer.loop("0", whole_rows, together) as line:
-            beyond = writer.let(f"add i64 {line}, {together}")
-            less = writer.let(f"icmp slt i64 {beyond}, {whole_rows}")
-            stop = writer.let(f"select i1 {less}, i64 {beyond}, i64 {whole_rows}")
+            stop = writer.smaller(writer.add(line, together), whole_rows)
             with writer.loop("0", whole_columns, _TILE) as column, writer.loop(line, stop, _TILE) as row:
-                run = [
-                    writer.let(f"load {vector}, ptr {place(first, times(row, size), times(at, source_step))}, align 1")
-                    for at in (writer.let(f"add i64 {column}, {k}") for k in range(_TILE))
-                ]
-                for k, value in enumerate(_turned(writer, vector, run)):
-                    at = writer.let(f"add i64 {row}, {k}")
-                    to = place(second, times(at, target_step), times(column, size))
-                    writer.do(f"store {vector} {value}, ptr {to}, align 1")
+                run = []
+                for k in range(_TILE):
+                    at = writer.add(column, k)
+                    source_at = address_of(first, times(row, size), times(at, source_step))
+                    run.append(writer.load(vector, source_at, 1))
+                for k, value in enumerate(_transposed(writer, vector, run)):
+                    at = writer.add(row, k)
+                    to = address_of(second, times(at, target_step), times(column, size))
+                    writer.store(vector, value, to, 1)
         with writer.loop("0", whole_rows, 1) as row, writer.loop(whole_columns, columns, 1) as column:
             single(first, second, row, column)
         with writer.loop(whole_rows, rows, 1) as row, writer.loop("0", columns, 1) as column:
@@ -66,8 +65,8 @@ def _write(size: int, _host: Machine) -> str:
     return function(writer)
 
 
-def _turned(writer: Writer, vector: str, rows: list[str]) -> list[str]:
-    """The columns of a tile: halves change places, then quarters, then eighths."""
+def _transposed(writer: Writer, vector: str, rows: list[str]) -> list[str]:
+    """Transpose a tile in registers: exchange halves, then quarters, then eighths."""
     half = _TILE // 2
     while half:
         made = list(rows)
@@ -84,11 +83,11 @@ def _turned(writer: Writer, vector: str, rows: list[str]) -> list[str]:
 
 @cache
 def _routine(size: int) -> Routine:
-    return Routine(f"turn_{8 * size}", lambda host: _write(size, host))
+    return Routine(f"transpose_{8 * size}", lambda host: _write(size, host))
 
 
-def turned_nest(nest: Nest, size: int) -> Nest | None:
-    """The nest of a copy of elements of `size` bytes, if it turns matrices: then the source lies side by side along the
+def transposed_nest(nest: Nest, size: int) -> Nest | None:
+    """The nest of a copy of elements of `size` bytes, if it transposes matrices, with the source contiguous along the
     second axis. None for any other copy."""
     source, target = nest.strides
     if target[2] != size or source[2] == size or min(nest.sizes[2], max(nest.sizes[:2])) < _TILE:
@@ -102,6 +101,6 @@ def turned_nest(nest: Nest, size: int) -> Nest | None:
 
 
 def address(size: int) -> int:
-    """Where the function for elements of so many bytes begins; 0 where there is none."""
+    """The address of the function for elements of `size` bytes; 0 if there is no native code."""
     routine = _routine(size)
     return routine.address if routine.ready else 0

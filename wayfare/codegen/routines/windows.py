@@ -1,7 +1,7 @@
-"""The loops of everything that slides a kernel over images, written once in IR: rows of windows, and what lies inside.
+"""The loop nest that slides a kernel over images, shared by im2col, col2im and depthwise convolution.
 
-An image is (N, C, H, W) or (N, C, W). What it is turned into, or made from, is the "matrix": columns of windows, or the
-result of a convolution that needs no columns. Padding, strides and dilation are the same for all of them.
+An image is (N, C, H, W) or (N, C, W). The other side is called the "matrix": columns of windows, or the output of a
+depthwise convolution. Padding, stride and dilation are handled here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.loop.expr import NUMPY
@@ -25,16 +25,16 @@ from wayfare.codegen.runtime import thread_pool
 Array = np.ndarray[Any, np.dtype[Any]]
 Sizes = tuple[int, ...]
 
-# Bytes of a matrix that are worth another thread.
-_SHARE = 1024 * 1024
-# Places are counted in 64 bits: products of two such numbers and a few sums fit.
+# Bytes of the matrix from which on several threads are used.
+_PARALLEL_FROM = 1024 * 1024
+# The largest size or stride: products of two of them, and sums of those, must fit into 64 bits.
 _FARTHEST = 1 << 30
 _NAMES = ("kernel", "stride", "padding", "dilation", "counts")
 
 
 @dataclass(frozen=True, slots=True)
 class Slide:
-    """How a kernel slides over an image: one number for each dimension; `counts` is how many windows there are."""
+    """How a kernel slides over an image: one number for each dimension. `counts` are the numbers of windows."""
 
     kernel: Sizes
     stride: Sizes
@@ -43,7 +43,7 @@ class Slide:
     counts: Sizes
 
     def __post_init__(self) -> None:
-        # Native code divides by strides and follows these numbers through memory: nobody else looks at them.
+        # Native code divides by strides and computes addresses from these numbers without checks.
         parts = (self.kernel, self.stride, self.padding, self.dilation, self.counts)
         every = [n for part in parts for n in part]
         if (
@@ -55,25 +55,25 @@ class Slide:
 
 
 def check_fits(fits: bool, what: str) -> None:
-    """Refuse arrays that native code would read or write beside."""
+    """Raise ValueError for arrays that native code would access out of bounds."""
     if not fits:
         raise ValueError(f"{what} of these shapes do not fit")
 
 
 @dataclass(slots=True)
 class Row:
-    """One row of windows, for one element of the kernel: where it is in the image and in the matrix."""
+    """One row of windows, for one element of the kernel."""
 
-    image: str  # the element window 0 meets; it may lie outside
+    image: str  # address of the element for window 0; may be outside the image
     matrix: str
-    begin: str  # the windows that lie inside, and all there are
+    begin: str  # the windows begin … end are inside the image, of `count` in all
     end: str
     count: str
     step: str  # bytes from one window's element to the next
 
 
 class Nest:
-    """The loops around rows of windows, and the vectors along them."""
+    """The loops around rows of windows, and vector loads and stores along them."""
 
     def __init__(self, host: Machine, dtype: str, side_by_side: bool) -> None:
         self.writer = Writer()
@@ -91,9 +91,9 @@ class Nest:
         clear: str = "",
         around: Callable[[str], AbstractContextManager[None]] | None = None,
     ) -> str:
-        """All rows of windows of all planes. `clear` says which side's planes are set to 0 first ("image" or "matrix").
+        """The IR of all rows of windows of all planes. `clear`: the side to set to 0 first, "image" or "matrix".
 
-        `around` wraps the rows of one element of the kernel; it is given the place of the weight that belongs to it.
+        `around` wraps the rows of one element of the kernel; it gets the address of that element's weight.
         """
         writer = self.writer
         image, matrix = pointer(writer, 0), pointer(writer, 1)
@@ -102,32 +102,32 @@ class Nest:
         step_h, step_w, pad_h, pad_w, apart_h, apart_w = (word(writer, k) for k in range(16, 22))
         weights, weights_n, weights_c = pointer(writer, 22), word(writer, 23), word(writer, 24)
         size = str(self.size)
-        row_bytes = self._let(f"mul i64 {self.count}, {size}")
+        row_bytes = writer.mul(self.count, size)
         with writer.loop("0", batch, 1) as n, writer.loop("0", channels, 1) as c:
-            own = self._at(self._at(image, n, image_n), c, image_c)
-            base = self._at(self._at(matrix, n, matrix_n), c, matrix_c)
+            own = writer.at(image, (n, image_n), (c, image_c))
+            base = writer.at(matrix, (n, matrix_n), (c, matrix_c))
             if clear == "image":
-                self._clear(own, self._let(f"mul i64 {high}, {image_h}"))
+                self._clear(own, writer.mul(high, image_h))
             elif clear == "matrix":
-                self._clear(base, self._let(f"mul i64 {rows}, {row_bytes}"))
+                self._clear(base, writer.mul(rows, row_bytes))
             with writer.loop("0", kernel_h, 1) as i, writer.loop("0", kernel_w, 1) as j:
-                number = self._let(f"add i64 {self._let(f'mul i64 {i}, {kernel_w}')}, {j}")
-                matrix_row = self._at(base, number, matrix_k)
-                left = self._let(f"sub i64 {self._let(f'mul i64 {j}, {apart_w}')}, {pad_w}")
+                number = writer.add(writer.mul(i, kernel_w), j)
+                matrix_row = writer.at(base, (number, matrix_k))
+                left = writer.sub(writer.mul(j, apart_w), pad_w)
                 begin, end = self._inside(left, step_w, wide)
-                shift = self._let(f"sub i64 {self._let(f'mul i64 {i}, {apart_h}')}, {pad_h}")
-                weight = self._at(self._at(self._at(weights, n, weights_n), c, weights_c), number, size)
+                shift = writer.sub(writer.mul(i, apart_h), pad_h)
+                weight = writer.at(weights, (n, weights_n), (c, weights_c), (number, size))
                 with around(weight) if around else nullcontext(), writer.loop("0", rows, 1) as r:
-                    y = self._let(f"add i64 {self._let(f'mul i64 {r}, {step_h}')}, {shift}")
-                    there = self._let(f"icmp ult i64 {y}, {high}")
+                    y = writer.add(writer.mul(r, step_h), shift)
+                    there = writer.compare("ult", y, high)
                     visit(
                         Row(
-                            self._at(self._at(own, y, image_h), left, size),
-                            self._at(matrix_row, r, row_bytes),
+                            writer.at(own, (y, image_h), (left, size)),
+                            writer.at(matrix_row, (r, row_bytes)),
                             begin,
-                            self._let(f"select i1 {there}, i64 {end}, i64 {begin}"),
+                            writer.select(there, end, begin),
                             self.count,
-                            size if self.side_by_side else self._let(f"mul i64 {step_w}, {size}"),
+                            size if self.side_by_side else writer.mul(step_w, size),
                         )
                     )
         return function(writer)
@@ -136,77 +136,72 @@ class Nest:
         given = [("ptr", plane), ("i8", "0"), ("i64", size), ("i1", "false")]
         self.writer.intrinsic("llvm.memset.p0.i64", "void", given)
 
-    def _let(self, text: str) -> str:
-        return self.writer.let(text)
-
-    def _at(self, base: str, index: str, stride: str) -> str:
-        return self._let(f"getelementptr i8, ptr {base}, i64 {self._let(f'mul i64 {index}, {stride}')}")
-
     def _inside(self, left: str, step: str, wide: str) -> tuple[str, str]:
-        """Which windows meet the image, when window 0 meets it at `left` and the next one `step` further."""
-        return self._up(self._let(f"sub i64 0, {left}"), step), self._up(self._let(f"sub i64 {wide}, {left}"), step)
+        """The range of windows inside the image, if window 0 is at `left` and each next one `step` further."""
+        return self._up(self.writer.sub("0", left), step), self._up(self.writer.sub(wide, left), step)
 
     def _up(self, distance: str, step: str) -> str:
-        """How many steps cover a distance, at least none and at most all windows there are."""
-        positive = self._let(f"select i1 {self._let(f'icmp sgt i64 {distance}, 0')}, i64 {distance}, i64 0")
-        up = self._let(f"add i64 {positive}, {self._let(f'sub i64 {step}, 1')}")
-        steps = self._let(f"udiv i64 {up}, {step}")
-        return self._let(f"select i1 {self._let(f'icmp slt i64 {steps}, {self.count}')}, i64 {steps}, i64 {self.count}")
+        """ceil(distance / step), clamped to 0 … count."""
+        writer = self.writer
+        positive = writer.select(writer.compare("sgt", distance, 0), distance, "0")
+        steps = writer.div(writer.add(positive, writer.sub(step, 1)), step)
+        return writer.smaller(steps, self.count)
 
     # -- vectors
 
     def lanes_between(self, position: str, begin: str, end: str) -> str:
-        """Lanes, counted from `position`, that lie in the range."""
+        """The mask of lanes, counted from `position`, that are in begin … end."""
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
-        kind = vector(self.lanes, "i64")
-        at = self._let(f"add {kind} {self.writer.splat(self.lanes, 'i64', position)}, {iota}")
-        low = self._let(f"icmp sge {kind} {at}, {self.writer.splat(self.lanes, 'i64', begin)}")
-        high = self._let(f"icmp slt {kind} {at}, {self.writer.splat(self.lanes, 'i64', end)}")
-        return self._let(f"and {self.mask} {low}, {high}")
+        writer, lanes, kind = self.writer, self.lanes, vector(self.lanes, "i64")
+        at = writer.let(f"add {kind} {writer.splat(lanes, 'i64', position)}, {iota}")
+        low = writer.compare("sge", at, writer.splat(lanes, "i64", begin), kind)
+        high = writer.compare("slt", at, writer.splat(lanes, "i64", end), kind)
+        return writer.let(f"and {self.mask} {low}, {high}")
 
     def image_at(self, row: Row, position: str) -> str:
-        """Where in the image window `position` of a row is."""
-        return self._at(row.image, position, row.step)
+        """The address in the image of window `position` of a row."""
+        return self.writer.at(row.image, (position, row.step))
 
     def matrix_at(self, row: Row, position: str) -> str:
         """The same in the matrix."""
-        return self._at(row.matrix, position, str(self.size))
+        return self.writer.at(row.matrix, (position, self.size))
 
     def step_of(self, row: Row) -> str | None:
-        """The step of a row in the image as `load` and `store` want it."""
+        """The step of a row in the image, for `load` and `store`: None if contiguous."""
         return None if self.side_by_side else row.step
 
-    def load(self, place: str, step: str | None, mask: str) -> str:
-        """Elements under a mask, zeros elsewhere; side by side if `step` is None."""
+    def load(self, address: str, step: str | None, mask: str) -> str:
+        """Load elements under a mask, zeros elsewhere; contiguous if `step` is None."""
         if step is None:
             return self.writer.intrinsic(
                 f"llvm.masked.load.{self.short}.p0", self.vector,
-                [("ptr", place), ("i32", "1"), (self.mask, mask), (self.vector, "zeroinitializer")],
+                [("ptr", address), ("i32", "1"), (self.mask, mask), (self.vector, "zeroinitializer")],
             )  # fmt: skip
         return self.writer.intrinsic(
             f"llvm.masked.gather.{self.short}.v{self.lanes}p0", self.vector,
-            [(vector(self.lanes, "ptr"), self._spread(place, step)), ("i32", "1"), (self.mask, mask),
+            [(vector(self.lanes, "ptr"), self._spread(address, step)), ("i32", "1"), (self.mask, mask),
              (self.vector, "zeroinitializer")],
         )  # fmt: skip
 
-    def store(self, value: str, place: str, step: str | None, mask: str) -> None:
+    def store(self, value: str, address: str, step: str | None, mask: str) -> None:
         """Store elements under a mask."""
         if step is None:
-            name, kind, where = f"llvm.masked.store.{self.short}.p0", "ptr", place
+            name, kind, where = f"llvm.masked.store.{self.short}.p0", "ptr", address
         else:
             name, kind = f"llvm.masked.scatter.{self.short}.v{self.lanes}p0", vector(self.lanes, "ptr")
-            where = self._spread(place, step)
+            where = self._spread(address, step)
         self.writer.intrinsic(name, "void", [(self.vector, value), (kind, where), ("i32", "1"), (self.mask, mask)])
 
-    def _spread(self, place: str, step: str) -> str:
+    def _spread(self, address: str, step: str) -> str:
         iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
-        steps = self._let(f"mul <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', step)}, {iota}")
-        return self._let(f"getelementptr i8, ptr {place}, <{self.lanes} x i64> {steps}")
+        kind = vector(self.lanes, "i64")
+        steps = self.writer.let(f"mul {kind} {self.writer.splat(self.lanes, 'i64', step)}, {iota}")
+        return self.writer.elements("i8", address, kind, steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Byte steps of an array from one example to the next, from one channel, and from one element of the kernel."""
+    """Byte strides of an array: between examples, channels, and elements of the kernel."""
 
     n: int
     c: int
@@ -214,7 +209,7 @@ class Steps:
 
 
 def address(array: Array) -> int:
-    """Where an array begins, read out of the array object: `native.available` has found that it is there."""
+    """The address of an array's data, read out of the array object; `kernel.available` has checked the offset."""
     return ctypes.c_int64.from_address(id(array) + DATA_OFFSET).value
 
 
@@ -232,15 +227,15 @@ def run(
     fixed = [own.n, own.c, wide * size, steps.n, steps.c, steps.k]
     rest = [high, wide, *_two(slide.kernel, 1), *_two(slide.counts, 1), *_two(slide.stride, 1)]
     rest += [*_two(slide.padding, 0), *_two(slide.dilation, 1)]
-    shares = thread_pool.threads() if matrix.nbytes >= _SHARE else 1
+    threads = thread_pool.threads() if matrix.nbytes >= _PARALLEL_FROM else 1
     starts = (address(image), address(matrix), 0 if weights is None else address(weights))
-    by_batch = batch >= shares
+    by_batch = batch >= threads
     total = batch if by_batch else channels
-    share = -(-total // shares)
+    each = -(-total // threads)
     words: list[int] = []
-    parts = range(0, total, share)
+    parts = range(0, total, each)
     for begin in parts:
-        length = min(share, total - begin)
+        length = min(each, total - begin)
         moved = [s.n if by_batch else s.c for s in (own, steps, third)]
         first, second, last = (start + begin * step for start, step in zip(starts, moved, strict=True))
         counts = [length, channels] if by_batch else [batch, length]
@@ -249,7 +244,7 @@ def run(
 
 
 def usable(routine: Routine | None, slide: Slide, planes: int, smallest: int) -> bool:
-    """Is there such a routine, for at most two dimensions, and enough to do (elements of columns) for it?"""
+    """Is the routine there, are there at most two dimensions, and enough elements of columns?"""
     work = planes * math.prod(slide.kernel) * math.prod(slide.counts)
     return routine is not None and len(slide.kernel) <= 2 and work >= smallest and routine.ready
 

@@ -1,9 +1,9 @@
-"""OpenBLAS, as NumPy and SciPy bring it: its functions by address, and how many threads it uses.
+"""The OpenBLAS of NumPy and SciPy: addresses of its functions, and control of its threads.
 
-Its threads and ours would fight for the processors, and when they wait for each other they yield, which beside a busy
-program costs a time slice each: a product of microseconds took a thousand times as long. So while one of our ops calls
-it, BLAS keeps to the calling thread, and the crew shares out what is worth several (`gemm.py`). What a user
-computes with NumPy besides is not touched.
+Its threads and ours would compete for the processors. OpenBLAS threads wait for each other by yielding; next to a busy
+program each yield costs a time slice, so that a gemm of microseconds took a thousand times as long. So BLAS runs on the
+calling thread while one of our ops calls it, and our thread pool splits large gemms (`gemm.py`). What users compute
+with NumPy is not affected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wayfare.core.config import settings
 from wayfare.core.locks import lock
 
 LETTERS = {np.dtype("float32"): "s", np.dtype("float64"): "d"}
-# Rows and columns from which on a decomposition is worth several threads of BLAS.
+# Rows and columns from which on a decomposition may use several BLAS threads.
 _LARGE_MATRIX = 512
 
 
@@ -28,10 +28,10 @@ def _address(function: Any) -> int:
 
 
 class Threads:
-    """The threads of one OpenBLAS. `with` it, BLAS keeps to the calling thread."""
+    """The thread setting of one OpenBLAS. Inside `with threads:`, BLAS runs on the calling thread."""
 
     def __init__(self, library: Any, prefix: str, suffix: str) -> None:
-        # Through the interpreter's lock: a call that only sets a number would take longer without it than with it.
+        # PyDLL keeps the GIL: releasing it would cost more than these calls.
         held = ctypes.PyDLL(None, handle=library._handle)
         self._set = getattr(held, f"{prefix}openblas_set_num_threads{suffix}")
         self._get = getattr(held, f"{prefix}openblas_get_num_threads{suffix}")
@@ -40,11 +40,11 @@ class Threads:
         self._before = 1
 
     def number(self) -> int:
-        """How many it uses now."""
+        """The current number of threads."""
         return int(self._get())
 
     def keep_to_one(self) -> None:
-        """Until `release`, a product is done by the thread that asks for it."""
+        """Use one thread until `release`."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -52,7 +52,7 @@ class Threads:
                 self._set(1)
 
     def release(self) -> None:
-        """As before, if nobody else asked for it."""
+        """Restore the number of threads, unless another caller still needs one."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -69,8 +69,8 @@ class Blas(Threads):
 
     def __init__(self, library: Any, prefix: str, suffix: str) -> None:
         super().__init__(library, prefix, suffix)
-        self.whole = "i64" if suffix else "i32"  # its integers
-        # Of matrices with matrices, and of a matrix with a vector.
+        self.int_type = "i64" if suffix else "i32"  # the type of its integer arguments
+        # gemm and gemv by dtype.
         self.addresses, self.vector_addresses = (
             {dtype: _address(getattr(library, f"{prefix}cblas_{letter}{name}{suffix}"))
              for dtype, letter in LETTERS.items()}
@@ -80,7 +80,7 @@ class Blas(Threads):
 
 def _found(module: str, kind: type[Any]) -> Any | None:
     try:
-        # Through the module that calls it: its symbols are found there, whatever file they came in.
+        # Opened through the extension module that links it, so the library's file name does not matter.
         library = ctypes.CDLL(importlib.import_module(module).__file__)
     except (ImportError, OSError):
         return None
@@ -105,7 +105,7 @@ def _of_scipy() -> Threads | None:
 
 
 class _Nothing:
-    """Where there is no OpenBLAS to tell."""
+    """A no-op, where there is no OpenBLAS."""
 
     def __enter__(self) -> None:
         pass
@@ -118,13 +118,13 @@ _NOTHING = _Nothing()
 
 
 def one_thread() -> Any:
-    """`with one_thread():` — NumPy's products are done by the calling thread."""
+    """`with one_thread():` — NumPy's matmul runs on the calling thread."""
     return openblas() or _NOTHING
 
 
 def threads_for(rows: int, columns: int, scipy: bool = False) -> Any:
-    """`with threads_for(*x.shape[-2:]):` — a decomposition of such a matrix is done by the calling thread, unless it is
-    large and several threads are allowed: no pool of ours can share out the inside of LAPACK."""
+    """`with threads_for(*x.shape[-2:]):` — LAPACK runs on the calling thread, unless the matrix is large and several
+    threads are allowed: our thread pool cannot split the inside of LAPACK."""
     found = _of_scipy() if scipy else openblas()
     if found is None or (min(rows, columns) >= _LARGE_MATRIX and settings.num_threads >= found.number()):
         return _NOTHING

@@ -1,10 +1,10 @@
-"""Object code on disk, so that a second start builds no kernel.
+"""The kernel cache: object code on disk, so that a second start compiles nothing.
 
-Native code is loaded from here, so nobody but the user may write here: see `cache_folder`. A file holds its key, what
-it is about, and a hash over all of it that is keyed with the user's own secret: one that is truncated, damaged,
-renamed or foreign is deleted and counts as missing. Files appear complete or not at all (written aside, then renamed),
-so any number of processes read and write at once without locks. A disk that cannot be read or written is a reason for
-one warning and never for an error.
+Native code is loaded from here, so only the user may be able to write here: see `cache_folder`. A file has a
+description and an HMAC over key, description and code, keyed with the user's secret. A file that is truncated, damaged,
+renamed or from another user is deleted and counts as missing. Files are written under another name and then renamed, so
+processes can read and write at once without locks. A disk that cannot be read or written gives one warning, never an
+error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FORMAT = 2
 # Magic, format version, bytes of the description, bytes of the payload, HMAC-SHA-256 of key, description and payload.
 _HEADER = struct.Struct("<16sIIQ32s")
 _SUFFIX, _UNFINISHED = ".kernel", ".part"
-# A file being written for longer than this was left behind by a process that died.
+# An unfinished file older than this was left by a process that died.
 _ABANDONED_SECONDS = 3600.0
-# Other processes write too: after so many own writes the folder is looked at again.
-_LOOK_AGAIN = 64
+# Other processes write too: after so many writes the folder's size is measured again.
+_MEASURE_AFTER = 64
 
 
 def key_of(*parts: str) -> str:
-    """A key from all that the code depends on; no two lists of parts have the same one."""
+    """A key from everything that the code depends on; different lists of parts have different keys."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -47,7 +47,7 @@ def key_of(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of the store."""
+    """The description of one file."""
 
     key: str
     size: int
@@ -57,9 +57,9 @@ class Entry:
 
 
 class Store:
-    """A folder of byte strings by key, at most `limit_bytes` in all; the least recently used go first.
+    """A folder of byte strings by key, of at most `limit_bytes`; the least recently used are deleted first.
 
-    `folder` None is a store that keeps nothing. `secret` is the file of the user's secret.
+    With `folder` None nothing is stored. `secret` is the file of the user's secret.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int, secret: Path | None = None) -> None:
@@ -70,10 +70,10 @@ class Store:
         self._warned = False
         self._writable = folder is not None and limit_bytes > 0
         self._estimate = 0
-        self._until_look = 0
+        self._until_measured = 0
 
     def get(self, key: str) -> bytes | None:
-        """What was put under a key, if it is there and sound."""
+        """The data of a key; None if there is none or its file is not authentic."""
         name = _name(key)
         if self.folder is None:
             return None
@@ -84,7 +84,7 @@ class Store:
                 except FileNotFoundError:
                     return None
                 except OSError as error:
-                    # The next `put` puts a new file in its place.
+                    # The next `put` replaces the file.
                     self._complain(f"{self.folder / name} is not loaded ({_reason(error)})", "A new one is built.")
                     return None
                 found = _unpack(key, data, self._secret())
@@ -94,14 +94,14 @@ class Store:
                 try:
                     folder.touch(name)
                 except OSError:
-                    pass  # it looks less recently used than it is
+                    pass  # only the order of deletion suffers
                 return found[1]
         except OSError as error:
             self._refuse(error)
             return None
 
     def put(self, key: str, data: bytes, about: dict[str, str]) -> None:
-        """Keep a byte string; `about` is shown to people who look at the cache."""
+        """Store data; `about` is shown by `wayfare cache`."""
         name = _name(key)
         if self.folder is None or not self._writable or not self._ready():
             return
@@ -119,7 +119,7 @@ class Store:
                     raise
                 self._make_room(folder, len(content))
         except FileNotFoundError:
-            return  # somebody cleared the cache, or removed the folder, at this moment
+            return  # the cache was cleared at this moment
         except Untrusted as error:
             self._refuse(error)
         except OSError as error:
@@ -127,7 +127,7 @@ class Store:
             self._complain(f"cannot write to {self.folder} ({_reason(error)}), so new kernels are not kept")
 
     def entries(self) -> list[Entry]:
-        """What is in the store, the most recently used first. Damaged files are left out."""
+        """All entries, the most recently used first. Damaged files are left out."""
         found = []
         try:
             with self._opened() as folder:
@@ -146,7 +146,7 @@ class Store:
             return 0
 
     def clear(self) -> tuple[int, int]:
-        """Delete everything; how many files and bytes went. Files of other kinds stay."""
+        """Delete all files of the store; returns their number and bytes. Other files in the folder stay."""
         gone: list[int] = []
         try:
             with self._opened() as folder:
@@ -159,7 +159,7 @@ class Store:
     # -- the folder ------------------------------------------------------------------------------------------------
 
     def _opened(self) -> AbstractContextManager[Folder]:
-        """The folder, if it is there and nobody else's to write."""
+        """Open the folder; raises OSError if it is missing or others can write to it."""
         if self.folder is None:
             raise FileNotFoundError
         return opened(self.folder, self._known)
@@ -169,7 +169,7 @@ class Store:
         return secret_in(self.secret, self.folder)
 
     def _ready(self) -> bool:
-        """Make the folder if it is missing."""
+        """Create the folder if it is missing; False if that fails."""
         assert self.folder is not None
         try:
             make_private(self.folder)
@@ -180,18 +180,18 @@ class Store:
         return True
 
     def _refuse(self, error: OSError) -> None:
-        """A folder that is not there is no reason for a word; one that others can write is."""
+        """Warn about a folder that others can write to. A missing folder is no problem."""
         if isinstance(error, Untrusted):
             self._writable = False
             self._complain(_reason(error), error.fix)
 
     def _make_room(self, folder: Folder, added: int) -> None:
-        """Delete what was not used for the longest time, if there is too much."""
+        """Delete the least recently used files if the store is too large."""
         self._estimate += added
-        self._until_look -= 1
-        if self._estimate <= self.limit_bytes and self._until_look > 0:
+        self._until_measured -= 1
+        if self._estimate <= self.limit_bytes and self._until_measured > 0:
             return
-        self._until_look = _LOOK_AGAIN
+        self._until_measured = _MEASURE_AFTER
         now = time.time()
         for item in folder.files(_UNFINISHED):
             if now - item.used > _ABANDONED_SECONDS:
@@ -199,7 +199,7 @@ class Store:
         files = sorted(folder.files(_SUFFIX), key=lambda item: item.used)
         total = sum(item.size for item in files)
         if total > self.limit_bytes:
-            # A little more than needed, so that a full cache is not looked through at every write.
+            # Down to 90%, so that a full cache is not measured at every write.
             for item in files[:-1]:
                 if total <= self.limit_bytes * 0.9:
                     break
@@ -217,7 +217,7 @@ _store: Store | None = None
 
 
 def default_store() -> Store:
-    """The store of the settings."""
+    """The store that the settings name."""
     global _store
     wanted = settings.cache_folder, settings.cache_limit, settings.cache_secret
     if _store is None or (_store.folder, _store.limit_bytes, _store.secret) != wanted:
@@ -252,7 +252,7 @@ def _pack(key: str, data: bytes, about: dict[str, str], secret: bytes) -> bytes:
 
 
 def _unpack(key: str, content: bytes, secret: bytes) -> tuple[dict[str, str], bytes] | None:
-    """What a file holds, or None if it is not what was written under this key by this user."""
+    """(description, data) of a file; None if it was not written by this user under this key."""
     if len(content) < _HEADER.size:
         return None
     magic, version, described, length, checksum = _HEADER.unpack_from(content)
@@ -266,7 +266,7 @@ def _unpack(key: str, content: bytes, secret: bytes) -> tuple[dict[str, str], by
 
 
 def _entry(folder: Folder, item: File) -> Entry | None:
-    """The description of a file, without its payload and so without the checksum: only for people to read."""
+    """The description of a file, without checking the HMAC: only for display."""
     try:
         magic, version, described, length, _ = _HEADER.unpack(folder.read(item.name, _HEADER.size))
         if magic != _MAGIC or version != _FORMAT or item.size != _HEADER.size + described + length:

@@ -1,8 +1,8 @@
-"""A folder that native code is loaded from: looked at from the root on, opened once, and used through that opening.
+"""Safe access to the folder that native code is loaded from.
 
-A path can mean another folder at each look. So the folder is opened, what was opened is asked for its owner and mode,
-and files are named relative to it. Whoever can write a folder above could put another one in its place: those are
-looked at too. (On systems with POSIX owners; on Windows the folder lies in the user's own profile.)
+A path may refer to another folder at each use. So the folder is opened once, owner and mode of the open folder are
+checked, and files are accessed relative to it. Whoever can write to a parent folder could replace this one, so all
+parents are checked, too. (On POSIX systems; on Windows the folder is in the user's own profile.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Untrusted(OSError):
-    """Somebody else could have written there; `fix` says what to do."""
+    """Another user could have written there; `fix` says what to do."""
 
     def __init__(self, why: str, fix: str) -> None:
         super().__init__(errno.EPERM, why)
@@ -32,7 +32,7 @@ class Untrusted(OSError):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A plain file of the folder."""
+    """A regular file of the folder."""
 
     name: str
     size: int
@@ -40,7 +40,7 @@ class File:
 
 
 class Folder:
-    """An open folder; `folder.read(name)` and the others cannot be led elsewhere."""
+    """An open folder. Its methods always access this folder, even if the path is replaced."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class Folder:
         return name if self._descriptor is not None else os.path.join(self._path, name)
 
     def read(self, name: str, count: int = -1) -> bytes:
-        """The bytes of a file; OSError for what is not a plain file of ours, asked of the open file itself."""
+        """The bytes of a file. OSError if the opened file is not a regular file that only the user can write."""
         descriptor = os.open(self._named(name), os.O_RDONLY | _BINARY | _NO_LINK, dir_fd=self._descriptor)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or (_POSIX and not _is_private(status)):
@@ -60,7 +60,7 @@ class Folder:
             return file.read(count)
 
     def write(self, name: str, content: bytes) -> None:
-        """A new file, for its owner alone whatever the umask."""
+        """Create a file with mode 600, whatever the umask."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY | _NO_LINK
         descriptor = os.open(self._named(name), flags, 0o600, dir_fd=self._descriptor)
         with open(descriptor, "wb") as file:
@@ -69,19 +69,19 @@ class Folder:
             file.write(content)
 
     def rename(self, old: str, new: str) -> None:
-        """One file in the place of another, in one step."""
+        """Rename a file atomically, replacing another."""
         os.replace(self._named(old), self._named(new), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
-    def keep_first(self, old: str, new: str) -> None:
-        """A second name for a file, if nobody has it yet; FileExistsError if somebody has."""
+    def link(self, old: str, new: str) -> None:
+        """Make a hard link; FileExistsError if the new name is taken."""
         os.link(self._named(old), self._named(new), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
     def touch(self, name: str) -> None:
-        """It is used now."""
+        """Set the modification time to now."""
         os.utime(self._named(name), dir_fd=self._descriptor)
 
     def delete(self, name: str) -> bool:
-        """Is it gone now, and was there before?"""
+        """Delete a file; False if that failed."""
         try:
             os.unlink(self._named(name), dir_fd=self._descriptor)
         except OSError:
@@ -89,7 +89,7 @@ class Folder:
         return True
 
     def files(self, *suffixes: str) -> Iterator[File]:
-        """The plain files with such names."""
+        """The regular files with these suffixes."""
         with os.scandir(self._path if self._descriptor is None else self._descriptor) as listed:
             items = list(listed)
         for item in items:
@@ -97,16 +97,16 @@ class Folder:
                 try:
                     status = item.stat(follow_symlinks=False)
                 except OSError:
-                    continue  # another process was quicker
+                    continue  # another process deleted it
                 if stat.S_ISREG(status.st_mode):
                     yield File(item.name, status.st_size, status.st_mtime)
 
 
 @contextmanager
 def opened(path: Path, known: set[tuple[int, int]]) -> Iterator[Folder]:
-    """The folder, open; OSError if it is not there, Untrusted if others can change what is in it.
+    """Open the folder. OSError if it is missing, Untrusted if others can change its content.
 
-    `known` are folders whose places were found safe before.
+    `known` are the (device, inode) of folders whose parents were checked before.
     """
     if not _POSIX:
         if not path.is_dir():
@@ -133,18 +133,18 @@ def opened(path: Path, known: set[tuple[int, int]]) -> Iterator[Folder]:
 
 
 def make_private(path: Path) -> None:
-    """Make a folder, and those missing above it, for the owner alone whatever the umask."""
+    """Create a folder and its missing parents with mode 700, whatever the umask."""
     missing = []
     while not os.path.lexists(path):
         missing.append(path)
         path = path.parent
-    for place in reversed(missing):
+    for folder in reversed(missing):
         try:
-            os.mkdir(place, 0o700)
+            os.mkdir(folder, 0o700)
         except FileExistsError:
-            continue  # another process was quicker
+            continue  # another process created it
         if _POSIX:
-            os.chmod(place, 0o700, follow_symlinks=os.chmod not in os.supports_follow_symlinks)
+            os.chmod(folder, 0o700, follow_symlinks=os.chmod not in os.supports_follow_symlinks)
     if (missing and not os.path.isdir(missing[0])) or (not missing and not os.path.isdir(path)):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
@@ -154,25 +154,25 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _check_above(path: Path) -> None:
-    """Can anybody but the user and the system put another folder in the place of one above?"""
-    # In a container the system may have another number than 0.
+    """Raise Untrusted if another user could replace one of the parent folders."""
+    # In a container, root may have another id than 0.
     allowed = {0, os.geteuid(), os.stat("/").st_uid}
-    for place in Path(os.path.realpath(path)).parents:
-        status = os.lstat(place)
+    for folder in Path(os.path.realpath(path)).parents:
+        status = os.lstat(folder)
         writers = status.st_mode & _OTHERS
         if writers & stat.S_IWGRP and status.st_gid == _own_group():
             writers &= ~stat.S_IWGRP
-        # In a folder such as /tmp everybody can write, but only owners can rename what is theirs.
+        # In a folder with the sticky bit, such as /tmp, everybody can write but only owners can rename.
         if status.st_uid not in allowed or (writers and not status.st_mode & stat.S_ISVTX):
             raise Untrusted(
-                f"{place}, which {path} lies in, belongs to another user or can be written by others, so native code "
+                f"{folder}, which {path} lies in, belongs to another user or can be written by others, so native code "
                 "is not loaded from it", "Name a folder of your own in WAYFARE_CACHE.",
             )  # fmt: skip
 
 
 @cache
 def _own_group() -> int | None:
-    """The user's group if nobody else is in it: many systems give each user one, and make folders writable for it."""
+    """The user's primary group if nobody else is in it. Many systems create one for each user."""
     try:
         import grp
         import pwd

@@ -1,6 +1,6 @@
-"""The user's own secret, by which the kernel cache tells its files from those that somebody else put there.
+"""The user's secret, with which the kernel cache authenticates its files.
 
-It lies apart from the kernels: who copies a folder of kernels from elsewhere does not bring their secret along.
+It is stored outside the cache folder, so that a cache folder copied from elsewhere is not trusted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _BYTES = 32
 
 
 @cache
-def secret_in(place: Path | None, otherwise: Path) -> bytes:
-    """The secret in a file, made if there is none; in a file of the folder `otherwise` if that place cannot be used.
+def secret_in(preferred: Path | None, otherwise: Path) -> bytes:
+    """The secret in the file `preferred`, created if missing; if that fails, in a file of the folder `otherwise`.
 
-    OSError if neither can.
+    OSError if both fail.
     """
-    for path in (place, otherwise / "secret.key"):
+    for path in (preferred, otherwise / "secret.key"):
         if path is not None:
             try:
                 make_private(path.parent)
@@ -28,7 +28,7 @@ def secret_in(place: Path | None, otherwise: Path) -> bytes:
                     return _secret(folder, path.name)
             except OSError:
                 continue
-    raise PermissionError("there is no place for a secret")
+    raise PermissionError("the secret of the kernel cache cannot be stored")
 
 
 def _secret(folder: Folder, name: str) -> bytes:
@@ -37,10 +37,10 @@ def _secret(folder: Folder, name: str) -> bytes:
         aside = f"{name}-{os.getpid()}-{os.urandom(4).hex()}"
         folder.write(aside, os.urandom(_BYTES))
         try:
-            folder.keep_first(aside, name)
+            folder.link(aside, name)
         except FileExistsError:
-            pass  # another process was quicker
-        except OSError:  # a file system without second names
+            pass  # another process created it first
+        except OSError:  # a file system without hard links
             folder.rename(aside, name)
         folder.delete(aside)
         found = _read(folder, name)
@@ -50,7 +50,7 @@ def _secret(folder: Folder, name: str) -> bytes:
 
 
 def _read(folder: Folder, name: str) -> bytes | None:
-    """The secret; None if there is none, or something else in its place, which goes away."""
+    """The secret; None if it is missing. An invalid file is deleted."""
     try:
         found = folder.read(name, _BYTES + 1)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The words of a command list: where arrays lie, and commands as argument blocks whose addresses are still missing.
+"""The data structures of command lists: views of buffers, and commands whose addresses are filled in later.
 
-An array is named by the number of its object in the sequence that `Commands.run` is given, so nothing here knows an
-address. Objects of negative numbers are the list's own: its scratch memory and its constants.
+A buffer is given by its number in the sequence of arrays that `Commands.run` gets, so nothing here has an address.
+Negative numbers are the list's own buffers: its scratch memory and its constants.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from wayfare.codegen.llvm.module import SIZES, WORDS_PER_OPERAND
 
 Shape = tuple[int, ...]
 
-# The object that is the list's own scratch memory; its constants have the numbers below.
+# The buffer number of the scratch memory; constants have the numbers below.
 SCRATCH = -1
-# Scratch arrays begin on lines of the cache.
+# Bytes of a cache line; scratch arrays are aligned to it.
 LINE = 64
 
 
@@ -28,8 +28,8 @@ class Unsuited(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an array lies: in which object, how many bytes from its beginning, and how. Strides are in bytes."""
+class BufferView:
+    """A view of a buffer: the buffer's number, an offset in bytes, shape, strides in bytes, and dtype."""
 
     object: int
     offset: int
@@ -42,55 +42,55 @@ class Place:
         """Number of elements."""
         return math.prod(self.shape)
 
-    def seen(self, shape: Shape, strides: Shape, skip: int = 0) -> Place:
-        """The same memory as another shape, from `skip` bytes on."""
-        return Place(self.object, self.offset + skip, shape, strides, self.dtype)
+    def view(self, shape: Shape, strides: Shape, skip: int = 0) -> BufferView:
+        """Another view of the same buffer, `skip` bytes later."""
+        return BufferView(self.object, self.offset + skip, shape, strides, self.dtype)
 
 
-def whole(number: int, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Place:
-    """The place of a C-contiguous array."""
+def contiguous(number: int, offset: int, shape: Shape, dtype: np.dtype[Any]) -> BufferView:
+    """A C-contiguous view."""
     strides, run = [], dtype.itemsize
     for size in reversed(shape):
         strides.append(run)
         run *= max(size, 1)
-    return Place(number, offset, shape, tuple(reversed(strides)), dtype)
+    return BufferView(number, offset, shape, tuple(reversed(strides)), dtype)
 
 
 class Scratch:
-    """Memory for what one command leaves to the next; a later request begins anew at its start."""
+    """Scratch memory for the commands of one request. All requests of a list share it."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
-    def place(self, shape: Shape, dtype: np.dtype[Any]) -> Place:
-        """Room for an array."""
-        made = whole(SCRATCH, self.bytes, shape, dtype)
+    def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> BufferView:
+        """Allocate an array."""
+        made = contiguous(SCRATCH, self.bytes, shape, dtype)
         self.bytes += -(-made.elements * dtype.itemsize // LINE) * LINE
         return made
 
 
 @dataclass(slots=True)
 class Command:
-    """One native function and its argument blocks, in whose address words there are only offsets so far."""
+    """One native function and its argument blocks, whose address words are still offsets."""
 
-    # "kernel", "product", or "" for what is not counted
+    # "kernel", "matmul", or "" for what is not counted
     kind: str
     title: str
     function: int
     blocks: list[list[int]]
-    # Which word of which block is an address, and in which object
+    # (block, word, buffer) of each address word
     addresses: list[tuple[int, int, int]]
-    # Nanoseconds, about
+    # Estimated nanoseconds
     work: float
-    # Do several threads share the blocks?
+    # Do the blocks run in the thread pool?
     shared: bool = False
-    # Products only: is it one that BLAS would use threads of its own for?
-    alone: bool = False
-    # What must live as long as the blocks do, because they hold its address.
+    # Would BLAS use threads of its own here? They are switched off while the list runs.
+    blas_threads: bool = False
+    # Objects whose addresses are in the blocks.
     kept: object = None
 
 
-def operand_addresses(places: Sequence[Place], blocks: int, first: int = 0) -> list[tuple[int, int, int]]:
-    """The address words of a kernel's argument blocks from `first` on, all of which are over the same objects."""
-    words = [(SIZES + WORDS_PER_OPERAND * k, place.object) for k, place in enumerate(places)]
+def operand_addresses(views: Sequence[BufferView], blocks: int, first: int = 0) -> list[tuple[int, int, int]]:
+    """The address words of a kernel's argument blocks, numbered from `first`, over the same views."""
+    words = [(SIZES + WORDS_PER_OPERAND * k, view.object) for k, view in enumerate(views)]
     return [(block, at, number) for block in range(first, first + blocks) for at, number in words]

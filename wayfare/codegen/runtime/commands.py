@@ -1,13 +1,13 @@
-"""Command lists: kernels, matrix products and copies over one set of arrays, run by one native call.
+"""Command lists: kernels, matmuls and copies over one set of arrays, run by one native call.
 
     commands = Commands()
-    if commands.product(x, weight, hidden) and commands.kernel(relu, (32, 64), None, [hidden], [hidden]):
+    if commands.matmul(x, weight, hidden) and commands.kernel(relu, (32, 64), None, [hidden], [hidden]):
         commands.finish()
     commands.run([x_array, weight_array, arena])      # arrays by object number
 
-All that depends on shapes and strides is worked out while the list is built. A run reads the addresses of the arrays,
-completes the argument blocks and goes through the commands, without coming back to Python in between. Each of the
-building methods returns False, and adds nothing, for work that has no native form.
+Everything that depends on shapes and strides is computed while the list is built. A run reads the addresses of the
+arrays, fills in the argument blocks and executes the commands, without returning to Python in between. The building
+methods return False and add nothing for work that has no native form.
 """
 
 from __future__ import annotations
@@ -19,92 +19,53 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer
-from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.llvm.module import DATA_OFFSET, RUN
 from wayfare.codegen.loop.layout import Scattered
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.blas import openblas
-from wayfare.codegen.runtime.command import LINE, SCRATCH, Command, Place, Scratch, Shape, Unsuited
-from wayfare.codegen.runtime.command_gemm import product_commands
+from wayfare.codegen.runtime.command import LINE, SCRATCH, BufferView, Command, Scratch, Shape, Unsuited
+from wayfare.codegen.runtime.command_gemm import matmul_commands
 from wayfare.codegen.runtime.command_kernels import copy_commands, fill_commands, kernel_commands, update_commands
 from wayfare.codegen.runtime.kernel import Kernel
+from wayfare.codegen.runtime.run_list import RUN_LIST
 from wayfare.codegen.runtime.work_split import QUICK
 from wayfare.core.counters import COUNTERS
 
-__all__ = ["Commands", "Place"]
+__all__ = ["BufferView", "Commands"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# What one request becomes for a number of threads.
+# A function of (threads, scratch) that makes the commands of one request.
 Request = Callable[[int, Scratch], list[Command]]
 
-# Where a tuple keeps the first of its items.
+# The offset of the first item in a tuple object.
 _ITEMS = tuple.__basicsize__
 
 
 # -- native part --------------------------------------------------------------------------------------------------
 
 
-def _write(_host: Machine) -> str:
-    """Fill in the addresses of arrays, then run the commands.
-
-    Words: where the addresses of array objects are, the table (where to, which object, offset) and its length, the
-    commands (function, blocks, their count and size in bytes, 1 if the crew is to run them) and how many they are.
-    """
-    writer = Writer()
-    objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
-    commands, count = pointer(writer, 3), word(writer, 4)
-    with writer.loop("0", entries, 1) as i:
-        to, number, offset = _fields(writer, table, i, 3)
-        array = writer.let(f"load ptr, ptr {writer.let(f'getelementptr ptr, ptr {objects}, i64 {number}')}")
-        data = writer.let(f"load i64, ptr {writer.let(f'getelementptr i8, ptr {array}, i64 {DATA_OFFSET}')}")
-        address = writer.let(f"add i64 {data}, {offset}")
-        writer.do(f"store i64 {address}, ptr {writer.let(f'inttoptr i64 {to} to ptr')}")
-    with writer.loop("0", count, 1) as i:
-        called, first, many, size, threaded = _fields(writer, commands, i, 5)
-        target, blocks = (writer.let(f"inttoptr i64 {value} to ptr") for value in (called, first))
-        with writer.loop("0", threaded, 1):
-            writer.do(f"call void @{RUN}(ptr {target}, ptr {blocks}, i64 {many}, i64 {size})")
-        here = writer.let(f"select i1 {writer.let(f'icmp eq i64 {threaded}, 0')}, i64 {many}, i64 0")
-        with writer.loop("0", here, 1) as k:
-            block = writer.let(f"getelementptr i8, ptr {blocks}, i64 {writer.let(f'mul i64 {k}, {size}')}")
-            writer.do(f"call void {target}(ptr {block})")
-    writer.declared[RUN] = f"declare void @{RUN}(ptr, ptr, i64, i64)"
-    return function(writer)
-
-
-def _fields(writer: Writer, table: str, row: str, count: int) -> list[str]:
-    entry = writer.let(f"getelementptr [{count} x i64], ptr {table}, i64 {row}")
-    return [writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(count)]
-
-
-_RUN_LIST = Routine("run_list", _write)
-
-
 @cache
 def _ready() -> bool:
-    """Is there native code, and does a tuple look as it should?"""
+    """Is there native code, and do tuples have the expected memory layout?"""
     probe = (object(),)
-    return _RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
+    return RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
 
 
 @cache
 def _calls() -> tuple[Any, Any]:
-    """The native function, with and without holding on to the interpreter's lock."""
-    address = _RUN_LIST.address
+    """The native function that keeps the GIL, and the one that releases it."""
+    address = RUN_LIST.address
     return ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 
-class _Room:
-    """The argument blocks of a list for one number of threads. One thread at a time may use it."""
+class _Bound:
+    """The argument blocks of a list for a number of threads. Used by one thread at a time."""
 
-    __slots__ = ("_kept", "address", "alone", "call", "kernels", "products", "split", "threads", "words")
+    __slots__ = ("_alive", "address", "blas", "call", "kernels", "matmuls", "split", "threads", "words")
 
     def __init__(self, commands: list[Command], constants: list[Array], scratch: int, threads: int) -> None:
         self.threads = threads
-        # The BLAS that must keep to the calling thread meanwhile.
-        self.alone = openblas() if any(c.alone for c in commands) else None
+        # The BLAS that must use one thread during a run.
+        self.blas = openblas() if any(c.blas_threads for c in commands) else None
         memory = np.empty(scratch + LINE, np.uint8)
         own = {SCRATCH - 1 - k: a.ctypes.data for k, a in enumerate(constants)}
         own[SCRATCH] = -(-memory.ctypes.data // LINE) * LINE
@@ -115,25 +76,25 @@ class _Room:
         start = 0
         for command in commands:
             size, count = len(command.blocks[0]), len(command.blocks)
-            for number, at, name in command.addresses:
-                place = start + number * size + at
+            for number, offset, name in command.addresses:
+                at = start + number * size + offset
                 if name < 0:
-                    blocks[place] += own[name]
+                    blocks[at] += own[name]
                 else:
-                    table.append((first + 8 * place, name, int(blocks[place])))
-            # As a negative number: too little work to wake a thread for, unless it comes often.
+                    table.append((first + 8 * at, name, int(blocks[at])))
+            # A negative size: too little work to wake a thread for, unless such work comes often.
             small = command.shared and command.work < QUICK
             list_words += [command.function, first + 8 * start, count, (-8 if small else 8) * size, int(command.shared)]
             start += size * count
         entries, rows = np.array(table, np.int64), np.array(list_words, np.int64)
-        self._kept = (memory, blocks, entries, rows, [c.kept for c in commands])
-        # The first word is set for each run: where the array objects are.
+        self._alive = (memory, blocks, entries, rows, [c.kept for c in commands])
+        # The first word is set for each run: the address of the array objects.
         self.words = (ctypes.c_int64 * 5)(0, entries.ctypes.data, len(table), rows.ctypes.data, len(commands))
         self.address = ctypes.addressof(self.words)
         work = sum(c.work / min(threads, len(c.blocks)) if c.shared else c.work for c in commands)
         self.call = _calls()[0 if work < QUICK else 1]
         self.kernels = sum(c.kind == "kernel" for c in commands)
-        self.products = sum(c.kind == "product" for c in commands)
+        self.matmuls = sum(c.kind == "matmul" for c in commands)
         self.split = sum(c.shared for c in commands)
 
 
@@ -141,55 +102,55 @@ class _Room:
 
 
 class Commands:
-    """Work over arrays that are known by number, added in order, then run again and again."""
+    """A list of commands over numbered arrays: built once, then run many times."""
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
-        # What they became for so many threads, until `finish` has made use of it.
+        # The commands of the requests, until `finish`.
         self._made: list[list[Command]] = []
         self._made_for = thread_pool.threads()
         self._constants: list[Array] = []
-        # Those not in use: a run takes one, so that two threads never share one.
-        self._rooms: list[_Room] = []
+        # Bindings that are not in use: each run takes one, so that two threads never share one.
+        self._free: list[_Bound] = []
         self.titles: list[str] = []
         self.scratch_bytes = 0
 
     # -- building
 
     def kernel(
-        self, kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[Place],
-        outputs: Sequence[Place],
+        self, kernel: Kernel, shape: Shape, axes: tuple[int, ...] | None, inputs: Sequence[BufferView],
+        outputs: Sequence[BufferView],
     ) -> bool:  # fmt: skip
-        """A loop over `shape`. Inputs broadcast; rows run along `axes` (adjacent, in order), and an output per row has
-        size 1 there. An output may be an input of the same layout, if the loop has no rows; else it is apart."""
+        """A kernel over `shape`. Inputs broadcast; rows run along `axes` (adjacent, in order), where per-row outputs
+        have size 1. Without rows, an output may be an input of the same layout; else it overlaps no input."""
         return self._add(
             lambda threads, scratch: kernel_commands(kernel, shape, axes, inputs, outputs, threads, scratch)
         )
 
-    def product(self, a: Place, b: Place, out: Place, *, add: bool = False) -> bool:
-        """`out = a @ b`, or `out += a @ b`, of vectors, matrices and stacks; `out` is apart from both."""
+    def matmul(self, a: BufferView, b: BufferView, out: BufferView, *, add: bool = False) -> bool:
+        """`out = a @ b`, or `out += a @ b`, of vectors, matrices and batches; `out` overlaps neither."""
         if a.shape and a.shape[-1] == 0:
             return add or self.fill(out, 0)
-        return self._add(lambda threads, scratch: product_commands(a, b, out, add, threads, scratch))
+        return self._add(lambda threads, scratch: matmul_commands(a, b, out, add, threads, scratch))
 
-    def copy(self, source: Place, target: Place) -> bool:
-        """The elements of one place to another of the same shape and dtype, apart from it."""
+    def copy(self, source: BufferView, target: BufferView) -> bool:
+        """Copy one view to another of the same shape and dtype that does not overlap it."""
         return self._add(lambda threads, _scratch: copy_commands(source, target, threads))
 
-    def fill(self, target: Place, value: Any) -> bool:
-        """One value for all elements."""
+    def fill(self, target: BufferView, value: Any) -> bool:
+        """Write one value to all elements."""
         constant = np.array(value, target.dtype)
-        where = Place(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
+        view = BufferView(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
         self._constants.append(constant)
-        return self._add(lambda threads, _scratch: fill_commands(where, target, threads))
+        return self._add(lambda threads, _scratch: fill_commands(view, target, threads))
 
-    def update(self, kernel: Kernel, sets: Sequence[Sequence[Place]], numbers: Place) -> bool:
-        """An elementwise formula over many sets of places that do not overlap: for each its inputs (but for the
-        last ones, which are the numbers at `numbers`, read at each run), then its outputs. Threads share all pieces."""
+    def update(self, kernel: Kernel, sets: Sequence[Sequence[BufferView]], numbers: BufferView) -> bool:
+        """An elementwise kernel over many sets of views that do not overlap. A set has the inputs (without the last
+        ones, which are the scalars in `numbers`, read at each run), then the outputs."""
         return self._add(lambda threads, _scratch: update_commands(kernel, sets, numbers, threads))
 
     def routine(self, request: Request) -> bool:
-        """Commands that somebody else writes, for a number of threads; they may use scratch memory."""
+        """Add the commands that `request(threads, scratch)` makes."""
         return self._add(request)
 
     def _add(self, request: Request) -> bool:
@@ -212,43 +173,43 @@ class Commands:
         return made
 
     def finish(self) -> None:
-        """Get ready to run; nothing is added afterwards."""
+        """Prepare to run. Nothing can be added afterwards."""
         if self._requests:
             commands = [command for made in self._made for command in made]
-            self._rooms.append(_Room(commands, self._constants, self.scratch_bytes, self._made_for))
+            self._free.append(_Bound(commands, self._constants, self.scratch_bytes, self._made_for))
         self._made = []
 
-    def _room(self, threads: int) -> _Room:
+    def _bind(self, threads: int) -> _Bound:
         commands = [command for request in self._requests for command in self._answer(request, threads)]
-        return _Room(commands, self._constants, self.scratch_bytes, threads)
+        return _Bound(commands, self._constants, self.scratch_bytes, threads)
 
     # -- running
 
     def run(self, objects: Sequence[Array]) -> None:
-        """Run on arrays by object number, which the caller keeps alive, and which lie as the places say."""
+        """Run on these arrays, by buffer number. The caller keeps them alive; they have the layout of the views."""
         if not self._requests:
             return
         given = objects if objects.__class__ is tuple else tuple(objects)
         threads = thread_pool.threads()
         try:
-            room = self._rooms.pop()
+            bound = self._free.pop()
         except IndexError:
-            room = self._room(threads)
+            bound = self._bind(threads)
         else:
-            if room.threads != threads:
-                room = self._room(threads)
-        room.words[0] = id(given) + _ITEMS
+            if bound.threads != threads:
+                bound = self._bind(threads)
+        bound.words[0] = id(given) + _ITEMS
         COUNTERS.lists_run += 1
-        COUNTERS.kernels_run += room.kernels
-        COUNTERS.kernels_split += room.split
-        COUNTERS.products_run += room.products
-        alone = room.alone
-        if alone is None:
-            room.call(room.address)
+        COUNTERS.kernels_run += bound.kernels
+        COUNTERS.kernels_split += bound.split
+        COUNTERS.matmuls_run += bound.matmuls
+        blas = bound.blas
+        if blas is None:
+            bound.call(bound.address)
         else:
-            with alone:
-                room.call(room.address)
-        self._rooms.append(room)
+            with blas:
+                bound.call(bound.address)
+        self._free.append(bound)
 
     def describe(self) -> str:
         """One line for each command."""

@@ -1,8 +1,8 @@
-"""Matrix products: BLAS keeps to the calling thread, and the crew shares out what is worth several.
+"""Matmul on arrays: BLAS runs on one thread, and the thread pool splits large work.
 
-A large product is cut into parts of its result, a stack of products into shares. BLAS would use threads of its own,
-which wait for each other by yielding: beside a busy program that is a thousand times slower. Where NumPy's BLAS is not
-OpenBLAS, or there is no native code, NumPy multiplies, as it likes.
+A large gemm is split into parts of its result, a batch into groups of matrices. BLAS would use threads of its own,
+which wait for each other by yielding: next to a busy program that is up to a thousand times slower. Where NumPy's BLAS
+is not OpenBLAS, or there is no native code, np.matmul is used.
 """
 
 from __future__ import annotations
@@ -14,113 +14,112 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer
+from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.blas import LETTERS, one_thread, openblas
-from wayfare.codegen.runtime.gemm_split import SMALL, parts_of, worth_cutting
+from wayfare.codegen.runtime.gemm_split import SMALL, parts_of, worth_splitting
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Multiplications in all from which on a stack is worth several threads.
-WORTH = 500_000
-# Multiplications from which on BLAS uses threads of its own: of matrices, and of a matrix with a vector.
+# Multiplications from which on a batch is split over threads.
+BATCH_FROM = 500_000
+# Multiplications from which on OpenBLAS uses threads of its own: for gemm, and for gemv.
 SPLIT_BY_BLAS, SPLIT_WITH_VECTOR = 1 << 18, 9_000
-# Shares for each thread: one that comes late takes fewer.
-SHARES = 4
-# CBLAS's names for how a matrix lies.
-ROWS, AS_IS, TURNED = 101, 111, 112
+# Parts for each thread: a thread that starts late takes fewer.
+PARTS_PER_THREAD = 4
+# CBLAS's constants.
+ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED = 101, 111, 112
 
 
 # -- the routine --------------------------------------------------------------------------------------------------
 
 
-def product_of_block(writer: Writer, dtype: str, whole: str) -> Callable[[str, str, str, str], None]:
-    """Writes the call of one product: `(a, b, out, beta)`, out = a @ b + beta · out.
+def write_gemm_call(writer: Writer, dtype: str, int_type: str) -> Callable[[str, str, str, str], None]:
+    """A function that emits one gemm call: `(a, b, out, beta)`, out = a @ b + beta · out.
 
-    The first nine words of the block: the function; how both sides lie; rows, columns, inner size; steps from row to
-    row of the three matrices.
+    The first nine words of the block: the BLAS function; the transpose flags of both sides; rows, columns, inner size;
+    the leading dimensions of the three matrices.
     """
     gemm = pointer(writer, 0)
     sizes = [word(writer, k) for k in range(1, 9)]
-    ways = [writer.let(f"trunc i64 {size} to i32") for size in sizes[:2]]
-    if whole == "i32":
-        sizes = [writer.let(f"trunc i64 {size} to i32") for size in sizes]
+    layouts = [writer.truncated(size) for size in sizes[:2]]
+    if int_type == "i32":
+        sizes = [writer.truncated(size) for size in sizes]
     m, n, k, step_a, step_b, step_out = sizes[2:]
 
     def call(a: str, b: str, out: str, beta: str) -> None:
         writer.do(
-            f"call void {gemm}(i32 {ROWS}, i32 {ways[0]}, i32 {ways[1]}, {whole} {m}, {whole} {n}, {whole} {k}, "
-            f"{dtype} 1.0, ptr {a}, {whole} {step_a}, ptr {b}, {whole} {step_b}, {dtype} {beta}, ptr {out}, "
-            f"{whole} {step_out})"
+            f"call void {gemm}(i32 {ROW_MAJOR}, i32 {layouts[0]}, i32 {layouts[1]}, "
+            f"{int_type} {m}, {int_type} {n}, {int_type} {k}, {dtype} 1.0, ptr {a}, {int_type} {step_a}, "
+            f"ptr {b}, {int_type} {step_b}, {dtype} {beta}, ptr {out}, "
+            f"{int_type} {step_out})"
         )
 
     return call
 
 
-def _write(dtype: str, whole: str) -> Callable[[Machine], str]:
-    """Words: those of `product_of_block`; tables of the matrices' addresses; the first product and the one after the
-    last."""
+def _write(dtype: str, int_type: str) -> Callable[[Machine], str]:
+    """Words: those of `write_gemm_call`; tables of the matrices' addresses; the first matrix and the end."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
-        product = product_of_block(writer, dtype, whole)
+        matmul = write_gemm_call(writer, dtype, int_type)
         tables = [pointer(writer, number) for number in (9, 10, 11)]
         with writer.loop(word(writer, 12), word(writer, 13), 1) as i:
-            places = [writer.let(f"getelementptr ptr, ptr {table}, i64 {i}") for table in tables]
-            a, b, out = (writer.let(f"load ptr, ptr {place}") for place in places)
-            product(a, b, out, "0.0")
+            a, b, out = (writer.load("ptr", entry) for entry in [writer.element("ptr", t, i) for t in tables])
+            matmul(a, b, out, "0.0")
         return function(writer)
 
     return write
 
 
-def _write_part(dtype: str, whole: str) -> Callable[[Machine], str]:
-    """Words: those of `product_of_block`; the addresses of the three matrices."""
+def _write_part(dtype: str, int_type: str) -> Callable[[Machine], str]:
+    """Words: those of `write_gemm_call`; the addresses of the three matrices."""
 
     def write(_host: Machine) -> str:
         writer = Writer()
         a, b, out = (pointer(writer, number) for number in (9, 10, 11))
-        product_of_block(writer, dtype, whole)(a, b, out, "0.0")
+        write_gemm_call(writer, dtype, int_type)(a, b, out, "0.0")
         return function(writer)
 
     return write
 
 
 @cache
-def _routine(dtype: np.dtype[Any], whole: str, part: bool = False) -> Routine:
+def _routine(dtype: np.dtype[Any], int_type: str, part: bool = False) -> Routine:
     kind = "float" if dtype == np.float32 else "double"
     if part:
-        return Routine(f"product_part_{kind}_{whole}", _write_part(kind, whole))
-    return Routine(f"products_{kind}_{whole}", _write(kind, whole))
+        return Routine(f"matmul_part_{kind}_{int_type}", _write_part(kind, int_type))
+    return Routine(f"batched_matmul_{kind}_{int_type}", _write(kind, int_type))
 
 
-# -- products -----------------------------------------------------------------------------------------------------
+# -- matmul -------------------------------------------------------------------------------------------------------
 
 
-def _lies(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int] | None:
-    """How matrices lie (CBLAS's word for it) and the step from row to row; None where BLAS cannot read them."""
+def _blas_layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int] | None:
+    """(CBLAS's transpose flag, leading dimension) of matrices; None where BLAS cannot read them."""
     down, across = strides[-2:]
     rows, columns = shape[-2:]
     if across == item and down % item == 0 and down >= item * columns:
-        return AS_IS, down // item
+        return NOT_TRANSPOSED, down // item
     if down == item and across % item == 0 and across >= item * rows:
-        return TURNED, across // item
+        return TRANSPOSED, across // item
     return None
 
 
-def _places(x: Array) -> Array:
-    """The addresses of the matrices of a stack, in order."""
-    place = np.array(x.__array_interface__["data"][0], np.int64)
+def _addresses(x: Array) -> Array:
+    """The addresses of the matrices of a batch, in order."""
+    address = np.array(x.__array_interface__["data"][0], np.int64)
     for axis, (size, stride) in enumerate(zip(x.shape[:-2], x.strides, strict=False)):
-        place = place + (np.arange(size) * stride).reshape((-1,) + (1,) * (x.ndim - 3 - axis))
-    return np.ascontiguousarray(np.broadcast_to(place, x.shape[:-2])).reshape(-1)
+        address = address + (np.arange(size) * stride).reshape((-1,) + (1,) * (x.ndim - 3 - axis))
+    return np.ascontiguousarray(np.broadcast_to(address, x.shape[:-2])).reshape(-1)
 
 
-def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """`a @ b` as NumPy's matmul gives it, into `out` if given, which overlaps neither."""
+def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
+    """np.matmul(a, b), into `out` if given, which overlaps neither."""
     columns = b.shape[-1] if b.ndim > 1 else 1
     work = a.size * columns
     if work < SPLIT_WITH_VECTOR:
@@ -128,16 +127,16 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     if a.ndim == 2 and b.ndim == 2:
         if work < SPLIT_BY_BLAS and columns > 1 and len(a) > 1:
             return np.matmul(a, b, out=out)
-        if work >= SMALL and worth_cutting(len(a), len(b), columns, thread_pool.threads()):
-            made = _cut_up(a, b, out)
+        if work >= SMALL and worth_splitting(len(a), len(b), columns, thread_pool.threads()):
+            made = _split_matmul(a, b, out)
             if made is not None:
                 return made
-    elif a.ndim > 1 and b.ndim > 1 and work >= WORTH and a.dtype in LETTERS and a.dtype == b.dtype:
+    elif a.ndim > 1 and b.ndim > 1 and work >= BATCH_FROM and a.dtype in LETTERS and a.dtype == b.dtype:
         stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         if out is None:
             out = buffer_pool.empty((*stack, a.shape[-2], columns), a.dtype)
         sides = [np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b)]
-        return stack_product(sides[0], sides[1], out)
+        return batched_matmul(sides[0], sides[1], out)
     return _by_numpy(a, b, out)
 
 
@@ -146,21 +145,21 @@ def _by_numpy(a: Array, b: Array, out: Array | None) -> Array:
         return np.matmul(a, b, out=out)
 
 
-def stack_product(a: Array, b: Array, out: Array) -> Array:
-    """`a @ b` of stacks […, m, k] and […, k, n] of the same leading sizes and one dtype, into `out`, whose rows are
-    whole. `out` overlaps neither."""
-    if _shared_out(a, b, out):
+def batched_matmul(a: Array, b: Array, out: Array) -> Array:
+    """`a @ b` of batches […, m, k] and […, k, n] with equal batch sizes and dtype, into `out`, which is row-major and
+    overlaps neither."""
+    if _split_batch(a, b, out):
         return out
     if out.size and out.size // math.prod(out.shape[-2:]) * SPLIT_BY_BLAS < a.size * b.shape[-1]:
-        # Few and large: one after the other, each by all threads.
-        for place in np.ndindex(out.shape[:-2]):
-            product(a[place], b[place], out[place])
+        # Few and large: one after the other, each split over all threads.
+        for index in np.ndindex(out.shape[:-2]):
+            matmul(a[index], b[index], out[index])
         return out
     return _by_numpy(a, b, out)
 
 
-def _cut_up(a: Array, b: Array, out: Array | None) -> Array | None:
-    """A large product by the crew; None where BLAS cannot read the matrices, or there is no native code."""
+def _split_matmul(a: Array, b: Array, out: Array | None) -> Array | None:
+    """Split a large gemm over the thread pool; None where BLAS cannot read the matrices, or without native code."""
     blas = openblas()
     if blas is None or a.dtype not in LETTERS or a.dtype != b.dtype or a.shape[1] != len(b):
         return None
@@ -170,7 +169,7 @@ def _cut_up(a: Array, b: Array, out: Array | None) -> Array | None:
         out = buffer_pool.empty((rows, columns), a.dtype)
     elif out.dtype != a.dtype or out.shape != (rows, columns):
         return None
-    routine = _routine(out.dtype, blas.whole, part=True)
+    routine = _routine(out.dtype, blas.int_type, part=True)
     words = _words_of_parts(rows, inner, columns, thread_pool.threads(), a.dtype, a.strides, b.strides, out.strides)
     if words is None or not routine.ready:
         return None
@@ -185,7 +184,7 @@ def _cut_up(a: Array, b: Array, out: Array | None) -> Array | None:
     return out
 
 
-# Words of the block of a part.
+# Words of the argument block of a part.
 _PART = 12
 
 
@@ -193,11 +192,11 @@ _PART = 12
 def _words_of_parts(
     rows: int, inner: int, columns: int, threads: int, dtype: np.dtype[Any], *strides: tuple[int, int]
 ) -> list[int] | None:
-    """The blocks of the parts of a product, with offsets where addresses go; None if BLAS cannot read such matrices."""
+    """The argument blocks of the parts of a gemm, with offsets for addresses; None if BLAS cannot read the matrices."""
     shapes = ((rows, inner), (inner, columns), (rows, columns))
-    ways = [_lies(shape, own, dtype.itemsize) for shape, own in zip(shapes, strides, strict=True)]
-    left, right, target = ways
-    if left is None or right is None or target is None or target[0] != AS_IS:
+    layouts = [_blas_layout(shape, own, dtype.itemsize) for shape, own in zip(shapes, strides, strict=True)]
+    left, right, target = layouts
+    if left is None or right is None or target is None or target[0] != NOT_TRANSPOSED:
         return None
     by_row, by_column, of_out = strides
     words: list[int] = []
@@ -208,30 +207,30 @@ def _words_of_parts(
     return words
 
 
-def _shared_out(a: Array, b: Array, out: Array) -> bool:
-    """Do it by the crew, if that is possible and pays."""
+def _split_batch(a: Array, b: Array, out: Array) -> bool:
+    """Split a batch over the thread pool; False if that is impossible or does not pay."""
     rows, inner = a.shape[-2:]
     columns = b.shape[-1]
-    one = rows * inner * columns
+    each = rows * inner * columns
     count = out.size // (rows * columns) if rows * columns else 0
-    shares = thread_pool.threads()
-    if shares < 2 or count < 2 * shares or one * count < WORTH or out.dtype not in LETTERS:
+    threads = thread_pool.threads()
+    if threads < 2 or count < 2 * threads or each * count < BATCH_FROM or out.dtype not in LETTERS:
         return False
-    left, right, target = (_lies(x.shape, x.strides, x.itemsize) for x in (a, b, out))
+    left, right, target = (_blas_layout(x.shape, x.strides, x.itemsize) for x in (a, b, out))
     blas = openblas()
-    if blas is None or left is None or right is None or target is None or target[0] != AS_IS:
+    if blas is None or left is None or right is None or target is None or target[0] != NOT_TRANSPOSED:
         return False
-    routine = _routine(out.dtype, blas.whole)
+    routine = _routine(out.dtype, blas.int_type)
     if not routine.ready:
         return False
-    tables = [_places(x) for x in (a, b, out)]
+    tables = [_addresses(x) for x in (a, b, out)]
     given = [blas.addresses[out.dtype], left[0], right[0], rows, columns, inner, left[1], right[1], target[1],
              *(table.__array_interface__["data"][0] for table in tables)]  # fmt: skip
-    parts = min(SHARES * shares, count)
-    cuts = [count * part // parts for part in range(parts + 1)]
+    parts = min(PARTS_PER_THREAD * threads, count)
+    bounds = [count * part // parts for part in range(parts + 1)]
     words: list[int] = []
     for part in range(parts):
-        words += [*given, cuts[part], cuts[part + 1]]
+        words += [*given, bounds[part], bounds[part + 1]]
     with blas:
         routine.run(words, parts)
     return True

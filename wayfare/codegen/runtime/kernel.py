@@ -5,9 +5,9 @@
     outs = kernel.rows([x, bias], axis=-1)  # a loop over rows that run along an axis
     print(kernel.source, kernel.llvm, kernel.asm)
 
-Code does not depend on sizes. It is made for a class of layouts when that is first met: looked for in memory, then on
-disk, then compiled. Without llvmlite, or when a loop cannot be compiled, one warning says so and the loop's meaning in
-NumPy (`interpret`) gives the result.
+Code does not depend on sizes. It is made for a layout class at its first use: taken from memory, from the disk cache,
+or compiled. Without llvmlite, or if a loop cannot be compiled, there is one warning, and the NumPy interpreter runs the
+loop.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from wayfare.codegen.loop.interpreter import interpret, interpret_rows
 from wayfare.codegen.loop.language import Loop, exact, source, validate
 from wayfare.codegen.math.library import KNOWN, numpy_function
 from wayfare.codegen.runtime import thread_pool
-from wayfare.codegen.runtime.long_rows import Pieces, WholePlan, can_be_cut, pays
-from wayfare.codegen.runtime.work_split import BlockPlan, shares_of
+from wayfare.codegen.runtime.long_rows import LongRowsPlan, Pieces, can_split_rows, pays
+from wayfare.codegen.runtime.work_split import BlockPlan, parts_for
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import user_frame
 from wayfare.core.config import settings
@@ -40,14 +40,14 @@ from wayfare.core.errors import LoopError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Kernels remembered by their loops' text; those in use live on with their users.
+# How many kernels are cached by the text of their loops.
 _KERNELS = 4096
-# Layouts remembered for one kernel; a program with more changes its shapes all the time.
+# How many plans are cached for one kernel. Programs with more change their shapes all the time.
 _PLANS = 512
 
 
 class Kernel:
-    """A loop and the machine code it has become so far."""
+    """A loop, and its machine code for the layouts met so far."""
 
     def __init__(self, loop: Loop) -> None:
         validate(loop, KNOWN)
@@ -57,20 +57,20 @@ class Kernel:
         self._dtypes = tuple(NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs))
         self._itemsizes = tuple(d.itemsize for d in self._dtypes)
         self._elementwise = loop.elementwise
-        # Nanoseconds for one element: bytes to and from the caches, vector instructions.
+        # Estimated nanoseconds for one element: memory traffic and vector instructions.
         instructions = sum(25 if e.op in KNOWN else 4 if e.op in ("div", "sqrt") else 1 for e in expressions(loop))
         self._cost = 0.012 * sum(self._itemsizes) + 0.009 * instructions
         self._codes: dict[Layout, Code] = {}
-        self._can_be_cut = can_be_cut(loop)
+        self._can_split_rows = can_split_rows(loop)
         self._pieces: Pieces | None = None
-        self._plans: dict[Any, BlockPlan | WholePlan] = {}
-        self._fresh_plans: dict[Any, BlockPlan | WholePlan] = {}
+        self._plans: dict[Any, BlockPlan | LongRowsPlan] = {}
+        self._plans_of_new: dict[Any, BlockPlan | LongRowsPlan] = {}
         self._broken = False
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}>"
 
-    # -- looking inside
+    # -- inspection
 
     @property
     def source(self) -> str:
@@ -85,33 +85,33 @@ class Kernel:
 
     @property
     def llvm(self) -> str:
-        """The LLVM IR of the code made first (that for contiguous arrays, if none was made yet)."""
+        """The LLVM IR for the first layout that was met (for contiguous arrays if there was none)."""
         return str(self._any_code().text())
 
     @property
     def asm(self) -> str:
-        """The machine code of the same."""
+        """The assembly for the same layout."""
         return machine().assembly(self.llvm)
 
     # -- running
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array] | None = None) -> list[Array]:
-        """Run a loop without rows on arrays that broadcast against each other; writes to `outputs` if given."""
+        """Run an elementwise loop on arrays that broadcast against each other; writes to `outputs` if given."""
         if outputs is None:
             try:
                 key = tuple([(a.shape, a.strides) for a in inputs])
             except (AttributeError, TypeError):
                 raise self._no_arrays(inputs) from None
-            plan = self._fresh_plans.get(key)
+            plan = self._plans_of_new.get(key)
             if plan is not None:
-                outs = self._again(plan, inputs)
+                outs = self._rerun(plan, inputs)
                 if outs is not None:
                     return outs
         if not self._elementwise:
             raise LoopError(f"loop {self.name} works on rows", fix="Say along which axis: kernel.rows(arrays, axis).")
         shape = self._broadcast(inputs)
         if outputs is None:
-            outs = self._fresh(inputs, shape)
+            outs = self._new_outputs(inputs, shape)
         else:
             outs = self._given(inputs, outputs, [shape] * len(self.loop.outputs))
         if 0 not in shape:
@@ -121,8 +121,8 @@ class Kernel:
                 self._remember(key, None, inputs, outs)
         return self._hand_over(outs, outputs)
 
-    def _again(self, plan: BlockPlan | WholePlan, inputs: Sequence[Array]) -> list[Array] | None:
-        """Run a plan met before on arrays of the same layout; None where something else has changed."""
+    def _rerun(self, plan: BlockPlan | LongRowsPlan, inputs: Sequence[Array]) -> list[Array] | None:
+        """Run a cached plan on arrays of the same layout; None if dtypes or the number of threads have changed."""
         if plan.threads != settings.num_threads:
             return None
         dtypes = self._dtypes
@@ -134,26 +134,26 @@ class Kernel:
         return outs
 
     def _remember(self, key: Any, axes: Any, inputs: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Next time arrays of this layout come, their plan is found without a look at the outputs."""
+        """Cache the plan by the inputs alone, for calls that create their outputs."""
         plan = self._plans.get((axes, tuple([(a.shape, a.strides) for a in (*inputs, *outs)])))
         if plan is not None and all(o.flags.c_contiguous for o in outs):
-            if len(self._fresh_plans) >= _PLANS:
-                self._fresh_plans.clear()
+            if len(self._plans_of_new) >= _PLANS:
+                self._plans_of_new.clear()
             plan.made = tuple(o.shape for o in outs)
-            self._fresh_plans[key] = plan
+            self._plans_of_new[key] = plan
 
     def rows(
         self, inputs: Sequence[Array], axis: int | tuple[int, ...], outputs: Sequence[Array] | None = None
     ) -> list[Array]:
-        """Run the loop on the rows along `axis` (or adjacent axes); an output per row keeps size 1 there."""
+        """Run the loop on the rows along `axis` (or adjacent axes); per-row outputs have size 1 there."""
         if outputs is None:
             try:
                 key = (axis, *[(a.shape, a.strides) for a in inputs])
             except (AttributeError, TypeError):
                 raise self._no_arrays(inputs) from None
-            plan = self._fresh_plans.get(key)
+            plan = self._plans_of_new.get(key)
             if plan is not None:
-                outs = self._again(plan, inputs)
+                outs = self._rerun(plan, inputs)
                 if outs is not None:
                     return outs
         shape = self._broadcast(inputs)
@@ -180,18 +180,18 @@ class Kernel:
     def into(
         self, inputs: Sequence[Array], outputs: list[Array], shape: tuple[int, ...], axes: tuple[int, ...] | None = None
     ) -> list[Array]:
-        """Run over a `shape` without zeros, for a caller who knows that the outputs fit and overlap nothing they may
-        not: what `kernel(inputs, outputs)` and `rows` look into first."""
+        """Run over a `shape` without zeros, without the checks of `kernel(inputs, outputs)` and `rows`: the caller
+        knows that the outputs have the right shapes and no forbidden overlaps."""
         if not self._try(inputs, outputs, shape, axes):
             self._interpret(inputs, outputs, axes)
         return outputs
 
     def plan_of_new(self, inputs: Sequence[Array]) -> Any:
-        """The plan by which `kernel(inputs)` makes its outputs for arrays of this layout; None if there is none."""
-        return self._fresh_plans.get(tuple([(a.shape, a.strides) for a in inputs]))
+        """The cached plan of `kernel(inputs)` with new outputs, for this layout; None if there is none."""
+        return self._plans_of_new.get(tuple([(a.shape, a.strides) for a in inputs]))
 
     def plan_of(self, arrays: Sequence[Array], axes: tuple[int, ...] | None) -> Any:
-        """The plan by which arrays of this layout were run last; None if there is none to keep."""
+        """The cached plan for arrays of this layout; None if there is none."""
         return self._plans.get((axes, tuple([(a.shape, a.strides) for a in arrays])))
 
     def _axes(self, axis: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -219,17 +219,17 @@ class Kernel:
         kinds = ", ".join(type(a).__name__ for a in given) if isinstance(given, (list, tuple)) else type(given).__name__
         return LoopError(f"loop {self.name}: takes a list of NumPy arrays, not {kinds}")
 
-    def _fresh(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
+    def _new_outputs(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
         dtypes = self._dtypes[self._inputs :]
         first = inputs[0]
         if len(shape) > 1 and not first.flags.c_contiguous and all(a.flags.f_contiguous for a in inputs):
-            # The order of the inputs, as NumPy keeps it: a transposed array stays one.
+            # Fortran order if all inputs have it, as in NumPy.
             return [buffer_pool.empty(shape[::-1], d).T for d in dtypes]
         return [buffer_pool.empty(shape, d) for d in dtypes]
 
     def _given(self, inputs: Sequence[Array], outputs: Sequence[Array], shapes: Sequence[Any], exact: bool = True
                ) -> list[Array]:  # fmt: skip
-        """The arrays to write to: those given, or others where a write would reach what is still to be read."""
+        """The arrays to write to: those given, or temporaries where a write could destroy unread input."""
         if len(outputs) != len(shapes):
             raise LoopError(f"loop {self.name}: makes {len(shapes)} arrays, not {len(outputs)}")
         if not all(isinstance(a, np.ndarray) for a in outputs):
@@ -241,14 +241,14 @@ class Kernel:
                                 f"{dtype}{list(shape)} is made")  # fmt: skip
             if not array.flags.writeable:
                 raise LoopError(f"loop {self.name}: an output is read-only", fix="Give a writable array.")
-            # An element may be read and then written. With rows it may be read again after that.
+            # An elementwise loop may write over the element it has read. With rows it may be read again later.
             safe = all(
                 not np.may_share_memory(a, array)
                 or (exact and a.shape == shape and a.strides == array.strides and _address(a) == _address(array))
                 for a in inputs
             ) and not any(np.may_share_memory(a, array) for k, a in enumerate(outputs) if k != number)
-            folded = 0 in array.strides and array.size > 1
-            out.append(array if safe and not folded else np.empty(shape, dtype))
+            overlapping = 0 in array.strides and array.size > 1
+            out.append(array if safe and not overlapping else np.empty(shape, dtype))
         return out
 
     def _hand_over(self, outs: list[Array], outputs: Sequence[Array] | None) -> list[Array]:
@@ -260,8 +260,8 @@ class Kernel:
         return list(outputs)
 
     def _try(self, inputs: Sequence[Array], outs: list[Array], shape: tuple[int, ...], axes: Any) -> bool:
-        """Run natively; False where that cannot be done."""
-        # Native code reads the array object itself: anything else would be read as garbage.
+        """Run natively; False if that is impossible."""
+        # Native code reads array objects directly, so they must be real ndarrays.
         arrays = tuple([a if a.__class__ is np.ndarray else np.asarray(a) for a in (*inputs, *outs)])
         for array, dtype in zip(arrays, self._dtypes, strict=True):
             if array.dtype is not dtype and array.dtype != dtype:
@@ -287,7 +287,7 @@ class Kernel:
         try:
             nest = self.nest(arrays, shape, axes)
         except layouts.Scattered:
-            # Too many axes in too many orders: plain copies lie side by side.
+            # More than three axes: use contiguous copies.
             arrays = tuple(
                 np.ascontiguousarray(np.broadcast_to(a, shape)) if not self._per_row(k) else np.ascontiguousarray(a)
                 for k, a in enumerate(arrays[: self._inputs])
@@ -301,26 +301,26 @@ class Kernel:
         if code is None:
             return None
         count, work = thread_pool.threads(), self.work(nest)
-        shares = shares_of(work, count)
-        pieces = self.in_pieces(nest, axes, count) if shares > 1 else None
+        parts = parts_for(work, count)
+        pieces = self.in_pieces(nest, axes, count) if parts > 1 else None
         if pieces is not None:
             with suppress(layouts.Scattered):
-                return WholePlan(pieces, arrays, shape, axes, shares, count), arrays, copied
-        return BlockPlan(code, self.parts(nest, shares), count, work), arrays, copied
+                return LongRowsPlan(pieces, arrays, shape, axes, parts, count), arrays, copied
+        return BlockPlan(code, self.parts(nest, parts), count, work), arrays, copied
 
     def work(self, nest: layouts.Nest) -> float:
-        """About how many nanoseconds one thread needs."""
+        """Estimated nanoseconds on one thread."""
         return nest.elements * self._cost
 
-    def parts(self, nest: layouts.Nest, shares: int) -> list[list[int]]:
-        """The argument blocks of a nest cut into about so many parts."""
-        if shares < 2:
+    def parts(self, nest: layouts.Nest, parts: int) -> list[list[int]]:
+        """The argument blocks of a nest, split into about `parts` parts."""
+        if parts < 2:
             return [nest.words()]
-        return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, shares)
+        return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, parts)
 
     def in_pieces(self, nest: layouts.Nest, axes: tuple[int, ...] | None, threads: int) -> Pieces | None:
-        """The loop taken apart, where its rows are long and too few for so many threads."""
-        if axes is None or not self._can_be_cut or not pays(nest, threads):
+        """The loop split into stages, if its rows are long and too few for the threads; else None."""
+        if axes is None or not self._can_split_rows or not pays(nest, threads):
             return None
         if self._pieces is None:
             self._pieces = Pieces(self.loop, build)
@@ -330,14 +330,14 @@ class Kernel:
         return self.loop.inputs[k].per_row
 
     def nest(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: Any) -> layouts.Nest:
-        """The axes to walk for arrays (or whatever has such a shape and strides)."""
+        """The loop nest for arrays, or for other objects with shape and strides."""
         sizes, strides = [a.shape for a in arrays], [a.strides for a in arrays]
         if axes is None:
             return layouts.elementwise_nest(shape, sizes, strides, self._itemsizes, len(self.loop.outputs))
         return layouts.rows_nest(self.loop, shape, axes, sizes, strides, self._itemsizes)
 
     def code(self, layout: Layout) -> Code | None:
-        """The machine code for a class of layouts; None, after a warning, where it cannot be made."""
+        """The machine code for a layout class; None, after a warning, if it cannot be compiled."""
         if not self._broken:
             try:
                 return self._code(layout)
@@ -354,7 +354,7 @@ class Kernel:
             return found
 
     def _interpret(self, inputs: Sequence[Array], outs: list[Array], axes: Any) -> None:
-        """The loop's meaning, for when there is no machine code."""
+        """Run the interpreter, where there is no machine code."""
         COUNTERS.kernels_failed += 1
         if axes is None:
             made = interpret(self.loop, inputs, numpy_function)
@@ -368,14 +368,14 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-# -- is it there at all? ------------------------------------------------------------------------------------------
+# -- availability -------------------------------------------------------------------------------------------------
 
 _warned: set[str] = set()
 _usable: list[bool] = []
 
 
 def refuse(name: str, error: BaseException) -> None:
-    """Warn, once for each loop, that it runs in NumPy."""
+    """Warn that a loop runs in NumPy, once for each name."""
     if name not in _warned:
         _warned.add(name)
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -384,20 +384,20 @@ def refuse(name: str, error: BaseException) -> None:
         if frame is None:
             warnings.warn(said, stacklevel=3)
         else:
-            # At the user's line: a warning of the package's own modules is easily switched off with NumPy's.
+            # Attributed to the user's line, so that filters for the package's modules do not hide it.
             module = frame.f_globals.get("__name__", "")
             warnings.warn_explicit(said, UserWarning, frame.f_code.co_filename, frame.f_lineno, module)
 
 
 def available() -> bool:
-    """Can kernels be compiled here? Asked once: llvmlite works, and NumPy's arrays look as they should."""
+    """Can kernels be compiled here? Checked once: llvmlite works, and NumPy's arrays have the expected layout."""
     if not _usable:
         try:
             machine()
             probe = np.arange(3.0)
             there = ctypes.c_int64.from_address(id(probe) + llvm.DATA_OFFSET).value
             if there != _address(probe):
-                raise RuntimeError("this NumPy keeps the address of an array elsewhere")
+                raise RuntimeError("this NumPy has another layout of array objects")
             _usable.append(True)
         except Exception as error:
             _usable.append(False)
@@ -409,7 +409,7 @@ _kernels: dict[str, Kernel] = {}
 
 
 def build(loop: Loop) -> Kernel:
-    """The kernel of a loop; machine code follows when it is called. Equal loops share one kernel."""
+    """The kernel of a loop; it is compiled at its first call. Equal loops share one kernel."""
     key = exact(loop)
     found = _kernels.get(key)
     if found is None:

@@ -1,8 +1,7 @@
-"""One elementwise kernel over many sets of arrays in one native call: all parameters of a model at once.
+"""One elementwise kernel over many sets of arrays in one native call, such as all parameters of a model.
 
-A set is the arrays of one call of the kernel. Large sets are cut into pieces, so that threads share the whole evenly
-however the sizes differ. What depends on shapes and strides is worked out once; each run only reads the arrays'
-addresses, in native code.
+A set is the arrays of one kernel call. Large sets are split into pieces, so that threads get equal work. What depends
+on shapes and strides is computed once; each run only reads the addresses of the arrays, in native code.
 """
 
 from __future__ import annotations
@@ -14,79 +13,43 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.expr import Writer
-from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.llvm.module import DATA_OFFSET, RUN, SIZES, WORDS_PER_OPERAND, Layout
+from wayfare.codegen.llvm.module import SIZES, WORDS_PER_OPERAND, Layout
 from wayfare.codegen.loop import layout as layouts
 from wayfare.codegen.loop.interpreter import interpret
 from wayfare.codegen.math.library import numpy_function
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.kernel import Kernel, available
+from wayfare.codegen.runtime.run_list import RUN_LIST
 from wayfare.core.errors import LoopError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Elements of a piece: tens of microseconds of work, and many pieces to share.
+# Elements of a piece: tens of microseconds of work, so that threads get equal work.
 _PIECE = 16 * 1024
-# Fewer elements than this in all are done before another thread wakes up.
+# Up to this many elements in all, one thread is used: waking another takes longer.
 _ALONE = 16 * 1024
 
 
-def _write(_host: Machine) -> str:
-    """Fill in the addresses of arrays, then run the blocks.
-
-    Words: addresses of array objects, the table (where to, which object, offset) and its length, the function, its
-    blocks, their count and size in bytes, and 1 if the crew is to run them.
-    """
-    writer = Writer()
-    objects, table, entries = pointer(writer, 0), pointer(writer, 1), word(writer, 2)
-    target, blocks = pointer(writer, 3), pointer(writer, 4)
-    count, size, threaded = (word(writer, k) for k in range(5, 8))
-    with writer.loop("0", entries, 1) as i:
-        entry = writer.let(f"getelementptr [3 x i64], ptr {table}, i64 {i}")
-        to, number, offset = (
-            writer.let(f"load i64, ptr {writer.let(f'getelementptr i64, ptr {entry}, i64 {k}')}") for k in range(3)
-        )
-        place = writer.let(f"getelementptr ptr, ptr {objects}, i64 {number}")
-        array = writer.let(f"load ptr, ptr {place}")
-        field = writer.let(f"getelementptr i8, ptr {array}, i64 {DATA_OFFSET}")
-        data = writer.let(f"load i64, ptr {field}")
-        address = writer.let(f"add i64 {data}, {offset}")
-        writer.do(f"store i64 {address}, ptr {writer.let(f'inttoptr i64 {to} to ptr')}")
-    with writer.loop("0", threaded, 1):
-        writer.do(f"call void @{RUN}(ptr {target}, ptr {blocks}, i64 {count}, i64 {size})")
-    here = writer.let(f"select i1 {writer.let(f'icmp eq i64 {threaded}, 0')}, i64 {count}, i64 0")
-    with writer.loop("0", here, 1) as i:
-        distance = writer.let(f"mul i64 {i}, {size}")
-        block = writer.let(f"getelementptr i8, ptr {blocks}, i64 {distance}")
-        writer.do(f"call void {target}(ptr {block})")
-    writer.declared[RUN] = f"declare void @{RUN}(ptr, ptr, i64, i64)"
-    return function(writer)
-
-
-_FILL_AND_RUN = Routine("fill_and_run", _write)
-
-
 class _Group:
-    """Argument blocks of one class of layouts: one machine code runs them all."""
+    """The argument blocks of one layout class, which share their machine code."""
 
     def __init__(self, code: Any, blocks: list[list[int]], entries: list[tuple[int, int, int]], objects: int) -> None:
-        self.code = code  # keeps the machine code known
+        self.code = code  # keeps it alive
         self.blocks = np.array(blocks, np.int64)
         first = self.blocks.ctypes.data
         self.table = np.array([(first + 8 * at, number, offset) for at, number, offset in entries], np.int64)
         count, words = self.blocks.shape
         self.several = count > 1
-        # The last word says whether the crew is to run them; it is set before each run.
-        self.words = (ctypes.c_int64 * 8)(
-            objects, self.table.ctypes.data, len(entries), code.rows, first, count, 8 * words, 0
+        # The last word says whether to use the thread pool; it is set before each run.
+        self.command = (ctypes.c_int64 * 5)(code.rows, first, count, 8 * words, 0)
+        self.words = (ctypes.c_int64 * 5)(
+            objects, self.table.ctypes.data, len(entries), ctypes.addressof(self.command), 1
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How sets whose arrays lie alike are run: the words of their pieces, but for addresses, and where those go."""
+    """How to run sets of one layout: the argument blocks of their pieces, and the positions of the address words."""
 
     layout: Layout
     elements: int
@@ -95,14 +58,14 @@ class _Form:
 
 
 class Batch:
-    """A kernel prepared for sets of arrays that lie as given. One thread at a time may run it.
+    """A kernel prepared for sets of arrays of given layouts. Used by one thread at a time.
 
-    `sets` names for each set the places of its arrays in `arrays`: the kernel's inputs but for the last ones, then its
-    outputs. The last inputs are the run-time `numbers`, one each, which may change from run to run. All arrays of a set
-    have one shape. The first `fixed` arrays are the same objects in every run.
+    Each of `sets` lists indices into `arrays`: the kernel's inputs without the last ones, then its outputs. The last
+    inputs are the scalars in `numbers`, which may change from run to run. All arrays of a set have one shape. The first
+    `fixed` arrays are the same objects in every run.
 
-    Those of different sets do not overlap, and an output is the same as an input or apart from it; unless `alone` says
-    that each set be done by a call of its own, in order.
+    Arrays of different sets do not overlap, and an output is either one of the inputs or overlaps none. If that is not
+    so, `alone` runs each set in a call of its own, in order.
     """
 
     def __init__(
@@ -115,29 +78,29 @@ class Batch:
         self._inputs = len(kernel.loop.inputs) - len(numbers)
         self._fixed = fixed
         self._alone = alone
-        # Sets that three axes cannot walk, or all of them where there is no native code or `alone` asks for it.
+        # Sets that need more than three axes; all sets if `alone`, or without native code.
         self._one_by_one: list[Sequence[int]] = []
         self._elements = 0
-        # The arrays that change from run to run, as addresses of the array objects.
+        # The addresses of the array objects that change from run to run.
         self._objects: Any = (ctypes.c_int64 * (len(arrays) - fixed))()
-        # Worked out once for all sets that lie alike: most of a large model's do.
+        # By layout: most sets of a large model share a few.
         self._forms: dict[Any, _Form | None] = {}
         found: dict[Layout, tuple[list[list[int]], list[tuple[int, int, int]]]] = {}
-        for places in sets:
-            self._add(places, arrays, found)
+        for members in sets:
+            self._add(members, arrays, found)
         objects = ctypes.addressof(self._objects)
         self._groups = [_Group(kernel.code(layout), *group, objects) for layout, group in found.items()]
 
     def run(self, arrays: Sequence[Array]) -> None:
-        """Run on arrays of the same shapes, strides and dtypes (the caller has looked, and keeps them alive)."""
+        """Run on arrays of the same shapes, strides and dtypes. The caller has checked that, and keeps them alive."""
         if self._groups:
             self._objects[:] = [id(a) for a in arrays[self._fixed :]]
             threaded = self._elements > _ALONE and thread_pool.threads() > 1
             for group in self._groups:
-                group.words[7] = threaded and group.several
-                _FILL_AND_RUN.run_block(group.words)
-        for places in self._one_by_one:
-            given = [arrays[k] for k in places]
+                group.command[4] = threaded and group.several
+                RUN_LIST.run_block(group.words)
+        for members in self._one_by_one:
+            given = [arrays[k] for k in members]
             inputs, outputs = [*given[: self._inputs], *self._number_arrays], given[self._inputs :]
             if available():
                 self.kernel(inputs, outputs)
@@ -145,9 +108,9 @@ class Batch:
                 for out, value in zip(outputs, interpret(self.kernel.loop, inputs, numpy_function), strict=True):
                     np.copyto(out, value)
 
-    def _add(self, places: Sequence[int], arrays: Sequence[Array], found: dict[Layout, Any]) -> None:
-        """Work out the argument blocks of one set."""
-        given = [arrays[k] for k in places]
+    def _add(self, members: Sequence[int], arrays: Sequence[Array], found: dict[Layout, Any]) -> None:
+        """Add the argument blocks of one set."""
+        given = [arrays[k] for k in members]
         shape = given[0].shape
         if any(a.shape != shape for a in given):
             raise LoopError(f"{self.kernel.name}: arrays of one set have shapes "
@@ -155,22 +118,22 @@ class Batch:
         if 0 in shape:
             return
         if self._alone:
-            self._one_by_one.append(places)
+            self._one_by_one.append(members)
             return
-        lies = (shape, tuple([a.strides for a in given]), tuple([a.itemsize for a in given]))
-        if lies not in self._forms:
-            self._forms[lies] = self._form(*lies)
-        form = self._forms[lies]
+        layout = (shape, tuple([a.strides for a in given]), tuple([a.itemsize for a in given]))
+        if layout not in self._forms:
+            self._forms[layout] = self._form(*layout)
+        form = self._forms[layout]
         if form is None:
-            self._one_by_one.append(places)
+            self._one_by_one.append(members)
             return
         self._elements += form.elements
         blocks, entries = found.setdefault(form.layout, ([], []))
-        addresses = [arrays[k].__array_interface__["data"][0] if k < self._fixed else 0 for k in places]
+        addresses = [arrays[k].__array_interface__["data"][0] if k < self._fixed else 0 for k in members]
         for words in form.pieces:
             block = words.copy()
             start = len(blocks) * len(block)
-            for at, number, address in zip(form.starts, places, addresses, strict=True):
+            for at, number, address in zip(form.starts, members, addresses, strict=True):
                 if number < self._fixed:
                     block[at] += address
                 else:
@@ -178,7 +141,7 @@ class Batch:
             blocks.append(block)
 
     def _form(self, shape: tuple[int, ...], strides: Sequence[Any], itemsizes: Sequence[int]) -> _Form | None:
-        """How to run a set of arrays that lie so; None where it takes a call of its own."""
+        """How to run a set of this layout; None if it needs a call of its own."""
         inputs, numbers = self._inputs, len(self.numbers)
         if any(0 in own for own in strides[inputs:]):
             return None
@@ -188,7 +151,7 @@ class Batch:
             return None
         kinds = nest.layout.classes
         layout = Layout("along", kinds[:inputs] + "b" * numbers + kinds[inputs:])
-        if not _FILL_AND_RUN.ready or self.kernel.code(layout) is None:
+        if not RUN_LIST.ready or self.kernel.code(layout) is None:
             return None
         fixed = [word for a in self._number_arrays for word in (a.ctypes.data, 0, 0, 0)]
         middle = SIZES + WORDS_PER_OPERAND * inputs

@@ -1,9 +1,9 @@
-"""Few long rows in several threads: a loop taken apart so that its rows can be cut.
+"""Few long rows in several threads.
 
-Rows are independent of each other, so a loop over many is split between them. The sum of a whole array is one row, and
-that of a narrow table over its first dimension is a few. There each stage becomes a loop of its own that visits a piece
-of every row and leaves its folds in a table of pieces; a second loop folds the pieces together, and the next stage is
-given the result as a number for each row.
+Rows are independent, so a loop over many rows is split between rows. But the sum of an array is one row, and the sum of
+a narrow table over its first dimension a few. There, each stage becomes a loop of its own over pieces of rows, which
+writes the reductions of each piece to a table. A second loop combines the pieces, and the next stage gets the results
+as per-row inputs.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ import numpy as np
 
 from wayfare.codegen.llvm.module import SIZES
 from wayfare.codegen.loop import layout as layouts
-from wayfare.codegen.loop.expr import NUMPY, Expr, expr, fold, load, walk
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.expr import NUMPY, Expr, expr, load, reduction, walk
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.core.counters import COUNTERS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = Callable[[Expr], Expr | None]
 
-# Elements that a piece of a row has at least.
+# The fewest elements of a piece of a row.
 _PIECE = 256
 
 
-def can_be_cut(loop: Loop) -> bool:
-    """Does nothing in the loop ask where in its row an element is?"""
-    roots = [v for stage in loop.stages for _, v in stage.stores] + [f.value for f in loop.folds]
-    places = any(f.kind in ("argmax", "argmin") for f in loop.folds)
-    return bool(loop.folds) and not places and not any(e.op == "index" for e in walk(*roots))
+def can_split_rows(loop: Loop) -> bool:
+    """Has the loop reductions, and none of its values depends on an element's index?"""
+    roots = [v for stage in loop.stages for _, v in stage.stores] + [f.value for f in loop.reductions]
+    located = any(f.kind in ("argmax", "argmin") for f in loop.reductions)
+    return bool(loop.reductions) and not located and not any(e.op == "index" for e in walk(*roots))
 
 
 def pays(nest: layouts.Nest, threads: int) -> bool:
-    """Are there too few rows for the threads, and long ones?"""
+    """Are there fewer rows than threads, and are they long?"""
     outer, rows, elements = nest.sizes
     apart = outer * (rows if nest.layout.mode == "along" else -(-rows // 64))
     return apart < threads and elements >= 2 * _PIECE
 
 
-def cut_rows(nest: layouts.Nest, shares: int) -> list[list[int]]:
-    """The argument blocks of every row in about so many pieces."""
-    return layouts.row_pieces(nest, min(shares, nest.sizes[2] // _PIECE))
+def split_rows(nest: layouts.Nest, parts: int) -> list[list[int]]:
+    """The argument blocks of every row, split into about `parts` pieces."""
+    return layouts.row_pieces(nest, min(parts, nest.sizes[2] // _PIECE))
 
 
 def _rewritten(root: Expr, leaf: Leaf) -> Expr:
@@ -61,88 +61,91 @@ def _rewritten(root: Expr, leaf: Leaf) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stage as a loop over pieces of rows, and what folds its pieces together (None: it folds nothing)."""
+    """A stage as a loop over pieces of rows, and the loop that combines the pieces (None if not needed)."""
 
     part: Any
     joined: Any
     stores: tuple[int, ...]
     reloads: tuple[int, ...]
-    folds: tuple[np.dtype[Any], ...]
+    reductions: tuple[np.dtype[Any], ...]
 
 
 class Pieces:
-    """A loop by stages; `build` makes a kernel of a loop."""
+    """A loop split into its stages; `build` makes the kernel of a loop."""
 
     def __init__(self, loop: Loop, build: Callable[[Loop], Any]) -> None:
         self.loop = loop
         self.stages: list[_Piece] = []
-        # What is there for a whole row from the beginning: it may be needed again at the end.
+        # Per-row inputs: results may need them.
         self.given = [k for k, o in enumerate(loop.inputs) if o.per_row]
         self.results = [k for k, _ in loop.results]
         self.last: Any = None
-        done: list[Fold] = []
+        done: list[Reduction] = []
         for number, stage in enumerate(loop.stages):
             final = number == len(loop.stages) - 1
             self.stages.append(self._stage(f"{loop.name}_part{number}", stage, done, final, build))
-            done += stage.folds
-        if loop.results and not loop.stages[-1].folds:
+            done += stage.reductions
+        if loop.results and not loop.stages[-1].reductions:
             first = len(self.given)
-            values = [_rewritten(v, partial(self._at_the_end, folds=first)) for _, v in loop.results]
+            values = [_rewritten(v, partial(self._at_the_end, reductions=first)) for _, v in loop.results]
             dtypes = [loop.inputs[k].dtype for k in self.given] + [f.dtype for f in done]
             self.last = build(elementwise(f"{loop.name}_end", dtypes, *values))
 
-    def _at_the_end(self, e: Expr, folds: int, own: int = 0, before: int = 0) -> Expr | None:
-        """A leaf of a result, where the inputs are: what is given for each row, from `folds` on the folds."""
+    def _at_the_end(self, e: Expr, reductions: int, own: int = 0, skip: int = 0) -> Expr | None:
+        """Rewrite a leaf of a result: per-row inputs start at `skip`, reductions of earlier stages at `reductions`."""
         if e.op == "load":
-            return load(before + self.given.index(e.value), e.dtype)
-        if e.op == "fold":
-            return fold(e.value - own, e.dtype) if before and e.value >= own else load(folds + e.value, e.dtype)
+            return load(skip + self.given.index(e.value), e.dtype)
+        if e.op == "reduction":
+            return reduction(e.value - own, e.dtype) if skip and e.value >= own else load(reductions + e.value, e.dtype)
         return None
 
-    def _stage(self, name: str, stage: Stage, done: list[Fold], final: bool, build: Callable[[Loop], Any]) -> _Piece:
+    def _stage(
+        self, name: str, stage: Stage, done: list[Reduction], final: bool, build: Callable[[Loop], Any]
+    ) -> _Piece:
         loop, count = self.loop, len(self.loop.inputs)
-        roots = [v for _, v in stage.stores] + [f.value for f in stage.folds]
+        roots = [v for _, v in stage.stores] + [f.value for f in stage.reductions]
         reloads = tuple(sorted({e.value for e in walk(*roots) if e.op == "reload"}))
 
         def leaf(e: Expr) -> Expr | None:
-            if e.op == "fold":
+            if e.op == "reduction":
                 return load(count + e.value, e.dtype)
             return load(count + len(done) + reloads.index(e.value), e.dtype) if e.op == "reload" else None
 
         inputs = (*loop.inputs, *(Operand(f.dtype, True) for f in done))
         inputs += tuple(Operand(loop.outputs[k].dtype) for k in reloads)
         stores = tuple((j, _rewritten(v, leaf)) for j, (_, v) in enumerate(stage.stores))
-        folds = tuple(Fold(f.kind, _rewritten(f.value, leaf)) for f in stage.folds)
-        outputs = tuple(loop.outputs[k] for k, _ in stage.stores) + tuple(Operand(f.dtype, True) for f in folds)
-        results = tuple((len(stores) + j, fold(j, f.dtype)) for j, f in enumerate(folds))
-        part = build(Loop(name, inputs, outputs, (Stage(stores, folds),), results))
-        wanted = folds and (not final or self.results)
-        joined = build(self._joined(f"{name}_joined", folds, done, final)) if wanted else None
-        return _Piece(part, joined, tuple(k for k, _ in stage.stores), reloads, tuple(NUMPY[f.dtype] for f in folds))
+        reductions = tuple(Reduction(f.kind, _rewritten(f.value, leaf)) for f in stage.reductions)
+        outputs = tuple(loop.outputs[k] for k, _ in stage.stores) + tuple(Operand(f.dtype, True) for f in reductions)
+        results = tuple((len(stores) + j, reduction(j, f.dtype)) for j, f in enumerate(reductions))
+        part = build(Loop(name, inputs, outputs, (Stage(stores, reductions),), results))
+        wanted = reductions and (not final or self.results)
+        joined = build(self._joined(f"{name}_joined", reductions, done, final)) if wanted else None
+        dtypes = tuple(NUMPY[f.dtype] for f in reductions)
+        return _Piece(part, joined, tuple(k for k, _ in stage.stores), reloads, dtypes)
 
-    def _joined(self, name: str, folds: tuple[Fold, ...], done: list[Fold], final: bool) -> Loop:
-        """The loop over the pieces' folds. The last one makes the results as well."""
-        pieces = tuple(Operand(f.dtype) for f in folds)
-        own = tuple(Fold(f.kind, load(j, f.dtype)) for j, f in enumerate(folds))
+    def _joined(self, name: str, reductions: tuple[Reduction, ...], done: list[Reduction], final: bool) -> Loop:
+        """The loop that combines the reductions of the pieces. That of the last stage computes the results as well."""
+        pieces = tuple(Operand(f.dtype) for f in reductions)
+        own = tuple(Reduction(f.kind, load(j, f.dtype)) for j, f in enumerate(reductions))
         if not final:
-            made = tuple(Operand(f.dtype, True) for f in folds)
-            results = tuple((j, fold(j, f.dtype)) for j, f in enumerate(own))
-            return Loop(name, pieces, made, (Stage(folds=own),), results)
-        before = len(pieces)
+            made = tuple(Operand(f.dtype, True) for f in reductions)
+            results = tuple((j, reduction(j, f.dtype)) for j, f in enumerate(own))
+            return Loop(name, pieces, made, (Stage(reductions=own),), results)
+        skip = len(pieces)
         inputs = (*pieces, *(self.loop.inputs[k] for k in self.given), *(Operand(f.dtype, True) for f in done))
-        leaf = partial(self._at_the_end, folds=before + len(self.given), own=len(done), before=before)
+        leaf = partial(self._at_the_end, reductions=skip + len(self.given), own=len(done), skip=skip)
         results = tuple((j, _rewritten(v, leaf)) for j, (_, v) in enumerate(self.loop.results))
         made = tuple(self.loop.outputs[k] for k in self.results)
-        return Loop(name, inputs, made, (Stage(folds=own),), results)
+        return Loop(name, inputs, made, (Stage(reductions=own),), results)
 
 
-class WholePlan:
-    """How to run the pieces of a loop on arrays of given shapes and strides, in place of a plan for the whole."""
+class LongRowsPlan:
+    """How to run the pieces of a loop on arrays of given shapes and strides; used instead of a BlockPlan."""
 
     __slots__ = ("_pieces", "_short", "_stages", "made", "threads")
 
     def __init__(self, pieces: Pieces, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: tuple[int, ...],
-                 shares: int, threads: int) -> None:  # fmt: skip
+                 parts: int, threads: int) -> None:  # fmt: skip
         self._pieces = pieces
         self._short = tuple(1 if a in axes else n for a, n in enumerate(shape))
         self.threads = threads
@@ -151,22 +154,22 @@ class WholePlan:
         inputs, outs = arrays[: len(pieces.loop.inputs)], arrays[len(pieces.loop.inputs) :]
         values: list[Array] = []
         for piece in pieces.stages:
-            fresh = [np.empty(self._short, d) for d in piece.folds]
-            operands = (*inputs, *values, *(outs[k] for k in piece.reloads), *(outs[k] for k in piece.stores), *fresh)
+            empty = [np.empty(self._short, d) for d in piece.reductions]
+            operands = (*inputs, *values, *(outs[k] for k in piece.reloads), *(outs[k] for k in piece.stores), *empty)
             nest = piece.part.nest(operands, shape, axes)
             code = piece.part.code(nest.layout)
             if code is None:
                 raise layouts.Scattered("a part cannot be compiled")
-            blocks = cut_rows(nest, shares)
+            blocks = split_rows(nest, parts)
             for number, block in enumerate(blocks):
-                for k, array in enumerate(fresh, len(operands) - len(fresh)):
+                for k, array in enumerate(empty, len(operands) - len(empty)):
                     block[SIZES + 4 * k] += number * array.nbytes
             words = [word for block in blocks for word in block]
             self._stages.append((code, (ctypes.c_int64 * len(words))(*words), len(blocks)))
-            values += fresh
+            values += empty
 
     def run(self, *operands: Array) -> None:
-        """Run on inputs and outputs that lie as planned."""
+        """Run on inputs and outputs of the planned layout."""
         COUNTERS.kernels_run += 1
         COUNTERS.kernels_split += 1
         pieces, short = self._pieces, self._short
@@ -175,7 +178,7 @@ class WholePlan:
         values: list[Array] = []
         last = len(pieces.stages) - 1
         for number, (piece, (code, words, blocks)) in enumerate(zip(pieces.stages, self._stages, strict=True)):
-            tables = [np.empty((blocks, *short), d) for d in piece.folds]
+            tables = [np.empty((blocks, *short), d) for d in piece.reductions]
             code.call(*inputs, *values, *[outs[k] for k in piece.reloads], *[outs[k] for k in piece.stores], *tables,
                       ctypes.addressof(words), blocks)  # fmt: skip
             if piece.joined is None:

@@ -1,4 +1,4 @@
-"""A kernel called again and again over one shape, by a caller whose arrays keep their shapes and dtypes."""
+"""A kernel that is called many times with the same shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Repeated:
-    """What `kernel.into` does, with plans of its own: only strides can still differ, so only they are looked at."""
+    """`kernel.into` with its own cache of plans, keyed by strides only."""
 
     __slots__ = ("_axes", "_kernel", "_plans", "_shape")
 
@@ -22,7 +22,7 @@ class Repeated:
         self._plans: dict[Any, Any] = {}
 
     def __call__(self, inputs: list[Array], outputs: list[Array]) -> list[Array]:
-        """Run; the outputs fit, and overlap nothing they may not."""
+        """Run; the outputs have the right shapes and no forbidden overlaps."""
         arrays = inputs + outputs
         key = tuple([a.strides for a in arrays])
         plan = self._plans.get(key)

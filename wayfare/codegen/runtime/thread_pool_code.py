@@ -1,19 +1,19 @@
-"""The native part of the crew, as LLVM IR; `thread_pool.py` says how it works."""
+"""The native part of the thread pool, as LLVM IR; `thread_pool.py` explains how it works."""
 
 from __future__ import annotations
 
 from wayfare.codegen.llvm.module import RUN
 
-# How long a helper watches before it sleeps: about 20 microseconds, less than a sleep and a wake-up cost.
+# Iterations that a helper spins before it sleeps: about 20 microseconds, less than a sleep and a wake-up cost.
 _WATCHES = 800
 
-# Cycles between two small loops, about 10 microseconds: if they follow this closely, it pays to wake a helper.
+# Cycles, about 10 microseconds: if small loops follow each other this closely, helpers are woken for them.
 _OFTEN = 25_000
 
-# How often a caller looks whether all helpers are done before it sleeps: some tens of microseconds.
+# Iterations that a caller spins until all helpers are done, before it sleeps: some tens of microseconds.
 _LOOKS = 2000
-# Nanoseconds: a wait so much longer than the work it was for is the fault of others. After the first the caller is
-# alone for so long, later for twice as long, up to so long.
+# Nanoseconds. A wait that is _UNDUE longer than the work means that other programs use the processors. Then callers
+# work alone for _ALONE_FIRST, doubled each time it happens again, up to _ALONE_LONGEST.
 _UNDUE, _ALONE_FIRST, _ALONE_LONGEST = 300_000, 20_000_000, 640_000_000
 
 _FIELDS = ("generation", "open", "inside", "next", "count", "busy", "sleepers", "function", "blocks", "bytes",
@@ -21,7 +21,7 @@ _FIELDS = ("generation", "open", "inside", "next", "count", "busy", "sleepers", 
 
 
 def _global(name: str) -> str:
-    return f"@wayfare_crew_{name}"
+    return f"@wayfare_threads_{name}"
 
 
 def _load(result: str, name: str, order: str = "seq_cst") -> str:
@@ -33,7 +33,7 @@ def _store(value: str, name: str, order: str = "seq_cst") -> str:
 
 
 def _take(tag: str, after: str, count: str = "") -> str:
-    """Take blocks and run them until there are none left; `count` is done for each."""
+    """Take blocks and run them until none is left; `count` is code to run for each."""
     return f"""
 take.{tag}:
   %index.{tag} = atomicrmw add ptr {_global("next")}, i64 1 seq_cst
@@ -53,9 +53,10 @@ _COUNT = """  %had = load i64, ptr %mine
   store i64 %has, ptr %mine"""
 
 
-# A system may put a woken thread on the processor of the one that wakes it, where it waits though another is idle. So
-# helpers are kept off the caller's processor: before they are woken, if the caller has moved since the last time.
-_PLACE = f"""place:
+# Linux may put a woken thread on the processor of the thread that wakes it, where it waits although another processor
+# is idle. So the affinity of helpers excludes the caller's processor; it is updated before they are woken, if the
+# caller has moved.
+_PIN = f"""pin:
   %cpu = call i32 @sched_getcpu()
   %here = sext i32 %cpu to i64
 {_load("%avoided", "avoided")}
@@ -66,7 +67,7 @@ _PLACE = f"""place:
   br i1 %moved, label %exclude, label %bell
 exclude:
 {_store("%here", "avoided")}
-  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr @wayfare_crew_processors, i64 128, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr @wayfare_threads_processors, i64 128, i1 false)
   %byte = lshr i64 %here, 3
   %slot = getelementptr i8, ptr %mask, i64 %byte
   %bit = and i64 %here, 7
@@ -83,13 +84,13 @@ each:
   %h.more = icmp slt i64 %h, %helpers
   br i1 %h.more, label %tell, label %bell
 tell:
-  %name = getelementptr i32, ptr @wayfare_crew_names, i64 %h
+  %name = getelementptr i32, ptr @wayfare_threads_names, i64 %h
   %thread = load i32, ptr %name
   %m = call i32 @sched_setaffinity(i32 %thread, i64 128, ptr %mask)
   %h.next = add i64 %h, 1
   br label %each
 """
-# Where the caller sleeps, its processor is free for them as well.
+# While the caller sleeps, helpers may use its processor as well.
 _ANYWHERE = f"""
 {_store("-1", "avoided")}
 {_load("%all", "helpers")}
@@ -99,16 +100,16 @@ next.helper:
   %q.more = icmp slt i64 %q, %all
   br i1 %q.more, label %free.helper, label %doze
 free.helper:
-  %q.name = getelementptr i32, ptr @wayfare_crew_names, i64 %q
+  %q.name = getelementptr i32, ptr @wayfare_threads_names, i64 %q
   %q.thread = load i32, ptr %q.name
-  %q.m = call i32 @sched_setaffinity(i32 %q.thread, i64 128, ptr @wayfare_crew_processors)
+  %q.m = call i32 @sched_setaffinity(i32 %q.thread, i64 128, ptr @wayfare_threads_processors)
   %q.next = add i64 %q, 1
   br label %next.helper
 """
-# Helpers beyond this many are put where the system likes.
+# The affinity of helpers beyond this many is not set.
 _NAMED = 64
-_PLACE_DECLARED = f"""@wayfare_crew_processors = internal global [128 x i8] zeroinitializer, align 16
-@wayfare_crew_names = internal global [{_NAMED} x i32] zeroinitializer, align 16
+_PIN_DECLARED = f"""@wayfare_threads_processors = internal global [128 x i8] zeroinitializer, align 16
+@wayfare_threads_names = internal global [{_NAMED} x i32] zeroinitializer, align 16
 declare i32 @gettid()
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -119,7 +120,7 @@ _ENLIST = f"""  %number = atomicrmw add ptr {_global("enlisted")}, i64 1 seq_cst
   br i1 %room, label %enlist, label %begin
 enlist:
   %own = call i32 @gettid()
-  %name = getelementptr i32, ptr @wayfare_crew_names, i64 %number
+  %name = getelementptr i32, ptr @wayfare_threads_names, i64 %number
   store i32 %own, ptr %name
   %known = atomicrmw add ptr {_global("helpers")}, i64 1 seq_cst
 {_store("-1", "avoided")}
@@ -127,20 +128,24 @@ enlist:
 begin:"""
 
 
-def source(pause: str, clock: str, placed: bool, monotonic: int) -> str:
-    """The crew as LLVM IR. `pause` is the instruction that makes room for the other thread of a core, `clock` sets %now
-    to a time in cycles (0 where there is no such instruction: then helpers are always woken). `placed`: can a thread
-    choose its processor here? `monotonic` is the system's number of the clock that is never set."""
-    know_processors = "%c = call i32 @sched_getaffinity(i32 0, i64 128, ptr @wayfare_crew_processors)" if placed else ""
-    place = _PLACE if placed else "place:\n  br label %bell\n"
-    anywhere = _ANYWHERE if placed else "  br label %doze"
-    enlist, waiting = (_ENLIST, "begin") if placed else ("", "entry")
+def source(pause: str, clock: str, pinned: bool, monotonic: int) -> str:
+    """The thread pool as LLVM IR.
+
+    `pause` is the spin-wait instruction. `clock` sets %now to a time in cycles (0 where there is no such instruction:
+    then helpers are always woken). `pinned`: can the affinity of threads be set here? `monotonic` is the number of the
+    system's monotonic clock.
+    """
+    read_affinity = "%c = call i32 @sched_getaffinity(i32 0, i64 128, ptr @wayfare_threads_processors)"
+    know_processors = read_affinity if pinned else ""
+    pin = _PIN if pinned else "pin:\n  br label %bell\n"
+    anywhere = _ANYWHERE if pinned else "  br label %doze"
+    enlist, waiting = (_ENLIST, "begin") if pinned else ("", "entry")
     fields = "\n".join(f"{_global(name)} = internal global i64 0, align 8" for name in _FIELDS)
     return f"""
 {fields}
-@wayfare_crew_lock = internal global [128 x i8] zeroinitializer, align 16
-@wayfare_crew_bell = internal global [128 x i8] zeroinitializer, align 16
-@wayfare_crew_done = internal global [128 x i8] zeroinitializer, align 16
+@wayfare_threads_lock = internal global [128 x i8] zeroinitializer, align 16
+@wayfare_threads_bell = internal global [128 x i8] zeroinitializer, align 16
+@wayfare_threads_done = internal global [128 x i8] zeroinitializer, align 16
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
@@ -150,23 +155,23 @@ declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @clock_gettime(i32, ptr)
 {"declare void @llvm.x86.sse2.pause()" if "sse2" in pause else ""}
 {"declare i64 @llvm.readcyclecounter()" if "cycle" in clock else ""}
-{_PLACE_DECLARED if placed else ""}
+{_PIN_DECLARED if pinned else ""}
 
-define void @wayfare_crew_reset() {{
+define void @wayfare_threads_reset() {{
 {chr(10).join(_store("0", name) for name in _FIELDS if name != "generation")}
-  %a = call i32 @pthread_mutex_init(ptr @wayfare_crew_lock, ptr null)
-  %b = call i32 @pthread_cond_init(ptr @wayfare_crew_bell, ptr null)
-  %d = call i32 @pthread_cond_init(ptr @wayfare_crew_done, ptr null)
+  %a = call i32 @pthread_mutex_init(ptr @wayfare_threads_lock, ptr null)
+  %b = call i32 @pthread_cond_init(ptr @wayfare_threads_bell, ptr null)
+  %d = call i32 @pthread_cond_init(ptr @wayfare_threads_done, ptr null)
   {know_processors}
   ret void
 }}
 
-define i64 @wayfare_crew_times_crowded() {{
+define i64 @wayfare_threads_times_crowded() {{
 {_load("%number", "crowded")}
   ret i64 %number
 }}
 
-define internal i64 @wayfare_crew_time() {{
+define internal i64 @wayfare_threads_time() {{
   %pair = alloca [2 x i64], align 8
   %r = call i32 @clock_gettime(i32 {monotonic}, ptr %pair)
   %seconds = load i64, ptr %pair
@@ -177,7 +182,7 @@ define internal i64 @wayfare_crew_time() {{
   ret i64 %time
 }}
 
-define void @wayfare_crew_work() {{
+define void @wayfare_threads_work() {{
 entry:
 {enlist}
 {_load("%first", "generation")}
@@ -196,7 +201,7 @@ still:
   %patient = icmp slt i64 %again, {_WATCHES}
   br i1 %patient, label %watch, label %sleep
 sleep:
-  %l = call i32 @pthread_mutex_lock(ptr @wayfare_crew_lock)
+  %l = call i32 @pthread_mutex_lock(ptr @wayfare_threads_lock)
   %s = atomicrmw add ptr {_global("sleepers")}, i64 1 seq_cst
   br label %listen
 listen:
@@ -204,11 +209,11 @@ listen:
   %rung = icmp ne i64 %heard, %last
   br i1 %rung, label %awake, label %doze
 doze:
-  %w = call i32 @pthread_cond_wait(ptr @wayfare_crew_bell, ptr @wayfare_crew_lock)
+  %w = call i32 @pthread_cond_wait(ptr @wayfare_threads_bell, ptr @wayfare_threads_lock)
   br label %listen
 awake:
   %t = atomicrmw sub ptr {_global("sleepers")}, i64 1 seq_cst
-  %u = call i32 @pthread_mutex_unlock(ptr @wayfare_crew_lock)
+  %u = call i32 @pthread_mutex_unlock(ptr @wayfare_threads_lock)
   br label %enter
 enter:
   %now = phi i64 [ %seen, %watch ], [ %heard, %awake ]
@@ -235,9 +240,9 @@ leave:
   %nobody.waits = icmp eq i64 %awaited, 0
   br i1 %nobody.waits, label %wait, label %tell.caller
 tell.caller:
-  %tl = call i32 @pthread_mutex_lock(ptr @wayfare_crew_lock)
-  %tb = call i32 @pthread_cond_broadcast(ptr @wayfare_crew_done)
-  %tu = call i32 @pthread_mutex_unlock(ptr @wayfare_crew_lock)
+  %tl = call i32 @pthread_mutex_lock(ptr @wayfare_threads_lock)
+  %tb = call i32 @pthread_cond_broadcast(ptr @wayfare_threads_done)
+  %tu = call i32 @pthread_mutex_unlock(ptr @wayfare_threads_lock)
   br label %wait
 }}
 
@@ -253,7 +258,7 @@ entry:
   %crowded = icmp ne i64 %until, 0
   br i1 %crowded, label %ask, label %claim.it
 ask:
-  %ask.time = call i64 @wayfare_crew_time()
+  %ask.time = call i64 @wayfare_threads_time()
   %still.alone = icmp slt i64 %ask.time, %until
   br i1 %still.alone, label %alone, label %try
 try:
@@ -274,7 +279,7 @@ one:
   %k.next = add i64 %k, 1
   br label %alone
 publish:
-  %began = call i64 @wayfare_crew_time()
+  %began = call i64 @wayfare_threads_time()
   %f = ptrtoint ptr %function.own to i64
   %p = ptrtoint ptr %blocks.own to i64
 {_store("%f", "function")}
@@ -296,11 +301,11 @@ consider:
   %wake = or i1 %often, %large
   br i1 %wake, label %ring, label %take.own
 ring:
-  br label %place
-{place}bell:
-  %l = call i32 @pthread_mutex_lock(ptr @wayfare_crew_lock)
-  %b = call i32 @pthread_cond_broadcast(ptr @wayfare_crew_bell)
-  %u = call i32 @pthread_mutex_unlock(ptr @wayfare_crew_lock)
+  br label %pin
+{pin}bell:
+  %l = call i32 @pthread_mutex_lock(ptr @wayfare_threads_lock)
+  %b = call i32 @pthread_cond_broadcast(ptr @wayfare_threads_bell)
+  %u = call i32 @pthread_mutex_unlock(ptr @wayfare_threads_lock)
   br label %take.own
 {_take("own", "finish", _COUNT)}
 finish:
@@ -317,10 +322,10 @@ linger:
   %long = icmp sgt i64 %spin.next, {_LOOKS}
   br i1 %long, label %slow, label %empty
 slow:
-  %slow.since = call i64 @wayfare_crew_time()
+  %slow.since = call i64 @wayfare_threads_time()
 {anywhere}
 doze:
-  %sl = call i32 @pthread_mutex_lock(ptr @wayfare_crew_lock)
+  %sl = call i32 @pthread_mutex_lock(ptr @wayfare_threads_lock)
 {_store("1", "waiting")}
   br label %check
 check:
@@ -328,14 +333,14 @@ check:
   %gone = icmp eq i64 %inside.now, 0
   br i1 %gone, label %awake, label %nap
 nap:
-  %sw = call i32 @pthread_cond_wait(ptr @wayfare_crew_done, ptr @wayfare_crew_lock)
+  %sw = call i32 @pthread_cond_wait(ptr @wayfare_threads_done, ptr @wayfare_threads_lock)
   br label %check
 awake:
 {_store("0", "waiting")}
-  %su = call i32 @pthread_mutex_unlock(ptr @wayfare_crew_lock)
-  %slow.end = call i64 @wayfare_crew_time()
+  %su = call i32 @pthread_mutex_unlock(ptr @wayfare_threads_lock)
+  %slow.end = call i64 @wayfare_threads_time()
   %waited = sub i64 %slow.end, %slow.since
-  ; The caller's own blocks took so long, and the last of a helper takes no longer; if it had none, nothing is known.
+  ; A helper's last block takes no longer than the caller's blocks took; if the caller ran none, nothing is known.
   %worked = sub i64 %slow.since, %began
   %undue = add i64 %worked, {_UNDUE}
   %longer = icmp sgt i64 %waited, %undue
@@ -356,7 +361,7 @@ back.off:
 {_store("%end.alone", "alone_until")}
   br label %settled
 settle:
-  ; It went well: the next time that it does not, the pause is half as long as it would have been.
+  ; The helpers were in time: halve the next pause.
 {_load("%pause.was", "alone_for", "monotonic")}
   %never = icmp eq i64 %pause.was, 0
   br i1 %never, label %settled, label %calmer

@@ -1,11 +1,10 @@
-"""Updates: a formula of one element, run in place over many sets of arrays in one visit of memory.
+"""Updates: an elementwise formula, run in place over many sets of arrays in one pass over memory.
 
     step = Update("sgd", lambda m, p, g, rate: (p - g * rate,), arguments=2, written=(0,), numbers=1)
-    step([p1, p2], [g1, g2], [0.1])        # the arrays to write (argument by argument), those to read, the numbers
+    step([p1, p2], [g1, g2], [0.1])        # arrays to write (argument by argument), arrays to read, scalars
 
-Numbers such as a learning rate are read from memory when the update runs, so nothing is compiled when they change. What
-depends on the arrays is worked out when they are first met, and forgotten when one of them dies: later calls with the
-same written arrays only look whether the others lie as before.
+Scalars such as a learning rate are read at run time, so nothing is recompiled when they change. The preparation for a
+set of written arrays is cached until one of them is freed; later calls only compare the layouts of the other arrays.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from wayfare.core.write_clock import History, check_memory, histories, note_writ
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Lists of arrays remembered for one update; a model of many parameter groups has one for each.
+# How many lists of arrays are cached for one update. A model has one for each parameter group.
 _REMEMBERED = 512
 
 
 class _Bound:
-    """An update prepared for given arrays to write, and others that lie as given."""
+    """An update prepared for given arrays to write, and for the layouts of the others."""
 
     __slots__ = ("batches", "histories", "watched")
 
     def __init__(self, batches: list[Batch], written: list[History], watched: list[weakref.ref[Array]]) -> None:
         self.batches = batches
         self.histories = written
-        self.watched = watched  # a weak reference calls back only while somebody holds it
+        self.watched = watched  # a weak reference must be kept for its callback to run
 
 
 class Update:
-    """A formula that gives new values to some of its arguments, run over many sets of arrays.
+    """A formula that computes new values for some of its arguments, run over many sets of arrays.
 
     `formula(m, *arguments, *numbers)` returns the new values of the arguments `written`, in that order.
     """
@@ -61,15 +60,15 @@ class Update:
         self._bound: dict[Any, _Bound] = {}
 
     def __call__(self, written: list[Array], read: list[Array], numbers: Sequence[float]) -> None:
-        """Update all sets in place, and note the writes.
+        """Update all sets in place, and record the writes.
 
-        `written` has the arrays of the first written argument for all sets, then those of the second, and so on;
-        `read` those of the other arguments.
+        `written` has the arrays of the first written argument for all sets, then those of the second, and so on.
+        `read` has those of the other arguments.
         """
         if not written:
             return
         key = (tuple(map(id, written)), tuple([(a.shape, a.strides, a.dtype) for a in read]))
-        # What is in use is nobody else's: the numbers and addresses of two threads must not mix.
+        # Taken out of the cache while in use: two threads must not share scalars and addresses.
         bound = self._bound.pop(key, None)
         if bound is None:
             bound = self._bind(key, written, read)
@@ -86,9 +85,9 @@ class Update:
         self._bound[key] = bound
 
     def one(self, arguments: Sequence[Array], outputs: list[Array], numbers: Sequence[float]) -> None:
-        """The new values of one set, in the order of `written`, into arrays that may be the arguments themselves.
+        """Compute the new values of one set into `outputs`, which may be the arguments themselves.
 
-        Nothing is remembered and no write noted: for arrays that are met once.
+        Nothing is cached and no write recorded: for arrays that are used once.
         """
         self._check(arguments, [arguments[k] for k in self.written], 1)
         dtypes = tuple(OF_NUMPY[a.dtype] for a in arguments)
@@ -101,18 +100,18 @@ class Update:
         count = len(written) // len(self.written)
         self._check(arrays, written, count)
         by_dtypes: dict[tuple[str, ...], list[list[int]]] = {}
-        order = sorted((k, place) for place, k in enumerate((*self.written, *self.read)))
+        order = sorted((k, position) for position, k in enumerate((*self.written, *self.read)))
         for i in range(count):
-            places = [place * count + i for _, place in order]
-            dtypes = tuple(OF_NUMPY[arrays[p].dtype] for p in places)
-            by_dtypes.setdefault(dtypes, []).append([*places, *(places[k] for k in self.written)])
-        # Sets that reach into each other are updated one after the other.
+            numbers_of_set = [position * count + i for _, position in order]
+            dtypes = tuple(OF_NUMPY[arrays[p].dtype] for p in numbers_of_set)
+            by_dtypes.setdefault(dtypes, []).append([*numbers_of_set, *(numbers_of_set[k] for k in self.written)])
+        # Overlapping sets are updated one after the other.
         alone = _overlap(arrays, len(written))
         batches = []
         for dtypes, sets in by_dtypes.items():
             room = np.zeros(self.numbers, NUMPY[_computed_in(dtypes)])
             batches.append(Batch(self.kernel(dtypes), sets, arrays, room, fixed=len(written), alone=alone))
-        # No Python runs when an array goes: an exception (Ctrl-C) would be lost there.
+        # The callback is a C function: an exception (Ctrl-C) in Python code would be lost there.
         forget: Any = partial(self._bound.pop, key)
         return _Bound(batches, histories(written), [weakref.ref(array, forget) for array in written])
 
@@ -149,7 +148,7 @@ def _computed_in(dtypes: Sequence[str]) -> str:
 
 
 def _overlap(arrays: Sequence[Array], written: int) -> bool:
-    """Do the bytes of one of the first `written` arrays lie among those of any other?"""
+    """Does one of the first `written` arrays overlap any other?"""
     extents = sorted((*np.lib.array_utils.byte_bounds(a), k < written) for k, a in enumerate(arrays) if a.size)
     seen = seen_written = 0
     for low, high, is_written in extents:

@@ -26,6 +26,7 @@ from wayfare.core.mode import Watcher, changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.tensor import Tensor, wrap
+from wayfare.exporters.onnx.stated import trace_cond, trace_scan, trace_while
 from wayfare.ir.graph import Step, Value
 from wayfare.nn.module import Module
 
@@ -266,6 +267,8 @@ def _numbers_of(module: Module) -> dict[str, Any]:
 class Tracer(Recorder):
     """The executor while a function is traced for export."""
 
+    sizes_may_differ = True
+
     def __init__(self, arguments: Sequence[Tensor], modules: Modules, patience: float) -> None:
         self.events: list[Any] = []
         self.modules = modules
@@ -308,7 +311,11 @@ class Tracer(Recorder):
     def _keep_history(self, known: Known, before: Value) -> None:
         """What memory holds is what was written last; a file has no other history of it."""
 
-    def notices(self, reason: str) -> None:
+    def may_decide(self, tensor: Tensor) -> bool:
+        """What runs a model file makes its own checks."""
+        return False
+
+    def unseen_input(self, reason: str) -> None:
         """What is made of others' memory is a constant of the file."""
 
     def flag_set(self, t: Tensor, what: str) -> None:
@@ -330,6 +337,20 @@ class Tracer(Recorder):
         return array
 
     # -- control flow that the user states
+
+    def cond(self, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any) -> Any:
+        """Two branches; where `pred` is no tensor it is the same in every run."""
+        if not isinstance(pred, Tensor):
+            return super().cond(pred, true_fn, false_fn, operands)
+        return trace_cond(self, pred, true_fn, false_fn, operands)
+
+    def while_loop(self, run: Callable[..., Any], cond_fn: Any, body_fn: Any, carried: tuple[Any, ...]) -> Any:
+        """A loop with a condition."""
+        return trace_while(self, run, cond_fn, body_fn, carried)
+
+    def scan(self, run: Callable[..., Any], combine_fn: Any, init: Any, xs: Any, dim: int, reverse: bool) -> Any:
+        """A loop over a dimension."""
+        return trace_scan(self, run, combine_fn, init, xs, dim, reverse)
 
     @contextmanager
     def apart(self) -> Iterator[list[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import OperationError, WayfareError
-from wayfare.core.mode import recorder_around
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import Spec
 from wayfare.core.symbolic_sizes import Dim, Number, settled
@@ -206,9 +206,7 @@ class _Call:
             self.turns += 1
             self.runner.most_turns = max(self.runner.most_turns, self.turns)
             if self.turns == MOST_RECORDED:
-                recorder = recorder_around()
-                if recorder is not None:
-                    recorder.give_up(f"its loops turn more than {MOST_RECORDED} times")
+                executor().not_replayable(f"its loops turn more than {MOST_RECORDED} times")
             if self.turns > self.runner.turns:
                 raise OperationError(f"program: its loops have turned {self.runner.turns:,} times in this call",
                                      fix="If that is right, give load_program more `turns`.")  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.codegen.loop import expr as ex
 from wayfare.codegen.loop.expr import OF_NUMPY, Expr
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.core.symbolic_sizes import Dim, Number, formula_of
 from wayfare.ir.fuse.partition import Group, Map, Partition
 from wayfare.ir.fuse.write import computed_in, converted, written
@@ -124,7 +124,7 @@ class _Writer:
         return written(step.op, self.arguments(v, stage), step.attrs, v.dtype, self.parameter)
 
     def _folded(self, v: Value) -> Expr:
-        made = ex.fold(self.folds[v], _fold_dtype(v))
+        made = ex.reduction(self.folds[v], _fold_dtype(v))
         return converted(made, computed_in(v.dtype))
 
     def arguments(self, v: Value, stage: int) -> list[Expr]:
@@ -166,7 +166,7 @@ class _Writer:
             stores += [(k, self.value(v, stage)) for v, (k, at) in self.saved.items()
                        if at == stage and not any(v is s for s in self.stored)]  # fmt: skip
             here = [v for v in folds if self.level(v) == stage + 1]
-            made = tuple(Fold(FOLDS[v.step.name], self._fold_value(v, stage)) for v in here)
+            made = tuple(Reduction(FOLDS[v.step.name], self._fold_value(v, stage)) for v in here)
             stages.append(Stage(tuple(stores), made))
         results = tuple((k, self._stored(v, count)) for k, v in enumerate(self.stored) if self.is_row(group.maps[v]))
         return Loop(name, self._inputs(), self._outputs(), tuple(stages), results)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.reductions import folded
+from wayfare.codegen.routines.reductions import reduce_axes
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.spec import OF_NUMPY, Spec
@@ -30,7 +30,7 @@ class LargeFold:
         made = self._dtypes.get(x.dtype)
         if made is None:
             made = self._dtypes[x.dtype] = self.op.infer(Spec((), OF_NUMPY[x.dtype]), dim=(), keepdim=False).dtype.numpy
-        out = folded(self.kind, x, dim, keepdim, made)
+        out = reduce_axes(self.kind, x, dim, keepdim, made)
         return self.op.forward(x, dim=dim, keepdim=keepdim) if out is None else out
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY, walk
 from wayfare.codegen.loop.language import Loop
-from wayfare.codegen.runtime.command import whole
+from wayfare.codegen.runtime.command import contiguous
 from wayfare.codegen.runtime.commands import Commands
-from wayfare.codegen.runtime.gemm import product, stack_product
+from wayfare.codegen.runtime.gemm import batched_matmul, matmul
 from wayfare.codegen.runtime.kernel import Kernel
 from wayfare.core.buffer_pool import owns_memory
 from wayfare.core.errors import ShapeError
@@ -148,7 +148,7 @@ def _last_read(loop: Loop, number: int) -> int:
     """The last stage that reads an input."""
     return max(
         (stage for stage, work in enumerate(loop.stages)
-         for e in walk(*(v for _, v in work.stores), *(f.value for f in work.folds))
+         for e in walk(*(v for _, v in work.stores), *(f.value for f in work.reductions))
          if e.op == "load" and e.value == number),
         default=-1,
     )  # fmt: skip
@@ -173,7 +173,7 @@ class ProductAction(Action):
     def enter(self, commands: Commands) -> bool:
         """By BLAS."""
         a, b, out = self.sides
-        return commands.product(a.place(), b.place(), out.place(), add=self.add)
+        return commands.matmul(a.place(), b.place(), out.place(), add=self.add)
 
     def python(self) -> Run:
         """By NumPy."""
@@ -183,11 +183,11 @@ class ProductAction(Action):
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             a, b, out = find_a(objects), find_b(objects), find_out(objects)
             if add:
-                out += product(a, b)
+                out += matmul(a, b)
             elif a.ndim > 2 and a.shape[:-2] == b.shape[:-2]:
-                stack_product(a, b, out)
+                batched_matmul(a, b, out)
             else:
-                product(a, b, out)
+                matmul(a, b, out)
 
         return run
 
@@ -310,7 +310,7 @@ class UpdateAction(Action):
             seats = [
                 [*(self.reads[p] for p in places), *(self.writes[places[k]] for k in update.written)] for places in sets
             ]
-            numbers = whole(self.objects[kind], 0, (update.numbers,), dtype)
+            numbers = contiguous(self.objects[kind], 0, (update.numbers,), dtype)
             if not commands.update(update.kernel(kind), [[s.place() for s in own] for own in seats], numbers):
                 return False
         return True

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.command import Place
+from wayfare.codegen.runtime.command import BufferView
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.assemble import cover, numpy_key, placed
@@ -78,10 +78,10 @@ class Seat:
             return False
         return self.strides == row_strides(self.shape, self.dtype) or is_row_after_row(self)
 
-    def place(self) -> Place:
+    def place(self) -> BufferView:
         """The same for a command list."""
         real = self.memory.real
-        return Place(real.number, real.offset + self.offset, self.shape, self.strides, self.dtype)
+        return BufferView(real.number, real.offset + self.offset, self.shape, self.strides, self.dtype)
 
     def seen(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Seat:
         """The same memory in another shape."""

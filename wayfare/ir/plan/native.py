@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.routines.conv import convolution_commands
-from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, largest_commands, window_table
+from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, max_pool_commands, window_table
 from wayfare.codegen.routines.windows import Slide
 from wayfare.codegen.runtime import kernel
-from wayfare.codegen.runtime.command import Command, Place, Scratch, Unsuited
+from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.codegen.runtime.commands import Commands
 from wayfare.core.op import Op
 from wayfare.ir.graph import Step
@@ -35,7 +35,7 @@ class Form:
     nobody reads is None. It raises Unsuited where there is no such form.
     """
 
-    commands: Callable[[Attrs, Sequence[Place], Sequence[Place | None], int, Scratch], list[Command]]
+    commands: Callable[[Attrs, Sequence[BufferView], Sequence[BufferView | None], int, Scratch], list[Command]]
 
 
 FORMS: dict[str, Form] = {}
@@ -79,7 +79,7 @@ def native_actions(step: Step, reads: Sequence[Seat], writes: Sequence[Seat], us
         return []
     try:
         # Only to see whether it can: where everything lies is not known yet.
-        whole = [Place(0, 0, s.shape, fresh(s.shape, s.dtype).strides, s.dtype) for s in (*reads, *writes)]
+        whole = [BufferView(0, 0, s.shape, fresh(s.shape, s.dtype).strides, s.dtype) for s in (*reads, *writes)]
         given = [place if wanted else None for place, wanted in zip(whole[len(reads) :], used, strict=True)]
         form.commands(step.attrs, whole[: len(reads)], given, 1, Scratch())
     except Unsuited:
@@ -104,7 +104,7 @@ def native_actions(step: Step, reads: Sequence[Seat], writes: Sequence[Seat], us
 
 
 def _convolution(
-    attrs: Attrs, reads: Sequence[Place], writes: Sequence[Place | None], threads: int, scratch: Scratch
+    attrs: Attrs, reads: Sequence[BufferView], writes: Sequence[BufferView | None], threads: int, scratch: Scratch
 ) -> list[Command]:
     x, weight, *bias = reads
     (out,) = writes
@@ -118,7 +118,7 @@ def _convolution(
 
 
 def _largest(
-    attrs: Attrs, reads: Sequence[Place], writes: Sequence[Place | None], threads: int, scratch: Scratch
+    attrs: Attrs, reads: Sequence[BufferView], writes: Sequence[BufferView | None], threads: int, scratch: Scratch
 ) -> list[Command]:
     (x,) = reads
     values, places = writes
@@ -126,9 +126,9 @@ def _largest(
     if math.prod(slide.kernel) * math.prod(slide.counts) > LONGEST_TABLE:
         raise Unsuited
     shape = (*x.shape[:2], *slide.counts)
-    values = scratch.place(shape, x.dtype) if values is None else values
-    places = scratch.place(shape, np.dtype(np.int64)) if places is None else places
-    return largest_commands(x, values, places, window_table(x.shape[2:], slide), threads)
+    values = scratch.allocate(shape, x.dtype) if values is None else values
+    places = scratch.allocate(shape, np.dtype(np.int64)) if places is None else places
+    return max_pool_commands(x, values, places, window_table(x.shape[2:], slide), threads)
 
 
 FORMS["conv"] = FORMS["conv_bias"] = Form(_convolution)

@@ -14,7 +14,7 @@ from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.reduce import logsumexp
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import OperationError, ShapeError
-from wayfare.core.mode import current, runs_here
+from wayfare.core.mode import current, executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor, wrap
@@ -52,7 +52,7 @@ def ctc_loss(
     if not 0 <= blank < classes:
         raise OperationError(f"ctc_loss: blank={blank} is not one of {classes} classes")
     times = _lengths("input", input_lengths, batch, steps)
-    here = runs_here()
+    here = executor().works_on_arrays
     # Elsewhere (in a recording, under vmap) nothing may depend on values: as many places for labels as there can be.
     sizes = _lengths("target", target_lengths, batch, -1 if here else targets.shape[-1])
     labels = (_with_blanks if here else _with_blanks_anywhere)(targets, sizes, blank, classes)

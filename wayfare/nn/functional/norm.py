@@ -15,7 +15,7 @@ from wayfare.api.functions.shape import expanded, reshaped
 from wayfare.autograd.modes import no_grad
 from wayfare.core.dispatch import apply, apply1
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
-from wayfare.core.mode import runs_here
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import float16, float32, float64
 from wayfare.core.tensor import Tensor, wrap
@@ -136,7 +136,7 @@ def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
 
 def _check_tracked(op: str, **running: Tensor | None) -> None:
     """All running statistics can be written, before one of them is."""
-    if runs_here():
+    if executor().works_on_arrays:
         for name, t in running.items():
             if t is not None:
                 check_memory(t._array, op, f"{name} {t.spec}")
@@ -144,7 +144,7 @@ def _check_tracked(op: str, **running: Tensor | None) -> None:
 
 def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float = 1.0) -> None:
     """A running statistic moves towards the new value, outside the graph."""
-    if not runs_here():
+    if not executor().works_on_arrays:
         with no_grad():
             moved = as_dtype_of(new.detach().reshape(-1), running.dtype)
             running.copy_(running * (1 - momentum) + moved * (momentum * factor))
@@ -157,7 +157,7 @@ def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float
 
 def count_batch(batches: Tensor) -> int | Tensor:
     """One batch more was seen; how many that makes (under vmap, for each example)."""
-    if not runs_here():
+    if not executor().works_on_arrays:
         return as_dtype_of(batches.add_(1), float64)
     array = batches._array
     check_memory(array, "batch_norm", f"num_batches_tracked {batches.spec}")

@@ -13,7 +13,7 @@ from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.elementwise import where
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
-from wayfare.core.mode import exporter
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import bool_, float16, float32
 from wayfare.core.tensor import Tensor, wrap
@@ -91,7 +91,7 @@ def _avg_pool(
 
 def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool) -> Any:
     """How many elements each window has: a number if all have as many."""
-    if exporter() is not None:
+    if executor().sizes_may_differ:
         return _divisors_of_any_size(x, kernel, steps, around, counts, include_pad)
     out: Any = np.ones((), np.int64)
     for axis, (n, k, s, p, o) in enumerate(zip(x.shape[2:], kernel, steps, around, counts, strict=True)):
@@ -264,7 +264,7 @@ def _cells(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor,
 def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
     """One dimension divided into `count` cells as evenly as can be, and the mean of each."""
     size = x.shape[dim]
-    if count and exporter() is not None:
+    if count and executor().sizes_may_differ:
         return _mean_of_cells_of_any_size(x, dim, count)
     if count and size % count == 0:
         split = tensor_ops.reshape(x, shape=(*x.shape[:dim], count, size // count, *x.shape[dim + 1 :]))

@@ -11,11 +11,12 @@ import numpy as np
 from wayfare.api.functions._along import check_tensor
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
+from wayfare.core.mode import executor
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.functional.pool import mean_of_cells
-from wayfare.nn.functional.resize_places import cubic, cubic_weight, is_traced, linear, nearest
+from wayfare.nn.functional.resize_places import cubic, cubic_weight, linear, nearest
 
 __all__ = ["interpolate", "upsample", "upsample_bilinear", "upsample_nearest"]
 
@@ -90,7 +91,7 @@ def _resize(
     if mode in _COPYING:
         at = _as_tensor(nearest(size, count, factor, mode == "nearest-exact"))
         return apply(_OPS["index_select"], (x, at), {"dim": dim})  # type: ignore[no-any-return]
-    if count == size and factor in (None, 1.0) and not is_traced():
+    if count == size and factor in (None, 1.0) and not executor().sizes_may_differ:
         return x
     if antialias:
         places, weights = _filtered(size, count, _step(size, count, factor, align_corners, real), mode == "bicubic")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.dispatch import tensor_ops
-from wayfare.core.mode import exporter
+from wayfare.core.mode import executor
 from wayfare.core.spec import OF_NUMPY
 from wayfare.core.tensor import wrap
 
@@ -65,13 +65,8 @@ class _Tensors:
         return wrap(np.array(n))
 
 
-def is_traced() -> bool:
-    """Is the function written down for a model file, which is to serve other sizes too?"""
-    return exporter() is not None
-
-
 def _here() -> Any:
-    return _Tensors if is_traced() else _Arrays
+    return _Tensors if executor().sizes_may_differ else _Arrays
 
 
 def nearest(size: int, count: int, factor: float | None, centred: bool) -> Any:

@@ -19,7 +19,7 @@ from wayfare.core.errors import (
     OperationError,
     ShapeError,
 )
-from wayfare.core.mode import about_to_change, may_look, recorder, runs_here
+from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor, wrap
@@ -68,10 +68,9 @@ def _padding(op: str, padding_idx: int | None, weight: Tensor) -> int | None:
 
 def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale the rows that are looked up to at most `max_norm`: a change of the table itself, never recorded."""
-    watching = recorder()
-    if watching is not None:
-        watching.give_up(f"{op}: max_norm writes to the table; scale the whole table once and leave max_norm out")
-    about_to_change(weight, f"{op} with max_norm writes to the table that all examples see")
+    reason = f"{op}: max_norm writes to the table; scale the whole table once and leave max_norm out"
+    executor().not_replayable(reason)
+    executor().changes(weight, f"{op} with max_norm writes to the table that all examples see")
     table = weight._read("max_norm")
     check_memory(table, f"{op} with max_norm", f"the table {weight.spec}")
     places = np.unique(index._read("max_norm"))
@@ -111,14 +110,14 @@ def embedding_bag(
     if per_sample_weights is not None:
         _check_weights(index, weight, per_sample_weights, mode)
     bounds = None if index.ndim == 2 and offsets is None else _bounds(index, offsets, include_last_offset)
-    if may_look(index):
+    if executor().may_read(index):
         # Elsewhere (in a recording, under vmap) the ops look for themselves.
         check_rows("embedding_bag", index._read("embedding_bag"), weight.shape[0], OperationError)
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
     padding, counted = _padding("embedding_bag", padding_idx, weight), None
     if padding is not None:
-        if runs_here():
+        if executor().works_on_arrays:
             index, bounds, per_sample_weights = _without(padding, index, bounds, per_sample_weights)
             padding = None
         else:
@@ -160,7 +159,7 @@ def _sizes(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tenso
         return _sums(as_dtype_of(counted, rows.dtype), bounds).unsqueeze(-1)
     if bounds is None:
         return wrap(np.full((rows.shape[0], 1), rows.shape[1], rows.dtype.numpy))
-    if runs_here():
+    if executor().works_on_arrays:
         return wrap(np.diff(bounds._array).astype(rows.dtype.numpy)[:, None])
     return as_dtype_of(bounds[1:] - bounds[:-1], rows.dtype).unsqueeze(-1)
 
@@ -169,7 +168,7 @@ def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Ten
     """The maximum of each bag, 0 of one in which nothing counts."""
     if bounds is None and rows.shape[1] == 0:
         return rows.sum(1)
-    if bounds is not None and runs_here():
+    if bounds is not None and executor().works_on_arrays:
         return _largest_here(rows, bounds)
     if counted is not None:
         rows = where(counted.unsqueeze(-1), rows, -math.inf)
@@ -208,7 +207,7 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     size = index.shape[0]
     if include_last_offset and starts.shape[0] == 0:
         raise OperationError("embedding_bag: with include_last_offset there must be at least one offset")
-    if may_look(starts):
+    if executor().may_read(starts):
         given = starts._read("embedding_bag")
         begins = given[0] == 0 if given.size else size == 0
         if not begins or (given[1:] < given[:-1]).any() or (given.size and given[-1] > size):

@@ -15,7 +15,7 @@ from wayfare.api.functions.join import stack
 from wayfare.api.functions.matrix_norms import vector_norm
 from wayfare.autograd.modes import no_grad
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
-from wayfare.core.mode import runs_here
+from wayfare.core.mode import executor
 from wayfare.core.spec import DType, float32
 from wayfare.core.tensor import Tensor
 
@@ -117,7 +117,7 @@ def _total_norm(name: str, gradients: list[Tensor], norm_type: float, error_if_n
         return scalar_tensor(0.0)
     order, dtype = _number(name, "norm_type", norm_type), _common_dtype(gradients)
     with no_grad():
-        if runs_here():
+        if executor().works_on_arrays:
             total = scalar_tensor(_total(gradients, order, dtype), dtype=dtype)
         else:
             total = _total_by_ops(gradients, order, dtype)
@@ -145,7 +145,7 @@ def _scale(name: str, gradients: list[Tensor], max_norm: float, total_norm: Tens
         raise ArgumentError(f"{name}: max_norm must be at least 0, it is {max_norm}")
     factor: float | Tensor
     # The small number keeps gradients that are all zero from becoming NaN.
-    if runs_here() or not isinstance(total_norm, Tensor):
+    if executor().works_on_arrays or not isinstance(total_norm, Tensor):
         factor = limit / (float(total_norm) + 1e-6)
         if factor >= 1:
             return

@@ -9,8 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import wayfare as wf
+from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError
-from wayfare.core.mode import UNUSUAL, recorder
+from wayfare.core.mode import UNUSUAL, executor
 from wayfare.optim.lr_scheduler.replay import replayed
 from wayfare.optim.noticed import notice
 from wayfare.optim.optimizer import Optimizer
@@ -45,9 +46,7 @@ def check_optimizer(name: str, optimizer: Any) -> None:
     if not isinstance(optimizer, Optimizer):
         raise ArgumentTypeError(f"{name}: {type(optimizer).__name__} is not an Optimizer",
                                 fix="Give the optimizer first, such as wf.optim.SGD(...).")  # fmt: skip
-    watching = recorder()
-    if watching is not None:
-        watching.give_up(f"{name} is made inside the function, so each call has its own")
+    executor().not_replayable(f"{name} is made inside the function, so each call has its own")
 
 
 def check_positive_int(name: str, what: str, value: Any) -> None:
@@ -189,11 +188,11 @@ class LRScheduler:
         """Go on to the next epoch and set its learning rates. Call it after `optimizer.step()`."""
         if self._step_count == 1 and not _HAS_STEPPED.get(self.optimizer, True):
             warnings.warn("lr_scheduler.step() was called before optimizer.step(), so the first learning rate is never "
-                          "used; call optimizer.step() first", UserWarning, stacklevel=3)  # fmt: skip
+                          "used; call optimizer.step() first", UserWarning, stacklevel=outside_frames())  # fmt: skip
         self._step_count += 1
         if epoch is not None:
             warnings.warn("lr_scheduler.step(epoch) is deprecated; call step() once for each epoch", UserWarning,
-                          stacklevel=3)  # fmt: skip
+                          stacklevel=outside_frames())  # fmt: skip
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:

@@ -7,6 +7,7 @@ import warnings
 from typing import Any, SupportsFloat
 
 import wayfare as wf
+from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.optim.lr_scheduler.base import LRScheduler, check_optimizer, get_lrs, per_group, set_lr
 from wayfare.optim.optimizer import Optimizer
@@ -71,7 +72,7 @@ class ReduceLROnPlateau(LRScheduler):
         """Note the measured value of one epoch, a number or a tensor of one element."""
         if epoch is not None:
             warnings.warn("ReduceLROnPlateau.step: epoch is deprecated; call step(metrics) once for each epoch",
-                          UserWarning, stacklevel=3)  # fmt: skip
+                          UserWarning, stacklevel=outside_frames())  # fmt: skip
         value = _measured(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(value):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import wayfare as wf
-from wayfare.core.mode import UNUSUAL, changed_mode, recorder
+from wayfare.core.mode import UNUSUAL, changed_mode, executor
 
 __all__ = ["SchedulerStep", "replayed"]
 
@@ -20,17 +20,20 @@ def replayed(step: Step) -> Step:
 
     @functools.wraps(step)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        watching = recorder() if UNUSUAL else None
-        if watching is None:
+        if not UNUSUAL:
             return step(self, *args, **options)
-        given = (*args, *options.values())
-        if any(isinstance(value, wf.Tensor) for value in given):
-            watching.give_up(f"{type(self).__name__}.step looks at the value of a tensor")
-        # What it does to the rates is its own affair: a rate kept in a tensor is written by every replay anew.
-        with watching.calling(SchedulerStep(self, step, args, options)), changed_mode(executor=None):
-            return step(self, *args, **options)
+        return executor().call_out(
+            lambda: _scheduler_step(self, step, args, options), lambda: step(self, *args, **options)
+        )
 
     return cast(Step, call)
+
+
+def _scheduler_step(scheduler: Any, step: Any, args: tuple[Any, ...], options: dict[str, Any]) -> SchedulerStep:
+    """The call-out of a step that is about to be taken."""
+    if any(isinstance(value, wf.Tensor) for value in (*args, *options.values())):
+        executor().not_replayable(f"{type(scheduler).__name__}.step looks at the value of a tensor")
+    return SchedulerStep(scheduler, step, args, options)
 
 
 class SchedulerStep:
@@ -47,6 +50,12 @@ class SchedulerStep:
         self._args = args
         self._options = options
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def take(self) -> Any:
+        """The step itself, while it is recorded. What it does to the rates is its own affair: a rate kept in a tensor
+        is written by every replay anew."""
+        with changed_mode(executor=None):
+            return self._step(self._scheduler, *self._args, **self._options)
 
     def ready(self) -> bool:
         """Always: a scheduler may do with the rates what it likes."""

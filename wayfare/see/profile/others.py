@@ -143,6 +143,6 @@ class _Counts:
     def __init__(self, compiled: Compiled) -> None:
         self.recorded = compiled._recorded
         self.plain = sum(compiled._plain().values())
-        self.kernels, self.products = COUNTERS.kernels_run, COUNTERS.products_run
+        self.kernels, self.products = COUNTERS.kernels_run, COUNTERS.matmuls_run
         # Why a call was recorded again last.
         self.reason = compiled._retraces[-1] if compiled._retraces else None

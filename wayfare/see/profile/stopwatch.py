@@ -16,7 +16,7 @@ import numpy as np
 
 from wayfare.core.buffer_pool import Lease, owns_memory
 from wayfare.core.callsite import user_frame
-from wayfare.core.mode import STATE, Watcher
+from wayfare.core.mode import Watcher, executor
 from wayfare.core.node import Node
 from wayfare.core.op import Op
 from wayfare.core.write_clock import owner_of
@@ -266,13 +266,12 @@ class Stopwatch(Watcher):
     def entered(self, module: Any) -> None:
         """A call of a module begins."""
         entered = perf_counter()
-        executor = STATE.mode.executor if STATE.mode is not None else None
-        if executor is None or getattr(executor, "records", False):
+        if executor().times_modules:
             calls = self._calls_of(module)
             calls.running += 1
             calls.calls += 1
             self._in_modules.append((module, calls, entered - self.began - self.own))
-        elif getattr(executor, "batches", False):
+        elif executor().counts_modules:
             # Examples take turns, and their ops run later: what runs in groups is in no module.
             self._calls_of(module).calls += 1
         self.own += perf_counter() - entered
@@ -280,8 +279,7 @@ class Stopwatch(Watcher):
     def left(self, module: Any) -> None:
         """A call of a module has ended."""
         entered = perf_counter()
-        executor = STATE.mode.executor if STATE.mode is not None else None
-        if executor is None or getattr(executor, "records", False):
+        if executor().times_modules:
             inside = self._in_modules
             for i in range(len(inside) - 1, -1, -1):
                 if inside[i][0] is module:

@@ -124,7 +124,7 @@ class Run:
         decisions, paths = counted_paths(told)
         return Row(
             self.way, statistics.median(self._seconds), self._first, self._peak, self._counts.kernels_run / count,
-            self._counts.products_run / count, self._counts.lists_run / count, self._recorded(),
+            self._counts.matmuls_run / count, self._counts.lists_run / count, self._recorded(),
             self._recorded() - self._warm, [entry["reason"] for entry in told.get("python", ())],
             decisions, paths,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wayfare.codegen.routines import max_pooling as module
-from wayfare.codegen.routines.max_pooling import largest
+from wayfare.codegen.routines.max_pooling import max_over_windows
 from wayfare.codegen.runtime import kernel
 from wayfare.core.config import settings as wayfare_settings
 
@@ -16,8 +16,8 @@ needs_native = pytest.mark.skipif(not kernel.available(), reason="no llvmlite he
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
-    monkeypatch.setattr(module, "LARGEST_FROM", 0)
-    monkeypatch.setattr(module, "_SHARE", 0)
+    monkeypatch.setattr(module, "MAX_POOL_FROM", 0)
+    monkeypatch.setattr(module, "_PARALLEL_FROM", 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
 
@@ -45,7 +45,7 @@ def test_against_a_loop(seed, batch, channels, size, windows, elements, dtype):
     rng = np.random.default_rng(seed)
     x = rng.choice([-np.inf, -1.0, 0.0, 2.5, np.nan, np.inf, 7.0], (batch, channels, size)).astype(dtype)
     table = rng.integers(-1, size, (elements, windows)).astype(np.int32)
-    values, places = largest(x, table, (windows,))
+    values, places = max_over_windows(x, table, (windows,))
     wanted_values, wanted_places = plain(x, table)
     np.testing.assert_array_equal(values.reshape(wanted_values.shape), wanted_values)
     np.testing.assert_array_equal(places.reshape(wanted_places.shape), wanted_places)
@@ -56,12 +56,12 @@ def test_against_a_loop(seed, batch, channels, size, windows, elements, dtype):
 def test_an_input_that_is_not_contiguous():
     x = np.arange(24.0).reshape(2, 3, 4).transpose(2, 1, 0)[:, :, ::-1]
     table = np.array([[0, 1], [1, 0]], np.int32)
-    values, places = largest(x, table, (2,))
+    values, places = max_over_windows(x, table, (2,))
     np.testing.assert_array_equal(values, np.repeat(x.max(-1, keepdims=True), 2, -1))
     assert places.tolist() == np.zeros((4, 3, 2)).tolist()
 
 
 def test_other_dtypes_are_left_to_numpy():
     table = np.zeros((1, 1), np.int32)
-    assert largest(np.zeros((1, 1, 3), np.int64), table, (1,)) is None
-    assert largest(np.zeros((1, 1, 3), np.float16), table, (1,)) is None
+    assert max_over_windows(np.zeros((1, 1, 3), np.int64), table, (1,)) is None
+    assert max_over_windows(np.zeros((1, 1, 3), np.float16), table, (1,)) is None

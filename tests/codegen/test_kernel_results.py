@@ -1,13 +1,13 @@
-"""What the primitives and folds of kernels compute: NumPy's results, in every odd case."""
+"""What the primitives and reductions of kernels compute: NumPy's results, in all edge cases."""
 
 
 import numpy as np
 import pytest
 
 from tests.codegen.loops import row_loop
-from wayfare.codegen.loop.expr import NUMPY, apply, bits, cast, const, expr, fold, index, load
+from wayfare.codegen.loop.expr import NUMPY, apply, bits, cast, const, expr, index, load, reduction
 from wayfare.codegen.loop.interpreter import interpret
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.math.library import numpy_function
 from wayfare.codegen.runtime import kernel as native
 
@@ -82,8 +82,8 @@ def test_whole_division_never_traps(dtype):
 def test_bits_are_read_as_they_are():
     x = np.array([0.0, -0.0, 1.0, np.inf, -np.nan], np.float32)
     kernel = native.build(elementwise("bits", ["f32"], bits(X, "i32"), bits(bits(X, "i32"), "f32")))
-    whole, back = kernel([x])
-    np.testing.assert_array_equal(whole, x.view(np.int32))
+    integer, back = kernel([x])
+    np.testing.assert_array_equal(integer, x.view(np.int32))
     np.testing.assert_array_equal(back.view(np.int32), x.view(np.int32))
 
 
@@ -100,19 +100,19 @@ def test_a_fused_product_is_as_exact_as_two_steps():
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 100, 1000])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin", "sum", "any", "all"])
-def test_nan_and_infinity_at_every_place(kind, dtype, size):
+def test_nan_and_infinity_at_every_position(kind, dtype, size):
     """NaN wins; the first of equals is found; across and along."""
     value = load(0, dtype) if kind not in ("any", "all") else apply("isnan", load(0, dtype))
-    made = Fold(kind, value)
+    made = Reduction(kind, value)
     loop = Loop(kind, (Operand(dtype),), (Operand(made.dtype, True),), (Stage((), (made,)),),
-                ((0, fold(0, made.dtype)),))  # fmt: skip
+                ((0, reduction(0, made.dtype)),))  # fmt: skip
     kernel = native.build(loop)
-    places = sorted({0, 1, size // 2, size - 2, size - 1} & set(range(size)))
+    positions = sorted({0, 1, size // 2, size - 2, size - 1} & set(range(size)))
     rows = [np.full(size, filler, NUMPY[dtype]) for filler in (1.0, -np.inf, np.inf, np.nan, -0.0)]
-    for place in places:
-        for other in places:
+    for position in positions:
+        for other in positions:
             row = np.ones(size, NUMPY[dtype])
-            row[place], row[other] = np.nan, np.inf
+            row[position], row[other] = np.nan, np.inf
             rows += [row, np.where(np.isnan(row), -np.inf, row), -row]
     x = np.array(rows)
     reduce = {"any": lambda a, axis: np.isnan(a).any(axis), "all": lambda a, axis: np.isnan(a).all(axis)}.get(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="no llvmlite here
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size, and little scratch, so that images come in bands and chunks."""
-    for name in ("DIRECT_FROM", "_SHARE", "_PHASE_FROM", "_PHASE_CHANNELS"):
+    for name in ("CONV_FROM", "_PARALLEL_FROM", "_PHASE_FROM", "_PHASE_CHANNELS"):
         monkeypatch.setattr(conv, name, 0)
     monkeypatch.setattr(conv, "_SCRATCH", 2048)
     monkeypatch.setattr(conv, "_WEIGHT_SCRATCH", 4096)
@@ -56,11 +56,11 @@ def cases(draw):
 
 
 def windows(shape, slide):
-    """For each element of the kernel: its place, and the slices of the padded image that its windows meet."""
+    """For each element of the kernel: its index, and the slices of the padded image that its windows meet."""
     for offset in np.ndindex(*slide.kernel):
         spans = zip(offset, slide.counts, slide.stride, slide.dilation, strict=True)
-        places = (slice(i * d, i * d + (o - 1) * s + 1, s) for i, o, s, d in spans)
-        yield (..., *offset), (..., *places)
+        slices = (slice(i * d, i * d + (o - 1) * s + 1, s) for i, o, s, d in spans)
+        yield (..., *offset), (..., *slices)
 
 
 def padded(x, slide):
@@ -70,30 +70,30 @@ def padded(x, slide):
 def plain_output(x, weight, slide):
     image = padded(x, slide)
     return sum(
-        np.einsum("nc...,oc->no...", image[places], weight[at].astype(np.float64))
-        for at, places in windows(x.shape, slide)
+        np.einsum("nc...,oc->no...", image[slices], weight[at].astype(np.float64))
+        for at, slices in windows(x.shape, slide)
     )
 
 
 def plain_input(g, weight, shape, slide):
     image = padded(np.zeros(shape), slide)
-    for at, places in windows(shape, slide):
-        image[places] += np.einsum("no...,oc->nc...", g.astype(np.float64), weight[at].astype(np.float64))
+    for at, slices in windows(shape, slide):
+        image[slices] += np.einsum("no...,oc->nc...", g.astype(np.float64), weight[at].astype(np.float64))
     return image[(..., *(slice(p, p + n) for p, n in zip(slide.padding, shape[2:], strict=True)))]
 
 
 def plain_weight(x, g, slide):
     image = padded(x, slide)
     out = np.empty((g.shape[1], x.shape[1], *slide.kernel))
-    for at, places in windows(x.shape, slide):
+    for at, slices in windows(x.shape, slide):
         n, c = image.shape[:2]
-        seen = image[places].reshape(n, c, -1)
+        seen = image[slices].reshape(n, c, -1)
         out[at] = np.einsum("nop,ncp->oc", g.astype(np.float64).reshape(n, g.shape[1], -1), seen)
     return out
 
 
-def assert_close(share, found, expected):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=share * max(20, np.abs(expected).max()))
+def assert_close(tolerance, found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(20, np.abs(expected).max()))
 
 
 def in_groups(groups, plain, *arrays, dims, join):
@@ -149,7 +149,7 @@ def test_narrow_vectors(narrow, made, stride):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_usual_sizes_with_usual_scratch(monkeypatch, sizes, threads):
     monkeypatch.undo()
-    monkeypatch.setattr(conv, "_SHARE", 0)
+    monkeypatch.setattr(conv, "_PARALLEL_FROM", 0)
     monkeypatch.setattr(wayfare_settings, "num_threads", threads)
     with counted() as counts:
         check_all((5, 16, *sizes), 32, Slide((3, 3), (1, 1), (1, 1), (1, 1), sizes), 1, np.float32)
@@ -196,15 +196,15 @@ def test_nothing_leaks_from_where_no_window_is():
     out = conv.forward(x, weight, None, slide)
     assert np.isfinite(out[1]).all() and np.isfinite(out[0, 0, 0]).all() and np.isfinite(out[0, 0, :, :3]).all()
     assert np.isinf(out[0, 0, 1:, 3:]).all()
-    slope = conv.by_weight(x, g, slide)[0, 0]
-    assert np.isinf(slope[1:, 1:]).all()
-    assert np.isfinite(slope[0]).all() and np.isfinite(slope[:, 0]).all()
+    gradient = conv.by_weight(x, g, slide)[0, 0]
+    assert np.isinf(gradient[1:, 1:]).all()
+    assert np.isfinite(gradient[0]).all() and np.isfinite(gradient[:, 0]).all()
 
 
 @pytest.mark.parametrize(
     "slide, dtype",
     [
-        (Slide((1, 1), (1, 1), (0, 0), (1, 1), (4, 4)), np.float32),  # a product of matrices as it is
+        (Slide((1, 1), (1, 1), (0, 0), (1, 1), (4, 4)), np.float32),  # a plain matmul
         (Slide((2, 2), (1, 3), (0, 0), (1, 1), (3, 1)), np.float32),
         (Slide((2, 2), (5, 1), (0, 0), (1, 1), (1, 3)), np.float32),
         (Slide((2, 2), (1, 1), (0, 0), (1, 1), (3, 3)), np.float16),
@@ -221,7 +221,7 @@ def test_what_is_left_to_columns(slide, dtype):
 
 def by_both_ways(monkeypatch, call):
     found = call()
-    monkeypatch.setattr(conv, "DIRECT_FROM", 1 << 60)
+    monkeypatch.setattr(conv, "CONV_FROM", 1 << 60)
     return found, call()
 
 
@@ -244,7 +244,7 @@ def test_same_padding_and_transposes(monkeypatch):
         lambda: F.conv_transpose2d(x, weight, stride=2, padding=3, output_padding=1).numpy(),
         lambda: F.conv_transpose2d(x, weight, stride=(2, 1), dilation=(2, 3), output_padding=(1, 2)).numpy(),
     ):
-        monkeypatch.setattr(conv, "DIRECT_FROM", 0)
+        monkeypatch.setattr(conv, "CONV_FROM", 0)
         found, expected = by_both_ways(monkeypatch, call)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 

@@ -303,7 +303,7 @@ def test_an_array_freed_by_another_thread_comes_back():
 def test_a_forked_child_has_memory_of_its_own():
     program = """
 import os, threading, numpy as np
-from wayfare.codegen import pool
+from wayfare.core import buffer_pool as pool
 f32 = np.dtype("float32")
 array = pool.empty((2**20,), f32)
 array.fill(1)

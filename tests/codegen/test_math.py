@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from tests.codegen.mathlib_reference import DTYPES, EXACT, distance, exactly, numbers, special
+from tests.codegen.math_reference import DTYPES, EXACT, distance, exactly, numbers, special
 from wayfare.codegen.loop.expr import NUMPY, PRIMITIVES, apply, load, walk
 from wayfare.codegen.loop.interpreter import interpret
 from wayfare.codegen.loop.language import elementwise
@@ -33,7 +33,7 @@ CALLS = {
     "erfinv": 1, "ndtri": 1, "lgamma": 1, "digamma": 1, "i0": 1, "i0e": 1, "i1": 1, "i1e": 1, "j0": 1, "j1": 1,
     "y0": 1, "y1": 1, "k0": 1, "k0e": 1, "k1": 1, "k1e": 1, "gammainc": 2, "gammaincc": 2,
 }  # fmt: skip
-# Beyond this an f64 angle has no bound in units of the last place (see mathlib_trig).
+# Beyond this an f64 angle has no bound in units of the last place (the C library computes it).
 LARGEST_ANGLE = 1e8
 
 ways = pytest.mark.parametrize("way", ["meaning", "native"])

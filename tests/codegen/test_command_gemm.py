@@ -1,4 +1,4 @@
-"""Matrix products in command lists: every layout and rank, added or not, by one thread or by several."""
+"""Matmuls in command lists: every layout and rank, added or not, by one thread or by several."""
 
 from dataclasses import replace
 
@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from tests.codegen.test_commands import place_of, places, run
+from tests.codegen.test_commands import run, view_of, views
 from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.loop.expr import apply, load
 from wayfare.codegen.loop.language import elementwise
 from wayfare.codegen.routines import skinny_gemm
 from wayfare.codegen.runtime import command_gemm, kernel
 from wayfare.codegen.runtime.blas import openblas
-from wayfare.codegen.runtime.command import Place, whole
+from wayfare.codegen.runtime.command import BufferView, contiguous
 from wayfare.codegen.runtime.commands import Commands
 from wayfare.core.counters import counted
 
 pytestmark = pytest.mark.skipif(not kernel.available() or openblas() is None, reason="no OpenBLAS or no llvmlite here")
 RNG = np.random.default_rng(1)
-RELU = kernel.build(elementwise("relu_of_products", ["f32"], apply("maximum", load(0, "f32"), 0.0)))
+RELU = kernel.build(elementwise("relu_of_matmuls", ["f32"], apply("maximum", load(0, "f32"), 0.0)))
 
 
 @pytest.fixture(autouse=True)
@@ -40,27 +40,28 @@ def close(got, want):
 
 
 def check(a, b, out, add=False):
-    """One product in a list, against NumPy."""
+    """One matmul in a list, against NumPy."""
     before = out.copy()
     commands = Commands()
-    assert commands.product(*places(a, b, out), add=add)
+    assert commands.matmul(*views(a, b, out), add=add)
     with counted() as counts:
         run(commands, a, b, out)
     close(out, np.matmul(a, b) + before if add else np.matmul(a, b))
-    assert counts.products_run == 1
+    assert counts.matmuls_run == 1
     return commands, counts
 
 
 LAYOUTS = {
     "plain": lambda a: a,
-    "turned": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "transposed": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
     "part": lambda a: np.concatenate([a, a], -1)[..., : a.shape[-1]],
-    "turned part": lambda a: np.concatenate([a, a], -2).swapaxes(-1, -2).copy().swapaxes(-1, -2)[..., : a.shape[-2], :],
+    "transposed part": lambda a: (
+        np.concatenate([a, a], -2).swapaxes(-1, -2).copy().swapaxes(-1, -2)[..., : a.shape[-2], :]),
     "steps": lambda a: np.repeat(np.repeat(a, 2, -1), 3, -2)[..., ::3, ::2],
     "backwards": lambda a: a[..., ::-1, ::-1].copy()[..., ::-1, ::-1],
     "one for all": lambda a: np.broadcast_to(a[..., :1, :1], a.shape),
 }
-TARGETS = ["plain", "turned", "part", "turned part", "steps"]
+TARGETS = ["plain", "transposed", "part", "transposed part", "steps"]
 
 
 @pytest.mark.parametrize("left", LAYOUTS)
@@ -70,11 +71,11 @@ def test_every_layout_of_matrices(left, right, dtype):
     for m, k, n in ((7, 9, 5), (1, 6, 4), (5, 1, 3), (4, 8, 1), (1, 1, 1), (1, 7, 1)):
         a, b = LAYOUTS[left](some(m, k, dtype=dtype)), LAYOUTS[right](some(k, n, dtype=dtype))
         for target in TARGETS:
-            check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=target in ("part", "turned") or m == 7)
+            check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=target in ("part", "transposed") or m == 7)
 
 
-@pytest.mark.parametrize("left", ["plain", "turned", "steps"])
-@pytest.mark.parametrize("right", ["plain", "turned part", "one for all"])
+@pytest.mark.parametrize("left", ["plain", "transposed", "steps"])
+@pytest.mark.parametrize("right", ["plain", "transposed part", "one for all"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("size", [3, 48])
 def test_stacks(left, right, target, size):
@@ -89,7 +90,7 @@ def test_stacks(left, right, target, size):
 def test_rows_times_rows(lanes, monkeypatch):
     processor = replace(machine().processor, lanes=lanes)
     monkeypatch.setattr(machine(), "processor", processor)
-    turned = [lanes == 16, lanes == 16, lanes == 16, False, False, False, lanes == 16]
+    transposes = [lanes == 16, lanes == 16, lanes == 16, False, False, False, lanes == 16]
     for (a, b, out), wanted in zip((
         (some(32, 20), some(24, 20).T, some(32, 24)),
         (some(32, 20), some(24, 20).T, some(24, 32).T),
@@ -98,9 +99,9 @@ def test_rows_times_rows(lanes, monkeypatch):
         (some(32, 20), some(20, 24), some(32, 24)),
         (some(120, 120), some(120, 120).T, some(120, 120)),
         (some(5, 2, 16, 9)[:, :1], some(17, 9).T, some(5, 1, 16, 17)),
-    ), turned, strict=True):  # fmt: skip
+    ), transposes, strict=True):  # fmt: skip
         commands, _ = check(a, b, out, add=True)
-        assert ("turn" in commands.describe()) == wanted
+        assert ("transpose" in commands.describe()) == wanted
 
 
 def test_heads_of_attention():
@@ -110,7 +111,7 @@ def test_heads_of_attention():
     check(some(3, 4, 20, 20), a, np.zeros((3, 20, 4, 16), np.float32).swapaxes(1, 2))
 
 
-def test_a_stack_that_meets_one_matrix_is_one_product():
+def test_a_stack_that_meets_one_matrix_is_one_gemm():
     for a, b, out, wanted in (
         (some(4, 20, 8), some(8, 6), some(4, 20, 6), 1),
         (some(4, 1, 8), some(8, 6), some(4, 1, 6), 1),
@@ -124,7 +125,7 @@ def test_a_stack_that_meets_one_matrix_is_one_product():
 
 
 def calls(command):
-    """How many products BLAS is asked for."""
+    """How many gemms BLAS is asked for."""
     return sum(block[10] * block[11] for block in command.blocks)
 
 
@@ -144,19 +145,19 @@ def test_offsets_into_an_arena():
     arena = np.zeros(4096, np.uint8)
     a, b = some(6, 8), some(8, 10)
     commands = Commands()
-    left, right = whole(0, 128, (6, 8), a.dtype), place_of(b, 1)
-    hidden, made = whole(0, 512, (6, 10), a.dtype), whole(0, 1024, (6, 10), a.dtype)
-    assert commands.copy(place_of(a, 2), left) and commands.product(left, right, hidden)
+    left, right = contiguous(0, 128, (6, 8), a.dtype), view_of(b, 1)
+    hidden, made = contiguous(0, 512, (6, 10), a.dtype), contiguous(0, 1024, (6, 10), a.dtype)
+    assert commands.copy(view_of(a, 2), left) and commands.matmul(left, right, hidden)
     assert commands.kernel(RELU, (6, 10), None, [hidden], [made])
-    assert commands.product(left, right, made, add=True)
+    assert commands.matmul(left, right, made, add=True)
     run(commands, arena, b, a)
     close(arena[1024 : 1024 + 240].view(np.float32).reshape(6, 10), np.maximum(a @ b, 0) + a @ b)
     assert commands.describe().splitlines()[1:] == [
-        "6×8×10 product float32", "relu_of_products [6, 10]", "6×8×10 added float32"
+        "6×8×10 matmul float32", "relu_of_matmuls [6, 10]", "6×8×10 added float32"
     ]  # fmt: skip
 
 
-def test_a_stack_of_small_ones_is_shared_by_the_crew():
+def test_a_stack_of_small_matrices_is_split_over_the_thread_pool():
     a, b = some(24, 48, 40), some(24, 40, 48)
     out = np.zeros((24, 48, 48), np.float32)
     commands, counts = check(a, b, out)
@@ -176,19 +177,19 @@ def test_blas_is_left_as_it_was_found(monkeypatch):
     sizes = [8, 80, 160]  # by one thread anyway, kept to one, large
     arrays = [some(n, n) for n in sizes]
     outs = [np.zeros((n, n), np.float32) for n in sizes]
-    every = places(*arrays, *outs)
+    every = views(*arrays, *outs)
     for k in range(3):
-        assert commands.product(every[k], every[k], every[3 + k])
+        assert commands.matmul(every[k], every[k], every[3 + k])
     real = blas._set
     monkeypatch.setattr(blas, "_set", lambda threads: (seen.append(threads), real(threads)))
     with counted() as counts:
         run(commands, *arrays, *outs)
-    assert blas._get() == number and seen == [1, number] and counts.products_run == 3
+    assert blas._get() == number and seen == [1, number] and counts.matmuls_run == 3
     for a, out in zip(arrays, outs, strict=True):
         close(out, a @ a)
     # Small ones alone need no word with BLAS.
     commands = Commands()
-    assert commands.product(every[0], every[0], every[3])
+    assert commands.matmul(every[0], every[0], every[3])
     run(commands, *arrays, *outs)
     assert seen == [1, number]
 
@@ -197,77 +198,78 @@ def test_nothing_to_add_up():
     a, b, out = some(3, 0), some(0, 4), some(3, 4)
     before = out.copy()
     commands = Commands()
-    assert commands.product(*places(a, b, out), add=True)
+    assert commands.matmul(*views(a, b, out), add=True)
     run(commands, a, b, out)
     np.testing.assert_array_equal(out, before)
     commands = Commands()
-    assert commands.product(*places(a, b, out))
+    assert commands.matmul(*views(a, b, out))
     run(commands, a, b, out)
     assert not out.any()
     none = some(0, 4)
     commands = Commands()
-    assert commands.product(*places(some(0, 3), some(3, 4), none))
+    assert commands.matmul(*views(some(0, 3), some(3, 4), none))
     run(commands, some(0, 3), some(3, 4), none)
 
 
 def test_what_blas_cannot_do_is_refused(monkeypatch):
     commands = Commands()
-    a, b, out = places(some(3, 4), some(4, 5), some(3, 5))
-    half = [Place(p.object, 0, p.shape, tuple(s // 2 for s in p.strides), np.dtype("float16")) for p in (a, b, out)]
-    assert not commands.product(*half)
-    assert not commands.product(a, a, out)
-    assert not commands.product(a, b, out.seen((2, 3, 5), (0, 20, 4)))
-    assert not commands.product(a.seen((2, 3, 4), (48, 16, 4)), b, out.seen((3, 3, 5), (60, 20, 4)))
-    assert not commands.product(a, b, out.seen((5, 3), (12, 4)))
-    assert not commands.product(a, b, Place(2, 0, (3, 5), (40, 8), np.dtype("float64")))
+    a, b, out = views(some(3, 4), some(4, 5), some(3, 5))
+    half = [BufferView(p.object, 0, p.shape, tuple(s // 2 for s in p.strides), np.dtype("float16"))
+            for p in (a, b, out)]  # fmt: skip
+    assert not commands.matmul(*half)
+    assert not commands.matmul(a, a, out)
+    assert not commands.matmul(a, b, out.view((2, 3, 5), (0, 20, 4)))
+    assert not commands.matmul(a.view((2, 3, 4), (48, 16, 4)), b, out.view((3, 3, 5), (60, 20, 4)))
+    assert not commands.matmul(a, b, out.view((5, 3), (12, 4)))
+    assert not commands.matmul(a, b, BufferView(2, 0, (3, 5), (40, 8), np.dtype("float64")))
     monkeypatch.setattr(command_gemm, "openblas", lambda: None)
-    assert not commands.product(a, b, out)
+    assert not commands.matmul(a, b, out)
     assert commands.describe() == ""
 
 
 @pytest.mark.parametrize("m, k, n", [(10, 64, 512), (30, 64, 512), (33, 200, 300), (64, 256, 130), (128, 257, 129)])
 @pytest.mark.parametrize("target", TARGETS)
-def test_few_rows_times_a_long_side_that_lies_turned(m, k, n, target):
-    """As a layer meets its weight: where that is faster, the result is computed turned."""
-    a, b = some(m, k), LAYOUTS["turned"](some(k, n))
+def test_few_rows_times_a_transposed_long_side(m, k, n, target):
+    """As a layer meets its weight: where that is faster, the result is computed transposed."""
+    a, b = some(m, k), LAYOUTS["transposed"](some(k, n))
     commands, _ = check(a, b, LAYOUTS[target](some(m, n)))
     if target == "plain" and machine().processor.lanes == 16:
-        assert commands.titles[-1] in (f"turn [{m}, {n}]", f"copy [{m}, {n}]")
+        assert commands.titles[-1] in (f"transpose [{m}, {n}]", f"copy [{m}, {n}]")
     check(a, b, LAYOUTS[target](some(m, n)), add=True)
 
 
-# -- few rows with a large matrix --------------------------------------------------------------------------------------
+# -- skinny matrices --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 8, 9, 11, 16, 23, 32])
 def test_few_rows_times_the_rows_of_a_matrix_as_it_lies(m, dtype):
     for k, n, left, right, target in (
-        (128, 256, "plain", "turned", "plain"), (131, 301, "part", "turned part", "part"),
-        (256, 128, "part", "turned", "plain"), (1024, 35, "plain", "turned", "part"),
+        (128, 256, "plain", "transposed", "plain"), (131, 301, "part", "transposed part", "part"),
+        (256, 128, "part", "transposed", "plain"), (1024, 35, "plain", "transposed", "part"),
     ):  # fmt: skip
         a, b = (LAYOUTS[way](some(*shape, dtype=dtype)) for way, shape in ((left, (m, k)), (right, (k, n))))
         commands, _ = check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)))
-        assert f"{m}×{k}×{n} product {a.dtype}, few rows" in commands.titles
+        assert f"{m}×{k}×{n} matmul {a.dtype}, skinny" in commands.titles
         commands, _ = check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=True)
         # Tiles overlap where rows are not a multiple: then nothing can be added there.
-        assert (f"{m}×{k}×{n} added {a.dtype}, few rows" in commands.titles) is (m not in (9, 11, 23))
+        assert (f"{m}×{k}×{n} added {a.dtype}, skinny" in commands.titles) is (m not in (9, 11, 23))
 
 
 @pytest.mark.parametrize("m, k, n", [(1, 16, 1), (8, 17, 3), (4, 40, 7), (7, 31, 5), (2, 5000, 2)])
-def test_few_rows_of_small_products(m, k, n):
-    commands, _ = check(some(m, k), LAYOUTS["turned"](some(k, n)), some(m, n))
-    assert commands.titles == [f"{m}×{k}×{n} product float32, few rows"]
+def test_skinny_small_matrices(m, k, n):
+    commands, _ = check(some(m, k), LAYOUTS["transposed"](some(k, n)), some(m, n))
+    assert commands.titles == [f"{m}×{k}×{n} matmul float32, skinny"]
 
 
 @pytest.mark.parametrize("m, k, n", [(9, 64, 512), (33, 256, 256), (4, 15, 400), (20, 128, 128)])
 def test_rows_that_are_not_few_are_left_to_blas(m, k, n):
-    commands, _ = check(some(m, k), LAYOUTS["turned"](some(k, n)), some(m, n))
-    assert not any("few rows" in title for title in commands.titles)
+    commands, _ = check(some(m, k), LAYOUTS["transposed"](some(k, n)), some(m, n))
+    assert not any("skinny" in title for title in commands.titles)
 
 
 def test_threads_share_the_columns():
-    _, counts = check(some(4, 512), LAYOUTS["turned"](some(512, 1000)), some(4, 1000))
+    _, counts = check(some(4, 512), LAYOUTS["transposed"](some(512, 1000)), some(4, 1000))
     assert counts.kernels_split == 1
 
 
@@ -275,7 +277,7 @@ def test_few_rows_on_a_processor_with_half_as_long_vectors(monkeypatch):
     monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=8))
     skinny_gemm._routine.cache_clear()
     for m in (1, 3, 8, 20):
-        check(some(m, 140), LAYOUTS["turned"](some(140, 301)), some(m, 301))
+        check(some(m, 140), LAYOUTS["transposed"](some(140, 301)), some(m, 301))
     skinny_gemm._routine.cache_clear()
 
 
@@ -283,31 +285,31 @@ def test_few_rows_on_a_processor_with_half_as_long_vectors(monkeypatch):
 @pytest.mark.parametrize("m, k, n", [
     (1, 1030, 1001), (2, 800, 704), (6, 512, 400), (1, 1, 1_000_100), (1, 2100, 480), (300, 3400, 1), (500, 801, 3),
 ])  # fmt: skip
-def test_few_rows_of_a_large_product_one_by_one(m, k, n, dtype):
-    for left, right, target in (("turned", "plain", "turned"), ("steps", "part", "part"), ("plain", "part", "steps"),
-                                ("plain", "plain", "turned part")):  # fmt: skip
+def test_few_rows_of_a_large_matrix_one_by_one(m, k, n, dtype):
+    for left, right, target in (("transposed", "plain", "transposed"), ("steps", "part", "part"),
+                                ("plain", "part", "steps"), ("plain", "plain", "transposed part")):  # fmt: skip
         a, b = (LAYOUTS[way](some(*shape, dtype=dtype)) for way, shape in ((left, (m, k)), (right, (k, n))))
         a = a / np.sqrt(k, dtype=dtype)
         commands, _ = check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=target == "part")
-        assert any(title.endswith(("row by row", "few rows")) for title in commands.titles)
+        assert any(title.endswith(("row by row", "skinny")) for title in commands.titles)
 
 
 def test_few_rows_of_stacks_one_by_one():
-    commands, counts = check(some(3, 2, 900), LAYOUTS["turned"](some(3, 900, 640)), some(3, 2, 640))
-    assert commands.titles == ["3×2×900×640 product float32, row by row"] and counts.kernels_split == 1
+    commands, counts = check(some(3, 2, 900), LAYOUTS["transposed"](some(3, 900, 640)), some(3, 2, 640))
+    assert commands.titles == ["3×2×900×640 matmul float32, row by row"] and counts.kernels_split == 1
     # One matrix for all: its rows are those of all together, and no longer few.
     commands, _ = check(some(4, 2, 900), some(900, 640), some(4, 2, 640))
-    assert commands.titles == ["4×2×900×640 product float32"]
+    assert commands.titles == ["4×2×900×640 matmul float32"]
 
 
-def test_sums_too_long_for_adding_rows_are_left_to_a_product_of_matrices():
+def test_sums_too_long_for_adding_rows_are_left_to_gemm():
     commands, _ = check(some(1, 40_000) / 200, some(40_000, 30), some(1, 30))
-    assert commands.titles == ["1×40000×30 product float32"]
+    assert commands.titles == ["1×40000×30 matmul float32"]
 
 
 def test_a_row_times_a_matrix_that_lies_row_after_row():
     """Where BLAS is slow at it."""
     commands, _ = check(some(1, 128), some(128, 512), some(1, 512))
-    assert commands.titles == ["1×128×512 product float32" + ", row by row" * (machine().processor.lanes == 16)]
+    assert commands.titles == ["1×128×512 matmul float32" + ", row by row" * (machine().processor.lanes == 16)]
     commands, _ = check(some(1, 32), some(32, 512), some(1, 512))
-    assert commands.titles == ["1×32×512 product float32"]
+    assert commands.titles == ["1×32×512 matmul float32"]

@@ -1,4 +1,4 @@
-"""Few long rows in several threads: loops taken apart so that rows can be cut."""
+"""Few long rows in several threads: loops split into stages so that rows can be split."""
 
 import math
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.codegen.loop.expr import cast, fold, index, load, reload
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage
+from wayfare.codegen.loop.expr import cast, index, load, reduction, reload
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.math.library import loop_math
 from wayfare.codegen.runtime import kernel as native
-from wayfare.codegen.runtime.long_rows import can_be_cut
+from wayfare.codegen.runtime.long_rows import can_split_rows
 from wayfare.core.counters import COUNTERS
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="llvmlite is not there")
@@ -27,22 +27,22 @@ def three_threads():
 def mean_square(dtype="f32"):
     x, count = load(0, dtype), load(1, dtype)
     return Loop("mean_square", (Operand(dtype), Operand(dtype, True)), (Operand(dtype, True),),
-                (Stage(folds=(Fold("sum", x * x),)),), ((0, fold(0, dtype) / count),))  # fmt: skip
+                (Stage(reductions=(Reduction("sum", x * x),)),), ((0, reduction(0, dtype) / count),))  # fmt: skip
 
 
 def softmax(dtype="f32"):
     x = load(0, dtype)
-    top, total = fold(0, dtype), fold(1, dtype)
+    top, total = reduction(0, dtype), reduction(1, dtype)
     e = loop_math.exp(x - top)
     return Loop("softmax", (Operand(dtype),), (Operand(dtype), Operand(dtype, True)), (
-        Stage(folds=(Fold("max", x),)),
-        Stage(((0, e),), (Fold("sum", e),)),
+        Stage(reductions=(Reduction("max", x),)),
+        Stage(((0, e),), (Reduction("sum", e),)),
         Stage(((0, reload(0, dtype) / total),)),
     ), ((1, loop_math.log(total) + top),))  # fmt: skip
 
 
 def split(kernel, *arguments):
-    """The result, and whether the rows were cut."""
+    """The result, and whether the rows were split."""
     before = COUNTERS.kernels_split
     outs = kernel.rows(*arguments)
     return outs, COUNTERS.kernels_split > before
@@ -52,8 +52,8 @@ def split(kernel, *arguments):
 def test_one_stage(size):
     x = np.random.default_rng(0).normal(size=size).astype(np.float32)
     kernel = native.build(mean_square())
-    (got,), cut = split(kernel, [x, np.full(1, size, np.float32)], 0)
-    assert cut and got.shape == (1,)
+    (got,), was_split = split(kernel, [x, np.full(1, size, np.float32)], 0)
+    assert was_split and got.shape == (1,)
     np.testing.assert_allclose(got, math.fsum((x.astype(float) ** 2).tolist()) / size, rtol=1e-6)
     (again,) = kernel.rows([x * 2, np.full(1, size, np.float32)], 0)
     np.testing.assert_allclose(again, got * 4, rtol=1e-6)
@@ -62,9 +62,9 @@ def test_one_stage(size):
 @pytest.mark.parametrize("dtype, rtol", [("f32", 1e-5), ("f64", 1e-12)])
 def test_stages_follow_each_other(dtype, rtol):
     x = np.random.default_rng(0).normal(size=100_001).astype({"f32": np.float32, "f64": np.float64}[dtype]) * 3
-    (got, total), cut = split(native.build(softmax(dtype)), [x], 0)
+    (got, total), was_split = split(native.build(softmax(dtype)), [x], 0)
     exact = np.exp(x.astype(float))
-    assert cut
+    assert was_split
     np.testing.assert_allclose(got, exact / exact.sum(), rtol=rtol)
     np.testing.assert_allclose(total, [np.log(exact.sum())], rtol=rtol)
 
@@ -73,8 +73,8 @@ def test_narrow_tables_and_several_axes():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(50_000, 5))
     kernel = native.build(softmax("f64"))
-    (got, _), cut = split(kernel, [table], 0)
-    assert cut
+    (got, _), was_split = split(kernel, [table], 0)
+    assert was_split
     np.testing.assert_allclose(got, np.exp(table) / np.exp(table).sum(0), rtol=1e-12)
     block = rng.normal(size=(50, 40, 60))
     (got, total) = kernel.rows([block], (0, 1, 2))
@@ -97,26 +97,28 @@ def test_given_outputs_are_written():
     np.testing.assert_allclose(total, np.log(np.exp(x).sum()), rtol=1e-12)
 
 
-def test_truths_and_products():
+def test_any_all_and_prod():
     x = load(0, "f64")
     loop = Loop("truths", (Operand("f64"),), tuple(Operand(d, True) for d in ("bool", "bool", "f64", "i64")), (
-        Stage(folds=(Fold("any", x > 3), Fold("all", x > -9), Fold("prod", x), Fold("sum", cast(x > 0, "i64")))),
-    ), tuple((k, fold(k, d)) for k, d in enumerate(("bool", "bool", "f64", "i64"))))  # fmt: skip
+        Stage(reductions=(Reduction("any", x > 3), Reduction("all", x > -9), Reduction("prod", x),
+                          Reduction("sum", cast(x > 0, "i64")))),
+    ), tuple((k, reduction(k, d)) for k, d in enumerate(("bool", "bool", "f64", "i64"))))  # fmt: skip
     values = 1 + np.random.default_rng(0).normal(size=120_000) * 1e-3
-    (some, every, product, count), cut = split(native.build(loop), [values], 0)
-    assert cut and not some[0] and every[0] and count[0] == 120_000
+    (some, every, product, count), was_split = split(native.build(loop), [values], 0)
+    assert was_split and not some[0] and every[0] and count[0] == 120_000
     np.testing.assert_allclose(product[0], math.exp(math.fsum(np.log(values).tolist())), rtol=1e-9)
     values[77_777] = 4
     assert native.build(loop).rows([values], 0)[0][0]
 
 
-def test_what_asks_for_its_place_is_not_cut():
+def test_loops_that_read_the_index_are_not_split():
     x = load(0, "f32")
     at = Loop("at", (Operand("f32"),), (Operand("i64", True),),
-              (Stage(folds=(Fold("argmax", x),)),), ((0, fold(0, "i64")),))  # fmt: skip
+              (Stage(reductions=(Reduction("argmax", x),)),), ((0, reduction(0, "i64")),))  # fmt: skip
     weighed = Loop("weighed", (Operand("f32"),), (Operand("f32", True),),
-                   (Stage(folds=(Fold("sum", x * cast(index(), "f32")),)),), ((0, fold(0, "f32")),))  # fmt: skip
-    assert not can_be_cut(at) and not can_be_cut(weighed) and can_be_cut(softmax())
+                   (Stage(reductions=(Reduction("sum", x * cast(index(), "f32")),)),),
+                   ((0, reduction(0, "f32")),))  # fmt: skip
+    assert not can_split_rows(at) and not can_split_rows(weighed) and can_split_rows(softmax())
     values = np.zeros(300_000, np.float32)
     values[200_000] = 1
     assert native.build(at).rows([values], 0)[0][0] == 200_000
@@ -127,6 +129,6 @@ def test_one_thread_and_several_agree():
     x = np.random.default_rng(0).normal(size=1_000_000).astype(np.float32)
     several = native.build(softmax()).rows([x], 0)[1]
     wf.set_num_threads(1)
-    (_, total), cut = split(native.build(softmax()), [x], 0)
-    assert not cut
+    (_, total), was_split = split(native.build(softmax()), [x], 0)
+    assert not was_split
     np.testing.assert_allclose(total, several, rtol=1e-6)

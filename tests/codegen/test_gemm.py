@@ -1,4 +1,4 @@
-"""Stacks of matrix products: every layout, both dtypes, and BLAS left as it was found."""
+"""Batched matmul: every layout, both dtypes, and BLAS left as it was found."""
 
 import threading
 
@@ -8,7 +8,7 @@ import pytest
 import wayfare as wf
 from wayfare.codegen.runtime import gemm, kernel
 from wayfare.codegen.runtime.blas import openblas
-from wayfare.codegen.runtime.gemm import _shared_out, stack_product
+from wayfare.codegen.runtime.gemm import _split_batch, batched_matmul
 
 needs_native = pytest.mark.skipif(not kernel.available() or openblas() is None, reason="no OpenBLAS or no llvmlite")
 RNG = np.random.default_rng(1)
@@ -28,7 +28,7 @@ def some(*shape, dtype=np.float32):
 
 LAYOUTS = {
     "plain": lambda a: a,
-    "turned": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "transposed": lambda a: np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2),
     "heads": lambda a: np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2),
     "part": lambda a: np.concatenate([a, a], -1)[..., : a.shape[-1]],
     "shared": lambda a: np.broadcast_to(a[:1], a.shape),
@@ -43,7 +43,7 @@ def test_every_layout(left, right, dtype):
     a, b = LAYOUTS[left](some(3, 4, 40, 48, dtype=dtype)), LAYOUTS[right](some(3, 4, 48, 36, dtype=dtype))
     for target in ("plain", "heads"):
         out = np.empty_like(LAYOUTS[target](np.zeros((3, 4, 40, 36), dtype)))
-        assert _shared_out(a, b, out)
+        assert _split_batch(a, b, out)
         np.testing.assert_allclose(out, np.matmul(a, b), 1e-4 if dtype == np.float32 else 1e-12, 1e-5)
 
 
@@ -53,11 +53,11 @@ def test_what_does_not_suit_is_left_to_numpy(monkeypatch):
              (some(0, 4, 90, 90),) * 2, (some(3, 4, 90, 0), some(3, 4, 0, 90))]  # fmt: skip
     for a, b in cases:
         out = np.full((*a.shape[:-1], b.shape[-1]), np.nan, np.float32)
-        assert not _shared_out(a, b, out)
-        np.testing.assert_allclose(stack_product(a, b, out), np.matmul(a, b))
+        assert not _split_batch(a, b, out)
+        np.testing.assert_allclose(batched_matmul(a, b, out), np.matmul(a, b))
     a, b = some(3, 4, 40, 48), some(3, 4, 48, 36)
     monkeypatch.setattr(gemm, "openblas", lambda: None)
-    np.testing.assert_allclose(stack_product(a, b, np.empty((3, 4, 40, 36), np.float32)), np.matmul(a, b))
+    np.testing.assert_allclose(batched_matmul(a, b, np.empty((3, 4, 40, 36), np.float32)), np.matmul(a, b))
 
 
 @needs_native
@@ -70,7 +70,7 @@ def test_blas_has_its_threads_again():
 
     def work():
         for _ in range(20):
-            out = stack_product(a, b, np.empty((3, 4, 40, 36), np.float32))
+            out = batched_matmul(a, b, np.empty((3, 4, 40, 36), np.float32))
             if not np.allclose(out, wanted, 1e-4, 1e-5):
                 wrong.append(out)
 

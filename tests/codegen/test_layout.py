@@ -1,11 +1,11 @@
-"""From shapes and strides to argument blocks: axes joined, classes found, work cut into parts, sizes past 2³¹."""
+"""From shapes and strides to argument blocks: axes merged, classes found, work split into parts, sizes past 2³¹."""
 
 import numpy as np
 import pytest
 
 from wayfare.codegen.loop import layout
-from wayfare.codegen.loop.expr import fold, load
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.expr import load, reduction
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.loop.layout import Scattered, elementwise_nest, elementwise_parts, parts, rows_nest
 from wayfare.codegen.runtime import kernel
 
@@ -23,8 +23,8 @@ def f32(*shape):
 
 
 def sum_loop(dtype="f32"):
-    return Loop("sum", (Operand(dtype),), (Operand(dtype, True),), (Stage((), (Fold("sum", load(0, dtype)),)),),
-                ((0, fold(0, dtype)),))  # fmt: skip
+    return Loop("sum", (Operand(dtype),), (Operand(dtype, True),), (Stage((), (Reduction("sum", load(0, dtype)),)),),
+                ((0, reduction(0, dtype)),))  # fmt: skip
 
 
 def test_contiguous_arrays_become_one_row():
@@ -93,17 +93,17 @@ def test_adjacent_axes_are_one_row_if_they_run_on():
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1000), (1, 7, 100), (64, 3, 5), (1, 1, 3), (3, 5, 2)])
 @pytest.mark.parametrize("count", [1, 2, 3, 16])
-@pytest.mark.parametrize("cut", [elementwise_parts, parts])
-def test_parts_cover_the_nest_once(sizes, count, cut):
+@pytest.mark.parametrize("splitter", [elementwise_parts, parts])
+def test_parts_cover_the_nest_once(sizes, count, splitter):
     array = np.zeros(sizes, np.int64)
     found = layout.Nest(layout.Layout("along", "c"), sizes, (array.strides,))
     seen = np.zeros(sizes, int)
-    for block in cut(found, count):
+    for block in splitter(found, count):
         outer, row, element, offset, *strides = block
         assert outer > 0 and row > 0 and element > 0 and tuple(strides) == array.strides
         start = np.unravel_index(offset // 8, sizes)
         seen[tuple(slice(s, s + n) for s, n in zip(start, (outer, row, element), strict=True))] += 1
-        assert cut is elementwise_parts or element == sizes[2]  # a row stays whole
+        assert splitter is elementwise_parts or element == sizes[2]  # a row is not split
     assert (seen == 1).all()
 
 
@@ -122,11 +122,11 @@ def test_words_of_huge_arrays_are_64_bits():
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("bool", "any"), ("u8", "max"), ("i64", "sum")])
-def test_a_fold_of_more_than_two_to_the_31_elements(dtype, kind):
+def test_a_reduction_of_more_than_two_to_the_31_elements(dtype, kind):
     value = load(0, dtype)
-    made = Fold(kind, value)
+    made = Reduction(kind, value)
     loop = Loop("huge", (Operand(dtype),), (Operand(made.dtype, True),), (Stage((), (made,)),),
-                ((0, fold(0, made.dtype)),))  # fmt: skip
+                ((0, reduction(0, made.dtype)),))  # fmt: skip
     one = np.ones(1, "bool" if dtype == "bool" else "uint8" if dtype == "u8" else "int64")
     (got,) = kernel.build(loop).rows([np.broadcast_to(one, (HUGE,))], 0)
     assert got.shape == (1,) and got[0] == (HUGE if kind == "sum" else 1)
@@ -135,8 +135,8 @@ def test_a_fold_of_more_than_two_to_the_31_elements(dtype, kind):
 def test_the_last_index_of_a_huge_row():
     from wayfare.codegen.loop.expr import index
 
-    loop = Loop("last", (Operand("u8"),), (Operand("i64", True),), (Stage((), (Fold("max", index()),)),),
-                ((0, fold(0, "i64")),))  # fmt: skip
+    loop = Loop("last", (Operand("u8"),), (Operand("i64", True),), (Stage((), (Reduction("max", index()),)),),
+                ((0, reduction(0, "i64")),))  # fmt: skip
     (got,) = kernel.build(loop).rows([np.broadcast_to(np.zeros(1, np.uint8), (HUGE,))], 0)
     assert got[0] == HUGE - 1
 

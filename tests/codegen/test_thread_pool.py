@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.codegen.loop.expr import apply, fold, load
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.expr import apply, load, reduction
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime import thread_pool, work_split
 from wayfare.core.config import settings
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="llvmlite does no
 ROOT = Path(wf.__file__).parents[1]
 X = load(0, "f32")
 TANH = elementwise("tanh_in_threads", ["f32"], apply("tanh", X) * X)
-SUMS = Loop("sums_in_threads", (Operand("f32"),), (Operand("f32", True),), (Stage((), (Fold("sum", X),)),),
-            ((0, fold(0, "f32")),))  # fmt: skip
+SUMS = Loop("sums_in_threads", (Operand("f32"),), (Operand("f32", True),), (Stage((), (Reduction("sum", X),)),),
+            ((0, reduction(0, "f32")),))  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_the_number_of_threads_goes_up_and_down():
         wf.set_num_threads(threads)
         for _ in range(3):
             np.testing.assert_array_equal(native.build(TANH)([x])[0], want)
-    assert thread_pool._crew.helpers <= 63
+    assert thread_pool._pool.helpers <= 63
 
 
 def test_helpers_that_cannot_be_started_are_done_without(monkeypatch):
@@ -141,7 +141,7 @@ BEGIN = """
 import os, signal, sys, threading, time
 import numpy as np
 import wayfare as wf
-from wayfare.codegen import native
+from wayfare.codegen.runtime import kernel as native
 from wayfare.core.counters import COUNTERS
 from wayfare.codegen.loop.expr import apply, load
 from wayfare.codegen.loop.language import elementwise
@@ -235,11 +235,11 @@ def test_an_error_ends_the_program_as_ever(tmp_path):
 CROWDED = """
 import ctypes, threading, time
 import wayfare as wf
-from wayfare.codegen import crew
+from wayfare.codegen.runtime import thread_pool
 
 wf.set_num_threads(2)
-crew.prepare()
-crew.threads()
+thread_pool.prepare()
+thread_pool.threads()
 time.sleep(1)  # the helper is there
 caller, came, who, slow = threading.get_ident(), threading.Event(), [], True
 
@@ -258,12 +258,12 @@ blocks = (ctypes.c_int64 * 2)()
 def run():
     who.clear()
     came.clear()
-    crew.run(address, ctypes.addressof(blocks), 2, 8)
+    thread_pool.run(address, ctypes.addressof(blocks), 2, 8)
     return set(who)
 
 alone = 0.02
 for turn in range(5):
-    assert len(run()) == 2 and len(who) == 2 and crew.times_crowded() == turn + 1
+    assert len(run()) == 2 and len(who) == 2 and thread_pool.times_crowded() == turn + 1
     if turn < 4:
         time.sleep(alone + 0.02)
         alone *= 2

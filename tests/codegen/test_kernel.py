@@ -9,8 +9,8 @@ import wayfare as wf
 from tests.codegen.loops import row_loop
 from wayfare.codegen.llvm import code
 from wayfare.codegen.llvm.machine import machine
-from wayfare.codegen.loop.expr import apply, call, cast, fold, load, reload
-from wayfare.codegen.loop.language import Fold, Loop, Operand, Stage, elementwise
+from wayfare.codegen.loop.expr import apply, call, cast, load, reduction, reload
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.math.library import numpy_function
 from wayfare.codegen.runtime import kernel as native
 from wayfare.core.config import settings
@@ -64,7 +64,7 @@ def test_elementary_functions_are_vector_code_without_calls(function, dtype):
 
 @needs_x86
 @pytest.mark.parametrize("kind", ["sum", "max"])
-def test_folds_are_vector_code(kind):
+def test_reductions_are_vector_code(kind):
     asm = native.Kernel(row_loop(kind)).asm
     assert packed(asm, {"sum": "add", "max": r"(?:max|cmp\w*)"}[kind])
 
@@ -240,7 +240,7 @@ def test_a_stretched_output_gets_a_value():
 
 def test_rows_that_are_read_again_after_they_were_written():
     loop = Loop("twice", (Operand("f32"),), (Operand("f32"),), (
-        Stage(((0, X * 2.0),), (Fold("sum", X),)), Stage(((0, X + reload(0, "f32") + fold(0, "f32")),)),
+        Stage(((0, X * 2.0),), (Reduction("sum", X),)), Stage(((0, X + reload(0, "f32") + reduction(0, "f32")),)),
     ))  # fmt: skip
     want = FLOATS * 3 + FLOATS.sum(1, keepdims=True)
     x = FLOATS.copy()
@@ -318,7 +318,7 @@ def test_ever_new_shapes_do_not_pile_up():
     kernel = native.Kernel(elementwise("piling", ["f32"], X * 13.0))
     for size in range(1, 3 * native._PLANS):
         kernel([np.ones(size, np.float32)])
-    assert len(kernel._plans) <= native._PLANS and len(kernel._fresh_plans) <= native._PLANS
+    assert len(kernel._plans) <= native._PLANS and len(kernel._plans_of_new) <= native._PLANS
 
 
 # -- building that fails ------------------------------------------------------------------------------------------
