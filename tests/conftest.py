@@ -40,13 +40,14 @@ def pytest_configure(config):
 SAMPLE = 10
 # What takes long by itself: whole trainings, whole benchmarks, thousands of calls, programs written at random.
 LONG = (
-    "backend/test_fuzz.py", "batched/test_limits.py", "batched/test_random_programs.py", "benchmarks/",
-    "compiled/test_lifetime.py", "compiled/test_profile.py", "compiled/test_random_programs.py",
-    "compiled/test_staleness_training.py", "data/test_workers.py", "debug/test_leaks.py", "demo/",
-    "fusion/test_plan_counts.py", "fusion/test_random_graphs.py", "fusion/test_records.py", "onnx/test_export_loops.py",
-    "onnx/test_inspect_fuzz.py", "optim/test_optimizer.py", "oracle/test_random_programs.py", "oracle/test_tutorials",
-    "profile/test_three_rows.py", "program/test_hostile.py", "program/test_lying.py", "test_every_record_native.py",
-    "test_examples.py", "test_without_llvm.py", "view/test_views.py",
+    "batch/test_limits.py", "batch/test_random_programs.py", "benchmarks/", "cli/demo/", "codegen/test_fuzz.py",
+    "compiler/test_lifetime.py", "compiler/test_profile.py", "compiler/test_random_programs.py",
+    "compiler/test_staleness_training.py", "data/test_workers.py", "exporters/onnx/test_export_loops.py",
+    "exporters/onnx/test_inspect_fuzz.py", "exporters/program/test_hostile.py", "exporters/program/test_lying.py",
+    "ir/test_plan_counts.py", "ir/test_random_graphs.py", "ir/test_records.py", "optim/test_optimizer.py",
+    "oracle/test_random_programs.py", "oracle/test_tutorials", "see/debug/test_leaks.py",
+    "see/profile/test_three_rows.py", "see/viewer/test_views.py", "test_every_record_native.py", "test_examples.py",
+    "test_without_llvm.py",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import wayfare as wf
+from tests.conftest import LONG
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_OURS = {".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", "__pycache__"}
@@ -173,3 +174,8 @@ def test_type_checkers_know_the_names_that_are_loaded_late():
     early = {"errors", "linalg", "signal", "special", "testing"}
     late = {*wf._LAZY_MODULES, *wf._LAZY_NAMES} - early
     assert late <= known and late <= set(wf.__all__)
+
+
+def test_the_list_of_long_tests_names_what_is_there():
+    missing = [name for name in LONG if not list((ROOT / "tests").glob(f"{name.rstrip('/')}*"))]
+    assert not missing, f"tests/conftest.py: LONG names what is not there: {missing}"

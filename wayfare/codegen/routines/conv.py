@@ -2,7 +2,7 @@
 
 The weight is (C out, C in, *kernel) with one or two spatial dimensions; `conv_code.py` has the algorithm. All three
 functions return None where im2col and BLAS are faster or the only way. The limits were measured, see
-docs/design/kernels.md.
+docs/design/codegen.md.
 """
 
 from __future__ import annotations
