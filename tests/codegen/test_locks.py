@@ -30,7 +30,7 @@ def test_a_compiled_function_that_was_called_leaves_no_lock():
     f = wf.compile(lambda x: x * 2 + 1)
     for _ in range(4):
         f(wf.ones(3))
-    turn = weakref.ref(f._turn)
+    turn = weakref.ref(f._lock)
     del f
     gc.collect()
     assert turn() is None

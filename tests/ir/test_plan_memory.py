@@ -265,6 +265,13 @@ def test_rows_that_a_later_stage_reads_again_are_not_overwritten():
     assert plan.arena_bytes > x.nbytes
 
 
+@pytest.mark.parametrize("view", [lambda h: h[:], lambda h: h.permute(0), lambda h: h.view(-1)])
+def test_what_a_later_stage_reads_through_another_view_is_not_overwritten(view):
+    (x,) = arrays_of((2, 2))
+    # The backward loop of softmax has two stages. The first reads `h` as two inputs: itself and its view.
+    check(lambda x: ((h := x.sum(0).softmax(0)).tanh() * 0.3, view(h) * 0.7), [x])
+
+
 def test_padding_is_a_part_put_into_zeros():
     (x,) = arrays_of((3, 4))
     plan = check(lambda x: wf.nn.functional.pad(x.exp(), (1, 2, 0, 1)) * 1, [x])

@@ -132,13 +132,16 @@ class KernelAction(Action):
         return run
 
     def may_overwrite(self, read: int, write: int) -> bool:
-        """Yes, if the layouts are equal and no later stage of the loop reads the input."""
+        """Yes, if the layouts are equal and no later stage of the loop reads that memory, as this input or another."""
         a, b = self.reads[read], self.writes[write]
         if a.dtype.itemsize != b.dtype.itemsize or a.shape != self.shape or b.shape != self.shape:
             return False
         if any(n != 1 and x != y for n, x, y in zip(self.shape, a.strides, b.strides, strict=True)):
             return False
-        return self.axes is None or _last_read(self.kernel.loop, read) <= _first_written(self.kernel.loop, write)
+        if self.axes is None:
+            return True
+        same = [k for k, view in enumerate(self.reads) if view.buffer.real is a.buffer.real]
+        return max(_last_read(self.kernel.loop, k) for k in same) <= _first_written(self.kernel.loop, write)
 
     def title(self) -> str:
         """Name and sizes."""
