@@ -237,7 +237,7 @@ class Fused:
         """Call the function."""
         mode = STATE.mode
         if mode is not None and not mode.executor.works_on_arrays:
-            made = mode.executor.whole_call(self, _call_function, args, options, _AS_ONE)
+            made = mode.executor.opaque_call(self, _call_function, args, options, _AS_ONE)
             return self.function(*args, **options) if made is NotImplemented else made
         if is_debugged() and not self._is_ours:
             return self.function(*args, **options)  # whoever follows the lines wants to see them run

@@ -146,7 +146,7 @@ class Session(PendingCalls):
                 self.flush([made[0]._lazy], only=True)  # if it fails, it must fail here
         return made
 
-    def whole_call(
+    def opaque_call(
         self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], info: OpaqueInfo
     ) -> Any:
         """Record a cell or a compiled function as one opaque call; NotImplemented if its ops must be recorded."""
@@ -260,7 +260,7 @@ class Session(PendingCalls):
     def _run_now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Run an op eagerly, on ordinary tensors."""
         if any([t.__class__ is LazyTensor for t in inputs]):
-            self.settle()
+            self.materialise()
         with self.outside():
             made = apply(op, inputs, attrs)
         for t in made if made.__class__ is tuple else (made,):

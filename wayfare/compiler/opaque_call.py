@@ -20,9 +20,9 @@ class OpaqueCall:
     def _elsewhere(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A call while another executor runs the ops, or an observer watches them."""
         if self._is_method and args:
-            made = executor().whole_call(args[0], self._function, args[1:], options, self)
+            made = executor().opaque_call(args[0], self._function, args[1:], options, self)
         else:
-            made = executor().whole_call(self, _call_function, args, options, self)
+            made = executor().opaque_call(self, _call_function, args, options, self)
         if made is not NotImplemented:
             return made
         observer = watcher()

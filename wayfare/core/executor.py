@@ -168,7 +168,7 @@ class Executor:
 
     # -- calls that an executor may take as one
 
-    def whole_call(self, owner: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any], about: Any) -> Any:
+    def opaque_call(self, owner: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any], about: Any) -> Any:
         """`function(owner, *args, **options)` as one call; NotImplemented where the caller is to run it."""
         return NotImplemented
 

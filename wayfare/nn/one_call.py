@@ -37,7 +37,7 @@ def _as_one(method: F, about: _OfLayer) -> F:
         if UNUSUAL:
             mode = STATE.mode
             if mode is not None and not mode.plain_calls:
-                made = mode.executor.whole_call(self, method, args, options, about)
+                made = mode.executor.opaque_call(self, method, args, options, about)
                 if made is not NotImplemented:
                     return made
         return method(self, *args, **options)
@@ -56,7 +56,7 @@ def one_call_function(function: F) -> F:
         if UNUSUAL:
             mode = STATE.mode
             if mode is not None and not mode.plain_calls:
-                made = mode.executor.whole_call(function, _run, args, options, about)
+                made = mode.executor.opaque_call(function, _run, args, options, about)
                 if made is not NotImplemented:
                     return made
         return function(*args, **options)

@@ -243,7 +243,7 @@ class Hub:
         else:
             if example.fiber is None:
                 # It has recorded nothing yet: it runs eagerly.
-                self._session.settle()
+                self._session.materialise()
                 if self._late_failures:
                     return  # an earlier example failed: in the loop this one may not begin
                 assert example.mode is not None

@@ -48,7 +48,7 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
     lazy_ones = tensor.__class__ is LazyTensor or result.__class__ is LazyTensor
     if lazy_ones or session.has_outside_views or tensor.requires_grad or result.requires_grad:
         # Calls that have run already must keep the history they were computed from.
-        session.settle()
+        session.materialise()
     else:
         # Pending calls must run before the values change.
         session.hub.wait(None)

@@ -120,7 +120,7 @@ def _materialise(t: LazyTensor) -> None:
     if session is None:
         raise GraphError("this tensor was never computed: its map or batching block ended with an error before",
                          fix="Compute it again.")  # fmt: skip
-    session.settle()
+    session.materialise()
 
 
 def lazy(value: Value) -> LazyTensor:

@@ -110,7 +110,7 @@ class PendingCalls(Interceptor):
 
     def leave(self) -> None:
         """The running example stops recording: from here on its ops run eagerly."""
-        self.settle()
+        self.materialise()
         mode = STATE.mode
         assert mode is not None
         set_mode(mode.replace(executor=None))
@@ -127,7 +127,7 @@ class PendingCalls(Interceptor):
         if self.ownership.given_to(tensor) is not self.hub.current:
             self.changes(tensor, "it sets requires_grad of a tensor that all examples see")
         if tensor._requires_grad:
-            self.settle()  # calls that have run still give it a gradient
+            self.materialise()  # calls that have run still give it a gradient
         elif self.is_read(tensor):
             self.hub.wait(None)
             if self.pending:
@@ -143,7 +143,7 @@ class PendingCalls(Interceptor):
     def data_set(self, tensor: Tensor) -> None:
         """`tensor.data` is about to be set: pending calls must read the old memory."""
         self.changes(tensor, "it sets the .data of a tensor")
-        self.settle()
+        self.materialise()
 
     def grad_written(self, tensor: Tensor, grad: Tensor | None) -> None:
         """`tensor.grad` is about to be set."""
@@ -152,7 +152,7 @@ class PendingCalls(Interceptor):
     def before_update(self, name: str) -> None:
         """A fused update is about to run: pending calls must read the old values."""
         self.changes(None, f"{name} updates tensors that all examples see")
-        self.settle()
+        self.materialise()
 
     def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
         """A custom Function runs at once, on ordinary tensors."""
@@ -212,7 +212,7 @@ class PendingCalls(Interceptor):
         """Run eagerly what cannot be recorded, on ordinary tensors."""
         if changes:
             self.changes(None, changes)
-        self.settle()
+        self.materialise()
         with self.outside():
             return function()
 
@@ -308,8 +308,8 @@ class PendingCalls(Interceptor):
         self._has_failed_calls = True
         self.pending = [c for c in self.pending if c not in failed]
 
-    def settle(self) -> None:
-        """Materialise: run all pending calls, and make every tensor that is still held an ordinary one."""
+    def materialise(self) -> None:
+        """Run all pending calls, and make every tensor that is still held an ordinary one."""
         self.hub.wait(None)
         if self.pending:  # other examples went on before this one
             self.flush()
@@ -324,7 +324,7 @@ class PendingCalls(Interceptor):
 
     def close(self) -> Stats:
         """End the session: materialise, and release everything."""
-        self.settle()
+        self.materialise()
         stats = self.stats
         stats.seconds = perf_counter() - self._began
         self.release()
