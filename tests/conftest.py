@@ -37,7 +37,7 @@ def pytest_configure(config):
 
 
 # Of tests made by the hundred (every op, every layer, scenarios of strangers) `make test` runs this many of each kind.
-SAMPLE = 10
+SAMPLE = 7
 # What takes long by itself: whole trainings, whole benchmarks, thousands of calls, programs written at random.
 LONG = (
     "batch/test_limits.py", "batch/test_random_programs.py", "benchmarks/", "cli/demo/", "codegen/test_fuzz.py",
