@@ -171,7 +171,7 @@ WRONG = {
     "choice by a number": (loop_of(expr("where", (X, Y, Y), "f32")), "where chooses between f32, f32, f32"),
     "choice of a mixture": (loop_of(expr("where", (X > 0, Y, cast(Y, "f64")), "f64")), "where chooses between"),
     "computing in halves": (loop_of(expr("add", (H, H), "f16"), inputs=("f16",)), "add computes in f16"),
-    "bits of another width": (loop_of(expr("bits", (X,), "i64")), "bits of f32 are not those of i64"),
+    "bits of another width": (loop_of(expr("bits", (X,), "i64")), "bits of f32 cannot be read as i64"),
     "call of singles": (loop_of(expr("call", (X,), "f64", "sin")), "sin is a function of f64"),
     "root of whole numbers": (loop_of(expr("sqrt", (I,), "i32"), inputs=("i32",)), "no sqrt of i32"),
     "difference of masks": (loop_of(expr("sub", (B, B), "bool"), inputs=("bool",)), "no sub of bool"),
