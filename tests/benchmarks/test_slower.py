@@ -115,7 +115,8 @@ def sum_of_many(x):
 
 def test_the_first_reason_is_told():
     variants = [{"python": ""}, {"python": "it reads a clock"}]
-    told = turns.engine(explained(None, calls=3, recorded=2, signatures=[{"variants": variants}], retraces=["it changed"]))
+    about = explained(None, calls=3, recorded=2, signatures=[{"variants": variants}], retraces=["it changed"])
+    told = turns.engine(about)
     assert told == {"calls": 3, "replayed": 0, "checked": 0, "recorded": 2, "plain": 0, "reason": "it reads a clock"}
     assert turns.engine(explained(None, python=[{"reason": "a file"}], retraces=["x"]))["reason"] == "a file"
     assert turns.engine(explained(None))["reason"] == ""
