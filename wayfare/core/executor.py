@@ -79,7 +79,7 @@ class Executor:
         raise NotImplementedError
 
     def read(self, tensor: Any, how: str) -> Any:
-        """Python looks at a value (`bool()`, `.item()`, …): give the array, or refuse with the reason."""
+        """Python reads a value (`bool()`, `.item()`, …): give the array, or refuse with the reason."""
         return tensor._array
 
     def may_read(self, *tensors: Any) -> bool:
@@ -139,7 +139,7 @@ class Executor:
         """A tensor is about to get other memory (`.data = …`)."""
 
     def grad_read(self, tensor: Any) -> None:
-        """Somebody looks at `tensor.grad`."""
+        """`tensor.grad` is read."""
 
     def grad_written(self, tensor: Any, grad: Any) -> None:
         """`tensor.grad` is about to be set."""
@@ -244,7 +244,7 @@ class Interceptor(Executor):
     allows_batches = False
 
     def may_read(self, *tensors: Any) -> bool:
-        """Values are not to be looked at without a need."""
+        """No: a check must not read values that were not needed so far."""
         return False
 
     def is_contiguous(self, tensor: Any) -> bool:

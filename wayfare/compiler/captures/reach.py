@@ -181,8 +181,7 @@ class Walk(ObjectWalk):
 
     def _by_name(self, function: types.FunctionType, read: Read, free: dict[str, Any]) -> bool:
         """`getattr(cfg, name)`: if `cfg` is a Python module, guard all that is in it and return True. Otherwise any
-        attribute
-        of anything may be read."""
+        attribute of anything may be read."""
         holder: Any = free.get(read.name)
         value = None if holder is None else content_of(holder)
         key: Any = "cell_contents"
@@ -304,8 +303,7 @@ class Walk(ObjectWalk):
 
     def _all_of_module(self, module: Any, path: Path, deep: bool = False) -> None:
         """Visit a Python module that is read by a computed name: anything in it may be used; with `deep`, also
-        everything
-        in its submodules."""
+        everything in its submodules."""
         held = module.__dict__
         if (module, deep) in self._whole:
             return
@@ -331,8 +329,7 @@ class Walk(ObjectWalk):
 
     def _unless_called(self, value: Any, path: Path) -> None:
         """Visit a function that may not be used at all. If it cannot be guarded, its code counts as not read, and the
-        call
-        audit notices a call of it."""
+        call audit notices a call of it."""
         codes, site = set(self.codes), self.site
         try:
             self.visit(value, path)

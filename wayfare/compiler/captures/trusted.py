@@ -70,8 +70,8 @@ _TELLING = frozenset({
 })  # fmt: skip
 # Parts of Wayfare that read files or keep state.
 _IMPURE_PARTS = tuple(f"wayfare.{part}." for part in (
-    "io", "data", "train", "cli", "see.profile", "see.debug", "see.viewer", "see.report", "see.tensorboard",
-    "exporters.onnx", "exporters.bundle", "exporters.inspect", "api.testing",
+    "io", "data", "train", "cli", "exporters", "see.profile", "see.debug", "see.viewer", "see.report",
+    "see.tensorboard", "api.testing",
 ))  # fmt: skip
 # But a loaded program depends on its arguments only.
 _PURE = frozenset({"wayfare.exporters.bundle.loaded", "wayfare.exporters.bundle.run"})

@@ -103,8 +103,7 @@ class Recorder(RecorderState, Interceptor):
 
     def show_parts(self, written: Tensor | None = None) -> None:
         """Turn these copies into views, as in eager mode, before the difference can be noticed: when a copy or its
-        source
-        is written, or when a copy is still alive at the end of the call. Such a call cannot be replayed."""
+        source is written, or when a copy is still alive at the end of the call. Such a call cannot be replayed."""
         found = [(out, x, index) for copy, x, index in self.copies_of_parts.values() if (out := copy()) is not None]
         if written is not None:
             memory = owner_of(written._array)

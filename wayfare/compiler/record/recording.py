@@ -321,8 +321,7 @@ class Recording:
 
     def _check_views(self) -> None:
         """Give up if a result is computed from another one that has no output of its own in the call's node: from a
-        view,
-        or from one of two equal results."""
+        view, or from one of two equal results."""
         live = [(t, self.outputs[number]) for number, t in self._numbered if t._edge is not None]
         for t, out in live:
             equal = out.kind == "made" and sum(v is self.made[out.made] for v in self.made) > 1
@@ -335,8 +334,7 @@ class Recording:
 
     def _check_equal(self) -> None:
         """Give up if Python computes a value twice (one step in the graph) and returns one of them together with a
-        result
-        computed from the other: their gradients and hooks would be mixed up."""
+        result computed from the other: their gradients and hooks would be mixed up."""
         wanted = [v for v, needs in zip(self.made, self.made_needs, strict=True) if needs]
         twice = [v for v in wanted if id(v.step) in self._recorder.twice]
         if not twice or len(wanted) < 2:

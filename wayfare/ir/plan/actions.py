@@ -51,8 +51,7 @@ class Action:
 
     def overwritable(self, write: int) -> Sequence[int]:
         """The inputs to try with `may_overwrite`. All by default; an update of a thousand parameters has several
-        thousand
-        inputs and knows which one."""
+        thousand inputs and knows which one."""
         return range(len(self.reads))
 
     def title(self) -> str:
