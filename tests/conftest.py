@@ -65,6 +65,26 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.long)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Tens of thousands of tests are millions of objects: no collection of garbage walks through them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture
+def all_objects_are_listed():
+    """For tests of what walks through all objects: gc.get_objects() and gc.get_referrers() pass over frozen ones."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def signals_are_heard():
     """Python drops an exception raised in a callback of the garbage collector, such as the one Hypothesis sets: a

@@ -30,6 +30,7 @@ def python_callbacks() -> dict[str, str]:
     return found
 
 
+@pytest.mark.usefixtures("all_objects_are_listed")
 def test_what_is_called_when_an_array_goes_is_written_in_c():
     model = wf.nn.Sequential(wf.nn.Linear(4, 8), wf.nn.Tanh(), wf.nn.Linear(8, 2))
     optimizer = wf.optim.Adam(model.parameters())

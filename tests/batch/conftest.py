@@ -3,9 +3,12 @@
 import pytest
 
 import wayfare as wf
+from wayfare.batch.paths import choose
 
 
 @pytest.fixture(autouse=True)
 def always_batched(monkeypatch):
-    """Every map is batched, whether it pays or not: these tests are about what comes out."""
+    """Every map is batched in a session, whether it pays or not, and in the first map as in the tenth: these tests are
+    about what comes out. (tests/batch/test_paths.py and test_paths_like_the_loop.py are about recorded paths.)"""
     monkeypatch.setitem(wf.map.__kwdefaults__, "batch", True)
+    monkeypatch.setattr(choose, "FIRST_MAPS", 10**9)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare.codegen.routines.routine import Routine
 from wayfare.codegen.runtime import blas, gemm, kernel
 from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 from wayfare.core.config import settings
@@ -29,14 +30,14 @@ def seen(monkeypatch):
     of_numpy = {name: getattr(np, name) for name in ("matmul", "dot")}
     for name, function in of_numpy.items():
         monkeypatch.setattr(np, name, lambda *a, f=function, **o: (found.append(own.number()), f(*a, **o))[1])
-    run = gemm.Routine.run
+    run = Routine.run
 
     def look(routine, *given):
         if any(word in routine.name for word in ("matmul", "gemm", "gemv")):
             found.append(own.number())
         run(routine, *given)
 
-    monkeypatch.setattr(gemm.Routine, "run", look)
+    monkeypatch.setattr(Routine, "run", look)
     yield found
     assert own.number() == 2 and own._users == 0
     own._set(before)
@@ -140,7 +141,7 @@ def test_parts_cover_the_result_once_and_are_about_equal(threads):
 
 def test_one_thread_splits_nothing(seen, monkeypatch):
     monkeypatch.setattr(settings, "num_threads", 1)
-    monkeypatch.setattr(gemm, "_split_matmul", lambda *a: pytest.fail("split"))
+    monkeypatch.setattr(gemm, "_split", lambda *a: pytest.fail("split"))
     wf.ones(300, 200) @ wf.ones(200, 300)
     assert seen == [1]
 

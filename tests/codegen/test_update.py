@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wayfare.codegen.runtime import kernel, kernel_batch
+from wayfare.codegen.runtime import commands, kernel
 from wayfare.codegen.runtime.update import Update
 from wayfare.core.config import settings as wayfare_settings
 from wayfare.core.counters import counted
@@ -202,8 +202,7 @@ def test_without_native_code_the_result_is_the_same(monkeypatch, dtype):
         return params
 
     wanted = run(SGD)
-    monkeypatch.setattr(kernel_batch.RUN_LIST, "address", 0)
-    monkeypatch.setattr(kernel_batch.RUN_LIST, "_broken", True)
+    monkeypatch.setattr(commands, "_ready", lambda: False)
     half_way = run(Update("test_no_routine", SGD.formula, 2, (0,), 1))
     monkeypatch.setattr(kernel, "_usable", [False])
     without = run(Update("test_no_native", SGD.formula, 2, (0,), 1))

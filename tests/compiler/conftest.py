@@ -14,8 +14,8 @@ def taken(monkeypatch):
     count = [0]
     fast = Compiled._try_fast_paths
 
-    def counting(self, args, mode):
-        made = fast(self, args, mode)
+    def counting(self, args, options, mode):
+        made = fast(self, args, options, mode)
         count[0] += made is not MISS
         return made
 

@@ -1,5 +1,7 @@
 """Shortcuts of calls that only compute: taken when all is as it was, and never otherwise."""
 
+import collections
+import math
 import threading
 
 import numpy as np
@@ -14,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("unchecked")  # it is counted who runs
 CALLS = 5
 
 
-def warmed(function, *args):
+def warmed(function, *args, **options):
     """Compiled, and called until it has a fast path."""
     compiled = wf.compile(function)
     for _ in range(CALLS):
-        compiled(*args)
+        compiled(*args, **options)
     assert compiled._fast_paths, compiled.explain()
     return compiled
 
@@ -60,14 +62,26 @@ def test_several_sizes_take_turns(taken):
     assert taken[0] == before + 3
 
 
-def test_more_sizes_than_shortcuts_are_kept(taken):
+def test_many_sizes_take_turns(taken):
+    compiled = wf.compile(lambda parts: wf.stack(parts).mean(0))
+    parts = [numbers(4, seed=seed) for seed in range(12)]
+    for _ in range(CALLS):
+        before = taken[0]
+        for size in range(1, 13):
+            equal(compiled(parts[:size]), wf.stack(parts[:size]).mean(0))
+    assert taken[0] == before + 12
+
+
+def test_more_sizes_than_shortcuts_are_kept(taken, monkeypatch):
+    monkeypatch.setattr("wayfare.compiler.replay.fast_path._MOST", 5)
     predict = predicting(model_of())
     compiled = wf.compile(predict)
     for turn in range(CALLS):
+        before = taken[0]
         for size in range(1, 9):
             x = numbers(size, 4, seed=turn)
             equal(compiled(x), predict(x))
-    assert len(compiled._fast_paths) == 4
+    assert taken[0] == before + 5 and len(compiled._fast_paths) == 5
 
 
 @pytest.mark.parametrize("arrange", [
@@ -88,6 +102,84 @@ def test_structures_of_arguments(arrange, taken):
     assert taken[0] == before + 1
     other = arrange(*(numbers(3, seed=i) for i in range(7, 10)))
     equal(compiled(*other), total(*other))
+
+
+def test_keyword_arguments(taken):
+    def function(x, y=None, *, factor=1.0, flip=False):
+        z = x * factor if y is None else x * factor + y
+        return -z if flip else z
+
+    calls = [
+        dict(factor=2.0), dict(factor=2.0, flip=True), dict(flip=True, factor=2.0), dict(y=numbers(3, seed=1)), dict(),
+    ]  # fmt: skip
+    compiled = wf.compile(function)
+    for turn in range(CALLS):
+        before = taken[0]
+        for options in calls:
+            x = numbers(3, seed=turn)
+            equal(compiled(x, **options), function(x, **options))
+    assert taken[0] == before + len(calls)
+    for options in [dict(factor=3.0), dict(factor=2), dict(factor=-0.0), dict(y=numbers(1)), dict(flip=1, factor=2.0)]:
+        for _ in range(CALLS):
+            equal(compiled(x, **options), function(x, **options))
+    with pytest.raises(TypeError):
+        compiled(x, factors=2.0)
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, 2.5, -1.0, float("inf"), float("-inf"), float("nan")])
+def test_floats_among_the_arguments(number, taken):
+    def function(x, number):
+        return x + math.copysign(1.0, number), repr(number)
+
+    compiled = warmed(function, numbers(3), number)
+    before = taken[0]
+    equal(compiled(numbers(3), float(repr(number))), function(numbers(3), number))
+    assert taken[0] == before + 1
+    for other in [0.0, -0.0, 2.5, -1.0, float("inf"), float("-inf"), float("nan"), 0, True]:
+        assert compiled(numbers(3), other)[1] == repr(other)
+
+
+def test_dictionaries_among_the_arguments(taken):
+    def function(batch):
+        return batch["x"] * batch["scale"], list(batch), isinstance(batch, collections.OrderedDict)
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            return True
+
+    x = numbers(3)
+    compiled = warmed(function, {"x": x, "scale": 2.0})
+    before = taken[0]
+    equal(compiled({"x": x + 1, "scale": 2.0}), function({"x": x + 1, "scale": 2.0}))
+    assert taken[0] == before + 1
+    for batch in [
+        {"scale": 2.0, "x": x}, {"x": x, "scale": 3.0}, {"x": x, "scale": 2.0, "more": None},
+        collections.OrderedDict(x=x, scale=2.0), {Name("x"): x, Name("scale"): 2.0},
+    ]:  # fmt: skip
+        for _ in range(CALLS):
+            made, expected = compiled(batch), function(batch)
+            equal(made[0], expected[0])
+            assert list(map(type, made[1])) == list(map(type, expected[1])) and made[2] is expected[2]
+            assert list(map(str.__str__, made[1])) == list(map(str.__str__, expected[1]))
+
+
+def test_named_tuples_among_the_arguments(taken):
+    Pair, Other = (collections.namedtuple(name, "first second") for name in ("Pair", "Other"))
+
+    def function(pair):
+        return pair[0] * 2 + pair[1], type(pair).__name__
+
+    x = numbers(3)
+    compiled = warmed(function, Pair(x, x + 1))
+    before = taken[0]
+    equal(compiled(Pair(x + 1, x)), function(Pair(x + 1, x)))
+    assert taken[0] == before + 1
+    for kind in (Other, lambda *parts: parts, Pair):
+        for _ in range(CALLS):
+            equal(compiled(kind(x, x + 1)), function(kind(x, x + 1)))
 
 
 @pytest.mark.parametrize("results", [
@@ -405,7 +497,7 @@ def test_a_shortcut_that_fails_leaves_it_to_the_long_way():
     compiled = warmed(lambda x: x * 2, numbers(3))
     (short,) = compiled._fast_paths
 
-    def fails(args, mode):
+    def fails(args, options, mode):
         raise ValueError("broken")
 
     short.call = fails

@@ -3,8 +3,9 @@
 import numpy as np
 
 import wayfare as wf
-from wayfare.api.fused import TracedTensor, TraceExecutor
+from wayfare.api.fused import TracedValue, TraceExecutor
 from wayfare.core.mode import STATE, changed_mode
+from wayfare.core.stand_in import stand_in
 from wayfare.ir.graph import in_order, leaf, record, run
 from wayfare.ir.plan.plan import Plan
 from wayfare.ir.vjp import vjp_inputs, vjp_op
@@ -15,10 +16,10 @@ def traced(function, arrays, needs):
     inputs = [leaf("input", i, a.shape, a.dtype) for i, a in enumerate(arrays)]
     executor = TraceExecutor(len(inputs), STATE.mode)
     with changed_mode(executor=executor):
-        made = function(*[TracedTensor(v, need) for v, need in zip(inputs, needs, strict=True)])
+        made = function(*[stand_in(TracedValue(v), need) for v, need in zip(inputs, needs, strict=True)])
     outputs = [executor.value(t) for t in (made if isinstance(made, (tuple, list)) else [made])]
     for v, t in zip(executor.captured_values(), executor.captured, strict=True):
-        v.step.leaf = ("array", t._array)
+        v.step.kind, v.step.data = "array", t._array
     return inputs, outputs
 
 

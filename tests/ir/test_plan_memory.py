@@ -13,8 +13,8 @@ from wayfare.core.counters import counted
 from wayfare.core.op import REGISTRY
 from wayfare.errors import IndexRangeError, ShapeError
 from wayfare.ir.fuse.update_op import update_op
-from wayfare.ir.graph import leaf, record, run
-from wayfare.ir.plan.plan import Plan, Slot
+from wayfare.ir.graph import Slot, leaf, record, run
+from wayfare.ir.plan.plan import Plan
 
 F32 = np.dtype("float32")
 

@@ -23,7 +23,7 @@ from wayfare.core.locks import lock
 from wayfare.core.mode import STATE, changed_mode, current
 from wayfare.core.op import Op
 from wayfare.core.pytree import TENSOR, UNKNOWN, flatten, only_tensors, rebuild
-from wayfare.core.spec import OF_NUMPY, DType, Size
+from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.symbolic_sizes import size_classes, symbol, symbolic_shape
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import STOP, FusedRecord
@@ -41,54 +41,40 @@ class NotFusable(WayfareError):
     """The function does what a trace cannot show."""
 
 
-class TracedTensor(Tensor):
-    """A tensor that is not there yet: it has a shape and a dtype."""
+class TracedValue:
+    """The handle of a stand-in while a function is traced: a value of the graph."""
 
-    __slots__ = ("_needs", "value")
+    __slots__ = ("row",)
 
-    def __init__(self, value: Value, needs: bool) -> None:
-        self.value = value
-        self._needs = needs
-        self._grad = self._view = self._extras = None
+    extras = None
+    is_view = False
+    history_name = ""
 
-    @property
-    def shape(self) -> Size:
-        """The size of each dimension."""
-        return Size(self.value.shape)
+    def __init__(self, value: Value) -> None:
+        self.row = value
 
     @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self.value.ndim
+    def is_leaf(self) -> bool:
+        """What the function computes is none. Arguments may be, which a trace does not know."""
+        if self.row.step.op is None:
+            raise NotFusable("it asks whether an argument is a leaf")
+        return False
 
-    @property
-    def dtype(self) -> DType:
-        """The type of its elements."""
-        return OF_NUMPY[self.value.dtype]
-
-    @property  # type: ignore[misc]
-    def requires_grad(self) -> bool:
-        """Will a gradient be wanted for it?"""
-        return self._needs
-
-    @property
-    def _requires_grad(self) -> bool:  # type: ignore[override]
-        return self._needs
-
-    @property
-    def _array(self) -> Any:  # type: ignore[override]
+    def materialise(self) -> None:
+        """Refuse: there are no numbers."""
         raise NotFusable("it needs the numbers of a tensor, which are not there while it is traced")
 
-    @property
-    def _edge(self) -> Any:
-        return None
-
-    def detach(self) -> Tensor:
+    def detached(self, tensor: StandIn) -> Tensor:
         """The same values, cut from the history."""
-        return TracedTensor(record(STOP, (self.value,), {}), False)
+        return stand_in(TracedValue(record(STOP, (self.row,), {})), False)
 
-    def __repr__(self) -> str:
-        return f"TracedTensor({self.spec})"
+    def text(self, tensor: StandIn) -> str:
+        """What `repr` shows: shape and dtype."""
+        return f"StandIn({tensor.spec})"
+
+
+def _is_traced(t: Tensor) -> bool:
+    return t.__class__ is StandIn and t._handle.__class__ is TracedValue
 
 
 class TraceExecutor(Interceptor):
@@ -104,7 +90,7 @@ class TraceExecutor(Interceptor):
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Enter one op in the graph."""
-        if not (op.random or "key" in attrs) and not any(isinstance(t, TracedTensor) for t in inputs):
+        if not (op.random or "key" in attrs) and not any(_is_traced(t) for t in inputs):
             with changed_mode(executor=None):
                 return apply(op, inputs, attrs)
         return self.enter(op, inputs, attrs)
@@ -122,12 +108,12 @@ class TraceExecutor(Interceptor):
     def _tensor(self, op: Op, number: int, value: Value, needs: bool) -> Tensor:
         wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
         needs = needs and wanted and value.dtype.kind == "f"
-        return TracedTensor(value if needs else record(STOP, (value,), {}), needs)
+        return stand_in(TracedValue(value if needs else record(STOP, (value,), {})), needs)
 
     def value(self, t: Tensor) -> Value:
         """What a tensor is in the graph: tensors from outside the function become further inputs."""
-        if isinstance(t, TracedTensor):
-            return t.value
+        if _is_traced(t):
+            return t._handle.row  # type: ignore[no-any-return]
         array = t._array
         if t._extras is not None and "size" in t._extras:
             return leaf("number", t._extras["size"], (), array.dtype)
@@ -150,7 +136,7 @@ class TraceExecutor(Interceptor):
 
     def may_decide(self, tensor: Tensor) -> bool:
         """What is traced has no numbers."""
-        return not isinstance(tensor, TracedTensor)
+        return not _is_traced(tensor)
 
     def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
         """Refuse a custom Function: what it does is no op."""
@@ -319,7 +305,7 @@ class Fused:
         """Run the function on stand-ins."""
         values = [leaf("input", i, symbolic_shape(s, symbols), d)
                   for i, (s, d) in enumerate(zip(structure, dtypes, strict=True))]  # fmt: skip
-        stand_ins = [TracedTensor(v, need) for v, need in zip(values, needs, strict=True)]
+        stand_ins = [stand_in(TracedValue(v), need) for v, need in zip(values, needs, strict=True)]
         numbers = [symbol(i, symbols[i]) for i in range(count, len(symbols))]
         args, options = (stand_ins, {}) if shape.__class__ is int else rebuild(shape, iter(stand_ins), iter(numbers))
         executor = self.tracer(len(values), STATE.mode)

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from wayfare.api.functions import linalg as _linalg
 from wayfare.api.functions._along import check_tensor as _check_tensor
+from wayfare.api.functions._along import check_tensors as _check_tensors
 from wayfare.api.functions._linalg import total as _total
 from wayfare.api.functions._public import promoted as _promoted
 from wayfare.api.functions.decompose import (
@@ -58,8 +59,7 @@ __all__ = [
 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of 3 elements along `dim`."""
-    _check_tensor("cross", input)
-    _check_tensor("cross", other)
+    _check_tensors("cross", input, other)
     dim = _normal_dim("cross", dim, input.ndim)
     if input.ndim != other.ndim or input.ndim == 0 or not (input.shape[dim] == other.shape[dim] == 3):
         raise ShapeError(f"cross: needs as many dimensions and size 3 at dim {dim} in both, not {input.spec} and "

@@ -227,6 +227,10 @@ class VmapExecutor(Interceptor):
         """What happens here cannot be done again without Python."""
         self._below().not_replayable(reason)
 
+    def memory_shared(self, tensor: Tensor) -> None:
+        """Another tensor is about to be made on the memory of this one."""
+        self._below().memory_shared(tensor)
+
     def unseen_input(self, reason: str) -> None:
         """What runs takes something in that no op shows."""
         self._below().unseen_input(reason)

@@ -13,6 +13,8 @@ from wayfare.batch.fibers.errors import name_example
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.fibers.recursion import explain_recursion, room_for_recursion
 from wayfare.batch.function_profile import FunctionProfile, MapTiming, profile_of
+from wayfare.batch.paths.choose import paths_for
+from wayfare.batch.paths.stats import PathStats
 from wayfare.batch.record import op_fast_paths as _op_fast_paths  # noqa: F401 - installs methods of lazy tensors
 from wayfare.batch.run.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
@@ -30,6 +32,8 @@ __all__ = ["batching", "map"]
 
 # Examples with tensors of at least this many bytes run as a plain loop.
 _LARGE = 1 << 20
+# So few examples that are left by others run as a plain loop.
+_FEW = 4
 
 
 class _ThreadState(threading.local):
@@ -110,11 +114,14 @@ def map(
                 executor.run_calls_of(examples)  # errors must be raised inside this `try`
         elif batch is False or not executor.allows_batches or _line_by_line():
             _loop(examples)
-        elif batch or schedule is not None or limit is not None:
-            with _MapSession(schedule, limit) as session:
-                _batched(session._session, profile, examples, profile.first(fn))
+        elif schedule is not None or limit is not None:
+            _in_session(profile, examples, schedule, limit)
+        elif batch:
+            left, path_stats = _along_paths(profile, examples, always=True)
+            if left:
+                _in_session(profile, left).paths = path_stats
         else:
-            _batched_or_loop(profile, examples, schedule, limit)
+            _batched_or_loop(profile, examples)
     except MemoryError as error:
         raise memory_error("map", error) from None
     except RecursionError as error:
@@ -132,21 +139,47 @@ def map(
     return results
 
 
-def _batched_or_loop(
-    profile: FunctionProfile, examples: list[Example], schedule: Schedule | None, limit: int | None
-) -> None:
-    """Run examples batched, or as a loop if that is faster or necessary."""
+def _along_paths(
+    profile: FunctionProfile, examples: list[Example], always: bool = False
+) -> tuple[list[Example], PathStats | None]:
+    """Run the examples whose path is recorded. Returns the others, and the statistics (None: nothing was tried)."""
+    paths = paths_for(profile, examples)
+    if paths is None:
+        return examples, None
+    stats = PathStats()
+    left = paths.run(examples, _loop, profile, stats, always)
+    _THREAD.stats = Stats(profile=profile, paths=stats)
+    return left, stats
+
+
+def _in_session(
+    profile: FunctionProfile, examples: list[Example], schedule: Schedule | None = None, limit: int | None = None
+) -> Stats:
+    """Run examples batched."""
+    with _MapSession(schedule, limit) as session:
+        _batched(session._session, profile, examples, profile.first(examples[0].function))
+    return session.stats
+
+
+def _batched_or_loop(profile: FunctionProfile, examples: list[Example]) -> None:
+    """Run examples along recorded paths, batched, or as a loop if that is faster or necessary."""
+    large = _are_large(examples)
+    examples, path_stats = (examples, None) if large else _along_paths(profile, examples)
+    if path_stats is not None and len(examples) < _FEW:
+        _loop(examples)
+        _THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
+        return
     loop, first, timed = profile.plan(len(examples), examples[0].function)
-    if loop or _are_large(examples):
+    if loop or large:
         profile.timed(_loop(examples))
-        _THREAD.stats = Stats(looped=len(examples), profile=profile)
+        _THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
         return
     # Some are timed as a loop: alternately the first and the last ones, because examples may be sorted by size.
     at_the_end = bool(timed and profile.maps % 2)
     batched = examples[:-timed] if at_the_end else examples[timed:]
     if timed and not at_the_end:
         profile.timed(_loop(examples[:timed]))
-    with _MapSession(schedule, limit) as session:
+    with _MapSession() as session:
         timing = session._session.timing = MapTiming(len(batched))
         _batched(session._session, profile, batched, first)
     stats = session.stats
@@ -155,7 +188,7 @@ def _batched_or_loop(
         profile.add_map(timing, stats.waits)
     if at_the_end:
         profile.timed(_loop(examples[-timed:]))
-    stats.looped, stats.profile = timed, profile
+    stats.looped, stats.profile, stats.paths = timed, profile, path_stats
 
 
 def _are_large(examples: list[Example]) -> bool:

@@ -50,6 +50,7 @@ class FunctionProfile:
     def __init__(self, name: str) -> None:
         self.name = name
         self.maps = 0
+        self.path_maps = 0  # maps in which examples might have run along recorded paths
         self.loop_reason = ""  # why its maps run as a plain loop; "" where they are batched
         self.in_order = False  # True if that is because examples change what all of them see
         # True if that was found too late, after other examples had begun that cannot restart.
@@ -151,11 +152,12 @@ class FunctionProfile:
         else:
             self._retry_at = self.maps + _RECHECK_AFTER
 
-    def costs(self) -> tuple[float, float]:
+    def costs(self, timings: list[MapTiming] | None = None) -> tuple[float, float]:
         """Seconds for an example batched and as a loop, with backward passes if there were any."""
+        timings = timings or self.by_map
         # The best map: the first ones also compile kernels.
-        by_map, by_loop = min([r.seconds / r.examples for r in self.by_map]), sum(self.by_loop) / len(self.by_loop)
-        backward = [r.backward / r.examples for r in self.by_map if r.backward]
+        by_map, by_loop = min([r.seconds / r.examples for r in timings]), sum(self.by_loop) / len(self.by_loop)
+        backward = [r.backward / r.examples for r in timings if r.backward]
         if backward:
             by_map, by_loop = by_map + _median(backward), by_loop * (1 + _BACKWARD)
         return by_map, by_loop

@@ -9,14 +9,13 @@ from weakref import ref
 import numpy as np
 
 from wayfare.batch.analysis.exception_scopes import in_try
-from wayfare.batch.record.call import Array, Row, row_of_array
+from wayfare.batch.record.call import Array, Row, lazy_view, row_of_array
 from wayfare.batch.record.inplace import write
 from wayfare.batch.record.layout import probe_array
-from wayfare.batch.record.lazy_tensor import LazyTensor, lazy, lazy_view
 from wayfare.batch.record.module_call import MODULE_INFO, opaque_form_of
 from wayfare.batch.record.opaque_call import NOT_OPAQUE, OpaqueInfo, find_opaque_call, flatten_arguments
 from wayfare.batch.record.opaque_fast_path import MISSED, fast_path_for, recorder_for
-from wayfare.batch.record.refcount import is_unshared
+from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.record.signature import (
     Signature,
     Unkeyable,
@@ -24,7 +23,6 @@ from wayfare.batch.record.signature import (
     differentiable_outs,
     infer_rows,
     is_shared,
-    snapshot,
 )
 from wayfare.batch.record.views import PickedView, contiguous_view
 from wayfare.batch.run.pending_calls import PendingCalls
@@ -34,6 +32,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.mode import STATE, Mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.pytree import TENSOR, rebuild
+from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 
 _SELECT = REGISTRY["select"]
@@ -66,16 +65,20 @@ class Session(PendingCalls):
         rows: list[Any] = []
         concrete = True
         for t in inputs:
-            if t.__class__ is LazyTensor:
-                value = t._lazy
+            if t.__class__ is StandIn:
+                value = t._handle
                 key.append(value.row)
                 rows.append(value)
                 concrete = False
             elif is_shared(t):
                 key.append(t)
             else:
-                key.append(row_of_array(t._array))
-                rows.append(t if is_unshared(t) else snapshot(t))
+                array = t._array
+                row = row_of_array(array)
+                key.append(row)
+                # Python numbers are read-only tensors, which nobody can write to.
+                is_number = array.ndim == 0 and not array.flags.writeable
+                rows.append(t if is_number else self.row_copies.of(t, row))
         if concrete and (not inputs or op.view) and not (grad and any([t._requires_grad for t in inputs])):
             return self._run_now(op, inputs, attrs)
         if self.no_common_calls and concrete:
@@ -108,42 +111,42 @@ class Session(PendingCalls):
         made = self.record(signature, rows, extra, 3)
         if op.view:
             if concrete:
-                self.has_outside_views = True
+                self.note_outside_view(inputs[0])
             else:
-                inputs[0]._lazy.has_views = True
+                inputs[0]._handle.has_views = True
             if extra is not None:
                 attrs = attrs | {"index": extra}
-            made[0]._lazy.view_of = (inputs[0], op, attrs)
+            made[0]._handle.view_of = (inputs[0], op, attrs)
         return made[0] if op.outputs == 1 else made
 
     def learn_fast_path(self, key: Any, made: Any) -> None:
         """Remember how a call without attributes was recorded, for the fast path of the next one like it."""
-        if made.__class__ is LazyTensor:
-            signature = made._lazy.call.signature
+        if made.__class__ is StandIn:
+            signature = made._handle.call.signature
             if signature.record is not None and not signature.inference:
                 self.op_fast_paths[signature.grad][key] = signature.record
 
-    def record(self, signature: Signature, rows: Any, extra: Any, depth: int) -> tuple[LazyTensor, ...]:
+    def record(self, signature: Signature, rows: Any, extra: Any, depth: int) -> tuple[StandIn, ...]:
         """Record a call; returns lazy tensors for its outputs. The user's line is at least `depth` frames up."""
         if not rows and extra is None:
             known = self.common_results.get(signature)
             if known is not None and not self.no_common_calls:
-                common = tuple([lazy(v) for v in known])
+                common = tuple([stand_in(v, v.needs_grad) for v in known])
                 self.live += map(ref, common)
                 return common
         enter = signature.record
         if enter is None:
             enter = signature.record = recorder_for(signature)
-        made: tuple[LazyTensor, ...] = enter(self, rows, depth + 1)
+        made: tuple[StandIn, ...] = enter(self, rows, depth + 1)
         if extra is not None:
             self.pending[-1].extra = extra
         elif not rows:
-            self.common_results[signature] = tuple([t._lazy for t in made])
+            self.common_results[signature] = tuple([t._handle for t in made])
         if signature.checks_values:
             fits: Any = getattr(signature.target, "fits", None)
-            checkable = fits is not None and rows and rows[0].__class__ is Tensor
-            if not fits(signature.target.owner(), rows[0]) if checkable else in_try(user_frame(depth)):
-                self.flush([made[0]._lazy], only=True)  # if it fails, it must fail here
+            checkable = fits is not None and rows and rows[0].__class__ is RowCopy
+            if not fits(signature.target.owner(), rows[0].source) if checkable else in_try(user_frame(depth)):
+                self.flush([made[0]._handle], only=True)  # if it fails, it must fail here
         return made
 
     def opaque_call(
@@ -174,7 +177,7 @@ class Session(PendingCalls):
     ) -> Any:
         """An opaque call for which there is no fast path yet."""
         key: list[Any] = [function, owner, "inference" if mode.inference else mode.grad]
-        if self.no_common_calls and not any([t.__class__ is LazyTensor for t in args]):
+        if self.no_common_calls and not any([t.__class__ is StandIn for t in args]):
             key.append(object())
         signature, rows = self._signature_of_call(key, owner, function, args, options, info)
         if signature is None or signature is NOT_OPAQUE:
@@ -220,10 +223,10 @@ class Session(PendingCalls):
         tensors: list[Tensor] = []
         rows: list[Any] = []
         try:
-            flatten_arguments(args, key, tensors, rows)
+            flatten_arguments(self, args, key, tensors, rows)
             for option, value in options.items():
                 key.append(option)
-                flatten_arguments((value,), key, tensors, rows)
+                flatten_arguments(self, (value,), key, tensors, rows)
         except TypeError:
             return None, rows
         if any([part.__class__ is Row and part.layout is not None for part in key]):
@@ -242,8 +245,8 @@ class Session(PendingCalls):
         self, op: Op, key: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any], extra: Any
     ) -> Signature | None:
         """A new signature; None for an op whose shape rule needs values."""
-        pattern = [t if t.__class__ is not LazyTensor and is_shared(t) else None for t in inputs]
-        rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in inputs]
+        pattern = [t if t.__class__ is not StandIn and is_shared(t) else None for t in inputs]
+        rows = [t._handle.row if t.__class__ is StandIn else row_of_array(t._array) for t in inputs]
         run = run_op
         given = attrs
         if extra is not None:
@@ -255,16 +258,20 @@ class Session(PendingCalls):
             return None
         signature = Signature(self, key, op.name, op, attrs, pattern, outs, differentiable_outs(op, outs), run, key[1])
         self.signatures[key] = signature
+        for t in signature.shared:
+            self.ownership.share(t)
         return signature
 
     def _run_now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Run an op eagerly, on ordinary tensors."""
-        if any([t.__class__ is LazyTensor for t in inputs]):
+        if any([t.__class__ is StandIn for t in inputs]):
             self.materialise()
         with self.outside():
             made = apply(op, inputs, attrs)
         for t in made if made.__class__ is tuple else (made,):
             self.born(t._array)
+        for t in inputs:
+            self.ownership.share(t)  # a result may be a view of it, and a node may keep it
         return made
 
     # -- reading and writing
@@ -272,19 +279,22 @@ class Session(PendingCalls):
     def read(self, tensor: Tensor, how: str) -> Array:
         """Python reads a value: wait until it is computed."""
         takes_memory = how == "numpy()" or how == "data_ptr()"
-        if tensor.__class__ is not LazyTensor:
+        if tensor.__class__ is not StandIn:
             if takes_memory and self.hub.current is None:
                 self.leave()  # stop recording in this block: writes to that memory cannot be seen
-            elif takes_memory and self.ownership.given_to(tensor) is not self.hub.current:
+                return tensor._array
+            if takes_memory or how in _NEED_MEMORY:
+                self.ownership.share(tensor)
+            if takes_memory and self.ownership.given_to(tensor) is not self.hub.current:
                 self.changes(tensor, f"{how} hands out memory that all examples see")
             return tensor._array
         if how == "stride()" or how == "is_contiguous()":
-            return probe_array(tensor._lazy.row)
+            return probe_array(tensor._handle.row)
         if takes_memory or how in _NEED_MEMORY:
             # The caller may write to the memory, or expect to see writes: materialise.
             memory: Array = tensor._array
             return memory
-        value = tensor._lazy
+        value = tensor._handle
         if value.call.group is None:
             if how in _FOR_DISPLAY:
                 # Printing must not switch to other examples.
@@ -296,7 +306,7 @@ class Session(PendingCalls):
 
     def may_read(self, *tensors: Tensor) -> bool:
         """Whether a check may read these values: if they are computed, or if an error must be raised right here."""
-        return not any([t.__class__ is LazyTensor for t in tensors]) or in_try(user_frame(2))
+        return not any([t.__class__ is StandIn for t in tensors]) or in_try(user_frame(2))
 
     def may_decide(self, tensor: Tensor) -> bool:
         """Never: the value may not be computed yet."""
@@ -304,31 +314,31 @@ class Session(PendingCalls):
 
     def is_view(self, t: Tensor, shape: tuple[int, ...]) -> bool:
         """Whether `view` to that shape would need no copy, with the strides the tensor would have in the loop."""
-        if t.__class__ is not LazyTensor or t._lazy.row.layout is None:
+        if t.__class__ is not StandIn or t._handle.row.layout is None:
             return True
         try:
-            array = probe_array(t._lazy.row, memory=True)
+            array = probe_array(t._handle.row, memory=True)
         except ValueError:
             return True
         return bool(np.may_share_memory(array.reshape(shape), array))
 
     def is_contiguous(self, t: Tensor) -> bool:
         """Whether the tensor would be contiguous in the loop."""
-        return t._lazy.row.layout is None if t.__class__ is LazyTensor else bool(t._array.flags.c_contiguous)
+        return t._handle.row.layout is None if t.__class__ is StandIn else bool(t._array.flags.c_contiguous)
 
     def picked(self, tensor: Tensor, indices: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
         """`out` was read from a tensor by integer indices that are tensors: in the plain loop that is a view."""
-        if out.__class__ is LazyTensor:
-            if tensor.__class__ is LazyTensor:
-                tensor._lazy.has_views = True
+        if out.__class__ is StandIn:
+            if tensor.__class__ is StandIn:
+                tensor._handle.has_views = True
             else:
-                self.has_outside_views = True
-            out._lazy.view_of = (tensor, PickedView(indices), {})
+                self.note_outside_view(tensor)
+            out._handle.view_of = (tensor, PickedView(indices), {})
 
     def behind(self, tensor: Tensor, name: str) -> Tensor | None:
         """The tensor whose memory a write goes to; None if it is lazy."""
         self.changes(tensor, f"{name} writes to a tensor that all examples see")
-        return None if tensor.__class__ is LazyTensor else tensor
+        return None if tensor.__class__ is StandIn else tensor
 
     def write(self, tensor: Tensor, result: Tensor, move: Callable[[Tensor, Tensor], Any]) -> None:
         """Write in place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from wayfare.batch.paths.stats import PathStats
 from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
@@ -35,6 +36,8 @@ class Stats:
     kinds: list[SignatureStats] = field(default_factory=list)
     # Examples that ran as a plain loop.
     looped: int = 0
+    # Examples that ran along recorded paths, without Python; None if the function has none.
+    paths: PathStats | None = None
     # Lines of the user's code where examples waited for a value, and how often.
     waits: dict[str, int] = field(default_factory=dict)
     profile: Any = field(default="", repr=False)
@@ -56,7 +59,7 @@ class Stats:
 
     def why_apart(self, first: Tensor, second: Tensor) -> str:
         """Why the calls that made two tensors did not run in one group; or that they did."""
-        found = [getattr(t, "_lazy", None) for t in (first, second)]
+        found = [getattr(t, "_handle", None) for t in (first, second)]
         for t, story in zip((first, second), found, strict=True):
             if not isinstance(t, Tensor) or story is None or story is OWN_LEAF:
                 raise ArgumentError("why_apart: takes two tensors that were computed in a map or a batching block, and "
@@ -72,8 +75,10 @@ class Stats:
             f"time: recording {1e3 * self.seconds_recording:.1f} ms, scheduling {1e3 * self.seconds_scheduling:.1f} "
             f"ms, running {1e3 * self.seconds_running:.1f} ms",
         ]
-        if self.looped and not self.nodes:
-            lines = [f"{self.looped} example{'s' * (self.looped != 1)} ran as a plain loop"]
+        if not self.nodes and (self.looped or self.paths is not None):
+            lines = [f"{self.looped} example{'s' * (self.looped != 1)} ran as a plain loop"] if self.looped else []
+        if self.paths is not None:
+            lines += self.paths.lines()
         if self.waits:
             most = sorted(self.waits.items(), key=lambda item: -item[1])[:3]
             lines.append("waits: " + ", ".join([f"{line} {count} times" for line, count in most]))

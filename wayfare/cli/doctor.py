@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import subprocess
@@ -28,6 +30,18 @@ VECTOR_FEATURES = (
 )  # fmt: skip
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 UNKNOWN = "unknown"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `wayfare doctor`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report."""
+    report = examine()
+    print(json.dumps(report, indent=2) if options.json else as_text(report))
+    return 0
 
 
 def examine() -> Report:

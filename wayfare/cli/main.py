@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -27,53 +26,27 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message or "")
 
 
+# What each command is for; `add_arguments` and `run` of its module.
+COMMANDS: dict[str, tuple[str, Any]] = {
+    "demo": ("train small networks on numbers, words and trees, and show each stage of it", demo_command),
+    "view": ("open a saved run in the browser", view_command),
+    "export": ("write a function or a module as a model file for ONNX Runtime or Wayfare, and try it", export_command),
+    "inspect": ("say what is in a model file: an ONNX model, or a program of wf.export", inspect_command),
+    "doctor": ("describe this installation, to paste into a bug report", doctor),
+    "cache": ("show or clear the kernels kept on disk", cache_report),
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="wayfare", description="Wayfare: the computation graph, drawn as plain Python runs."
     )
     parser.add_argument("--version", action="version", version=f"wayfare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    show = "train small networks on numbers, words and trees, and show each stage of it"
-    demo = commands.add_parser("demo", help=show, description=_sentence(show))
-    demo_command.add_arguments(demo)
-    look = "open a saved run in the browser"
-    view_command.add_arguments(commands.add_parser("view", help=look, description=_sentence(look)))
-    ship = "write a function or a module as a model file for ONNX Runtime or Wayfare, and try it"
-    export_command.add_arguments(commands.add_parser("export", help=ship, description=_sentence(ship)))
-    tell = "say what is in a model file: an ONNX model, or a program of wf.export"
-    inspect_command.add_arguments(commands.add_parser("inspect", help=tell, description=_sentence(tell)))
-    describe = "describe this installation, to paste into a bug report"
-    examine = commands.add_parser("doctor", help=describe, description=_sentence(describe))
-    examine.add_argument("--json", action="store_true", help="print JSON")
-    keep = "show or clear the kernels kept on disk"
-    cache_report.add_arguments(commands.add_parser("cache", help=keep, description=_sentence(keep)))
+    for name, (text, module) in COMMANDS.items():
+        # The line of the list of commands opens the command's own help.
+        module.add_arguments(commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}."))
     return parser
-
-
-def _sentence(text: str) -> str:
-    """The line of a list of commands as the opening of that command's own help."""
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _run(options: argparse.Namespace) -> int:
-    status = 0
-    match options.command:
-        case "demo":
-            status = demo_command.run(options)
-        case "view":
-            status = view_command.run(options)
-        case "export":
-            status = export_command.run(options)
-        case "inspect":
-            status = inspect_command.run(options)
-        case "doctor":
-            report = doctor.examine()
-            print(json.dumps(report, indent=2) if options.json else doctor.as_text(report))
-        case "cache":
-            status = cache_report.run(options)
-    # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
-    sys.stdout.flush()
-    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,7 +82,10 @@ def _answer(argv: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A stream that cannot write "·" or "→" shows a question mark for it; that is no reason to stop.
         sys.stdout.reconfigure(errors="replace")
-    return _run(options)
+    status: int = COMMANDS[options.command][1].run(options)
+    # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
+    sys.stdout.flush()
+    return status
 
 
 def _said(sentence: str) -> int:

@@ -26,7 +26,7 @@ from wayfare.compiler.record.call_audit import CallAudit
 from wayfare.compiler.record.effects import Assigned, Variable
 from wayfare.compiler.record.recorder import GiveUp, Recorder
 from wayfare.compiler.replay.entry import Entry, Unseen
-from wayfare.compiler.replay.fast_path import MISS, FastPath, fast_path
+from wayfare.compiler.replay.fast_path import MISS, FastPaths, fast_path
 from wayfare.compiler.replay.trace_tree import Inconsistent
 from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
@@ -40,8 +40,6 @@ from wayfare.core.tensor import Tensor
 
 # Recordings in a row that could not be kept (with a reason, without one) before a signature runs as plain Python.
 _STRIKES, _MISSES = 3, 8
-# The most fast paths of one function.
-_FAST_PATHS = 4
 # The most reasons for recording again that are kept.
 _REASONS = 32
 # Calls that are timed after each self-check.
@@ -66,7 +64,7 @@ class Compiled(OpaqueCall):
         self._is_method = False
         # Captured tensors that recordings met and that no guard leads to.
         self._found_tensors: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-        self._fast_paths: list[FastPath] = []
+        self._fast_paths = FastPaths()
         self._samples = 0  # calls still to be timed
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
@@ -116,8 +114,8 @@ class Compiled(OpaqueCall):
         try:
             if observer is None and not self._samples:
                 self._calls += 1
-                if self._fast_paths and not options:
-                    made = self._try_fast_paths(args, mode)
+                if self._fast_paths.last:
+                    made = self._try_fast_paths(args, options, mode)
                     if made is not MISS:
                         return made
                 return self._slow_path(args, options, mode)
@@ -133,7 +131,7 @@ class Compiled(OpaqueCall):
             self._calls += 1
             self._answered = None
             began = perf_counter()
-            made = self._try_fast_paths(args, mode) if self._fast_paths and not options else MISS
+            made = self._try_fast_paths(args, options, mode) if self._fast_paths.last else MISS
             if made is MISS:
                 return self._slow_path(args, options, mode)
             if self._samples:
@@ -235,8 +233,8 @@ class Compiled(OpaqueCall):
             return self._tried(entry, check, progress.end, args, options)
         self._cache.strikes.pop(call.key, None)
         self._account(entry, began)
-        if not options and self._check is not True:
-            self._add_fast_path(entry, call, args)
+        if self._check is not True:
+            self._add_fast_path(entry, call, args, options)
         return result
 
     def _account(self, entry: Entry, began: float) -> str:
@@ -261,10 +259,10 @@ class Compiled(OpaqueCall):
         end.hits += 1
         entry.hits += 1
         end.next_check = 2 * end.hits - 1
-        self._samples = _SAMPLES
+        self._samples += _SAMPLES
         if end.hits in _BURSTS and not self._check:
             entry.burst = _BURST
-            self._fast_paths = [path for path in self._fast_paths if path.entry is not entry]
+            self._fast_paths.keep(lambda path: path.entry is not entry)
             entry.fast_path_tried = False
         try:
             result, seconds, difference = check.compare(lambda: self._aside(args, options))
@@ -313,37 +311,38 @@ class Compiled(OpaqueCall):
     def _leave(self, entry: Entry, reason: str) -> None:
         """Run calls of this entry as plain Python from now on."""
         entry.eager_reason = reason
-        self._fast_paths = [path for path in self._fast_paths if path.entry is not entry]
+        self._fast_paths.keep(lambda path: path.entry is not entry)
 
     def _forget(self) -> None:
         """Drop the fast paths of entries that are no longer kept."""
         kept = {id(entry) for entries in self._cache.entries.values() for entry in entries}
-        self._fast_paths = [path for path in self._fast_paths if id(path.entry) in kept]
+        self._fast_paths.keep(lambda path: id(path.entry) in kept)
 
     # -- fast paths
 
-    def _try_fast_paths(self, args: tuple[Any, ...], mode: Mode | None) -> Any:
+    def _try_fast_paths(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
         """The result from a fast path, or `MISS`."""
-        if not self._lock.acquire(blocking=not self._recording):
+        if not self._lock.acquire(not self._recording):  # by position: a keyword costs 0.1 µs
             return MISS
         try:
-            for path in self._fast_paths:
-                made = path.call(args, mode)
-                if made is not MISS:
-                    self._answered = path.entry
-                    if self._cache.strikes:
-                        self._cache.strikes.pop(path.key, None)
-                    if path is not self._fast_paths[0]:
-                        self._fast_paths.remove(path)
-                        self._fast_paths.insert(0, path)
-                    return made
+            paths = self._fast_paths
+            path: Any = paths.last
+            made = path.call(args, options, mode)
+            if made is MISS:
+                made = paths.another(args, options, mode)
+                path = paths.last
+            if made is not MISS:
+                self._answered = path.entry
+                if self._cache.strikes:
+                    self._cache.strikes.pop(path.key, None)
+            return made
         except Exception:
             pass  # Nothing was changed: the slow path fails again, and handles the error.
         finally:
             self._lock.release()
         return MISS
 
-    def _add_fast_path(self, entry: Entry, call: Signature, args: Any) -> None:
+    def _add_fast_path(self, entry: Entry, call: Signature, args: Any, options: Any) -> None:
         """Make a fast path for calls with this signature if that is possible, or tell it that weights have moved."""
         for path in self._fast_paths:
             if path.entry is entry:
@@ -354,10 +353,10 @@ class Compiled(OpaqueCall):
             entry.fast_path_tried = True
             if self._check is False and entry.tree.root is not None:
                 entry.tree.root.next_check = sys.maxsize
-            made = fast_path(entry, call.key, args, call.tensors, call.objects)
+            made = fast_path(entry, call.key, args, options, call.tensors, call.objects)
             if made is not None:
-                self._fast_paths.insert(0, made)
-                del self._fast_paths[_FAST_PATHS:]
+                entry.timings.calls.clear()  # the times of the slow path say nothing about the calls to come
+                self._fast_paths.add(made)
 
     # -- recording
 

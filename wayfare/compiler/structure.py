@@ -14,7 +14,7 @@ from wayfare.compiler.captures.purity import is_user_class
 from wayfare.core.spec import Device, DType, Size
 from wayfare.core.tensor import Tensor
 
-_PLAIN = frozenset({int, bool, str, bytes, type(None), type(Ellipsis), DType, Device, Size, range})
+PLAIN = frozenset({int, bool, str, bytes, type(None), type(Ellipsis), DType, Device, Size, range})
 
 
 class _Mark:
@@ -49,7 +49,7 @@ def take_apart(
     if isinstance(structure, Tensor):
         tensors.append(structure)
         return TENSOR
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return (kind, VALUE, structure)
     if kind is float or kind is complex:
         return (kind, VALUE, structure, repr(structure))  # -0.0 is not 0.0, and NaN is NaN
@@ -62,7 +62,7 @@ def take_apart(
     if kind is dict:
         parts = []
         for key, part in structure.items():
-            if key.__class__ not in _PLAIN and key.__class__ is not tuple:
+            if key.__class__ not in PLAIN and key.__class__ is not tuple:
                 raise Opaque(f"a dictionary with keys of type {type(key).__name__}")
             parts.append((key.__class__, key, take_apart(part, tensors, objects, met)))
         return (kind, *parts)

@@ -132,6 +132,9 @@ class Executor:
     def changes(self, thing: Any, how: str) -> None:
         """A tensor or a module is about to change (None: something of the whole process)."""
 
+    def memory_shared(self, tensor: Any) -> None:
+        """Another tensor is about to be made on the memory of this one, past the ops (`detach()`, `.data = …`)."""
+
     def flag_set(self, tensor: Any, what: str) -> None:
         """Something about a tensor is about to be set that is no number: `requires_grad`, `retain_grad()`."""
 

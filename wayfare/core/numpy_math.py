@@ -68,108 +68,33 @@ def _first_of_equals(ufunc: Any) -> Any:
 class NumpyMath:
     """Elementary functions by name; the code generator has the same names."""
 
-    # Arithmetic and comparison that are also operators; named here because ops of these names exist.
-    add = np.add
-    sub = np.subtract
-    mul = np.multiply
-    div = np.true_divide
-    floor_divide = np.floor_divide
-    remainder = np.remainder
-    fmod = np.fmod
-    pow = np.power
-    neg = np.negative
-    abs = np.absolute
-    eq = np.equal
-    ne = np.not_equal
-    lt = np.less
-    le = np.less_equal
-    gt = np.greater
-    ge = np.greater_equal
-    maximum = np.maximum
-    minimum = np.minimum
     fmax = staticmethod(_first_of_equals(np.fmax))
     fmin = staticmethod(_first_of_equals(np.fmin))
     where = staticmethod(select)
-    logical_and = np.logical_and
-    logical_or = np.logical_or
-    logical_xor = np.logical_xor
-    logical_not = np.logical_not
-    bitwise_and = np.bitwise_and
-    bitwise_or = np.bitwise_or
-    bitwise_xor = np.bitwise_xor
-    bitwise_not = np.invert
-    bitwise_left_shift = np.left_shift
-    bitwise_right_shift = np.right_shift
-    isnan = np.isnan
-    isinf = np.isinf
-    isfinite = np.isfinite
-    signbit = np.signbit
-    copysign = np.copysign
-    nextafter = np.nextafter
-    ldexp = np.ldexp
-    floor = np.floor
-    ceil = np.ceil
-    trunc = np.trunc
-    rint = np.rint
-    sign = np.sign
-    square = np.square
-    sqrt = np.sqrt
-    exp = np.exp
-    exp2 = np.exp2
-    expm1 = np.expm1
-    log = np.log
-    log2 = np.log2
-    log10 = np.log10
-    log1p = np.log1p
-    logaddexp = np.logaddexp
-    logaddexp2 = np.logaddexp2
-    sin = np.sin
-    cos = np.cos
-    tan = np.tan
-    asin = np.arcsin
-    acos = np.arccos
-    atan = np.arctan
-    atan2 = np.arctan2
-    sinh = np.sinh
-    cosh = np.cosh
-    tanh = np.tanh
-    asinh = np.arcsinh
-    acosh = np.arccosh
-    atanh = np.arctanh
-    hypot = np.hypot
-    heaviside = np.heaviside
-    gcd = np.gcd
-    lcm = np.lcm
     sigmoid = staticmethod(_sigmoid)
-    erf = staticmethod(_scipy_special("erf"))
-    erfc = staticmethod(_scipy_special("erfc"))
-    erfcx = staticmethod(_scipy_special("erfcx"))
-    erfinv = staticmethod(_scipy_special("erfinv"))
     lgamma = staticmethod(_lgamma)
-    digamma = staticmethod(_scipy_special("digamma"))
-    polygamma = staticmethod(_scipy_special("polygamma"))
-    zeta = staticmethod(_scipy_special("zeta"))
-    ndtr = staticmethod(_scipy_special("ndtr"))
     # For NumPy the same as ndtr; the code generator may use a faster formula with a small absolute error.
     normal_cdf = staticmethod(_scipy_special("ndtr"))
-    ndtri = staticmethod(_scipy_special("ndtri"))
-    log_ndtr = staticmethod(_scipy_special("log_ndtr"))
-    i0 = staticmethod(_scipy_special("i0"))
-    i0e = staticmethod(_scipy_special("i0e"))
-    i1 = staticmethod(_scipy_special("i1"))
-    i1e = staticmethod(_scipy_special("i1e"))
-    j0 = staticmethod(_scipy_special("j0"))
-    j1 = staticmethod(_scipy_special("j1"))
-    y0 = staticmethod(_scipy_special("y0"))
-    y1 = staticmethod(_scipy_special("y1"))
-    k0 = staticmethod(_scipy_special("k0"))
-    k0e = staticmethod(_scipy_special("k0e"))
-    k1 = staticmethod(_scipy_special("k1"))
-    k1e = staticmethod(_scipy_special("k1e"))
-    gammainc = staticmethod(_scipy_special("gammainc"))
-    gammaincc = staticmethod(_scipy_special("gammaincc"))
-    xlogy = staticmethod(_scipy_special("xlogy"))
-    xlog1py = staticmethod(_scipy_special("xlog1py"))
 
+
+# NumPy's functions, with another name in front where ops or Python's operators have one.
+_OF_NUMPY = """
+    add sub=subtract mul=multiply div=true_divide floor_divide remainder fmod pow=power neg=negative abs=absolute
+    eq=equal ne=not_equal lt=less le=less_equal gt=greater ge=greater_equal maximum minimum
+    logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not=invert
+    bitwise_left_shift=left_shift bitwise_right_shift=right_shift isnan isinf isfinite signbit copysign nextafter ldexp
+    floor ceil trunc rint sign square sqrt exp exp2 expm1 log log2 log10 log1p logaddexp logaddexp2
+    sin cos tan asin=arcsin acos=arccos atan=arctan atan2=arctan2 sinh cosh tanh asinh=arcsinh acosh=arccosh
+    atanh=arctanh hypot heaviside gcd lcm
+"""
+_OF_SCIPY = """
+    erf erfc erfcx erfinv digamma polygamma zeta ndtr ndtri log_ndtr i0 i0e i1 i1e j0 j1 y0 y1 k0 k0e k1 k1e
+    gammainc gammaincc xlogy xlog1py
+"""
+for _word in _OF_NUMPY.split():
+    _ours, _, _theirs = _word.partition("=")
+    setattr(NumpyMath, _ours, getattr(np, _theirs or _ours))
+for _name in _OF_SCIPY.split():
+    setattr(NumpyMath, _name, staticmethod(_scipy_special(_name)))
 
 numpy_math: Any = NumpyMath

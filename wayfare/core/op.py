@@ -262,19 +262,39 @@ def _kept_by(rule: Rule, skip: int, arity: int) -> tuple[int, tuple[int, ...]]:
 def _make_packer(output: int, inputs: tuple[int, ...]) -> Callable[..., Any]:
     """A function (y, *input arrays) → what is kept of them.
 
-    It is generated as source because it runs once for every recorded op: a loop here would cost as much as the
-    op itself.
+    It runs once for every recorded op, so one and two inputs are written out: the general way takes 0.1 µs longer.
     """
-    kept = {DROP: "None", SPEC: "spec_of({})", VALUE: "{}"}
-    names = [f"x{i}" for i in range(len(inputs))]
-    values = [kept[output].format("y")] + [kept[mode].format(x) for mode, x in zip(inputs, names, strict=True)]
-    source = f"lambda {', '.join(['y', *names])}: ({', '.join(values)},)"
-    namespace: dict[str, Any] = {"spec_of": _spec_of_any}
-    return eval(compile(source, "<wayfare packer>", "eval"), namespace)  # type: ignore[no-any-return]
+    modes = (output, *inputs)
+    value, spec = [mode == VALUE for mode in modes], [mode == SPEC for mode in modes]
+    if len(inputs) == 1:
+        (keep_y, keep_a), (spec_y, spec_a) = value, spec
+        return lambda y, a: (
+            y if keep_y else _spec_of_output(y) if spec_y else None,
+            a if keep_a else spec_of(a) if spec_a else None,
+        )
+    if len(inputs) == 2:
+        (keep_y, keep_a, keep_b), (spec_y, spec_a, spec_b) = value, spec
+        return lambda y, a, b: (
+            y if keep_y else _spec_of_output(y) if spec_y else None,
+            a if keep_a else spec_of(a) if spec_a else None,
+            b if keep_b else spec_of(b) if spec_b else None,
+        )
+    dropped = [i for i, mode in enumerate(modes) if mode == DROP]
+    specs = [i for i, mode in enumerate(modes) if mode == SPEC]
+
+    def pack(*given: Any) -> tuple[Any, ...]:
+        kept = [*given]
+        for i in dropped:
+            kept[i] = None
+        for i in specs:
+            kept[i] = spec_of(given[i]) if i else _spec_of_output(given[i])
+        return tuple(kept)
+
+    return pack
 
 
-def _spec_of_any(value: Any) -> Any:
-    return tuple(spec_of(v) for v in value) if isinstance(value, tuple) else spec_of(value)
+def _spec_of_output(y: Any) -> Any:
+    return tuple(spec_of(v) for v in y) if isinstance(y, tuple) else spec_of(y)
 
 
 REGISTRY: dict[str, Op] = {}

@@ -84,7 +84,56 @@ def shown(structure: Any) -> Any:
         return tuple(shown(part) for part in structure)
     if isinstance(structure, dict):
         return tuple((name, shown(part)) for name, part in structure.items())
+    if isinstance(structure, slice):
+        return ("slice", shown(structure.start), shown(structure.stop), shown(structure.step))
+    if isinstance(structure, Repeated):
+        return ("repeated", shown(structure.value), shown(structure.times))
     return structure
+
+
+def symbols_in(structure: Any) -> set[int]:
+    """The numbers of all symbols in the symbolic numbers of a structure."""
+    if isinstance(structure, (Dim, Number)):
+        return symbols_of(structure.formula)
+    if isinstance(structure, dict):
+        structure = list(structure.values())
+    elif isinstance(structure, slice):
+        structure = (structure.start, structure.stop, structure.step)
+    elif isinstance(structure, Repeated):
+        structure = (structure.value, structure.times)
+    return set().union(*map(symbols_in, structure)) if isinstance(structure, (tuple, list)) else set()
+
+
+def symbols_of(formula: Formula) -> set[int]:
+    """The numbers of the symbols in a formula."""
+    if formula.__class__ is not tuple:
+        return set()
+    return {formula[1]} if formula[0] == "symbol" else set().union(*map(symbols_of, formula[1:]))
+
+
+def renumbered(structure: Any, numbers: dict[int, int]) -> Any:
+    """A structure with other numbers of the symbols in its symbolic numbers."""
+    if isinstance(structure, Dim):
+        return Dim(plain(structure), _renumbered(structure.formula, numbers))
+    if isinstance(structure, Number):
+        return Number(plain(structure), _renumbered(structure.formula, numbers))
+    if isinstance(structure, dict):
+        return {name: renumbered(part, numbers) for name, part in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        return type(structure)(renumbered(part, numbers) for part in structure)
+    if isinstance(structure, slice):
+        return slice(*[renumbered(end, numbers) for end in (structure.start, structure.stop, structure.step)])
+    if isinstance(structure, Repeated):
+        return Repeated(renumbered(structure.value, numbers), renumbered(structure.times, numbers))
+    return structure
+
+
+def _renumbered(formula: Formula, numbers: dict[int, int]) -> Formula:
+    if formula.__class__ is not tuple:
+        return formula
+    if formula[0] == "symbol":
+        return ("symbol", numbers[formula[1]])
+    return (formula[0], *[_renumbered(part, numbers) for part in formula[1:]])
 
 
 def holds(guards: Guards, symbols: Sequence[Any]) -> bool:
@@ -234,6 +283,19 @@ class Number(_Remembering, float):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return float.__repr__(self)
+
+
+class Repeated:
+    """A tuple of `times` equal numbers, where `times` may be a `Dim`: the rows of each step of a recurrence."""
+
+    __slots__ = ("times", "value")
+
+    def __init__(self, value: int, times: int) -> None:
+        self.value = value
+        self.times = times
+
+    def __repr__(self) -> str:
+        return f"({self.value},)*{self.times}"
 
 
 def symbol(index: int, value: Any) -> Any:

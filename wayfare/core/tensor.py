@@ -31,7 +31,7 @@ class Tensor(TensorMethods):
     Make one with `wf.tensor(data)`, `wf.zeros(…)`, `wf.randn(…)`, `wf.from_numpy(array)`.
     """
 
-    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_lazy", "_requires_grad", "_role", "_view")
+    __slots__ = ("__weakref__", "_array", "_edge", "_extras", "_grad", "_handle", "_requires_grad", "_role", "_view")
 
     _array: Array
     _edge: Any  # Node, (Node, output number), or None for a leaf
@@ -42,8 +42,9 @@ class Tensor(TensorMethods):
     # What a module takes it for. Only nn.Parameter and nn.Buffer set it; most tensors do not have it. A parameter is a
     # plain Tensor with this mark, not a subclass, so that operators take their fastest path.
     _role: str
-    # The handle of automatic batching; not set on other tensors.
-    _lazy: Any
+    # The executor's own: what a stand-in stands for (core/stand_in.py), a mark of automatic batching. Most tensors
+    # do not have it.
+    _handle: Any
 
     def __init__(self, data: Any = (), *more: Any, device: Any = None) -> None:
         if more or isinstance(data, (int, float)):  # PyTorch takes them for sizes
@@ -205,10 +206,13 @@ class Tensor(TensorMethods):
             raise OperationError(f"data: what requires a gradient holds floating-point numbers, not {value.dtype}")
         if UNUSUAL:
             executor().data_set(self)
+            executor().memory_shared(value)
         self._array = value._array
 
     def detach(self) -> Tensor:
         """The same memory, cut from the history; writes in place are still noticed."""
+        if UNUSUAL:
+            executor().memory_shared(self)
         return wrap(self._array)
 
     @property

@@ -63,7 +63,7 @@ def compare_calls(traced: Traced, compare: Callable[[Sequence[Array], Sequence[A
 def _results_of(traced: Traced, arrays: Sequence[Array]) -> list[Array] | None:
     """The results of the function; None if it raises for these inputs, or does not end within the limits."""
     tensors: list[Tensor] = []
-    longest = max(len(run.trace.events) for run in traced.runs)
+    longest = max(len(run.trace.steps) for run in traced.runs)
     largest = max(a.size for run in traced.runs for a in (*run.arrays, *run.results))
     op_limit = _OpLimit(max(_MAX_OPS, 100 * longest), min(max(_MAX_ELEMENTS, 1000 * largest), _MOST_ELEMENTS))
     try:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +18,15 @@ from wayfare.compiler.record.graph import Graph
 from wayfare.compiler.record.memory import ArrayState
 from wayfare.compiler.record.recorder import NO_DECISION, Recorder
 from wayfare.compiler.structure import Opaque, take_apart
-from wayfare.core.callsite import Site, user_frame
+from wayfare.core.callsite import Site
 from wayfare.core.errors import ExportError
 from wayfare.core.mode import Watcher, changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.control_flow import trace_cond, trace_scan, trace_while
-from wayfare.ir.graph import Step, Value
+from wayfare.exporters.trace_steps import ReadStep, RegionStep, TraceStep, current_place
+from wayfare.ir.graph import Block, Value
 from wayfare.nn.module import Module
 
 _CLONE = REGISTRY["clone"]
@@ -35,145 +34,6 @@ _CLONE = REGISTRY["clone"]
 
 # Reads that Python does not decide by: they give no values, or are for printing.
 _NO_DECISION = NO_DECISION | {"storage_offset()", "data_ptr()"}
-
-
-class Place(NamedTuple):
-    """A position in the user's code: the line, and which part of the line."""
-
-    site: Site | None
-    part: Any
-
-
-@lru_cache(maxsize=256)
-def _parts(code: CodeType) -> tuple[Any, ...]:
-    return tuple(code.co_positions())
-
-
-def current_place(asked: bool = False) -> Place:
-    """The part of the user's code that is running now.
-
-    It distinguishes two conditions on one line, but not the two copies that Python compiles of a `while` condition:
-    they have the same source. A jump (`asked`) has the whole statement as its source, so for a read the position of
-    the instruction before it is taken.
-    """
-    frame = user_frame(2)
-    if frame is None:
-        return Place(None, None)
-    code = frame.f_code
-    parts, at = _parts(code), frame.f_lasti // 2 - asked
-    site = Site(code.co_filename, frame.f_lineno, code.co_name)
-    return Place(site, parts[at] if 0 <= at < len(parts) else None)
-
-
-class Event:
-    """An entry of a trace: where in the user's code it happened, and in which module (by its path)."""
-
-    __slots__ = ("path", "place")
-
-    def __init__(self, place: Place, path: str) -> None:
-        self.place = place
-        self.path = path
-
-    @property
-    def site(self) -> Site | None:
-        """The user's line."""
-        return self.place.site
-
-
-class OpEvent(Event):
-    """An op that ran, as a step of the recorder's graph."""
-
-    __slots__ = ("step",)
-
-    def __init__(self, step: Step, place: Place, path: str) -> None:
-        super().__init__(place, path)
-        self.step = step
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for the same op of another run."""
-        step = self.step
-        kinds = tuple((len(v.shape), v.dtype.char) for v in step.outputs)
-        return ("op", step.name, self.place, self.path, kinds)
-
-
-class ReadEvent(Event):
-    """Python read a value (`if t:`, `t.item()`); `array` is what it saw."""
-
-    __slots__ = ("array", "how", "value")
-
-    def __init__(self, value: Value, how: str, array: Array, place: Place, path: str) -> None:
-        super().__init__(place, path)
-        self.value = value
-        self.how = how
-        self.array = array
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for the same read of another run, whatever it saw."""
-        return ("read", self.how, self.place, self.path)
-
-    @property
-    def truth(self) -> bool | None:
-        """What `bool(t)` gave; None for other reads."""
-        return bool(self.array.item()) if self.how == "bool()" and self.array.size == 1 else None
-
-    def refusal(self) -> ExportError:
-        """The error for a read that a file cannot do, with what to write instead."""
-        if self.how in _COUNTED:
-            sentence = (f"{self.how}: how many elements there are depends on the values of the input, and in a file "
-                        "shapes follow from sizes alone")  # fmt: skip
-        else:
-            sentence = f"{self.how} reads a number that depends on the input, and Python may do anything with it"
-        error = ExportError(f"export: {sentence}", fix=_COUNTED.get(self.how) or _INSTEAD.get(self.how) or _INSTEAD[""])
-        error.happened_in("", self.site)
-        return error
-
-
-# Reads that make the number of elements depend on values, and what to write instead.
-_COUNTED = {
-    "a mask as index": "Keep the shape: wf.where(mask, x, 0), masked_fill, or a sum over x * mask.",
-    "masked_select()": "Keep the shape: wf.where(mask, x, 0), or masked_fill.",
-    "nonzero()": "Keep the shape: compute with the mask itself (wf.where(mask, x, 0), x * mask), or take a fixed "
-    "number of places with topk.",
-}
-# What to write instead of reading a number.
-_INSTEAD = {
-    "item()": "Keep it a tensor: index with it, compute with it; a loop that runs so often is wf.while_loop, or "
-    "wf.scan over an input.",
-    "": "Compute with tensors (wf.where, masked_fill, index_select).",
-}
-
-
-class RegionEvent(Event):
-    """A call of `wf.cond`, `wf.while_loop` or `wf.scan`: traces of its functions, and the results."""
-
-    __slots__ = ("blocks", "inputs", "kind", "options", "outputs")
-
-    def __init__(self, kind: str, inputs: list[Value], blocks: list[Trace], outputs: list[Value], options: Any,
-                 place: Place, path: str) -> None:  # fmt: skip
-        super().__init__(place, path)
-        self.kind = kind
-        self.inputs = inputs
-        self.blocks = blocks
-        self.outputs = outputs
-        self.options = options
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for the same call of another run."""
-        return ("region", self.kind, self.options, self.place, self.path, len(self.inputs), len(self.outputs))
-
-
-class Trace:
-    """The events between inputs and results, in order."""
-
-    __slots__ = ("events", "inputs", "results")
-
-    def __init__(self, inputs: list[Value], events: list[Any], results: list[Value]) -> None:
-        self.inputs = inputs
-        self.events = events
-        self.results = results
 
 
 class _UnmergedGraph(Graph):
@@ -186,7 +46,7 @@ class _UnmergedGraph(Graph):
         self, op: Op, inputs: Sequence[Value], attrs: dict[str, Any], made: Sequence[Array], cut: tuple[bool, ...] = ()
     ) -> tuple[Value, ...]:
         """Add a step, also if there is an equal one."""
-        step = Step(op, tuple(inputs), attrs)
+        step = TraceStep(op, inputs, attrs)
         step.outputs = tuple([Value(step, i, a.shape, a.dtype) for i, a in enumerate(made)])
         return step.outputs
 
@@ -270,18 +130,19 @@ class Tracer(Recorder):
 
     sizes_may_differ = True
 
-    def __init__(self, arguments: Sequence[Tensor], modules: Modules, max_events: float) -> None:
-        self.events: list[Any] = []
+    def __init__(self, arguments: Sequence[Tensor], modules: Modules, max_steps: float) -> None:
+        self.trace: list[TraceStep] = []
         self.modules = modules
-        self._max_events = max_events
+        self._max_steps = max_steps
         self.dropped: set[Site | None] = set()
         super().__init__(_UnmergedGraph(), arguments, modules.captured)
 
-    def _note(self, step: Step) -> None:
+    def _note(self, step: Any) -> None:
         super()._note(step)
-        if len(self.events) > self._max_events:
+        if len(self.trace) > self._max_steps:
             raise TimeoutError
-        self.events.append(OpEvent(step, current_place(), self.modules.path))
+        step.happened(current_place(), self.modules.path)
+        self.trace.append(step)
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Run one op and record it. Dropout becomes the identity; other random ops are refused."""
@@ -303,7 +164,7 @@ class Tracer(Recorder):
 
     def give_up(self, reason: str) -> None:
         """Refuse what cannot be recorded. If Python read numbers before, that read is the likely cause and is named."""
-        reads = [e for e in self.events if isinstance(e, ReadEvent) and e.truth is None]
+        reads = [step for step in self.trace if isinstance(step, ReadStep) and step.truth is None]
         if reads:
             raise reads[-1].refusal()
         raise ExportError(f"export: {reason}",
@@ -326,7 +187,7 @@ class Tracer(Recorder):
         """Nothing: a file has no backward pass."""
 
     def read(self, tensor: Tensor, how: str) -> Any:
-        """Python reads a value: record it as an event."""
+        """Python reads a value: record it as a step."""
         array = tensor._array
         if how not in _NO_DECISION and not how.startswith("the index of"):
             with self.entering() as going:
@@ -334,7 +195,7 @@ class Tracer(Recorder):
                     self._check_writes()
                     value = self.value(tensor)
                     place = current_place(asked=True)
-                    self.events.append(ReadEvent(value, how, np.array(array), place, self.modules.path))
+                    self.trace.append(ReadStep(value, how, np.array(array), place, self.modules.path))
         return array
 
     # -- control-flow functions
@@ -354,28 +215,28 @@ class Tracer(Recorder):
         return trace_scan(self, run, combine_fn, init, xs, dim, reverse)
 
     @contextmanager
-    def apart(self) -> Iterator[list[Any]]:
-        """Events inside this block go to a list of their own."""
-        outer, self.events = self.events, []
+    def apart(self) -> Iterator[list[TraceStep]]:
+        """Steps inside go to a list of their own."""
+        outer, self.trace = self.trace, []
         try:
-            yield self.events
+            yield self.trace
         finally:
-            self.events = outer
+            self.trace = outer
 
-    def block(self, function: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Trace, list[Tensor]]:
+    def block(self, function: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Block, list[Tensor]]:
         """Trace one function of a control-flow function on copies of its inputs: the trace, and the results."""
         arguments, inputs = self._new_values("block input", [t._array for t in given])
-        with self.apart() as events:
+        with self.apart() as steps:
             made = list(function(*arguments))
             results = [self.value(t) for t in made]
-        return Trace(inputs, events, results), made
+        return Block(inputs, [*steps], results), made
 
-    def region(self, kind: str, given: Sequence[Tensor], blocks: list[Trace], arrays: Sequence[Array], options: Any
+    def region(self, kind: str, given: Sequence[Tensor], blocks: list[Block], arrays: Sequence[Array], options: Any
                ) -> list[Tensor]:  # fmt: skip
         """Record a control-flow function whose results are these arrays."""
         inputs = [self.value(t) for t in given]
         made, outputs = self._new_values("region", arrays)
-        self.events.append(RegionEvent(kind, inputs, blocks, outputs, options, current_place(), self.modules.path))
+        self.trace.append(RegionStep(kind, inputs, blocks, outputs, options, current_place(), self.modules.path))
         return made
 
     def _new_values(self, name: str, arrays: Sequence[Array]) -> tuple[list[Tensor], list[Value]]:
@@ -393,7 +254,7 @@ class Run:
 
     __slots__ = ("arrays", "dropped", "results", "sources", "structure", "trace")
 
-    def __init__(self, trace: Trace, arrays: list[Array], results: list[Array], structure: Any, sources: Any,
+    def __init__(self, trace: Block, arrays: list[Array], results: list[Array], structure: Any, sources: Any,
                  dropped: set[Site | None]) -> None:  # fmt: skip
         self.trace = trace
         self.arrays = arrays
@@ -405,11 +266,11 @@ class Run:
 
 
 def run(
-    call: Callable[[Sequence[Tensor]], Any], arrays: Sequence[Array], modules: Modules, max_events: float = math.inf
+    call: Callable[[Sequence[Tensor]], Any], arrays: Sequence[Array], modules: Modules, max_steps: float = math.inf
 ) -> Run:
-    """Trace one call, which gets a tensor for each array. TimeoutError after `max_events` events."""
+    """Trace one call, which gets a tensor for each array. TimeoutError after `max_steps` steps."""
     arguments = [wrap(np.array(a)) for a in arrays]
-    tracer = Tracer(arguments, modules, max_events)
+    tracer = Tracer(arguments, modules, max_steps)
     inputs = [tracer.value(t) for t in arguments]
     before = [t._array.copy() for t in arguments]
     with changed_mode(executor=tracer, watcher=modules, grad=False):
@@ -430,5 +291,5 @@ def run(
                               fix="Give the new value back as a result.")  # fmt: skip
     sources = {id(source.value): source.what for source, _ in tracer.met.values() if source.kind == "captured"}
     return Run(
-        Trace(inputs, tracer.events, results), before, [t._array for t in tensors], structure, sources, tracer.dropped
+        Block(inputs, [*tracer.trace], results), before, [t._array for t in tensors], structure, sources, tracer.dropped
     )

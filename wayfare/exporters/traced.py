@@ -14,16 +14,17 @@ from wayfare.core.errors import ArgumentError, ArgumentTypeError, ExportError
 from wayfare.core.numpy_math import Array
 from wayfare.exporters.compare import Counterexample
 from wayfare.exporters.examples import Examples, runs_of, tensor_names
-from wayfare.exporters.passes import simplified
 from wayfare.exporters.probe_inputs import exploration_inputs
-from wayfare.exporters.program import Program
 from wayfare.exporters.recover.paths import merged
-from wayfare.exporters.trace import Modules, ReadEvent, Run, run
+from wayfare.exporters.trace import Modules, Run, run
+from wayfare.exporters.trace_steps import ReadStep
+from wayfare.ir.passes.simplify import simplified
+from wayfare.ir.program import Program
 
 # Runs at other sizes than the example's. Formulas of two sizes have three unknowns, so three would be the least.
 _OTHERS = 4
-# How many exploration runs are added before the next attempt, and how many events one may have at least.
-_EXPLORED, _MAX_EVENTS = 6, 500
+# How many exploration runs are added before the next attempt, and how many steps one may have at least.
+_EXPLORED, _MAX_STEPS = 6, 500
 # How often the program is made again with a counterexample as another run.
 _COUNTEREXAMPLES = 3
 
@@ -47,8 +48,8 @@ class Traced:
         with self.in_eval_mode():
             self._run_again()
 
-    def _run(self, arrays: list[Any], max_events: float = math.inf) -> Run:
-        return run(self.examples.call, arrays, self.modules, max_events)
+    def _run(self, arrays: list[Any], max_steps: float = math.inf) -> Run:
+        return run(self.examples.call, arrays, self.modules, max_steps)
 
     def _merged(self) -> Program:
         examples = self.examples
@@ -59,8 +60,8 @@ class Traced:
         try:
             return self._merged()
         except ExportError as why:
-            reads = [e for run in self.runs for e in run.trace.events if isinstance(e, ReadEvent)]
-            if any(e.truth is None for e in reads) or not (reads or any(self.examples.axes)):
+            reads = [step for run in self.runs for step in run.trace.steps if isinstance(step, ReadStep)]
+            if any(read.truth is None for read in reads) or not (reads or any(self.examples.axes)):
                 raise
             error = why
         for number, arrays in enumerate(exploration_inputs(self.examples), 1):
@@ -74,11 +75,11 @@ class Traced:
 
     def _add_run(self, arrays: list[Array]) -> bool:
         """Trace one more call; False if the function raises for it, or does not end."""
-        longest = max(len(run.trace.events) for run in self.runs)
+        longest = max(len(run.trace.steps) for run in self.runs)
         try:
             with self.in_eval_mode(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self.runs.append(self._run(arrays, max(_MAX_EVENTS, 4 * longest)))
+                self.runs.append(self._run(arrays, max(_MAX_STEPS, 4 * longest)))
         except Exception:
             return False
         return True

@@ -1,41 +1,82 @@
-"""The SSA graph of a traced function: values, and the steps (ops) that compute them.
+"""The SSA graph: values, the steps that compute them, and blocks of steps for branches and loops.
 
-A `Value` stands for an array: it has a shape (of symbolic sizes), a dtype and an array's operators. So formulas and
-gradient rules run on values as they do on arrays, with `trace_ops` as their `m`.
+Recorded and traced functions, plans, gradients, exported programs and `.wf` files all use it. A `Value` stands for an
+array: it has a shape, a dtype and an array's operators. So formulas and gradient rules run on values as they do on
+arrays, with `trace_ops` as their `m`. Sizes in shapes and attributes may be symbols (`core.symbolic_sizes`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from wayfare.core.callsite import Site
+from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, ByName, Op
 from wayfare.core.spec import OF_NUMPY, Spec
 
 _births = itertools.count()
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An attribute of a step that is given at each run: value number `number`."""
+
+    number: int
+
+
+def has_slots(attrs: dict[str, Any]) -> bool:
+    """Is an attribute given at each run?"""
+    return any(value.__class__ is Slot for value in attrs.values())
+
+
 class Step:
-    """One op of the graph with its inputs and outputs, or a leaf (`op` is None)."""
+    """One step of the graph. `kind` says which sort of step it is:
 
-    __slots__ = ("attrs", "born", "inputs", "leaf", "op", "outputs")
+    - "op": an op on values.
+    - A leaf, with its content in `data`: "input", "number" (a Python number or a formula of sizes), "array" (a constant
+      array or tensor). "grid" is the array (start + Σ step·index along the axes) // over, with these three in `attrs`.
+      The recorder and the exporter have further kinds of leaves of their own.
+    - "if": the input is the condition; two blocks, then and else.
+    - "loop": one block, the body. Its attributes are `trips`, the maximal number of iterations (None: no bound);
+      `carried`, the number of loop-carried values; `entry`, whether the first input is the condition to begin; `asks`,
+      whether the first output of the body is the condition to continue. The other inputs are the initial values of the
+      carried values. The body takes the number of the iteration and the carried values; it gives their next values,
+      then the values that the loop collects by stacking.
+    """
 
-    def __init__(self, op: Op | None, inputs: tuple[Value, ...], attrs: dict[str, Any], leaf: Any = None) -> None:
+    __slots__ = ("attrs", "blocks", "born", "data", "inputs", "kind", "op", "outputs", "path", "site")
+
+    def __init__(
+        self, op: Op | None, inputs: tuple[Value, ...], attrs: dict[str, Any], kind: str = "op", data: Any = None,
+        blocks: tuple[Block, ...] = (), site: Site | None = None, path: str = "",
+    ) -> None:  # fmt: skip
         self.op = op
         self.inputs = inputs
         self.attrs = attrs
-        # ("input", number), ("number", Python number) or ("array", array or tensor)
-        self.leaf = leaf
+        self.kind = kind
+        self.data = data
+        self.blocks = blocks
+        self.site = site  # the user's line, where it is known
+        self.path = path  # the path of the module; of a weight its name
         self.born = next(_births)
         self.outputs: tuple[Value, ...] = ()
 
     @property
     def name(self) -> str:
-        """The op's name, or the kind of leaf."""
-        return self.leaf[0] if self.op is None else self.op.name
+        """The op's name, or the kind."""
+        return self.kind if self.op is None else self.op.name
+
+    def makes(self, *outputs: Value) -> Step:
+        """Make these values its outputs."""
+        self.outputs = outputs
+        for position, value in enumerate(outputs):
+            value.step, value.position = self, position
+        return self
 
 
 class Value:
@@ -66,6 +107,11 @@ class Value:
     def spec(self) -> Spec:
         """Shape and dtype."""
         return Spec(self.shape, OF_NUMPY[self.dtype])
+
+    @property
+    def array(self) -> Array | None:
+        """The array of a constant, else None."""
+        return self.step.data if self.step.kind == "array" else None
 
     def __repr__(self) -> str:
         return f"<{self.step.name} {self.spec}>"
@@ -136,12 +182,57 @@ class Value:
         raise TypeError("a traced value has no truth value: it is only known when the program runs")
 
 
-def leaf(kind: str, what: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Value:
+class Block:
+    """Steps in order, with inputs and outputs. A block inside a step may use values of the blocks around it.
+
+    Constant arrays belong to no block. Leaves that depend on sizes are among the steps.
+    """
+
+    __slots__ = ("inputs", "outputs", "steps")
+
+    def __init__(self, inputs: list[Value], steps: list[Step], outputs: list[Value]) -> None:
+        self.inputs = inputs
+        self.steps = steps
+        self.outputs = outputs
+
+    def walk(self) -> Iterator[Step]:
+        """Every step; those of inner blocks come after the step that holds the block."""
+        waiting = self.steps[::-1]
+        while waiting:
+            step = waiting.pop()
+            yield step
+            for block in reversed(step.blocks):
+                waiting.extend(reversed(block.steps))
+
+    def constants(self) -> list[Value]:
+        """Every constant, also those of inner blocks, once, in the order of first use."""
+        used: list[Value] = []
+        for step in self.walk():
+            used += step.inputs
+            for block in step.blocks:
+                used += block.outputs
+        return list({id(v): v for v in (*used, *self.outputs) if v.step.kind == "array"}.values())
+
+
+def leaf(kind: str, what: Any, shape: Sequence[int], dtype: np.dtype[Any], path: str = "") -> Value:
     """A leaf: an input, a number, or a constant array."""
-    step = Step(None, (), {}, (kind, what))
+    step = Step(None, (), {}, kind, what, path=path)
     value = Value(step, 0, tuple(shape), dtype)
     step.outputs = (value,)
     return value
+
+
+def constant(array: Array, name: str = "") -> Value:
+    """A constant array; weights have a name."""
+    return leaf("array", array, array.shape, array.dtype, name)
+
+
+_NO_STEP = Step(None, (), {}, "no step yet")
+
+
+def unbound(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
+    """A value that is known before the step that will make it (`Step.makes`)."""
+    return Value(_NO_STEP, 0, shape, dtype)
 
 
 def run(name: str, *inputs: Any, **attrs: Any) -> Any:

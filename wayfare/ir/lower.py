@@ -11,13 +11,11 @@ from typing import Any
 
 from wayfare.codegen.routines.reductions import runs
 from wayfare.core.op import REGISTRY, Op
-from wayfare.core.spec import OF_NUMPY, DType
-from wayfare.core.symbolic_sizes import shown
+from wayfare.core.spec import OF_NUMPY
 from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, in_order, leaf, record, trace_ops
-
-_PLAIN = (int, float, str, bool, type(None), DType)
+from wayfare.ir.passes.common_subexpressions import number_key, step_key
 
 
 def is_reduction(step: Step) -> bool:
@@ -85,17 +83,16 @@ class Lowering:
         return self._once(op, inputs, step.attrs)
 
     def _leaf(self, step: Step) -> tuple[Value, ...]:
-        kind, what = step.leaf
-        if kind != "number":
+        if step.kind != "number":
             return self._enter(step.outputs)
-        key = ("number", repr(shown(what)), step.outputs[0].dtype.char)
+        key = number_key(step.data, step.outputs[0].dtype)
         if key not in self._same:
             self._same[key] = self._enter(step.outputs)
         return self._same[key]
 
     def _once(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
         """The outputs of this op on these inputs; the same step each time."""
-        key = (op, tuple(map(id, inputs)), repr(shown(attrs))) if is_plain(attrs) else None
+        key = step_key(op, inputs, attrs)
         found = self._same.get(key) if key is not None else None
         if found is None:
             made = record(op, inputs, attrs)
@@ -136,15 +133,6 @@ def _assembled(op: Op, inputs: tuple[Value, ...]) -> tuple[tuple[Value, ...], di
         return None
     shape = inputs[0].step.attrs["shape"]
     return (*inputs[0].step.inputs, *inputs[1].step.inputs), {"shape": shape, "indexes": (*first, *second)}
-
-
-def is_plain(structure: Any, more: tuple[type, ...] = ()) -> bool:
-    """Does the `repr` of a structure identify it? `more` are further types for which it does."""
-    if isinstance(structure, dict):
-        return all(is_plain(v, more) for v in structure.values())
-    if isinstance(structure, (tuple, list)):
-        return all(is_plain(v, more) for v in structure)
-    return isinstance(structure, _PLAIN + more)
 
 
 def _changes_nothing(op: Op, inputs: tuple[Value, ...], step: Step) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from wayfare.core.symbolic_sizes import Guards, holds, noted, shown
-from wayfare.ir.graph import Value, in_order
+from wayfare.ir.graph import Step, Value, in_order
 
 T = TypeVar("T")
 
@@ -78,13 +78,13 @@ def signature(outputs: Sequence[Value]) -> Any:
         numbers[id(step)] = len(lines)
         given = tuple((numbers[id(v.step)], v.position) for v in step.inputs)
         made = tuple((repr(shown(v.shape)), v.dtype.char) for v in step.outputs)
-        what = _leaf(step.leaf) if step.op is None else (step.op.name, id(step.op), repr(shown(step.attrs)))
+        what = _leaf(step) if step.op is None else (step.op.name, id(step.op), repr(shown(step.attrs)))
         lines.append((what, given, made))
     return tuple(lines), tuple((numbers[id(v.step)], v.position) for v in outputs)
 
 
-def _leaf(leaf: tuple[str, Any]) -> Any:
-    kind, what = leaf
+def _leaf(step: Step) -> Any:
+    kind, what = step.kind, step.data
     if kind == "array" and isinstance(what, np.ndarray) and what.size <= _SMALL:
         return kind, what.tobytes()
     return (kind, id(what)) if kind == "array" else (kind, repr(shown(what)))

@@ -9,14 +9,15 @@ import numpy as np
 import wayfare as wf
 from wayfare.core.errors import ArgumentError
 from wayfare.metrics.inputs import Reading, array
-from wayfare.metrics.metric import Metric, State, ratio
+from wayfare.metrics.metric import Metric, Quotient, State, ratio
 
 __all__ = ["Accuracy", "F1", "Precision", "Recall", "Specificity", "TopK"]
 
+_RIGHT = {"right": np.int64, "total": np.int64}
 AVERAGES = ("binary", "macro", "micro", "weighted", "none")
 
 
-class Accuracy(Metric):
+class Accuracy(Quotient):
     """The share of predictions that are right.
 
     `preds` are scores [N, classes, …], class numbers [N, …], or one probability (`logits=True`: one logit) of class 1
@@ -25,6 +26,7 @@ class Accuracy(Metric):
     """
 
     name = "accuracy"
+    sums = _RIGHT
 
     def __init__(
         self,
@@ -39,22 +41,18 @@ class Accuracy(Metric):
         super().__init__(num_classes=num_classes, threshold=threshold, logits=logits, ignore_index=ignore_index,
                          class_dim=class_dim)  # fmt: skip
 
-    def start(self) -> State:
-        return {"right": np.zeros((), np.int64), "total": np.zeros((), np.int64)}
-
     def count(self, preds: Any, target: Any) -> State:
         predicted, actual, _ = self._read.classes(preds, target)
         return {"right": np.asarray(np.sum(predicted == actual)), "total": np.asarray(actual.size)}
 
-    def value(self, state: State) -> float:
-        return float(ratio(state["right"], state["total"]))
 
-
-class TopK(Metric):
+class TopK(Quotient):
     """The share of targets among the `k` classes with the highest scores; scores are [N, classes, …].
 
     Of equal scores the class with the lower number counts as higher, so that `k=1` is the accuracy.
     """
+
+    sums = _RIGHT
 
     def __init__(self, k: int = 5, *, ignore_index: int | None = None, class_dim: int = 1) -> None:
         if k < 1:
@@ -63,18 +61,12 @@ class TopK(Metric):
         self.name = f"top_{k}"
         super().__init__(k=k, ignore_index=ignore_index, class_dim=class_dim)
 
-    def start(self) -> State:
-        return {"right": np.zeros((), np.int64), "total": np.zeros((), np.int64)}
-
     def count(self, preds: Any, target: Any) -> State:
         scores, actual = self._read.table(array("TopK", "preds", preds), array("TopK", "target", target))
         own = np.take_along_axis(scores, actual[:, None], axis=1)
         earlier = np.arange(scores.shape[1]) < actual[:, None]
         before = (scores > own).sum(axis=1) + ((scores == own) & earlier).sum(axis=1)
         return {"right": np.asarray((before < self._options["k"]).sum()), "total": np.asarray(actual.size)}
-
-    def value(self, state: State) -> float:
-        return float(ratio(state["right"], state["total"]))
 
 
 class _PerClass(Metric):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from wayfare.core.errors import ShapeError
 from wayfare.metrics.inputs import Reading, array, shape_of
-from wayfare.metrics.metric import Metric, State, ratio
+from wayfare.metrics.metric import Quotient, State
 
 __all__ = ["Mean", "Perplexity"]
 
 
-class Mean(Metric):
+class Mean(Quotient):
     """The weighted mean of numbers, e.g. of losses: `update(loss, weight)`, where the weight may be left out.
 
     `update(loss.item(), len(batch))` makes a mean over examples of losses that are means over batches. NaN if the
@@ -22,9 +22,7 @@ class Mean(Metric):
     """
 
     name = "mean"
-
-    def start(self) -> State:
-        return {"total": np.zeros(()), "weight": np.zeros(())}
+    sums: ClassVar[dict[str, Any]] = {"total": np.float64, "weight": np.float64}
 
     def update(self, value: Any, weight: Any = None) -> None:
         """Count numbers and their weights (1 each if left out)."""
@@ -43,11 +41,8 @@ class Mean(Metric):
         weights = np.broadcast_to(weights, values.shape)
         return {"total": np.asarray((values * weights).sum()), "weight": np.asarray(weights.sum())}
 
-    def value(self, state: State) -> float:
-        return float(ratio(state["total"], state["weight"]))
 
-
-class Perplexity(Metric):
+class Perplexity(Quotient):
     """`exp` of the mean negative log-likelihood of the targets; scores are logits [N, classes, …] (log-probabilities
     are logits, too), targets [N, …]. For scores [batch, length, classes] say `class_dim=-1`.
     """
@@ -58,9 +53,6 @@ class Perplexity(Metric):
         self._read = Reading("Perplexity", ignore_index=ignore_index, class_dim=class_dim)
         super().__init__(ignore_index=ignore_index, class_dim=class_dim)
 
-    def start(self) -> State:
-        return {"total": np.zeros(()), "count": np.zeros((), np.int64)}
-
     def count(self, preds: Any, target: Any) -> State:
         given = array("Perplexity", "preds", preds), array("Perplexity", "target", target)
         scores, actual = self._read.table(*given)
@@ -70,6 +62,6 @@ class Perplexity(Metric):
         return {"total": np.asarray(loss.sum()), "count": np.asarray(actual.size)}
 
     def value(self, state: State) -> float:
-        mean = float(ratio(state["total"], state["count"]))
+        mean = super().value(state)
         # Beyond this exp overflows.
         return math.exp(mean) if not mean > 709 else math.inf

@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -130,6 +130,19 @@ class Metric(ABC):
         plain = type(self).__init__.__kwdefaults__ or {}
         shown = (f"{name}={value!r}" for name, value in self._options.items() if plain.get(name, plain) != value)
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Quotient(Metric):
+    """A metric that is one sum divided by another: `sums` are their names and dtypes. NaN if nothing was counted."""
+
+    sums: ClassVar[dict[str, Any]] = {"total": np.float64, "count": np.int64}
+
+    def start(self) -> State:
+        return {name: np.zeros((), dtype) for name, dtype in self.sums.items()}
+
+    def value(self, state: State) -> float:
+        above, below = (state[name] for name in self.sums)
+        return float(ratio(above, below))
 
 
 def added(a: Array, b: Array) -> Array:

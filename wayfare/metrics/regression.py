@@ -10,16 +10,13 @@ import numpy as np
 
 from wayfare.core.errors import ShapeError
 from wayfare.metrics.inputs import pair
-from wayfare.metrics.metric import Array, Metric, State, ratio
+from wayfare.metrics.metric import Array, Metric, Quotient, State, ratio
 
 __all__ = ["MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredError", "R2", "RootMeanSquaredError"]
 
 
-class _MeanError(Metric):
+class _MeanError(Quotient):
     """The mean of an error over all numbers."""
-
-    def start(self) -> State:
-        return {"total": np.zeros(()), "count": np.zeros((), np.int64)}
 
     def errors(self, preds: Array, target: Array) -> Array:
         """The error of each number."""
@@ -28,9 +25,6 @@ class _MeanError(Metric):
     def count(self, preds: Any, target: Any) -> State:
         p, t = pair(type(self).__name__, preds, target)
         return {"total": np.asarray(self.errors(p, t).sum()), "count": np.asarray(p.size)}
-
-    def value(self, state: State) -> float:
-        return float(ratio(state["total"], state["count"]))
 
 
 class MeanSquaredError(_MeanError):

@@ -12,6 +12,7 @@ from wayfare.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
+from wayfare.nn.shown_options import shows
 
 __all__ = [
     "Threshold", "ReLU", "RReLU", "Hardtanh", "ReLU6", "Sigmoid", "Hardsigmoid", "Tanh", "SiLU", "Mish", "Hardswish",
@@ -27,12 +28,7 @@ class _MayWriteInPlace(Module):
         super().__init__()
         self.inplace = inplace
 
-    def _shown(self, settings: str) -> str:
-        return settings + (", inplace=True" if self.inplace else "")
-
-    def extra_repr(self) -> str:
-        """`inplace` is shown where it is set."""
-        return "inplace=True" if self.inplace else ""
+    extra_repr = shows("inplace")
 
 
 # -- pieces of straight lines -------------------------------------------------------------------------------------
@@ -50,9 +46,7 @@ class Threshold(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.threshold(input, self.threshold, self.value, self.inplace)
 
-    def extra_repr(self) -> str:
-        """The limit, what stands below it."""
-        return self._shown(f"threshold={self.threshold}, value={self.value}")
+    extra_repr = shows("threshold", "value", "inplace")
 
 
 class ReLU(_MayWriteInPlace):
@@ -75,9 +69,7 @@ class RReLU(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
-    def extra_repr(self) -> str:
-        """The range of the slopes."""
-        return self._shown(f"lower={self.lower}, upper={self.upper}")
+    extra_repr = shows("lower", "upper", "inplace")
 
 
 class Hardtanh(_MayWriteInPlace):
@@ -104,9 +96,7 @@ class Hardtanh(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
-    def extra_repr(self) -> str:
-        """The limits."""
-        return self._shown(f"min_val={self.min_val}, max_val={self.max_val}")
+    extra_repr = shows("min_val", "max_val", "inplace")
 
 
 class ReLU6(Hardtanh):
@@ -115,9 +105,7 @@ class ReLU6(Hardtanh):
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
 
-    def extra_repr(self) -> str:
-        """`inplace` is shown where it is set."""
-        return "inplace=True" if self.inplace else ""
+    extra_repr = shows("inplace")
 
 
 class LeakyReLU(_MayWriteInPlace):
@@ -131,9 +119,7 @@ class LeakyReLU(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.leaky_relu(input, self.negative_slope, self.inplace)
 
-    def extra_repr(self) -> str:
-        """The slope."""
-        return self._shown(f"negative_slope={self.negative_slope}")
+    extra_repr = shows("negative_slope", "inplace")
 
 
 class PReLU(Module):
@@ -157,9 +143,7 @@ class PReLU(Module):
         """[N, C, …] with a slope for each channel, or any shape with a single one."""
         return F.prelu(input, self.weight)
 
-    def extra_repr(self) -> str:
-        """The number of slopes."""
-        return f"num_parameters={self.num_parameters}"
+    extra_repr = shows("num_parameters")
 
 
 class Hardshrink(Module):
@@ -201,9 +185,7 @@ class Hardsigmoid(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.hardsigmoid(input, self.inplace)
 
-    def extra_repr(self) -> str:
-        """Nothing, as in PyTorch."""
-        return ""
+    extra_repr = shows()
 
 
 class Hardswish(_MayWriteInPlace):
@@ -213,9 +195,7 @@ class Hardswish(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.hardswish(input, self.inplace)
 
-    def extra_repr(self) -> str:
-        """Nothing, as in PyTorch."""
-        return ""
+    extra_repr = shows()
 
 
 # -- smooth -------------------------------------------------------------------------------------------------------
@@ -264,9 +244,7 @@ class ELU(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.elu(input, self.alpha, self.inplace)
 
-    def extra_repr(self) -> str:
-        """The value that is approached far below 0, without its sign."""
-        return self._shown(f"alpha={self.alpha}")
+    extra_repr = shows("alpha", "inplace")
 
 
 class CELU(_MayWriteInPlace):
@@ -280,9 +258,7 @@ class CELU(_MayWriteInPlace):
         """Element by element; any shape."""
         return F.celu(input, self.alpha, self.inplace)
 
-    def extra_repr(self) -> str:
-        """The value that is approached far below 0, without its sign."""
-        return self._shown(f"alpha={self.alpha}")
+    extra_repr = shows("alpha", "inplace")
 
 
 class SELU(_MayWriteInPlace):
@@ -304,9 +280,7 @@ class GELU(Module):
         """Element by element; any shape."""
         return F.gelu(input, approximate=self.approximate)
 
-    def extra_repr(self) -> str:
-        """Which formula."""
-        return f"approximate={self.approximate!r}"
+    extra_repr = shows("approximate")
 
 
 class LogSigmoid(Module):
@@ -329,9 +303,7 @@ class Softplus(Module):
         """Element by element; any shape."""
         return F.softplus(input, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        """How sharp it is, and from where on it is a straight line."""
-        return f"beta={self.beta}, threshold={self.threshold}"
+    extra_repr = shows("beta", "threshold")
 
 
 class Softsign(Module):
@@ -362,9 +334,7 @@ class _AlongDim(Module):
             raise ArgumentTypeError(f"{type(self).__name__}: dim must be an int, not {dim!r}")
         self.dim = dim
 
-    def extra_repr(self) -> str:
-        """The dimension."""
-        return f"dim={self.dim}"
+    extra_repr = shows("dim")
 
 
 class GLU(_AlongDim):

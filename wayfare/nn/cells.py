@@ -14,6 +14,7 @@ from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.one_call import one_call
 from wayfare.nn.parameter import Parameter
+from wayfare.nn.shown_options import differing
 
 __all__ = ["RNNCellBase", "RNNCell", "LSTMCell", "GRUCell"]
 
@@ -77,10 +78,7 @@ class RNNCellBase(Module):
 
     def extra_repr(self) -> str:
         """Sizes, and what is not as usual."""
-        shown = f"{self.input_size}, {self.hidden_size}"
-        if self.bias is not True:
-            shown += f", bias={self.bias}"
-        return shown
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *differing(self, bias=True)])
 
     def _checked_input(self, input: Any) -> None:
         name = type(self).__name__
@@ -134,8 +132,7 @@ class RNNCell(RNNCellBase):
 
     def extra_repr(self) -> str:
         """Sizes, and what is not as usual."""
-        shown = super().extra_repr()
-        return shown if self.nonlinearity == "tanh" else f"{shown}, nonlinearity={self.nonlinearity}"
+        return ", ".join([super().extra_repr(), *differing(self, nonlinearity="tanh")])
 
     @one_call
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:

@@ -25,6 +25,7 @@ from wayfare.nn.functional.pad import pad
 from wayfare.nn.init import kaiming_uniform_, uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
+from wayfare.nn.shown_options import differing, shows
 
 __all__ = [
     "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Unfold", "Fold",
@@ -87,21 +88,11 @@ class _Convolving(Module):
 
     def extra_repr(self) -> str:
         """Channels, kernel and stride, and what differs from the usual."""
-        rank = self._rank
+        zeros, ones = (0,) * self._rank, (1,) * self._rank
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
-        if self.padding != (0,) * rank:
-            parts.append(f"padding={self.padding}")
-        if self.dilation != (1,) * rank:
-            parts.append(f"dilation={self.dilation}")
-        if self.output_padding != (0,) * rank:
-            parts.append(f"output_padding={self.output_padding}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
-        if self.bias is None:
-            parts.append("bias=False")
-        if self.padding_mode != "zeros":
-            parts.append(f"padding_mode={self.padding_mode}")
-        return ", ".join(parts)
+        parts += differing(self, padding=zeros, dilation=ones, output_padding=zeros, groups=1)
+        parts += ["bias=False"] if self.bias is None else []
+        return ", ".join(parts + differing(self, padding_mode="zeros"))
 
 
 class _Convolution(_Convolving):
@@ -246,11 +237,7 @@ class Unfold(Module):
         """(N, C, H, W) to (N, C · kernel H · kernel W, number of windows)."""
         return unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
-    def extra_repr(self) -> str:
-        """How the windows lie."""
-        return (
-            f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
-        )
+    extra_repr = shows("kernel_size", "dilation", "padding", "stride")
 
 
 class Fold(Module):
@@ -271,9 +258,4 @@ class Fold(Module):
         """(N, C · kernel H · kernel W, number of windows) to (N, C, *output_size)."""
         return fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
-    def extra_repr(self) -> str:
-        """The size, and how the windows lie."""
-        return (
-            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
-            f"padding={self.padding}, stride={self.stride}"
-        )
+    extra_repr = shows("output_size", "kernel_size", "dilation", "padding", "stride")

@@ -16,6 +16,7 @@ from wayfare.nn.init import normal_
 from wayfare.nn.module import Module
 from wayfare.nn.one_call import one_call_of_any_rank
 from wayfare.nn.parameter import Parameter
+from wayfare.nn.shown_options import differing
 
 __all__ = ["Embedding", "EmbeddingBag"]
 
@@ -109,18 +110,8 @@ class Embedding(_Table):
 
     def extra_repr(self) -> str:
         """Sizes, and what differs from the usual."""
-        parts = [f"{self.num_embeddings}, {self.embedding_dim}"]
-        if self.padding_idx is not None:
-            parts.append(f"padding_idx={self.padding_idx}")
-        if self.max_norm is not None:
-            parts.append(f"max_norm={self.max_norm}")
-        if self.norm_type != 2:
-            parts.append(f"norm_type={self.norm_type}")
-        if self.scale_grad_by_freq:
-            parts.append(f"scale_grad_by_freq={self.scale_grad_by_freq}")
-        if self.sparse:
-            parts.append("sparse=True")
-        return ", ".join(parts)
+        usual = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "sparse": False}
+        return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *differing(self, **usual)])
 
     @classmethod
     def from_pretrained(
@@ -168,16 +159,8 @@ class EmbeddingBag(_Table):
     def extra_repr(self) -> str:
         """Sizes, the mode, and what differs from the usual."""
         parts = [f"{self.num_embeddings}, {self.embedding_dim}"]
-        if self.max_norm is not None:
-            parts.append(f"max_norm={self.max_norm!r}")
-        if self.norm_type != 2:
-            parts.append(f"norm_type={self.norm_type!r}")
-        if self.scale_grad_by_freq:
-            parts.append(f"scale_grad_by_freq={self.scale_grad_by_freq!r}")
-        parts.append(f"mode={self.mode!r}")
-        if self.padding_idx is not None:
-            parts.append(f"padding_idx={self.padding_idx!r}")
-        return ", ".join(parts)
+        parts += differing(self, max_norm=None, norm_type=2, scale_grad_by_freq=False)
+        return ", ".join([*parts, f"mode={self.mode!r}", *differing(self, padding_idx=None)])
 
     @classmethod
     def from_pretrained(

@@ -11,6 +11,7 @@ from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.pad import pad
 from wayfare.nn.module import Module
+from wayfare.nn.shown_options import shows
 
 __all__ = [
     "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ReflectionPad1d",
@@ -55,9 +56,7 @@ class _ConstantPadding(_Padding):
         """The input with the value around its last dimensions."""
         return pad(input, self.padding, "constant", self.value)
 
-    def extra_repr(self) -> str:
-        """The amounts and the value."""
-        return f"padding={self.padding}, value={self.value}"
+    extra_repr = shows("padding", "value")
 
 
 class ConstantPad1d(_ConstantPadding):
@@ -78,31 +77,23 @@ class ConstantPad3d(_ConstantPadding):
     _rank = 3
 
 
-class ZeroPad1d(ConstantPad1d):
+class _ZeroPadding(_ConstantPadding):
+    def __init__(self, padding: int | Sequence[int]) -> None:
+        super().__init__(padding, 0.0)
+
+    extra_repr = _Padding.extra_repr
+
+
+class ZeroPad1d(_ZeroPadding, ConstantPad1d):
     """Zeros before and behind the last dimension: `padding` is an int or (left, right)."""
 
-    def __init__(self, padding: int | Sequence[int]) -> None:
-        super().__init__(padding, 0.0)
 
-    extra_repr = _Padding.extra_repr
-
-
-class ZeroPad2d(ConstantPad2d):
+class ZeroPad2d(_ZeroPadding, ConstantPad2d):
     """Zeros around the last two dimensions: `padding` is an int or (left, right, top, bottom)."""
 
-    def __init__(self, padding: int | Sequence[int]) -> None:
-        super().__init__(padding, 0.0)
 
-    extra_repr = _Padding.extra_repr
-
-
-class ZeroPad3d(ConstantPad3d):
+class ZeroPad3d(_ZeroPadding, ConstantPad3d):
     """Zeros around the last three dimensions: `padding` is an int or (left, right, top, bottom, front, back)."""
-
-    def __init__(self, padding: int | Sequence[int]) -> None:
-        super().__init__(padding, 0.0)
-
-    extra_repr = _Padding.extra_repr
 
 
 class ReflectionPad1d(_Padding):

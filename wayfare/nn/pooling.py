@@ -30,6 +30,7 @@ from wayfare.nn.functional.pool import (
     max_unpool3d,
 )
 from wayfare.nn.module import Module
+from wayfare.nn.shown_options import shows
 
 __all__ = [
     "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d", "AvgPool2d",
@@ -63,12 +64,7 @@ class _MaxPool(_Pooling):
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
-    def extra_repr(self) -> str:
-        """How the windows lie."""
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
-        )
+    extra_repr = shows("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
 class MaxPool1d(_MaxPool):
@@ -102,9 +98,7 @@ class _MaxUnpool(_Pooling):
         how = (self.kernel_size, self.stride, self.padding, output_size)
         return self._function(input, indices, *how)  # type: ignore[no-any-return]
 
-    def extra_repr(self) -> str:
-        """How the windows lay."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    extra_repr = shows("kernel_size", "stride", "padding")
 
 
 class MaxUnpool1d(_MaxUnpool):
@@ -130,9 +124,7 @@ class _AvgPool(_Pooling):
     stride: IntOrInts
     padding: IntOrInts
 
-    def extra_repr(self) -> str:
-        """How the windows lie."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    extra_repr = shows("kernel_size", "stride", "padding")
 
 
 class AvgPool1d(_AvgPool):
@@ -205,12 +197,7 @@ class _LPPool(_Pooling):
         how = (float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
         return self._function(input, *how)  # type: ignore[no-any-return]
 
-    def extra_repr(self) -> str:
-        """The norm, and how the windows lie."""
-        return (
-            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"ceil_mode={self.ceil_mode}"
-        )
+    extra_repr = shows("norm_type", "kernel_size", "stride", "ceil_mode")
 
 
 class LPPool1d(_LPPool):
@@ -241,9 +228,7 @@ class _AdaptiveMaxPool(_Pooling):
         """(N, C, *sizes), or without N, to (N, C, *output_size); with `return_indices` the places too."""
         return self._function(input, self.output_size, self.return_indices)
 
-    def extra_repr(self) -> str:
-        """The size of the result."""
-        return f"output_size={self.output_size}"
+    extra_repr = shows("output_size")
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
@@ -273,9 +258,7 @@ class _AdaptiveAvgPool(_Pooling):
         """(N, C, *sizes), or without N, to (N, C, *output_size)."""
         return self._function(input, self.output_size)  # type: ignore[no-any-return]
 
-    def extra_repr(self) -> str:
-        """The size of the result."""
-        return f"output_size={self.output_size}"
+    extra_repr = shows("output_size")
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):

@@ -23,6 +23,7 @@ from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
 from wayfare.nn.sequences import Packing, packing_of
+from wayfare.nn.shown_options import differing
 
 __all__ = ["RNNBase", "RNN", "LSTM", "GRU"]
 
@@ -117,9 +118,7 @@ class RNNBase(Module):
         """Sizes, and what is not as usual."""
         usual = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0,
                  "bidirectional": False}  # fmt: skip
-        shown = [f"{option}={getattr(self, option)}" for option, value in usual.items()
-                 if getattr(self, option) != value]  # fmt: skip
-        return ", ".join([str(self.input_size), str(self.hidden_size), *shown])
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *differing(self, **usual)])
 
     # -- running ----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.resize import interpolate
 from wayfare.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from wayfare.nn.module import Module
+from wayfare.nn.shown_options import shows
 
 __all__ = [
     "Flatten", "Unflatten", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "Upsample", "UpsamplingNearest2d",
@@ -31,9 +32,7 @@ class Flatten(Module):
         check_tensor("flatten", input)
         return input.flatten(self.start_dim, self.end_dim)
 
-    def extra_repr(self) -> str:
-        """From where to where."""
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+    extra_repr = shows("start_dim", "end_dim")
 
 
 class Unflatten(Module):
@@ -56,9 +55,7 @@ class Unflatten(Module):
         check_tensor("unflatten", input)
         return input.unflatten(self.dim, self.unflattened_size)
 
-    def extra_repr(self) -> str:
-        """Which dimension, and into what."""
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+    extra_repr = shows("dim", "unflattened_size")
 
 
 class PixelShuffle(Module):
@@ -72,9 +69,7 @@ class PixelShuffle(Module):
         """(…, C·r², H, W) to (…, C, H·r, W·r)."""
         return pixel_shuffle(input, self.upscale_factor)
 
-    def extra_repr(self) -> str:
-        """The factor."""
-        return f"upscale_factor={self.upscale_factor}"
+    extra_repr = shows("upscale_factor")
 
 
 class PixelUnshuffle(Module):
@@ -88,9 +83,7 @@ class PixelUnshuffle(Module):
         """(…, C, H·r, W·r) to (…, C·r², H, W)."""
         return pixel_unshuffle(input, self.downscale_factor)
 
-    def extra_repr(self) -> str:
-        """The factor."""
-        return f"downscale_factor={self.downscale_factor}"
+    extra_repr = shows("downscale_factor")
 
 
 class ChannelShuffle(Module):
@@ -104,9 +97,7 @@ class ChannelShuffle(Module):
         """(N, C, …) to the same shape."""
         return channel_shuffle(input, self.groups)
 
-    def extra_repr(self) -> str:
-        """The groups."""
-        return f"groups={self.groups}"
+    extra_repr = shows("groups")
 
 
 class Upsample(Module):

@@ -35,10 +35,6 @@ def _as_function(activation: Activation) -> Callable[[Tensor], Tensor]:
     return F.relu if activation == "relu" else F.gelu
 
 
-def _causal_mask(size: int, device: Any = None, dtype: Any = None) -> Tensor:
-    return full((size, size), -math.inf, device=device, dtype=dtype).triu(1)
-
-
 def _normed(norm: Module | None, x: Any) -> Any:
     if norm is None:
         return x
@@ -60,20 +56,33 @@ class _Layer(Module):
     dropout2: Dropout
     dropout3: Dropout
     activation: Callable[[Tensor], Tensor]
+    _attentions: tuple[str, ...]
 
-    def _make(
-        self, attentions: tuple[str, ...], d_model: int, nhead: int, dim_feedforward: int, dropout: float,
-        activation: Activation, layer_norm_eps: float, batch_first: bool, norm_first: bool, **new: Any,
-    ) -> None:  # fmt: skip
-        """Take in the parts in PyTorch's order; each attention, and the feed-forward part, has its norm and dropout."""
-        for name in attentions:
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        new: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        # In PyTorch's order: each attention, and the feed-forward part, has its norm and dropout.
+        for name in self._attentions:
             attention = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **new)
             self.add_module(name, attention)
         self.linear1 = Linear(d_model, dim_feedforward, **new)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, **new)
         self.norm_first = norm_first
-        parts = range(1, len(attentions) + 2)
+        parts = range(1, len(self._attentions) + 2)
         for part in parts:
             self.add_module(f"norm{part}", LayerNorm(d_model, eps=layer_norm_eps, **new))
         for part in parts:
@@ -101,23 +110,7 @@ class TransformerEncoderLayer(_Layer):
     `batch_first` [N, L, d_model], single ones [L, d_model], or ragged.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self._make(("self_attn",), d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
-                   norm_first, bias=bias, device=device, dtype=dtype)  # fmt: skip
+    _attentions = ("self_attn",)
 
     def forward(
         self,
@@ -156,23 +149,7 @@ class TransformerDecoderLayer(_Layer):
     Shapes and settings are those of `TransformerEncoderLayer`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self._make(("self_attn", "multihead_attn"), d_model, nhead, dim_feedforward, dropout, activation,
-                   layer_norm_eps, batch_first, norm_first, bias=bias, device=device, dtype=dtype)  # fmt: skip
+    _attentions = ("self_attn", "multihead_attn")
 
     def forward(
         self,
@@ -359,4 +336,4 @@ class Transformer(Module):
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
         """The causal mask [sz, sz]: -inf where a position would look ahead, 0 elsewhere."""
-        return _causal_mask(sz, device, dtype)
+        return full((sz, sz), -math.inf, device=device, dtype=dtype).triu(1)

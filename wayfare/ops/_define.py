@@ -211,10 +211,6 @@ def reduction(
     def infer(x: Spec, *, dim: tuple[int, ...], keepdim: bool, **_attrs: Any) -> Spec:
         return Spec(reduced_shape(x.shape, dim, keepdim), dtype(x.dtype))
 
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        shifted = attrs | {"dim": tuple(d + 1 for d in attrs["dim"])}
-        return getattr(m, name)(inputs[0], **shifted)
-
     def default_samples(rng: Any) -> Iterable[Sample]:
         for extra in sample_attrs:
             for dim, keepdim in (((0,), False), ((1,), True), ((0, 2), False), ((0, 1, 2), False), ((0, 1, 2), True)):
@@ -227,8 +223,8 @@ def reduction(
     op = define(
         name, signature=Signature(1, 1, {"dim": DIMS, "keepdim": FLAG, **attrs}),
         family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
-        vjp=None if vjp is None else (vjp,), batch=batch, samples=samples or default_samples, reference=reference,
-        kinds=kinds, grad_name=grad_name, work=work, onnx=onnx, **facts,
+        vjp=None if vjp is None else (vjp,), batch=in_front(name), samples=samples or default_samples,
+        reference=reference, kinds=kinds, grad_name=grad_name, work=work, onnx=onnx, **facts,
     )  # fmt: skip
     if formula is None:
         prepare_reduction(op)
@@ -246,8 +242,8 @@ def movement(
     vjp: Rule | None,
     reference: Callable[..., Any],
     samples: Samples,
-    shift: Callable[[dict[str, Any], int], dict[str, Any]],
     attrs: dict[str, Attribute],
+    shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
     view: bool = True,
     sparse: Callable[..., Any] | None = None,
     grad_name: str = "",
@@ -255,19 +251,16 @@ def movement(
     **facts: Any,
 ) -> Op:
     """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
-    batch size)` gives the attributes that do the same behind one more leading axis. `facts` are further fields of the
-    record."""
+    batch size)` gives the attributes that do the same behind one more leading axis (None: `behind_batch`). `facts` are
+    further fields of the record."""
 
     def infer(x: Spec, **attrs: Any) -> Spec:
         return Spec(shape(x.shape, **attrs), x.dtype)
 
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        return getattr(m, name)(inputs[0], **shift(attrs, size))
-
     return register(Op(
-        name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,), batch=batch,
-        samples=samples, reference=reference, signature=Signature(1, 1, attrs), view=view, sparse=sparse,
-        grad_name=grad_name, onnx=onnx, **facts,
+        name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,),
+        batch=in_front(name, shift or behind_batch), samples=samples, reference=reference,
+        signature=Signature(1, 1, attrs), view=view, sparse=sparse, grad_name=grad_name, onnx=onnx, **facts,
     ))  # fmt: skip
 
 
@@ -291,10 +284,36 @@ def by_loop(name: str) -> BatchRule:
 
 def expand_unbatched(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...]) -> tuple[Any, ...]:
     """All inputs with the batch axis in front; shared ones are expanded (a view, no copy)."""
+    if False not in batched:
+        return inputs
     return tuple(
         x if b else m.expand(m.reshape(x, shape=(1, *x.shape)), shape=(size, *x.shape))
         for x, b in zip(inputs, batched, strict=True)
     )
+
+
+def behind_batch(attrs: dict[str, Any], size: int) -> dict[str, Any]:
+    """The attributes that do the same behind one more leading axis: each dimension is one further, shapes have one more
+    size in front."""
+    moved = dict(attrs)
+    for key, value in attrs.items():
+        if key in _DIMENSIONS:
+            moved[key] = tuple(d + 1 for d in value) if isinstance(value, tuple) else value + 1
+        elif key == "shape":
+            moved[key] = (size, *value)
+    return moved
+
+
+_DIMENSIONS = frozenset({"dim", "dims", "dim1", "dim2"})
+
+
+def in_front(name: str, shift: Callable[[dict[str, Any], int], dict[str, Any]] = behind_batch) -> BatchRule:
+    """The batch rule of ops that work on stacks: the batch axis in front of all inputs, attributes moved along."""
+
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        return getattr(m, name)(*expand_unbatched(m, size, inputs, batched), **shift(attrs, size))
+
+    return batch
 
 
 def define(

@@ -7,7 +7,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
-from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_range, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["Adadelta"]
@@ -34,6 +34,9 @@ class Adadelta(ElementwiseOptimizer):
     `rho` is how much of the averages is kept. `foreach` and `capturable` change nothing: every step is one native call.
     """
 
+    # Averages of the squares of gradients and of steps.
+    states = ("square_avg", "acc_delta")
+
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1.0, rho: float = 0.9, eps: float = 1e-6,
         weight_decay: float = 0, foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,
@@ -46,13 +49,8 @@ class Adadelta(ElementwiseOptimizer):
 
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise if an option's value makes no sense."""
-        check_range("Adadelta", options, "lr", "eps", "weight_decay")
-        check_range("Adadelta", options, "rho", most=1.0)
-        check_flags("Adadelta", options)
-
-    def state_names(self, group: Group) -> tuple[str, ...]:
-        """Averages of the squares of gradients and of steps."""
-        return ("square_avg", "acc_delta")
+        super().check_options(options)
+        check_range(type(self).__name__, options, "rho", most=1.0)
 
     def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""

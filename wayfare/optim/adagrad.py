@@ -7,7 +7,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
-from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["Adagrad"]
@@ -31,6 +31,10 @@ class Adagrad(ElementwiseOptimizer):
     these rows only. `foreach` and `fused` change nothing: every step is one native call.
     """
 
+    ranges = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    # The sum of squares.
+    states = ("sum",)
+
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
         initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
@@ -42,20 +46,11 @@ class Adagrad(ElementwiseOptimizer):
             "differentiable": differentiable, "fused": fused,
         })  # fmt: skip
 
-    def check_options(self, options: dict[str, Any]) -> None:
-        """Raise if an option's value makes no sense."""
-        check_range("Adagrad", options, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
-        check_flags("Adagrad", options)
-
     def add_param_group(self, param_group: Group) -> None:
         """Take over another group; its sums begin now."""
         super().add_param_group(param_group)
         for p in param_group["params"]:
             self._begin(param_group, p, self.state[p])
-
-    def state_names(self, group: Group) -> tuple[str, ...]:
-        """The sum of squares."""
-        return ("sum",)
 
     def new_state(self, name: str, p: wf.Tensor, group: Group) -> Any:
         """Sums begin at a given value."""

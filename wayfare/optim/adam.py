@@ -8,16 +8,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
-from wayfare.optim.elementwise import (
-    ElementwiseOptimizer,
-    Formula,
-    check_betas,
-    check_flags,
-    check_range,
-    decay_of,
-    decayed,
-    number,
-)
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, decay_of, decayed, number, update_of
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["Adam", "AdamW"]
@@ -27,34 +18,17 @@ __all__ = ["Adam", "AdamW"]
 def _adam(decay: str, amsgrad: bool) -> FusedUpdate:
     """The formula with weight decay of this kind (`decay_of`)."""
 
-    def formula(m: Any, p: Any, g: Any, average: Any, square: Any, largest: Any, n: dict[str, Any]) -> tuple[Any, ...]:
+    def adam(m: Any, p: Any, g: Any, average: Any, square: Any, *largest: Any, **n: Any) -> tuple[Any, ...]:
         p, g = decayed(m, p, g * n["sign"], decay, n["weight_decay"])
         average = m.fma(g - average, n["fresh"], average)
         square = m.fma(g * n["fresh_square"], g, square * n["keep_square"])
-        if largest is not None:
-            largest = m.maximum(largest, square)
-        scale = m.fma(m.sqrt(square if largest is None else largest), n["root"], n["eps"])
-        return p - average * n["rate"] / scale, average, square, largest
+        largest = tuple([m.maximum(before, square) for before in largest])
+        scale = m.fma(m.sqrt(largest[0] if amsgrad else square), n["root"], n["eps"])
+        return p - average * n["rate"] / scale, average, square, *largest
 
-    if amsgrad:
-
-        @wf.fused_update(writes=("p", "average", "square", "largest"))
-        def adam_amsgrad(
-            m: Any, p: Any, g: Any, average: Any, square: Any, largest: Any, *, rate: Any, sign: Any, weight_decay: Any,
-            fresh: Any, keep_square: Any, fresh_square: Any, root: Any, eps: Any,
-        ) -> tuple[Any, ...]:  # fmt: skip
-            return formula(m, p, g, average, square, largest, locals())
-
-        return adam_amsgrad
-
-    @wf.fused_update(writes=("p", "average", "square"))
-    def adam(
-        m: Any, p: Any, g: Any, average: Any, square: Any, *, rate: Any, sign: Any, weight_decay: Any, fresh: Any,
-        keep_square: Any, fresh_square: Any, root: Any, eps: Any,
-    ) -> tuple[Any, ...]:  # fmt: skip
-        return formula(m, p, g, average, square, None, locals())[:3]
-
-    return adam
+    adam.__name__ += "_amsgrad" * amsgrad
+    states = ("average", "square", "largest") if amsgrad else ("average", "square")
+    return update_of(adam, states, "rate sign weight_decay fresh keep_square fresh_square root eps")
 
 
 class Adam(ElementwiseOptimizer):
@@ -76,12 +50,6 @@ class Adam(ElementwiseOptimizer):
             "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
             "fused": fused, "decoupled_weight_decay": decoupled_weight_decay,
         })  # fmt: skip
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        """Raise if an option's value makes no sense."""
-        check_range(type(self).__name__, options, "lr", "eps", "weight_decay")
-        check_betas(type(self).__name__, options)
-        check_flags(type(self).__name__, options)
 
     def state_names(self, group: Group) -> tuple[str, ...]:
         """The running averages, with `amsgrad` the largest of the second too."""

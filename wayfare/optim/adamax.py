@@ -7,7 +7,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
-from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, check_betas, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["Adamax"]
@@ -34,6 +34,9 @@ class Adamax(ElementwiseOptimizer):
     `foreach` and `capturable` change nothing: every step is one native call.
     """
 
+    # The average of the gradient and its largest recent size.
+    states = ("exp_avg", "exp_inf")
+
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 2e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False,
@@ -43,16 +46,6 @@ class Adamax(ElementwiseOptimizer):
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "foreach": foreach,
             "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
         })  # fmt: skip
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        """Raise if an option's value makes no sense."""
-        check_range("Adamax", options, "lr", "eps", "weight_decay")
-        check_betas("Adamax", options)
-        check_flags("Adamax", options)
-
-    def state_names(self, group: Group) -> tuple[str, ...]:
-        """The average of the gradient and its largest recent size."""
-        return ("exp_avg", "exp_inf")
 
     def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from wayfare.optim.replay import group_step, parts_of
 
 __all__ = [
     "ElementwiseOptimizer", "Formula", "check_betas", "check_flags", "check_number", "check_range", "decay_of",
-    "decayed", "number",
+    "decayed", "number", "update_of",
 ]  # fmt: skip
 
 State = dict[str, Any]
@@ -34,10 +35,22 @@ class ElementwiseOptimizer(Optimizer):
 
     # Numbers of a state; parameters that differ in them are updated apart.
     counters: tuple[str, ...] = ("step",)
+    # Options that must be numbers of at least 0.
+    ranges: tuple[str, ...] = ("lr", "eps", "weight_decay")
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise if an option's value makes no sense."""
+        name = type(self).__name__
+        check_range(name, options, *self.ranges)
+        check_betas(name, options)
+        check_flags(name, options)
+
+    # The tensors of a state, where they do not depend on the options.
+    states: tuple[str, ...] = ()
 
     def state_names(self, group: Group) -> tuple[str, ...]:
         """The tensors of a state."""
-        raise NotImplementedError
+        return self.states
 
     def new_state(self, name: str, p: wf.Tensor, group: Group) -> Any:
         """What a tensor or counter of a state is before the first step."""
@@ -167,6 +180,16 @@ class ElementwiseOptimizer(Optimizer):
             if value is not None and tuple(value.shape) != tuple(p.shape):
                 said.append(f"its {name} has shape {list(value.shape)}")
         return said
+
+
+def update_of(formula: Callable[..., Any], states: tuple[str, ...], numbers: str) -> FusedUpdate:
+    """An update of `formula(m, p, g, *states, **numbers)`, which writes p and the states. So one formula serves for
+    several sets of states. `numbers` are names with spaces between."""
+    kind = inspect.Parameter
+    tensors = [kind(name, kind.POSITIONAL_ONLY) for name in ("m", "p", "g", *states)]
+    signature = inspect.Signature([*tensors, *(kind(name, kind.KEYWORD_ONLY) for name in numbers.split())])
+    formula.__signature__ = signature  # type: ignore[attr-defined]
+    return wf.fused_update(writes=("p", *states))(formula)
 
 
 def check_closure(optimizer: str, closure: Any) -> None:

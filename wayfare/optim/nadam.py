@@ -7,16 +7,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
-from wayfare.optim.elementwise import (
-    ElementwiseOptimizer,
-    Formula,
-    check_betas,
-    check_flags,
-    check_range,
-    decay_of,
-    decayed,
-    number,
-)
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, decay_of, decayed, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["NAdam"]
@@ -47,6 +38,9 @@ class NAdam(ElementwiseOptimizer):
     """
 
     counters = ("step", "mu_product")
+    ranges = ("lr", "eps", "weight_decay", "momentum_decay")
+    # The running averages.
+    states = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 2e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -59,16 +53,6 @@ class NAdam(ElementwiseOptimizer):
             "decoupled_weight_decay": decoupled_weight_decay, "maximize": maximize, "foreach": foreach,
             "capturable": capturable, "differentiable": differentiable,
         })  # fmt: skip
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        """Raise if an option's value makes no sense."""
-        check_range("NAdam", options, "lr", "eps", "weight_decay", "momentum_decay")
-        check_betas("NAdam", options)
-        check_flags("NAdam", options)
-
-    def state_names(self, group: Group) -> tuple[str, ...]:
-        """The running averages."""
-        return ("exp_avg", "exp_avg_sq")
 
     def new_state(self, name: str, p: wf.Tensor, group: Group) -> Any:
         """The product of all momentums so far begins at 1."""

@@ -8,16 +8,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
-from wayfare.optim.elementwise import (
-    ElementwiseOptimizer,
-    Formula,
-    check_betas,
-    check_flags,
-    check_range,
-    decay_of,
-    decayed,
-    number,
-)
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, decay_of, decayed, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["RAdam"]
@@ -48,6 +39,9 @@ class RAdam(ElementwiseOptimizer):
     every step is one native call.
     """
 
+    # The running averages.
+    states = ("exp_avg", "exp_avg_sq")
+
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 0, decoupled_weight_decay: bool = False, *,
@@ -58,16 +52,6 @@ class RAdam(ElementwiseOptimizer):
             "foreach": foreach, "capturable": capturable, "decoupled_weight_decay": decoupled_weight_decay,
             "differentiable": differentiable,
         })  # fmt: skip
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        """Raise if an option's value makes no sense."""
-        check_range("RAdam", options, "lr", "eps", "weight_decay")
-        check_betas("RAdam", options)
-        check_flags("RAdam", options)
-
-    def state_names(self, group: Group) -> tuple[str, ...]:
-        """The running averages."""
-        return ("exp_avg", "exp_avg_sq")
 
     def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""

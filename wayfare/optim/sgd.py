@@ -8,7 +8,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.core.errors import ArgumentError
-from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, check_flags, check_range, number
+from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, number
 from wayfare.optim.optimizer import Group, Params
 
 __all__ = ["SGD"]
@@ -45,6 +45,7 @@ class SGD(ElementwiseOptimizer):
     """
 
     counters = ()
+    ranges = ("lr", "momentum", "weight_decay")
 
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1e-3, momentum: float = 0, dampening: float = 0,
@@ -58,8 +59,7 @@ class SGD(ElementwiseOptimizer):
 
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise if an option's value makes no sense."""
-        check_range("SGD", options, "lr", "momentum", "weight_decay")
-        check_flags("SGD", options)
+        super().check_options(options)
         if options.get("nesterov") and (options.get("momentum", 0) <= 0 or options.get("dampening", 0) != 0):
             raise ArgumentError("SGD: nesterov needs a momentum, and no dampening", fix="Give momentum=0.9, say.")
 

@@ -43,6 +43,9 @@ class SparseAdam(ElementwiseOptimizer):
     somebody looked at `.grad`, say), the rows that are not all zeros count; PyTorch refuses such gradients.
     """
 
+    # The running averages.
+    states = ("exp_avg", "exp_avg_sq")
+
     def __init__(
         self, params: Params, lr: float | wf.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, maximize: bool = False,
@@ -53,10 +56,6 @@ class SparseAdam(ElementwiseOptimizer):
         """Raise if an option's value makes no sense."""
         check_range("SparseAdam", options, "lr", "eps", strict=True)
         check_betas("SparseAdam", options)
-
-    def state_names(self, group: Group) -> tuple[str, ...]:
-        """The running averages."""
-        return ("exp_avg", "exp_avg_sq")
 
     def takes_rows(self, group: Group) -> bool:
         """That is what it is for."""

@@ -6,7 +6,7 @@ A tensor that is still to be computed is of a class of its own; a mode that an e
 """
 
 KNOWN = {
-    "forms/type of x": "all: results.1.1.1: <class LazyTensor> instead of <class Tensor>",
+    "forms/type of x": "all: results.1.1.1: <class StandIn> instead of <class Tensor>",
     "gradients/set_grad_enabled left": "all but block: results.2.1: True instead of False",
     "own/version": "no_grad: results.1.2.1: 0 instead of 2",
     "own/stride of permute": "all: results.1.2.1.1: 3 instead of 1",

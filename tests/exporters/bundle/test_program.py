@@ -80,6 +80,22 @@ def test_a_loop_over_a_size(tmp_path):
         _same(program(x), repeated(x))
 
 
+def test_a_loop_that_nothing_depends_on_is_left_out(tmp_path):
+    def f(x):
+        unused, kept = x[0], x[0]
+        for row in x:
+            unused = unused + row
+        for row in x:
+            kept = (kept + row).tanh()
+        return kept
+
+    program = wf.export(f, (wf.randn(3, 5),), tmp_path / "a.wf", dynamic_axes={"x": {0: "batch"}})
+    assert program.ops["loop"] == 1
+    for rows in (3, 1, 6):
+        x = wf.randn(rows, 5)
+        _same(program(x), f(x))
+
+
 def test_a_loop_until_a_value(tmp_path):
     program = wf.export(doubled, (wf.ones(3),), tmp_path / "a.wf")
     for x in (wf.ones(3), wf.ones(3) * 0.01, wf.ones(3) * 90):

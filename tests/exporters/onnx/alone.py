@@ -12,7 +12,7 @@ from wayfare.api.testing.every_op import samples_of  # noqa: E402
 from wayfare.core.spec import OF_NUMPY  # noqa: E402
 from wayfare.errors import ExportError  # noqa: E402
 from wayfare.exporters.onnx.builder import DTYPE_NUMBERS, Builder  # noqa: E402
-from wayfare.exporters.onnx.graph import Graph  # noqa: E402
+from wayfare.exporters.onnx.graph import OnnxGraph  # noqa: E402
 
 onnxruntime.set_default_logger_severity(4)
 OPSET = 21
@@ -23,7 +23,7 @@ def listed(made):
 
 
 def _attribute(value, open_axes):
-    if isinstance(value, Graph):
+    if isinstance(value, OnnxGraph):
         return to_graph(value, open_axes)
     return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 

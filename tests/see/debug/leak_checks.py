@@ -10,6 +10,8 @@ from wayfare.core import node
 from wayfare.errors import ArgumentTypeError, OperationError
 from wayfare.see.graph import node_info
 
+pytestmark = pytest.mark.usefixtures("all_objects_are_listed")
+
 
 def line_of(function, text):
     lines, first = inspect.getsourcelines(function)

@@ -188,9 +188,16 @@ def test_a_batch_that_runs_through_a_map_has_batching():
     report = wf.report(model, batch=batch, step=step, comparison=False, path=None)
     page = Reader(report.html())
     assert page.absent == ["ways"]
-    assert "calls a group" in page.sections["batching"] and "Sequential" in page.sections["batching"]
+    assert "along recorded paths" in page.sections["batching"]  # its second map, which the report times
     assert "called 6 times" in page.sections["flow"]
     assert "f32[3]" in page.sections["prediction"] and "the truth" in page.sections["prediction"]
+
+
+def test_batching_that_was_measured_elsewhere_is_shown_by_signature():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    wf.map(model, [wf.randn(3) for _ in range(6)])
+    page = Reader(wf.report(model, batching=wf.batching.last(), path=None).html())
+    assert "calls a group" in page.sections["batching"] and "Sequential" in page.sections["batching"]
 
 
 def test_numbers_to_predict_have_errors_for_metrics():

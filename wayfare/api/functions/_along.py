@@ -38,6 +38,12 @@ def check_tensor(op: str, input: Any) -> None:
         raise ArgumentTypeError(f"{op}: expected a tensor, not {shown}", fix=tensor_advice(input))
 
 
+def check_tensors(op: str, *inputs: Any) -> None:
+    """All of these arguments must be tensors."""
+    for input in inputs:
+        check_tensor(op, input)
+
+
 def cast_first(op: str, input: Tensor, dtype: Any) -> Tensor:
     """`dtype=` of a reduction: the input is converted before anything is added up."""
     check_tensor(op, input)

@@ -62,6 +62,13 @@ def add_method(name: str, function: Callable[..., Any]) -> None:
     setattr(Tensor, name, function)
 
 
+def named(function: F, name: str, doc: str) -> F:
+    """A made function with the name and text that users see."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
 def alias(name: str, function: Callable[..., Any], of: str = "") -> Callable[..., Any]:
     """A second name for a function, its method and its in-place form (those of `of`, or of the function's own name)."""
     add_method(name, function)
@@ -324,8 +331,7 @@ def publish(
     call: Callable[..., Tensor], name: str, doc: str, write: Callable[..., Tensor] | None
 ) -> Callable[..., Tensor]:
     """Give a made function its name and text, and install it (and its in-place form) as methods."""
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
+    named(call, name, doc)
     call.checks_operands = True  # type: ignore[attr-defined]
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None

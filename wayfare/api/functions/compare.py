@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensors
 from wayfare.api.functions._public import (
     add_method,
     alias,
@@ -16,6 +16,7 @@ from wayfare.api.functions._public import (
     common_dtype,
     giving_way,
     method,
+    named,
     need_tensors,
     operand,
     operator,
@@ -49,9 +50,7 @@ def _logical(name: str, doc: str) -> Callable[[Tensor, Tensor], Tensor]:
         input, other = operand(input, name), operand(other, name)
         return apply(_OPS[name], (as_dtype_of(input, bool_), as_dtype_of(other, bool_)))  # type: ignore[no-any-return]
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
-    return method(name=name, inplace=True)(call)
+    return method(name=name, inplace=True)(named(call, name, doc))
 
 
 logical_and = _logical("logical_and", "True where both are non-zero.")
@@ -77,9 +76,7 @@ def _bits(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
             raise DTypeError(f"{name}: works on integers, not on {dtype}", fix="Convert with .int() first.")
         return apply(op, tuple(as_dtype_of(v, dtype) for v in values))  # type: ignore[no-any-return]
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
-    return method(name=name, inplace=True)(call)
+    return method(name=name, inplace=True)(named(call, name, doc))
 
 
 bitwise_and = _bits("bitwise_and", "The bits set in both.")
@@ -128,8 +125,7 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 @method
 def equal(input: Tensor, other: Tensor) -> bool:
     """Have both the same shape and the same elements?"""
-    check_tensor("equal", input)
-    check_tensor("equal", other)
+    check_tensors("equal", input, other)
     return bool(np.array_equal(input._read("equal()"), other._read("equal()")))
 
 

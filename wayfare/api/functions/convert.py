@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from wayfare.api.functions._public import method, unary
+from wayfare.api.functions._public import method, named, unary
 from wayfare.api.functions.rearrange import clone
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import DTypeError, OperationError
@@ -92,9 +92,7 @@ def _converter(name: str, dtype: DType) -> Callable[..., Tensor]:
     def call(input: Tensor, memory_format: Any = None) -> Tensor:
         return _cast(input, dtype)
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"The tensor as {dtype.name}."
-    return method(name=name)(call)
+    return method(name=name)(named(call, name, f"The tensor as {dtype.name}."))
 
 
 for _name, _dtype in {
@@ -128,39 +126,25 @@ def is_pinned(input: Tensor, device: Any = None) -> bool:
     return False
 
 
-@method
-def real(input: Tensor) -> Tensor:
-    """The tensor itself: there are no complex numbers."""
-    return input
+def _itself(name: str, doc: str, inplace: bool = False) -> Callable[[Tensor], Tensor]:
+    """A function of complex numbers that changes nothing in real ones."""
+
+    def call(input: Tensor) -> Tensor:
+        return input
+
+    return method(name=name, inplace=inplace)(named(call, name, doc))
+
+
+real = _itself("real", "The tensor itself: there are no complex numbers.")
+conj = _itself("conj", "The tensor itself: a real number is its own conjugate.")
+conj_physical = _itself("conj_physical", "The tensor itself: a real number is its own conjugate.", inplace=True)
+resolve_conj = _itself("resolve_conj", "The tensor itself.")
+resolve_neg = _itself("resolve_neg", "The tensor itself.")
 
 
 def imag(input: Tensor) -> Tensor:
     """An error: real tensors have no imaginary part."""
     raise DTypeError(f"imag: {input.spec} has no imaginary part, it is real", fix="Use wf.zeros_like for zeros.")
-
-
-@method
-def conj(input: Tensor) -> Tensor:
-    """The tensor itself: a real number is its own conjugate."""
-    return input
-
-
-@method(inplace=True)
-def conj_physical(input: Tensor) -> Tensor:
-    """The tensor itself: a real number is its own conjugate."""
-    return input
-
-
-@method
-def resolve_conj(input: Tensor) -> Tensor:
-    """The tensor itself."""
-    return input
-
-
-@method
-def resolve_neg(input: Tensor) -> Tensor:
-    """The tensor itself."""
-    return input
 
 
 @method

@@ -20,7 +20,7 @@ from wayfare.api.functions._new import (
     read_number,
     read_size,
 )
-from wayfare.api.functions._public import add_method, as_dtype_of
+from wayfare.api.functions._public import add_method, as_dtype_of, named
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.mode import UNUSUAL, called_by_user, executor
@@ -62,6 +62,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         return as_dtype_of(data, read_dtype("as_tensor", dtype, data.dtype))
     if isinstance(data, np.ndarray):
         _tell_of_sharing("as_tensor")
+        data = data.view()  # of memory that is not the new tensor's own
     return made(_shared(array_from(data, dtype, "as_tensor", copy=False)))
 
 
@@ -286,9 +287,8 @@ def _new_method(name: str, make: Any) -> None:
     def new(self: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
         return like(self, make(*args, dtype=dtype or self.dtype, **options))
 
-    new.__name__ = new.__qualname__ = f"new_{name}"
-    new.__doc__ = f"Like `wf.{name}`, with the dtype of this tensor unless told otherwise."
-    add_method(f"new_{name}", new)
+    doc = f"Like `wf.{name}`, with the dtype of this tensor unless told otherwise."
+    add_method(f"new_{name}", named(new, f"new_{name}", doc))
 
 
 for _name, _make in {

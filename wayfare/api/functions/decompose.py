@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._linalg import (
     constant_like,
     identity,
@@ -184,8 +184,7 @@ def lu(A: Tensor, *, pivot: bool = True) -> LU:
 
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
     """The X with `A @ X = B` from the factors of A. `adjoint` solves for `A.mT`, `left=False` `X @ A = B`."""
-    check_tensor("lu_solve", LU)
-    check_tensor("lu_solve", B)
+    check_tensors("lu_solve", LU, B)
     if LU.ndim < 2 or B.ndim < 2 or LU.shape[-1] != LU.shape[-2]:
         raise ShapeError(f"lu_solve: needs square factors and a matrix B, not {LU.spec} and {B.spec}")
     if not left:
@@ -220,8 +219,7 @@ def reflect(A: Tensor, tau: Tensor, onto: Tensor, *, last_first: bool) -> Tensor
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of the product of the Householder reflections that `geqrf` gives."""
-    check_tensor("householder_product", A)
-    check_tensor("householder_product", tau)
+    check_tensors("householder_product", A, tau)
     if A.ndim < 2 or A.shape[-2] < A.shape[-1] or tau.ndim != A.ndim - 1 or tau.shape[-1] > A.shape[-1]:
         raise ShapeError(f"householder_product: vectors {A.spec} and scales {tau.spec} do not fit",
                          fix="A has at least as many rows as columns, tau at most one scale a column.")  # fmt: skip

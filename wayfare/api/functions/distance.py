@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._along import check_floating, check_tensor, check_tensors
 from wayfare.api.functions._public import as_dtype_of, common_dtype
 from wayfare.api.functions.arithmetic import sqrt
 from wayfare.api.functions.elementwise import isfinite, where
@@ -57,8 +57,7 @@ def cdist(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:
     """The p-norm distance of each row of `x1` to each row of `x2`, for batches of matrices."""
-    check_tensor("cdist", x1)
-    check_tensor("cdist", x2)
+    check_tensors("cdist", x1, x2)
     if x1.ndim < 2 or x2.ndim < 2:
         raise ShapeError(f"cdist: needs matrices of row vectors, not {x1.spec} and {x2.spec}")
     if x1.shape[-1] != x2.shape[-1]:

@@ -16,6 +16,7 @@ from wayfare.api.functions._public import (
     binary,
     common_dtype,
     method,
+    named,
     need_tensors,
     operand,
     promoted,
@@ -76,9 +77,7 @@ def _rounding(name: str, doc: str) -> Callable[[Tensor], Tensor]:
             return _already_whole(name, input)
         return apply(op, (input,))  # type: ignore[no-any-return]
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
-    return method(name=name, inplace=True)(call)
+    return method(name=name, inplace=True)(named(call, name, doc))
 
 
 def _already_whole(name: str, input: Tensor) -> Tensor:
@@ -120,7 +119,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return apply(_OPS["round"], (input,), {"decimals": decimals})  # type: ignore[no-any-return]
 
 
-def _test(name: str) -> Callable[[Tensor], Tensor]:
+def _test(name: str, doc: str) -> Callable[[Tensor], Tensor]:
     """isnan and isinf are False for integers."""
 
     def call(input: Tensor) -> Tensor:
@@ -129,14 +128,11 @@ def _test(name: str) -> Callable[[Tensor], Tensor]:
             return promoted(_OPS["ne"], (input, input))
         return apply(_OPS[name], (input,))  # type: ignore[no-any-return]
 
-    call.__name__ = call.__qualname__ = name
-    return call
+    return method(named(call, name, doc))
 
 
-isnan = method(_test("isnan"))
-isnan.__doc__ = "True where an element is NaN."
-isinf = method(_test("isinf"))
-isinf.__doc__ = "True where an element is infinite."
+isnan = _test("isnan", "True where an element is NaN.")
+isinf = _test("isinf", "True where an element is infinite.")
 
 
 @method

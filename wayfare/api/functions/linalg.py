@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wayfare.api.functions import decompose, systems
-from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._linalg import identity, lower, reshaped, run, stretched, total, turned
 from wayfare.api.functions._linalg import upper as _upper
 from wayfare.api.functions._public import add_method, as_dtype_of, common_dtype, method
@@ -228,8 +228,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
 
 def cross_product(op: str, input: Tensor, other: Tensor, dim: int) -> Tensor:
     """The cross product along one dimension, after promotion and broadcasting."""
-    check_tensor(op, input)
-    check_tensor(op, other)
+    check_tensors(op, input, other)
     dtype = common_dtype(op, (input, other))
     shape = broadcast(op, tuple(input.shape), tuple(other.shape))
     a, b = (stretched(as_dtype_of(t, dtype), *shape) for t in (input, other))

@@ -8,11 +8,11 @@ import numpy as np
 
 from wayfare.api.functions._new import fitting
 from wayfare.api.functions._public import as_dtype_of, common_dtype, method, operand
-from wayfare.api.functions.index import as_index, same_dtype
+from wayfare.api.functions.index import as_index, reshaped, same_dtype
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import Shape, int32, int64, normal_dim
+from wayfare.core.spec import int32, int64, normal_dim
 from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
 
 __all__ = [
@@ -22,13 +22,9 @@ __all__ = [
 _OPS = REGISTRY
 
 
-def _reshaped(x: Tensor, shape: Shape) -> Tensor:
-    return apply(_OPS["reshape"], (x,), {"shape": tuple(shape)})  # type: ignore[no-any-return]
-
-
 def _rows(t: Tensor) -> Tensor:
     """A 0-dim tensor counts as one of length 1."""
-    return _reshaped(t, (1,)) if t.ndim == 0 else t
+    return reshaped(t, (1,)) if t.ndim == 0 else t
 
 
 @method
@@ -42,9 +38,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     if input.ndim != 0 and index.ndim == input.ndim:
         return apply(_OPS["gather"], (input, index), {"dim": dim})  # type: ignore[no-any-return]
     if index.shape.numel() == 0:
-        return apply(_OPS["index"], (_reshaped(input, (-1,)), index), {"dims": (0,)})  # type: ignore[no-any-return]
+        return apply(_OPS["index"], (reshaped(input, (-1,)), index), {"dims": (0,)})  # type: ignore[no-any-return]
     picked = apply(_OPS["gather"], (_rows(input), _rows(index)), {"dim": dim})
-    return _reshaped(picked, index.shape)
+    return reshaped(picked, index.shape)
 
 
 def _sources(op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -73,7 +69,7 @@ def _scattered(record: str, op: str, input: Tensor, dim: int, index: Tensor, src
     if index.shape.numel() == 0:
         return apply(_OPS["clone"], (input,))  # type: ignore[no-any-return]
     out = apply(_OPS[record], (x, index, src), {"dim": dim})
-    return out if input.ndim else _reshaped(out, ())
+    return out if input.ndim else reshaped(out, ())
 
 
 @method(inplace=True)
@@ -127,7 +123,7 @@ def _reduced(op: str, input: Tensor, dim: int, index: Tensor, src: Any, reduce: 
     out = apply(_OPS[_FOLDS[reduce]], (start, index, src), {"dim": dim})
     if reduce == "mean":
         out = _divided(x, index, src, dim, out, include_self)
-    return out if input.ndim else _reshaped(out, ())
+    return out if input.ndim else reshaped(out, ())
 
 
 def _neutral(reduce: str, x: Tensor) -> float:
@@ -170,7 +166,7 @@ def index_reduce(
     if index.ndim != 1 or index.shape[0] != wide.shape[place if source.ndim else 0]:
         raise ShapeError(f"index_reduce: the index {index.spec} does not fit dimension {place} of {source.spec}")
     shape = (1,) * place + (index.shape[0],) + (1,) * (wide.ndim - place - 1)
-    index = apply(_OPS["expand"], (_reshaped(index, shape),), {"shape": tuple(wide.shape)})
+    index = apply(_OPS["expand"], (reshaped(index, shape),), {"shape": tuple(wide.shape)})
     return _reduced("index_reduce", input, place, index, wide, reduce, include_self)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.api.functions._new import either, flat_ints, read_int
-from wayfare.api.functions._public import add_method, add_property, method
+from wayfare.api.functions._public import add_method, add_property, method, named
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.mode import UNUSUAL, executor
@@ -69,7 +69,7 @@ def fitting_shape(op: str, input: Tensor, shape: Sequence[int]) -> Shape:
 def reshape(input: Tensor, *shape: Any, **named: Any) -> Tensor:
     """The same elements in another shape; a view where the memory allows, else a copy. One size can be -1."""
     out = reshaped(input, fitting_shape("reshape", input, either("reshape", "shape", shape, named)))
-    if out._edge is not None and out._view is None and executor().is_copy(out):
+    if out._view is None and executor().is_copy(out) and out._edge is not None:
         out._edge.op = _OPS["unsafe_view"]  # it had to copy, which PyTorch shows by another name
     return out
 
@@ -335,9 +335,7 @@ def _at_least(name: str, doc: str, shape_of: Any) -> Any:
             return tensors[0] if shape is None else reshaped(tensors[0], shape)
         return tuple(convert(x) for x in tensors)
 
-    convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = doc
-    return convert
+    return named(convert, name, doc)
 
 
 def _three(shape: Shape) -> Shape | None:

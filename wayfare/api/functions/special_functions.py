@@ -14,6 +14,7 @@ from wayfare.api.functions._public import (
     common_dtype,
     in_place_form,
     method,
+    named,
     need_tensors,
     operand,
     promoted,
@@ -50,9 +51,7 @@ def plain_unary(name: str, doc: str, op_name: str = "") -> Callable[[Tensor], Te
         x = operand(input, name)
         return apply(op, (as_dtype_of(x, common_dtype(name, (x,), to_float=True)),))  # type: ignore[no-any-return]
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
-    return call
+    return named(call, name, doc)
 
 
 def plain_binary(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
@@ -63,9 +62,7 @@ def plain_binary(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
         need_tensors(name, "any", input, other)
         return promoted(op, (input, other))
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
-    return call
+    return named(call, name, doc)
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
@@ -100,14 +97,11 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 
 def _polynomial(name: str) -> Callable[[Any, Any], Tensor]:
-    call = plain_binary(name, f"The {name.replace('_', ' ')} of degree `n`, at `input`.")
-
     def of_degree(input: Tensor | float, n: Tensor | float) -> Tensor:
-        return call(input, n)
+        need_tensors(name, "any", input, n)
+        return promoted(_OPS[name], (input, n))
 
-    of_degree.__name__ = of_degree.__qualname__ = name
-    of_degree.__doc__ = call.__doc__
-    return of_degree
+    return named(of_degree, name, f"The {name.replace('_', ' ')} of degree `n`, at `input`.")
 
 
 POLYNOMIALS = {name: _polynomial(name) for name in POLYNOMIAL_NAMES}

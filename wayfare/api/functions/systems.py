@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._linalg import part, reshaped, run, same_stacks, total, turned
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.matmul import matmul
@@ -69,8 +69,7 @@ def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fa
 
 
 def _solve(A: Tensor, B: Tensor, left: bool, strict: bool) -> Tensor:
-    check_tensor("solve", A)
-    check_tensor("solve", B)
+    check_tensors("solve", A, B)
     if A.ndim < 2 or B.ndim < 1:
         raise ShapeError(f"solve: needs a matrix A and a matrix or vector B, not {A.spec} and {B.spec}")
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
@@ -89,8 +88,7 @@ def _solve(A: Tensor, B: Tensor, left: bool, strict: bool) -> Tensor:
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """The X with `A @ X = B` for a triangular A, of which only the triangle is read."""
-    check_tensor("solve_triangular", A)
-    check_tensor("solve_triangular", B)
+    check_tensors("solve_triangular", A, B)
     if A.ndim < 2 or B.ndim < 2:
         raise ShapeError(f"solve_triangular: needs matrices, not {A.spec} and {B.spec}")
     if not left:
@@ -165,8 +163,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
     Every `driver` computes by singular values here; it decides, as in PyTorch, what is returned beside the solution.
     """
-    check_tensor("lstsq", A)
-    check_tensor("lstsq", B)
+    check_tensors("lstsq", A, B)
     driver = driver or "gelsy"
     if driver not in _DRIVERS:
         raise ArgumentError(f"lstsq: driver {driver!r} is not one of {', '.join(_DRIVERS)}")
@@ -215,8 +212,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
     """The X with `tensordot(A, X, X.ndim) = B`. `dims` of A are moved to its end first."""
-    check_tensor("tensorsolve", A)
-    check_tensor("tensorsolve", B)
+    check_tensors("tensorsolve", A, B)
     if dims is not None:
         moved = [normal_dim("tensorsolve", d, A.ndim) for d in (dims if isinstance(dims, (tuple, list)) else [dims])]
         A = A.permute([d for d in range(A.ndim) if d not in moved] + moved)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.api.functions._new import fitting, read_number, read_size
-from wayfare.api.functions._public import add_method, as_dtype_of
+from wayfare.api.functions._public import add_method, as_dtype_of, named
 from wayfare.api.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
 from wayfare.core.dispatch import apply2
 from wayfare.core.errors import InPlaceError, OperationError, ShapeError
@@ -140,9 +140,8 @@ def _reseen(function: Callable[..., Tensor]) -> None:
             self._more()["before"] = before  # views taken earlier look for it here: see `renew`
         return self
 
-    change.__name__ = change.__qualname__ = name
-    change.__doc__ = f"Like `{function.__name__}`, but the tensor itself takes the new shape and is returned."
-    add_method(name, change)
+    doc = f"Like `{function.__name__}`, but the tensor itself takes the new shape and is returned."
+    add_method(name, named(change, name, doc))
 
 
 for _function in (squeeze, unsqueeze, transpose, swapaxes, swapdims, t):

@@ -25,7 +25,7 @@ class FunctionAnalysis:
     __slots__ = ("_referenced", "_side_effects", "registers_hooks", "tried")
 
     def __init__(self, function: Any) -> None:
-        self._referenced = [_weakly(value) for value in _referenced(function)]
+        self._referenced = [_weakly(value) for value in referenced(function)]
         # (types of the arguments, whether other examples have the same argument) → whether it has side effects
         self._side_effects: dict[tuple[object, ...], bool] = {}
         self.registers_hooks = registers_hooks(function)
@@ -34,7 +34,7 @@ class FunctionAnalysis:
 
     def is_of(self, function: Any) -> bool:
         """Whether this is still valid for the function: its names refer to the same objects."""
-        values = list(_referenced(function))
+        values = list(referenced(function))
         return len(values) == len(self._referenced) and all(map(_is_same, self._referenced, values))
 
     def has_side_effects(self, function: Any, args: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
@@ -50,14 +50,14 @@ class FunctionAnalysis:
         return found
 
 
-def _referenced(function: Any) -> Iterator[Any]:
+def referenced(function: Any) -> Iterator[Any]:
     """The objects that a function's code refers to: defaults, closure variables and globals."""
     if isinstance(function, functools.partial):
         yield from (*function.args, *function.keywords.values())
-        yield from _referenced(function.func)
+        yield from referenced(function.func)
     elif isinstance(function, types.MethodType):
         yield function.__self__
-        yield from _referenced(function.__func__)
+        yield from referenced(function.__func__)
     elif isinstance(function, types.FunctionType):
         yield from function.__defaults__ or ()
         yield from [content_of(cell) for cell in function.__closure__ or ()]

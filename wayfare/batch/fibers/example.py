@@ -42,6 +42,10 @@ class Example:
         self.result: Any = None
         self.error: BaseException | None = None
 
+    def again(self) -> Example:
+        """The same call once more."""
+        return Example(self.function, self.args, self.number, self.key, self.site, self.outer)
+
     # Set by `prepare`, for an example that runs in a fiber.
     order: list[int]  # sort key among all examples: its path
     inner: list[Example]  # the examples of a map inside this one
@@ -99,5 +103,6 @@ class Example:
 EXAMPLE_CODES.add(Example.body.__code__)
 
 
-# A frame that counts as the user's code: if the mapped function is the library's own, there is no other.
-_begin: Any = eval(compile("lambda function, args: function(*args)", NO_LINE, "eval"))
+# Its frame counts as the user's code: if the mapped function is the library's own, there is no other.
+_begin: Any = lambda function, args: function(*args)
+_begin.__code__ = _begin.__code__.replace(co_filename=NO_LINE, co_firstlineno=1)

@@ -1,5 +1,7 @@
 """What is recorded while examples run: pending calls, and the values they will produce.
 
+A value is the handle of a lazy tensor, which is the stand-in that the user's code gets for it.
+
 A call is one op (or one opaque call, such as an LSTM cell) on one example. Its inputs are *rows*: values of earlier
 calls, or tensors from outside. Weights that all examples share are not inputs but part of the call's signature. A group
 of calls with one signature runs as one batched op; after that each value is a row of the group's result.
@@ -8,10 +10,14 @@ of calls with one signature runs as one batched op; after that each value is a r
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
 from wayfare.core.callsite import NO_LINE, Site, locate
+from wayfare.core.errors import GraphError
+from wayfare.core.stand_in import StandIn, stand_in
+from wayfare.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from wayfare.batch.record.signature import Signature
@@ -109,6 +115,9 @@ class Value:
     has_views: bool  # set if some tensor is a view of this one
     view_of: Any  # if this one is a view: (base tensor, view op, attributes)
 
+    # It is computed, so if it requires a gradient it is no leaf.
+    is_leaf = False
+
     @property
     def origin(self) -> Any:
         """What it is a view of: (base tensor, view op, attributes); None if it is no view."""
@@ -128,3 +137,47 @@ class Value:
         made.is_part = True
         made.offset = self.offset + offset
         return made
+
+    # -- as the handle of a lazy tensor (see core/stand_in.py)
+
+    @property
+    def extras(self) -> dict[str, Any] | None:
+        """The marks of its tensor."""
+        return {"inference": True} if self.call.signature.inference else None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its tensor is a view of another one."""
+        return self.origin is not None
+
+    @property
+    def history_name(self) -> str:
+        """The name of the node that its tensor would have in the plain loop."""
+        return getattr(self.call.signature.target, "grad_name", "MapBackward")
+
+    def materialise(self) -> None:
+        """Run all pending calls, and make this and every other lazy tensor of the session an ordinary one."""
+        session = self.call.signature.session
+        if session is None:
+            raise GraphError("this tensor was never computed: its map or batching block ended with an error before",
+                             fix="Compute it again.")  # fmt: skip
+        session.materialise()
+
+    def detached(self, tensor: StandIn) -> Tensor:
+        """The same values, cut from the history."""
+        return lazy_view(tensor, self.part(self.row, 0, False), None, {})
+
+    def text(self, tensor: StandIn) -> str:
+        """What `repr` shows: the numbers."""
+        return Tensor.__repr__(tensor)
+
+
+def lazy_view(base: Tensor, value: Value, op: Any, attrs: dict[str, Any]) -> StandIn:
+    """A lazy tensor that is a view of `base` by a view op (None: `base.detach()`)."""
+    base._handle.has_views = True
+    value.view_of = (base, op, attrs)
+    t = stand_in(value, value.needs_grad)
+    session = value.call.signature.session
+    assert session is not None
+    session.live.append(ref(t))
+    return t

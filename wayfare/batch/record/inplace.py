@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from wayfare.batch.record.call import row_of, row_of_array
-from wayfare.batch.record.lazy_tensor import LazyTensor
-from wayfare.batch.record.refcount import is_unshared
-from wayfare.batch.record.signature import snapshot
 from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
+from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -30,22 +28,14 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
     silent = tensor._requires_grad and not current().grad
     if not silent and _may_become(session, tensor) and _become(session, tensor, result):
         return
-    if tensor.__class__ is not LazyTensor and result.__class__ is not LazyTensor and not session.has_outside_views:
+    if tensor.__class__ is not StandIn and result.__class__ is not StandIn and not session.has_outside_views:
         example = session.hub.current
         if example is not None and session.ownership.maker(tensor) is example and not session.is_read(tensor):
             # No other example can see it, and no pending call reads it.
             with session.outside():
                 move(tensor, result)
             return
-    memory = _memory_of(tensor)
-    if memory is not None:
-        # Pending calls must read the old values.
-        before: Any = None
-        for call in session.pending:
-            if any([v is memory for v in call.inputs]):
-                before = snapshot(memory) if before is None else before
-                call.inputs = tuple([before if v is memory else v for v in call.inputs])
-    lazy_ones = tensor.__class__ is LazyTensor or result.__class__ is LazyTensor
+    lazy_ones = tensor.__class__ is StandIn or result.__class__ is StandIn
     if lazy_ones or session.has_outside_views or tensor.requires_grad or result.requires_grad:
         # Calls that have run already must keep the history they were computed from.
         session.materialise()
@@ -57,50 +47,36 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
         move(tensor, result)
 
 
-def _memory_of(tensor: Tensor) -> Tensor | None:
-    """The ordinary tensor that this one is, or is a view of; None if that is lazy too."""
-    while tensor.__class__ is LazyTensor:
-        origin = tensor._lazy.origin
-        if origin is None:
-            return None
-        tensor = origin[0]
-    return tensor
-
-
 def _may_become(session: Session, tensor: Tensor) -> bool:
-    if tensor.__class__ is LazyTensor:
-        value = tensor._lazy
+    if tensor.__class__ is StandIn:
+        value = tensor._handle
         return value.origin is None and not hasattr(value, "has_views")
     return (
-        tensor._view is None and tensor._edge is None and not tensor._requires_grad and tensor._extras is None
-        and not hasattr(tensor, "_role") and tensor._array.base is None and is_unshared(tensor)
-        and session.hub.current is not None and session.ownership.maker(tensor) is session.hub.current
+        tensor._edge is None and not tensor._requires_grad and tensor._extras is None and not hasattr(tensor, "_role")
+        and session.ownership.has_private_memory(tensor, session.hub.current)
     )  # fmt: skip
 
 
 def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
-    if result.__class__ is not LazyTensor:
-        if tensor.__class__ is not LazyTensor:
+    if result.__class__ is not StandIn:
+        if tensor.__class__ is not StandIn:
             return False
         result = _as_lazy(session, result)
-    row = tensor._lazy.row if tensor.__class__ is LazyTensor else row_of_array(tensor._array)
+    row = tensor._handle.row if tensor.__class__ is StandIn else row_of_array(tensor._array)
     made: Any = result
-    if made._lazy.row.dtype != row.dtype:
+    if made._handle.row.dtype != row.dtype:
         if made.dtype.rank > tensor.dtype.rank:
             return False
         made = session.apply(_CAST, (made,), {"dtype": tensor.dtype})
-    if made._lazy.row.shape != row.shape:
+    if made._handle.row.shape != row.shape:
         made = session.apply(_EXPAND, (made,), {"shape": row.shape})
-    old = made._lazy
+    old = made._handle
     # A value of its own, so that later writes to one tensor do not show in the other.
     value = old.part(row_of(row.shape, row.dtype, row.layout), 0, old.needs_grad)
-    if tensor.__class__ is not LazyTensor:
-        if any([tensor is v for call in session.pending for v in call.inputs]):
-            # Pending calls must read the old values before the tensor becomes lazy.
-            session.flush()
+    if tensor.__class__ is not StandIn:
         session.overwritten.append((tensor, tensor._array))
-        tensor.__class__ = LazyTensor
-    tensor._lazy = value
+        tensor.__class__ = StandIn
+    tensor._handle = value
     tensor._requires_grad = value.needs_grad
     session.live.append(ref(tensor))
     return True

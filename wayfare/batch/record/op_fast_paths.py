@@ -12,10 +12,10 @@ from weakref import ref
 import numpy as np
 
 from wayfare.batch.record.call import Row, Value
-from wayfare.batch.record.lazy_tensor import LazyTensor
 from wayfare.batch.session import Session
 from wayfare.core.mode import STATE
 from wayfare.core.op import REGISTRY, Op
+from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor, constant
 
 _new_value, _new_tensor = Value.__new__, Tensor.__new__
@@ -33,14 +33,14 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
         executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session:
             return general(self, other)
-        value = self._lazy
+        value = self._handle
         row = value.row
         dtype = row.dtype
         cls = other.__class__
         if dtype is not _F32 and dtype is not _F64:
             return general(self, other)
-        if cls is LazyTensor:
-            second = other._lazy
+        if cls is StandIn:
+            second = other._handle
             key = (op, second.row, row) if reverse else (op, row, second.row)
         elif cls is float or cls is int:
             second = other = constant(other, dtype)
@@ -50,7 +50,7 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
         record = executor.op_fast_paths[mode.grad].get(key)
         if record is not None and not mode.inference:
             return record(executor, (second, value) if reverse else (value, second), 2)[0]
-        if cls is LazyTensor and second.row.dtype is not dtype:
+        if cls is StandIn and second.row.dtype is not dtype:
             return general(self, other)
         made = executor.apply(op, (other, self) if reverse else (self, other), {})
         executor.learn_fast_path(key, made)
@@ -61,13 +61,13 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
 
 def _unary(op: Op, general: Any) -> Any:
     def call(self: Tensor) -> Any:
-        if self.__class__ is not LazyTensor:
+        if self.__class__ is not StandIn:
             return general(self)  # it was materialised after the method was looked up
         mode: Any = STATE.mode
         executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session:
             return general(self)
-        value = self._lazy
+        value = self._handle
         key = (op, value.row)
         record = executor.op_fast_paths[mode.grad].get(key)
         if record is not None and not mode.inference:
@@ -86,13 +86,13 @@ def _method(name: str, general: Any) -> Any:
     """A method of one tensor and plain arguments; its fast path is learnt from what the general path records."""
 
     def call(self: Tensor, *args: Any, **options: Any) -> Any:
-        if self.__class__ is not LazyTensor:
+        if self.__class__ is not StandIn:
             return general(self, *args, **options)  # it was materialised after the method was looked up
         mode: Any = STATE.mode
         executor: Any = None if mode is None else mode.executor
         if executor.__class__ is not Session or options or mode.inference:
             return general(self, *args, **options)
-        value = self._lazy
+        value = self._handle
         # With the types: True equals 1.
         key = (name, value.row, args, tuple(map(type, args)))
         try:
@@ -104,10 +104,10 @@ def _method(name: str, general: Any) -> Any:
         before = len(executor.pending)
         made = general(self, *args)
         # Learn it only if the method recorded exactly one call, on this tensor alone, and returned its output.
-        if len(executor.pending) == before + 1 and made.__class__ is LazyTensor and not made._lazy.is_part:
+        if len(executor.pending) == before + 1 and made.__class__ is StandIn and not made._handle.is_part:
             call_made = executor.pending[-1]
             only = len(call_made.inputs) == 1 and call_made.inputs[0] is value and call_made.extra is None
-            if only and made._lazy.call is call_made and made._lazy.origin is None:
+            if only and made._handle.call is call_made and made._handle.origin is None:
                 executor.learn_fast_path(key, made)
         return made
 
@@ -122,20 +122,20 @@ _CACHE_SIZE = 4096
 def _parts(name: str, general: Any) -> Any:
     """A method that returns one view of a tensor, or a tuple of views."""
 
-    def call(self: Tensor, *args: Any) -> Any:
+    def call(self: Tensor, *args: Any, **options: Any) -> Any:
         mode = STATE.mode
         session: Any = None if mode is None else mode.executor
-        if session.__class__ is not Session or self.__class__ is not LazyTensor:
-            return general(self, *args)
-        value = self._lazy
-        key = (name, value.row, *args)
+        if session.__class__ is not Session or self.__class__ is not StandIn:
+            return general(self, *args, **options)
+        value = self._handle
+        key = (name, value.row, *args, *options.items())
         try:
             found = _PARTS.get(key)
         except TypeError:
-            return general(self, *args)
+            return general(self, *args, **options)
         # As an index True is not 1.
         if found is None or bool in map(type, args):
-            whole = general(self, *args)
+            whole = general(self, *args, **options)
             _learn_parts(key, self, whole)
             return whole
         value.has_views = True
@@ -151,8 +151,8 @@ def _parts(name: str, general: Any) -> Any:
             part.is_part = True
             part.offset = before + offset
             part.view_of = (self, op, attrs)
-            t = _new_tensor(LazyTensor)
-            t._lazy = part
+            t = _new_tensor(StandIn)
+            t._handle = part
             t._requires_grad = needs_grad
             made.append(t)
         live += map(ref, made)
@@ -166,31 +166,31 @@ def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
     parts = made if isinstance(made, tuple) else (made,)
     found = []
     for t in parts:
-        if t.__class__ is not LazyTensor or not t._lazy.is_part:
+        if t.__class__ is not StandIn or not t._handle.is_part:
             return
-        base, op, attrs = t._lazy.view_of
+        base, op, attrs = t._handle.view_of
         if base is not whole or op is None:
             return
-        found.append((t._lazy.row, t._lazy.offset - whole._lazy.offset, op, attrs))
+        found.append((t._handle.row, t._handle.offset - whole._handle.offset, op, attrs))
     if len(_PARTS) >= _CACHE_SIZE:
         _PARTS.clear()
     _PARTS[key] = tuple(found)
 
 
 def install() -> None:
-    """Set the fast paths as methods of LazyTensor."""
+    """Set the fast paths as methods of StandIn."""
     for name, op in _OPERATORS.items():
         for reverse in (False, True):
             method = f"__{'r' * reverse}{name}__"
-            setattr(LazyTensor, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
+            setattr(StandIn, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
     for method in _COMPARISONS:
-        setattr(LazyTensor, method, _binary(REGISTRY[method.strip("_")], getattr(Tensor, method), False))
+        setattr(StandIn, method, _binary(REGISTRY[method.strip("_")], getattr(Tensor, method), False))
     for name in ("chunk", "split", "unbind", "__getitem__"):
-        setattr(LazyTensor, name, _parts(name, getattr(Tensor, name)))
+        setattr(StandIn, name, _parts(name, getattr(Tensor, name)))
     for name in _REDUCTIONS:
-        setattr(LazyTensor, name, _method(name, getattr(Tensor, name)))
+        setattr(StandIn, name, _method(name, getattr(Tensor, name)))
     for name in _METHODS:
-        setattr(LazyTensor, name, _unary(REGISTRY[name.strip("_")], getattr(Tensor, name)))
+        setattr(StandIn, name, _unary(REGISTRY[name.strip("_")], getattr(Tensor, name)))
 
 
 install()

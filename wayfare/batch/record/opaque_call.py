@@ -11,23 +11,22 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wayfare.api.fused import Fused, NotFusable, TracedTensor, TraceExecutor
+from wayfare.api.fused import Fused, NotFusable, TracedValue, TraceExecutor
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.record.call import Row, row_of, row_of_array
-from wayfare.batch.record.lazy_tensor import LazyTensor
 from wayfare.batch.record.module_call import MODULE_INFO
-from wayfare.batch.record.refcount import is_unshared
-from wayfare.batch.record.signature import Signature, exact_key, is_shared, snapshot
+from wayfare.batch.record.owner_table import table_of
+from wayfare.batch.record.signature import Signature, exact_key, is_shared
 from wayfare.batch.run.runners import all_inputs
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import WayfareError
 from wayfare.core.generator import Generator
 from wayfare.core.mode import STATE, changed_mode
 from wayfare.core.pytree import TENSOR, flatten, only_tensors, rebuild
+from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import by_ops
-from wayfare.ir.graph import Value as Traced
-from wayfare.ir.graph import leaf
+from wayfare.ir.graph import Value, leaf
 
 if TYPE_CHECKING:
     from wayfare.batch.session import Session
@@ -85,7 +84,7 @@ class OpaqueCall:
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
         # The trace: its inputs, the captured tensors, their values in the trace, and the results.
-        self._traced: tuple[list[Traced], list[Tensor], list[Traced], list[Traced]] = ([], [], [], [])
+        self._traced: tuple[list[Value], list[Tensor], list[Value], list[Value]] = ([], [], [], [])
 
     def call(self, tensors: Any) -> Any:
         """Call the function with these tensors as its tensor arguments."""
@@ -103,7 +102,7 @@ class OpaqueCall:
         found = self._batched_forms.get(flags)
         if found is None:
             dims = tuple(0 if flag else None for flag in flags)
-            found = self._batched_forms[flags] = _QuietFused(_named(map_batch(self.call_flat, dims, 0), self.name))
+            found = self._batched_forms[flags] = QuietFused(_named(map_batch(self.call_flat, dims, 0), self.name))
         return found
 
     def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
@@ -120,7 +119,7 @@ class OpaqueCall:
     def trace(self, rows: list[Row], grad: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        stand_ins = [TracedTensor(v, row.is_float) for v, row in zip(leaves, rows, strict=True)]
+        stand_ins = [stand_in(TracedValue(v), row.is_float) for v, row in zip(leaves, rows, strict=True)]
         executor = _ShortTrace(len(leaves), STATE.mode)
         # A trace must not advance the random state: the real call draws its own numbers.
         with changed_mode(executor=executor, grad=grad, generator=Generator()):
@@ -163,7 +162,7 @@ class _TraceAll(TraceExecutor):
         return self.enter(op, inputs, attrs)
 
 
-class _QuietFused(Fused):
+class QuietFused(Fused):
     """A fused function that the user did not ask for: if it cannot be fused, its ops run one by one, silently."""
 
     tracer = _TraceAll
@@ -196,9 +195,9 @@ class _ShortTrace(_TraceAll):
         """Refuse what must not be traced: a hook must run once for each example."""
         raise NotFusable(reason)
 
-    def value(self, t: Tensor) -> Traced:
+    def value(self, t: Tensor) -> Value:
         """The value of a tensor in the trace."""
-        if t.__class__ is LazyTensor:
+        if t.__class__ is StandIn and t._handle.__class__ is not TracedValue:
             raise NotFusable("it uses a tensor of one example that it was not given")
         return super().value(t)
 
@@ -243,61 +242,32 @@ class _FunctionHistory:
             self.opaque_calls.update(dict.fromkeys(self.opaque_calls))
 
 
-# The attribute in which an owner keeps its `_Calls`.
-_ATTRIBUTE = "_wayfare_calls"
-
-
-class _Calls(dict[Any, _FunctionHistory]):
-    """function → its history. Stored on the owner, because guards hold the owner: so both are freed together.
-
-    Copies and pickles of the owner get an empty one.
-    """
-
-    def __init__(self, owner: Any = None) -> None:
-        super().__init__()
-        self._owner = None if owner is None else weakref.ref(owner)
-
-    def belong_to(self, owner: Any) -> bool:
-        """Whether this is the owner's own table: a shallow copy of a module has the same one in its `__dict__`."""
-        return self._owner is not None and self._owner() is owner
-
-    def __deepcopy__(self, _memo: Any) -> _Calls:
-        return _Calls()
-
-    def __copy__(self) -> _Calls:
-        return _Calls()
-
-    def __reduce__(self) -> Any:
-        return _Calls, ()
-
-
 def _history_of(owner: Any, function: Any) -> _FunctionHistory:
-    calls = owner.__dict__.get(_ATTRIBUTE)
-    if calls is None or not calls.belong_to(owner):
-        calls = owner.__dict__[_ATTRIBUTE] = _Calls(owner)
+    calls = table_of(owner)
     history: _FunctionHistory | None = calls.get(function)
     if history is None:
         history = calls[function] = _FunctionHistory()
     return history
 
 
-def flatten_arguments(parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
+def flatten_arguments(session: Session, parts: Any, key: list[Any], tensors: list[Tensor], rows: list[Any]) -> None:
     """Append the key of arguments, the tensors among them, and the rows among those."""
     for part in parts:
-        if part.__class__ is LazyTensor:
-            key.append(part._lazy.row)
+        if part.__class__ is StandIn:
+            key.append(part._handle.row)
             tensors.append(part)
-            rows.append(part._lazy)
+            rows.append(part._handle)
         elif part.__class__ is Tensor:
             if is_shared(part):
                 key.append(part)
             else:
-                key.append(row_of_array(part._array))
-                rows.append(part if is_unshared(part) else snapshot(part))
+                row = row_of_array(part._array)
+                key.append(row)
+                rows.append(session.row_copies.of(part, row))
             tensors.append(part)
         elif part.__class__ is tuple or part.__class__ is list:
             key.append(part.__class__)
-            flatten_arguments(part, key, tensors, rows)
+            flatten_arguments(session, part, key, tensors, rows)
             key.append(")")
         elif part is None or part.__class__ in (int, bool, str, float):
             key.append(exact_key(part))
@@ -310,7 +280,7 @@ def find_opaque_call(
     info: OpaqueInfo,
 ) -> Signature:  # fmt: skip
     """The signature of a call: known from an earlier session, or traced now; NOT_OPAQUE if its ops must be recorded."""
-    rows = [t._lazy.row if t.__class__ is LazyTensor else row_of_array(t._array) for t in tensors]
+    rows = [t._handle.row if t.__class__ is StandIn else row_of_array(t._array) for t in tensors]
     history = _history_of(owner, function)
     # Shared tensors are passed anew at each call, so only their rows are part of this key.
     short = (*[part for part in key[2:] if not isinstance(part, Tensor)], *rows)
@@ -336,6 +306,8 @@ def find_opaque_call(
         [t._requires_grad for t in (*opaque.captured, *signature.shared)]
     )
     signature.shared = (*signature.shared, *opaque.captured)
+    for t in signature.shared:
+        session.ownership.share(t)
     return signature
 
 

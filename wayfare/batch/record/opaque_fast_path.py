@@ -3,22 +3,25 @@
 Nearly all calls of a cell look like the last one: the same cell, the same structure of arguments, the same rows. A fast
 path is Python code without loops that checks this and records the call. Its source depends only on the structure of the
 arguments and results, so it is compiled once for each structure, to a factory; a fast path is a closure it returns.
+What this gains over a loop is written in `compiler/generated.py`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from weakref import ref
 
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Call, Value
-from wayfare.batch.record.lazy_tensor import LazyTensor
-from wayfare.batch.record.refcount import is_unshared
-from wayfare.batch.record.signature import MAX_ROW_BYTES, Signature, snapshot
+from wayfare.batch.record.row_copy import RowCopy
+from wayfare.batch.record.signature import Signature
+from wayfare.compiler.generated import define
 from wayfare.core.callsite import INSIDE
 from wayfare.core.pytree import TENSOR
+from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
 
 # What a fast path returns if the call is not the one it was made for.
@@ -27,22 +30,19 @@ MISSED: Any = object()
 # fast_path(session, args) → the results of the call, or MISSED.
 FastPath = Callable[[Any, tuple[Any, ...]], Any]
 
-# (structure of the arguments, number of results, …) → a function that makes fast paths.
-_FACTORIES: dict[Any, Callable[..., Any]] = {}
-
 
 def shape_of(args: tuple[Any, ...]) -> tuple[str | int, ...] | None:
     """The structure of arguments: for each one "value" (a lazy tensor), "outside" (an ordinary one), "none" (None), or
     the length of a tuple of lazy tensors. None if there is anything else."""
     shape: list[str | int] = []
     for part in args:
-        if part.__class__ is LazyTensor:
+        if part.__class__ is StandIn:
             shape.append("value")
         elif part.__class__ is Tensor:
             shape.append("outside")
         elif part is None:
             shape.append("none")
-        elif part.__class__ is tuple and part and all([t.__class__ is LazyTensor for t in part]):
+        elif part.__class__ is tuple and part and all([t.__class__ is StandIn for t in part]):
             shape.append(len(part))
         else:
             return None
@@ -57,49 +57,39 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
         return None
     if len(rows) != len(_flat(shape)):
         return None  # an argument is a shared tensor, which is not among the rows
+    if any([v.__class__ is Tensor for v in rows]):
+        return None  # it has a history
     needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
     # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
-    may_have_role = tuple([v.__class__ is not Value and v._array.nbytes > 8 for v in rows])
-    if any([v.__class__ is not Value and v._array.nbytes > MAX_ROW_BYTES for v in rows]):
-        return None
-    key = (shape, may_have_role, signature.carries, needs_grad, opaque.result is TENSOR, signature.checks_values)
-    factory = _compiled(_fast_path_source, key)
-    expected = [v.row if v.__class__ is Value else (v._array.shape, v._array.dtype, v._array.strides) for v in rows]
+    may_have_role = tuple([v.__class__ is RowCopy and v.row.bytes > 8 for v in rows])
+    factory = _fast_path_factory(
+        shape, may_have_role, signature.carries, needs_grad, opaque.result is TENSOR, signature.checks_values
+    )
+    expected = [v.row for v in rows]
     fast_path: FastPath = factory(
-        _GLOBALS.values(), signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth
+        signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth
     )
     return fast_path
 
 
 # The global names that generated code uses.
 _GLOBALS: dict[str, Any] = {
-    "LazyTensor": LazyTensor, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
+    "StandIn": StandIn, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
     "new_value": Value.__new__, "new_tensor": Tensor.__new__, "getframe": sys._getframe, "INSIDE": INSIDE,
-    "MISSED": MISSED, "is_unshared": is_unshared, "snapshot": snapshot, "ref": ref, "in_try": in_try,
+    "MISSED": MISSED, "RowCopy": RowCopy, "ref": ref, "in_try": in_try,
 }  # fmt: skip
-
-
-def _compiled(source: Callable[..., str], key: tuple[Any, ...]) -> Callable[..., Any]:
-    """The factory that is compiled from `source(*key)`."""
-    factory = _FACTORIES.get(key)
-    if factory is None:
-        scope: dict[str, Any] = {}
-        exec(compile(source(*key), "<wayfare fast path>", "exec"), scope)
-        factory = _FACTORIES[key] = scope["factory"]
-    return factory
 
 
 def recorder_for(signature: Signature) -> Callable[[Any, Any, int], Any]:
     """record(session, rows, depth) → the lazy tensors of a call with this signature, whose rows are known already."""
     needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
-    key = (signature.carries, needs_grad)
-    record: Callable[[Any, Any, int], Any] = _compiled(_recorder_source, key)(
-        _GLOBALS.values(), signature, signature.outs, signature.pending_bytes
-    )
+    factory = _recorder_factory(signature.carries, needs_grad)
+    record: Callable[[Any, Any, int], Any] = factory(signature, signature.outs, signature.pending_bytes)
     return record
 
 
-def _recorder_source(carries: tuple[bool, ...], needs_grad: str) -> str:
+@cache
+def _recorder_factory(carries: tuple[bool, ...], needs_grad: str) -> Callable[..., Any]:
     body: list[str] = []
     emit = body.append
     emit("if session.pending_bytes > session.limit: session.flush()")
@@ -117,22 +107,20 @@ def _recorder_source(carries: tuple[bool, ...], needs_grad: str) -> str:
     _emit_record(emit, "rows", carries, False)
     emit(f"return ({_results(carries)})")
     outs = ", ".join([f"out{k}" for k in range(len(carries))])
-    return _factory_source(
-        "signature, outs, bytes_made", [f"{outs}, = outs"], "def record(session, rows, depth):", body, "record"
-    )
+    return _factory("signature, outs, bytes_made", [f"{outs}, = outs"], "session, rows, depth", body)
 
 
-def _factory_source(given: str, before: list[str], head: str, body: list[str], name: str) -> str:
-    """The source of a factory: a function that returns closures over its arguments."""
-    lines = [f"{', '.join(_GLOBALS)}, = values", *before, head, *[f"    {line}" for line in body], f"return {name}"]
-    return "\n".join([f"def factory(values, {given}):", *[f"    {line}" for line in lines]])
+def _factory(parameters: str, before: list[str], inner: str, body: list[str]) -> Callable[..., Any]:
+    """A function that returns closures over its arguments; `inner` are the parameters of a closure."""
+    lines = [*before, f"def closure({inner}):", *[f"    {line}" for line in body], "return closure"]
+    return define("factory", parameters, lines, _GLOBALS)  # type: ignore[no-any-return]
 
 
-def _fast_path_source(
+@cache
+def _fast_path_factory(
     shape: tuple[str | int, ...], may_have_role: tuple[bool, ...], carries: tuple[bool, ...], needs_grad: str,
     single: bool, checks: bool,
-) -> str:  # fmt: skip
-    """The source of a factory of fast paths."""
+) -> Callable[..., Any]:  # fmt: skip
     body: list[str] = []
     emit = body.append
     names = [f"given{i}" for i in range(len(shape))]
@@ -153,8 +141,8 @@ def _fast_path_source(
             if part == "outside":
                 _emit_outside_row(emit, one, row, may_have_role[len(rows)])
             else:
-                emit(f"if {one}.__class__ is not LazyTensor: return MISSED")
-                emit(f"{row} = {one}._lazy")
+                emit(f"if {one}.__class__ is not StandIn: return MISSED")
+                emit(f"{row} = {one}._handle")
                 emit(f"if {row}.row is not expected_{row}: return MISSED")
             rows.append(row)
     emit("if not holds(): return MISSED")
@@ -166,12 +154,10 @@ def _fast_path_source(
     emit("return made0" if single else f"return ({_results(carries)})")
     expected = ", ".join([f"expected_row{k}" for k in range(len(rows))])
     outs = ", ".join([f"out{k}" for k in range(len(carries))])
-    # Fast paths are found by the id of their owner. They hold the owner, so that the id is not reused.
-    head = "def fast_path(session, args, owner=owner):"
     before = [f"{expected}, = expected", f"{outs}, = outs", "fits = signature.target.fits"]
-    return _factory_source(
-        "signature, owner, holds, expected, outs, bytes_made, depth", before, head, body, "fast_path"
-    )
+    # Fast paths are found by the id of their owner. They hold the owner, so that the id is not reused.
+    parameters = "session, args, owner=owner"
+    return _factory("signature, owner, holds, expected, outs, bytes_made, depth", before, parameters, body)
 
 
 def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ...], checks: bool) -> None:
@@ -187,7 +173,7 @@ def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ..
     for k, carried in enumerate(carries):
         emit(f"value = new_value(Value); value.call = call; value.number = {k}; value.row = out{k}")
         emit(f"value.needs_grad = {'needs_grad' if carried else 'False'}; value.is_part = False; value.offset = 0")
-        emit(f"made{k} = new_tensor(LazyTensor); made{k}._lazy = value; made{k}._requires_grad = value.needs_grad")
+        emit(f"made{k} = new_tensor(StandIn); made{k}._handle = value; made{k}._requires_grad = value.needs_grad")
     # Weak references: they tell later which tensors are still held.
     emit(f"call.handles = ({''.join([f'ref(made{k}),' for k in range(len(carries))])})")
     for line in (
@@ -207,7 +193,7 @@ def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ..
         emit(line)
     if checks:
         # A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail.
-        emit("if not fits(owner, row0) if fits is not None and row0.__class__ is Tensor else in_try(frame):")
+        emit("if not fits(owner, row0.source) if fits is not None and row0.__class__ is RowCopy else in_try(frame):")
         emit("    session.flush([value], only=True)")
 
 
@@ -221,10 +207,9 @@ def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_
     if may_have_role:
         emit(f"if hasattr({one}, '_role'): return MISSED")
     emit(f"array = {one}._array")
-    emit(f"if array.shape != expected_{row}[0] or array.dtype is not expected_{row}[1]: return MISSED")
-    emit(f"if array.strides != expected_{row}[2]: return MISSED")
-    emit("array = None")  # the caller of `is_unshared` holds the tensor only
-    emit(f"{row} = {one} if is_unshared({one}) else snapshot({one})")
+    emit(f"if array.shape != expected_{row}.shape or array.dtype is not expected_{row}.dtype: return MISSED")
+    emit("if not array.flags.c_contiguous: return MISSED")
+    emit(f"{row} = session.row_copies.of({one}, expected_{row})")
 
 
 def _flat(shape: tuple[str | int, ...]) -> list[str]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from wayfare.batch.record.call import Row, row_of
 from wayfare.batch.record.layout import layouts
-from wayfare.core.dispatch import record_one
-from wayfare.core.op import REGISTRY, Op
+from wayfare.core.op import Op
 from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from wayfare.batch.session import Session
@@ -90,19 +89,9 @@ def is_shared(t: Tensor) -> bool:
     if t._edge is not None:
         return False
     if t._requires_grad:
-        return getattr(t, "_lazy", None) is not OWN_LEAF
+        return getattr(t, "_handle", None) is not OWN_LEAF
     size = t._array.nbytes
     return size > MAX_ROW_BYTES or (size > 8 and hasattr(t, "_role"))
-
-
-def snapshot(t: Tensor) -> Tensor:
-    """A copy of a tensor's present values, with the same history: later in-place writes do not show in it."""
-    now = wrap(t._array.copy())
-    if t._edge is None and t._requires_grad:
-        record_one(REGISTRY["clone"], (t,), [t._array], now, {})  # so that the gradient reaches the leaf
-    else:
-        now._edge, now._requires_grad = t._edge, t._requires_grad
-    return now
 
 
 class Unkeyable(Exception):

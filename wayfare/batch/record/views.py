@@ -11,8 +11,8 @@ import numpy as np
 
 from wayfare.batch.record.call import Row, row_of
 from wayfare.batch.record.layout import layout_of, probe_array
-from wayfare.batch.record.lazy_tensor import LazyTensor
 from wayfare.core.op import Op
+from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
 
 
@@ -27,7 +27,7 @@ class PickedView:
     @property
     def is_waiting(self) -> bool:
         """Whether some of the indices are not computed yet."""
-        return any(index.__class__ is LazyTensor for _, index in self.indices)
+        return any(index.__class__ is StandIn for _, index in self.indices)
 
     def select(self, base: Tensor) -> Tensor:
         """The part of a tensor at these indices."""

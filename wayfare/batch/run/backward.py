@@ -87,12 +87,17 @@ class Tape:
             self.timing.backward += perf_counter() - began
         return [backward_pass.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
 
+    def rematerialised(self) -> list[Tensor]:
+        """The outputs, computed again by ordinary ops on the outside tensors."""
+        made = Rematerialised(self.groups, {})
+        return [made.tensor_of(v) for v in self.seeds]
+
     def pull_recorded(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The same for `create_graph=True`: calls are rematerialised as ordinary ops and differentiated as usual."""
         # The pass must end at the outside tensors. So those with a history are replaced by copies without one, which
         # get the history back afterwards, for the next derivative; and hooks of leaves do not run here.
-        cut = {id(t): _without_history(t) for t in self.outside if t._edge is not None}
-        with _eagerly(), _without_hooks([t for t in self.outside if t._edge is None]):
+        cut = {id(t): without_history(t) for t in self.outside if t._edge is not None}
+        with eagerly(), without_hooks([t for t in self.outside if t._edge is None]):
             reached, rows = reachable_from(self, [v for v, g in zip(self.seeds, given, strict=True) if g is not None])
             made = Rematerialised(self.groups, cut, rows)
             pairs = [(made.tensor_of(v), g) for v, g in zip(self.seeds, given, strict=True) if g is not None]
@@ -109,13 +114,13 @@ class Tape:
         return [next(found) if want else None for want in wanted]
 
 
-def _eagerly() -> Any:
+def eagerly() -> Any:
     """A mode in which ops run at once and are recorded by autograd, not by a session."""
     return changed_mode(grad=True, executor=None) if executor().batches else changed_mode(grad=True)
 
 
 @contextmanager
-def _without_hooks(leaves: list[Tensor]) -> Iterator[None]:
+def without_hooks(leaves: list[Tensor]) -> Iterator[None]:
     """Remove the hooks of leaves for a while: the outer backward pass calls them."""
     taken = [(t._extras, t._extras.pop("hooks")) for t in leaves if t._extras and "hooks" in t._extras]
     try:
@@ -125,7 +130,7 @@ def _without_hooks(leaves: list[Tensor]) -> Iterator[None]:
             extras["hooks"] = hooks
 
 
-def _without_history(t: Tensor) -> Tensor:
+def without_history(t: Tensor) -> Tensor:
     copy = wrap(t._array)
     record_one(_CLONE, (t,), [t._array], copy, {})
     copy._edge.edges = (None,)
@@ -154,10 +159,9 @@ class MapNode(Node):
         tape = self._tape
         if tape is None or self.op is _UNROLLED:
             return
-        with _eagerly():
+        with eagerly():
             began = tick()
-            made = Rematerialised(tape.groups, {})
-            tensors = [made.tensor_of(v) for v in tape.seeds]
+            tensors = tape.rematerialised()
             _backdate(self.number, [t._edge for t in tensors], began)
         self.op, self.edges = _UNROLLED, tuple([t._edge or (t if t._requires_grad else None) for t in tensors])
         self._tape = None

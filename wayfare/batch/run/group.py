@@ -13,6 +13,7 @@ import numpy as np
 
 from wayfare.autograd.kept import unpack
 from wayfare.batch.record.call import Array, Call, Row, Value
+from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.record.signature import Signature
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
@@ -246,12 +247,23 @@ def gather_rows(addresses: Array, row: Row) -> Array:
     return out
 
 
+def stack_copies(copies: Sequence[RowCopy]) -> Array:
+    """Stack rows that were copied when they were recorded."""
+    row = copies[0].row
+    if 0 < row.bytes <= _SMALL:
+        return _joined([c.data for c in copies], row)
+    return stack_rows([c._array for c in copies], row)
+
+
+def _joined(parts: list[Any], row: Row) -> Array:
+    """For scalars and short rows joining bytes is many times faster than NumPy's `stack`."""
+    return np.frombuffer(bytearray().join(parts), row.dtype).reshape((len(parts), *row.shape))
+
+
 def stack_rows(arrays: list[Array], row: Row) -> Array:
     """Stack arrays of one shape."""
     if 0 < row.bytes <= _SMALL and False not in [a.flags.c_contiguous for a in arrays]:
-        # For scalars and short rows joining bytes is many times faster than NumPy's `stack`.
-        joined: Any = bytearray().join(arrays)  # type: ignore[arg-type]
-        return np.frombuffer(joined, row.dtype).reshape((len(arrays), *row.shape))
+        return _joined(arrays, row)
     out = buffer_pool.empty((len(arrays), *row.shape), row.dtype)
     if row.shape and row.bytes:
         np.concatenate(arrays, out=out.reshape((-1, *row.shape[1:])))

@@ -8,7 +8,6 @@ from typing import Any
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Value
 from wayfare.batch.record.layout import copy_with_layout
-from wayfare.batch.record.lazy_tensor import LazyTensor, become
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.views import PickedView
 from wayfare.batch.run.backward import Tape
@@ -16,6 +15,7 @@ from wayfare.batch.run.group import Scattered, Shared
 from wayfare.batch.run.segment import Segment
 from wayfare.batch.stats import CallInfo
 from wayfare.core.dispatch import apply
+from wayfare.core.stand_in import StandIn, become
 from wayfare.core.tensor import Tensor, wrap
 
 
@@ -27,7 +27,7 @@ def materialise_tensors(
     seen: set[int] = set()
     for reference in live:
         t = reference()
-        if t is not None and t.__class__ is LazyTensor and id(t) not in seen:
+        if t is not None and t.__class__ is StandIn and id(t) not in seen:
             seen.add(id(t))
             held.append(t)
     views: list[Tensor] = []
@@ -37,27 +37,29 @@ def materialise_tensors(
         # The base of a view is materialised before the view, whether it is held elsewhere or not.
         following = []
         for t in waiting:
-            origin = t._lazy.origin
+            origin = t._handle.origin
             if origin is None:
                 bases.append(t)
             else:
                 views.append(t)
-                if origin[0].__class__ is LazyTensor and id(origin[0]) not in seen:
+                if origin[0].__class__ is StandIn and id(origin[0]) not in seen:
                     seen.add(id(origin[0]))
                     following.append(origin[0])
         waiting = following
-    examples = [t._lazy.call.example for t in bases]
+    examples = [t._handle.call.example for t in bases]
     _materialise_bases(bases, segment, timing)
     for t, example in zip(bases, examples, strict=True):
         ownership.add(t._array, example)
     _materialise_views(views)
+    for t in views:
+        ownership.share(t)
 
 
 def _materialise_bases(tensors: list[Tensor], segment: Segment, timing: MapTiming | None) -> None:
     seeds: list[Value] = []
     with_history = []
     for t in tensors:
-        value = t._lazy
+        value = t._handle
         real = wrap(copy_with_layout(value.call.group.array_of(value), value.row.layout))
         if t._requires_grad:
             with_history.append((t, real))
@@ -79,8 +81,8 @@ def _materialise_views(views: list[Tensor]) -> None:
     while views:
         later = []
         for t in views:
-            base, op, attrs = t._lazy.view_of
-            if base.__class__ is LazyTensor or (op.__class__ is PickedView and op.is_waiting):
+            base, op, attrs = t._handle.view_of
+            if base.__class__ is StandIn or (op.__class__ is PickedView and op.is_waiting):
                 later.append(t)
             elif op is None:
                 _become(t, base.detach())
@@ -93,10 +95,10 @@ def _materialise_views(views: list[Tensor]) -> None:
 
 
 def _become(t: Tensor, real: Tensor) -> None:
-    call = t._lazy.call
+    call = t._handle.call
     info = CallInfo(call.signature, call.group.number, call.group.round)
     become(t, real)
-    t._lazy = info
+    t._handle = info
     if call.signature.inference:
         t._more()["inference"] = True
 

@@ -16,9 +16,9 @@ from wayfare.batch.fibers.hub import Hub
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
 from wayfare.batch.garbage_collection import COLLECTOR
 from wayfare.batch.record.call import Array, Call, Value
-from wayfare.batch.record.lazy_tensor import LazyTensor, become
 from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
+from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
@@ -29,7 +29,9 @@ from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
 from wayfare.core.executor import Interceptor
 from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
+from wayfare.core.stand_in import StandIn, become
 from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import owner_of
 
 # Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
 LIMIT = 256 * 1024 * 1024
@@ -67,6 +69,8 @@ class PendingCalls(Interceptor):
         self.timing: MapTiming | None = None
         # True if examples must not share calls, because they register hooks on what they compute.
         self.no_common_calls = False
+        # What pending calls read of ordinary tensors.
+        self.row_copies = RowCopies()
         # True if some lazy tensor is a view of an ordinary one.
         self.has_outside_views = False
         self._segment = Segment(self.stats)
@@ -116,9 +120,21 @@ class PendingCalls(Interceptor):
         set_mode(mode.replace(executor=None))
 
     def is_read(self, tensor: Tensor) -> bool:
-        """Whether a pending call reads a tensor that an example made."""
+        """Whether a pending call reads the memory of a tensor itself, and not a copy of it."""
+        memory = owner_of(tensor._array)
         since = max(self.ownership.born_at(tensor) - self.calls_run, 0)
-        return any([v is tensor for call in self.pending[since:] for v in (*call.inputs, *call.signature.shared)])
+        signatures = {call.signature for call in self.pending[since:]}
+        shared = [owner_of(t._array) is memory for signature in signatures for t in signature.shared]
+        return True in shared or self.row_copies.read_memory_of(tensor)
+
+    def memory_shared(self, tensor: Tensor) -> None:
+        """Another tensor is about to be made on the memory of this one."""
+        self.ownership.share(tensor)
+
+    def note_outside_view(self, tensor: Tensor) -> None:
+        """A lazy tensor was made that is a view of an ordinary one."""
+        self.has_outside_views = True
+        self.ownership.share(tensor)
 
     def flag_set(self, tensor: Tensor, what: str) -> None:
         """`requires_grad` of a tensor is about to change: calls recorded before must see the old flag."""
@@ -133,7 +149,7 @@ class PendingCalls(Interceptor):
             if self.pending:
                 self.flush()
         if self.ownership.given_to(tensor) is self.hub.current is not None and not hasattr(tensor, "_role"):
-            tensor._lazy = OWN_LEAF
+            tensor._handle = OWN_LEAF
         else:
             self.retired += self.signatures.values()
             self.signatures = {}
@@ -213,6 +229,7 @@ class PendingCalls(Interceptor):
         if changes:
             self.changes(None, changes)
         self.materialise()
+        self.ownership.share_all()
         with self.outside():
             return function()
 
@@ -257,6 +274,8 @@ class PendingCalls(Interceptor):
         stats.rounds += 1
         stats.seconds_scheduling += scheduled - began
         stats.seconds_running += perf_counter() - scheduled
+        if not self.pending:
+            self.row_copies.clear()
         if targets is not None:
             self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
 
@@ -344,7 +363,7 @@ class PendingCalls(Interceptor):
             call.inputs = ()
         for tensor, array in self.overwritten:
             # Only after a failure: undo in-place writes that did not run.
-            if tensor.__class__ is LazyTensor:
+            if tensor.__class__ is StandIn:
                 become(tensor, wrap(array))
         self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
         self.clear_fast_paths()

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Row, Value, row_of
-from wayfare.batch.run.group import Group, Scattered, Shared, as_slice, gather_rows, stack_rows
+from wayfare.batch.record.row_copy import RowCopy
+from wayfare.batch.run.group import Group, Scattered, Shared, as_slice, gather_rows, stack_copies, stack_rows
 from wayfare.core.tensor import Tensor
 
 _FIRST = 1024
-_VALUES = {Value}
+_VALUES, _COPIES = {Value}, {RowCopy}
 
 
 class Segment:
@@ -91,8 +92,10 @@ class Segment:
         return value._array, Shared(value) if grad and value._requires_grad else None, False
 
     def _mixed(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
-        arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
         self.stats.gathers += 1
+        if set(map(type, values)) == _COPIES:
+            return stack_copies(values), None, True
+        arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
         row: Row = row_of(arrays[0].shape, arrays[0].dtype)
         return stack_rows(arrays, row), self._scattered(values) if grad else None, True
 

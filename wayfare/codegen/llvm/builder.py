@@ -59,6 +59,11 @@ def splat_constant(lanes: int, kind: str, text: str) -> str:
     return "<" + ", ".join([f"{kind} {text}"] * lanes) + ">"
 
 
+def iota(lanes: int) -> str:
+    """The numbers of the lanes: 0, 1, 2, …"""
+    return "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+
+
 class Variable:
     """A mutable local: an alloca that LLVM's mem2reg pass turns into a register."""
 
@@ -231,6 +236,40 @@ class Writer:
     def store(self, kind: str, value: str, address: str, align: int = 0) -> None:
         """Store a value."""
         self.do(f"store {kind} {value}, ptr {address}{f', align {align}' if align else ''}")
+
+    # -- vectors in memory, under a mask
+
+    def masked_load(
+        self, lanes: int, kind: str, address: str, mask: str, otherwise: str = "zeroinitializer", align: int = 1
+    ) -> str:
+        """Load contiguous elements; lanes outside the mask get the values of `otherwise`."""
+        many = vector(lanes, kind)
+        given = [("ptr", address), ("i32", str(align)), (vector(lanes, "i1"), mask), (many, otherwise)]
+        return self.intrinsic(f"llvm.masked.load.v{lanes}{SUFFIXES[kind]}.p0", many, given)
+
+    def masked_store(self, lanes: int, kind: str, value: str, address: str, mask: str, align: int = 1) -> None:
+        """Store contiguous elements."""
+        given = [(vector(lanes, kind), value), ("ptr", address), ("i32", str(align)), (vector(lanes, "i1"), mask)]
+        self.intrinsic(f"llvm.masked.store.v{lanes}{SUFFIXES[kind]}.p0", "void", given)
+
+    def gather(self, lanes: int, kind: str, addresses: str, mask: str, otherwise: str = "zeroinitializer") -> str:
+        """Load one element from each address."""
+        many = vector(lanes, kind)
+        given = [(vector(lanes, "ptr"), addresses), ("i32", "1"), (vector(lanes, "i1"), mask), (many, otherwise)]
+        return self.intrinsic(f"llvm.masked.gather.v{lanes}{SUFFIXES[kind]}.v{lanes}p0", many, given)
+
+    def scatter(self, lanes: int, kind: str, value: str, addresses: str, mask: str) -> None:
+        """Store one element at each address."""
+        given = [(vector(lanes, kind), value), (vector(lanes, "ptr"), addresses), ("i32", "1"),
+                 (vector(lanes, "i1"), mask)]  # fmt: skip
+        self.intrinsic(f"llvm.masked.scatter.v{lanes}{SUFFIXES[kind]}.v{lanes}p0", "void", given)
+
+    def spread(self, lanes: int, base: str, step: str) -> str:
+        """The addresses of lanes that are `step` bytes apart."""
+        steps = self.let(f"mul {vector(lanes, 'i64')} {self.splat(lanes, 'i64', step)}, {iota(lanes)}")
+        return self.elements("i8", base, vector(lanes, "i64"), steps)
+
+    # -- floats
 
     def multiply_add(self, kind: str, suffix: str, a: str, b: str, c: str) -> str:
         """a · b + c, fused where that is faster; `suffix` spells the type in the intrinsic's name."""

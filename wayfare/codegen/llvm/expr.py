@@ -13,10 +13,14 @@ from wayfare.core.errors import LoopError
 # -- primitives ---------------------------------------------------------------------------------------------------
 
 
+def _no_leaf(_e: Expr) -> str:
+    raise AssertionError("no expression is read here")
+
+
 class Body:
     """Emits expressions on vectors. `leaf` gives the register of a load, reload, reduction or index."""
 
-    def __init__(self, writer: Writer, lanes: int, leaf: Callable[[Expr], str]) -> None:
+    def __init__(self, writer: Writer, lanes: int, leaf: Callable[[Expr], str] = _no_leaf) -> None:
         self.writer = writer
         self.lanes = lanes
         self.leaf = leaf

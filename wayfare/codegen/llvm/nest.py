@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wayfare.codegen.llvm.builder import Writer, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.builder import Writer, iota, memory_type, scalar_type, splat_constant, vector
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.reduction import BLOCK, Accumulator
 from wayfare.codegen.loop.expr import NUMPY, Expr, walk
@@ -91,23 +91,20 @@ class _Nest:
     def _moved(self, pointer: str, index: str, stride: str) -> str:
         return self.writer.at(pointer, (index, stride))
 
-    def _iota(self) -> str:
-        return "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
-
     def _positions(self, start: str) -> str:
         return self.writer.let(
-            f"add <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', start)}, {self._iota()}"
+            f"add <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', start)}, {iota(self.lanes)}"
         )
 
     def _mask(self, start: str, stop: str) -> str:
         """The lanes whose position, counted from `start`, is below `stop`."""
         left = self.writer.splat(self.lanes, "i64", self.writer.let(f"sub i64 {stop}, {start}"))
-        return self.writer.let(f"icmp slt <{self.lanes} x i64> {self._iota()}, {left}")
+        return self.writer.let(f"icmp slt <{self.lanes} x i64> {iota(self.lanes)}, {left}")
 
     def _spread(self, stride: str) -> str:
         """Byte offsets of the lanes of a strided operand."""
         return self.writer.let(
-            f"mul <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', stride)}, {self._iota()}"
+            f"mul <{self.lanes} x i64> {self.writer.splat(self.lanes, 'i64', stride)}, {iota(self.lanes)}"
         )
 
     def _scalar(self, k: int, pointer: str) -> str:
@@ -123,51 +120,66 @@ class _Nest:
         dtype = self.operands[k].dtype
         if self.layout.classes[k] == "b":
             return self._scalar(k, pointer)
-        kind = vector(self.lanes, memory_type(dtype))
-        short = f"v{self.lanes}{_short(dtype)}"
-        masks = vector(self.lanes, "i1")
+        one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
         if offsets is not None:
-            pointers = self.writer.let(f"getelementptr i8, ptr {pointer}, <{self.lanes} x i64> {offsets}")
-            value = self.writer.intrinsic(
-                f"llvm.masked.gather.{short}.v{self.lanes}p0", kind,
-                [(vector(self.lanes, "ptr"), pointers), ("i32", "1"), (masks, mask or self._all()),
-                 (kind, "zeroinitializer")],
-            )  # fmt: skip
+            pointers = self.writer.elements("i8", pointer, vector(self.lanes, "i64"), offsets)
+            value = self.writer.gather(self.lanes, one, pointers, mask or self._all())
         elif mask is not None:
-            value = self.writer.intrinsic(
-                f"llvm.masked.load.{short}.p0", kind,
-                [("ptr", pointer), ("i32", "1"), (masks, mask), (kind, "zeroinitializer")],
-            )  # fmt: skip
+            value = self.writer.masked_load(self.lanes, one, pointer, mask)
         else:
-            value = self.writer.let(f"load {kind}, ptr {pointer}, align 1")
+            value = self.writer.load(kind, pointer, 1)
         return self.writer.let(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
 
     def _store(self, k: int, value: str, pointer: str, offsets: str | None, mask: str | None) -> None:
         dtype = self.operands[k].dtype
-        kind = vector(self.lanes, memory_type(dtype))
+        one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
         if dtype == "bool":
             value = self.writer.let(f"zext {vector(self.lanes, 'i1')} {value} to {kind}")
-        short = f"v{self.lanes}{_short(dtype)}"
-        masks = vector(self.lanes, "i1")
         if offsets is not None:
-            pointers = self.writer.let(f"getelementptr i8, ptr {pointer}, <{self.lanes} x i64> {offsets}")
-            self.writer.intrinsic(
-                f"llvm.masked.scatter.{short}.v{self.lanes}p0", "void",
-                [(kind, value), (vector(self.lanes, "ptr"), pointers), ("i32", "1"), (masks, mask or self._all())],
-            )  # fmt: skip
+            pointers = self.writer.elements("i8", pointer, vector(self.lanes, "i64"), offsets)
+            self.writer.scatter(self.lanes, one, value, pointers, mask or self._all())
         elif mask is not None:
-            self.writer.intrinsic(
-                f"llvm.masked.store.{short}.p0", "void",
-                [(kind, value), ("ptr", pointer), ("i32", "1"), (masks, mask)],
-            )  # fmt: skip
+            self.writer.masked_store(self.lanes, one, value, pointer, mask)
         else:
-            self.writer.do(f"store {kind} {value}, ptr {pointer}, align 1")
+            self.writer.store(kind, value, pointer, 1)
 
     def _all(self) -> str:
         return splat_constant(self.lanes, "i1", "true")
 
     def _accumulators(self, stage: Stage) -> list[Accumulator]:
         return [Accumulator(self.writer, self.lanes, f) for f in stage.reductions]
+
+    def _visit_at(
+        self, stage: Stage, where: Callable[[int], str], index: Callable[[], str], offsets: Sequence[str | None],
+        masks: tuple[str | None, str | None], group: list[Accumulator], held: dict[int, str], reductions: Sequence[str],
+    ) -> None:  # fmt: skip
+        """One vector of elements: load, compute, reduce, store.
+
+        `where` is the address of operand k, `index` the elements' index; `masks` are those of memory and of reductions.
+        """
+        addresses: dict[int, str] = {}
+
+        def address_of(k: int) -> str:
+            if k not in addresses:
+                addresses[k] = where(k)
+            return addresses[k]
+
+        def leaf(e: Expr) -> str:
+            if e.op == "index":
+                return index()
+            if e.op == "reduction" or (e.op == "load" and e.value in held):
+                return _held(e, held, reductions)
+            k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
+            return self._load(k, address_of(k), offsets[k], masks[0])
+
+        body = Body(self.writer, self.lanes, leaf)
+        values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
+        reduced = [body.value(a.reduction.value) for a in group]
+        at = index() if any(a.located for a in group) else ""
+        for a, value in zip(group, reduced, strict=True):
+            a.take(value, masks[1], at)
+        for k, value in values:
+            self._store(k, value, address_of(k), offsets[k], masks[0])
 
 
 class Along(_Nest):
@@ -215,9 +227,7 @@ class Along(_Nest):
         sets = [self._accumulators(stage) for _ in range(groups)]
         if any(a.blocked for a in sets[0]):
             with writer.loop("0", whole, BLOCK * step) as begin:
-                end = writer.let(f"add i64 {begin}, {BLOCK * step}")
-                short = writer.let(f"icmp slt i64 {end}, {whole}")
-                stop = writer.let(f"select i1 {short}, i64 {end}, i64 {whole}")
+                stop = writer.smaller(writer.add(begin, BLOCK * step), whole)
                 self._visits(stage, begin, stop, sets, held, reductions)
         else:
             self._visits(stage, "0", whole, sets, held, reductions)
@@ -247,30 +257,10 @@ class Along(_Nest):
 
     def _visit(self, stage: Stage, position: str, mask: str | None, group: list[Accumulator], held: dict[int, str],
                reductions: Sequence[str]) -> None:  # fmt: skip
-        """One vector of elements: load, compute, reduce, store."""
-        addresses: dict[int, str] = {}
-
-        def address_of(k: int) -> str:
-            if k not in addresses:
-                addresses[k] = self._moved(self.base[k], position, self._step(k))
-            return addresses[k]
-
-        def leaf(e: Expr) -> str:
-            if e.op == "index":
-                return self._positions(position)
-            if e.op == "reduction" or (e.op == "load" and e.value in held):
-                return _held(e, held, reductions)
-            k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
-            return self._load(k, address_of(k), self.offsets[k], mask)
-
-        body = Body(self.writer, self.lanes, leaf)
-        values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
-        reduced = [body.value(a.reduction.value) for a in group]
-        at = self._positions(position) if any(a.located for a in group) else ""
-        for a, value in zip(group, reduced, strict=True):
-            a.take(value, mask, at)
-        for k, value in values:
-            self._store(k, value, address_of(k), self.offsets[k], mask)
+        self._visit_at(
+            stage, lambda k: self._moved(self.base[k], position, self._step(k)), lambda: self._positions(position),
+            self.offsets, (mask, mask), group, held, reductions,
+        )  # fmt: skip
 
     def _step(self, k: int) -> str:
         # A constant stride lets LLVM use an addressing mode.
@@ -325,15 +315,17 @@ class Across(_Nest):
         for stage in self.loop.stages:
             sets = [self._accumulators(stage) for _ in range(groups)]
             with writer.loop("0", self.sizes[2], _ROWS) as begin:
-                end = writer.let(f"add i64 {begin}, {_ROWS}")
-                short = writer.let(f"icmp slt i64 {end}, {self.sizes[2]}")
-                stop = writer.let(f"select i1 {short}, i64 {end}, i64 {self.sizes[2]}")
+                stop = writer.smaller(writer.add(begin, _ROWS), self.sizes[2])
                 for group in sets:
                     for a in group:
                         a.start_block()
                 with writer.loop(begin, stop, 1) as r:
                     for g in range(groups):
-                        self._visit(stage, r, base[g], offsets, mask, sets[g], held[g], reductions[g])
+                        self._visit_at(
+                            stage, lambda k, own=base[g]: self._moved(own[k], r, self.strides[k][2]),  # type: ignore[misc]
+                            lambda: writer.splat(self.lanes, "i64", r), offsets, (mask, None), sets[g], held[g],
+                            reductions[g],
+                        )  # fmt: skip
                 for group in sets:
                     for a in group:
                         a.end_block()
@@ -347,32 +339,6 @@ class Across(_Nest):
         suffix = f"{groups}{'.masked' if masked else ''}"
         return _finished(f"define internal void @{self.name}.across{suffix}(ptr %block, i64 %outer, i64 %row)", writer)
 
-    def _visit(self, stage: Stage, r: str, base: list[str], offsets: list[str | None], mask: str | None,
-               group: list[Accumulator], held: dict[int, str], reductions: Sequence[str]) -> None:  # fmt: skip
-        addresses: dict[int, str] = {}
-
-        def address_of(k: int) -> str:
-            if k not in addresses:
-                addresses[k] = self._moved(base[k], r, self.strides[k][2])
-            return addresses[k]
-
-        def leaf(e: Expr) -> str:
-            if e.op == "index":
-                return self.writer.splat(self.lanes, "i64", r)
-            if e.op == "reduction" or (e.op == "load" and e.value in held):
-                return _held(e, held, reductions)
-            k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
-            return self._load(k, address_of(k), offsets[k], mask)
-
-        body = Body(self.writer, self.lanes, leaf)
-        values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
-        reduced = [body.value(a.reduction.value) for a in group]
-        at = self.writer.splat(self.lanes, "i64", r) if any(a.located for a in group) else ""
-        for a, value in zip(group, reduced, strict=True):
-            a.take(value, None, at)
-        for k, value in values:
-            self._store(k, value, address_of(k), offsets[k], mask)
-
 
 def _leaf_of(held: dict[int, str], reductions: Sequence[str]) -> Callable[[Expr], str]:
     return lambda e: _held(e, held, reductions)
@@ -380,10 +346,6 @@ def _leaf_of(held: dict[int, str], reductions: Sequence[str]) -> Callable[[Expr]
 
 def _held(e: Expr, held: dict[int, str], reductions: Sequence[str]) -> str:
     return reductions[e.value] if e.op == "reduction" else held[e.value]
-
-
-def _short(dtype: str) -> str:
-    return {"half": "f16", "float": "f32", "double": "f64"}.get(memory_type(dtype), memory_type(dtype))
 
 
 def _cost(stage: Stage) -> int:

@@ -7,7 +7,11 @@ block, whatever its length.
 
 from __future__ import annotations
 
-from wayfare.codegen.llvm.builder import Variable, Writer, scalar_type, vector
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.llvm.builder import Variable, Writer, scalar_type, splat_constant, vector
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.loop.expr import FLOATS, NUMPY
 from wayfare.codegen.loop.language import Reduction
@@ -29,10 +33,8 @@ def neutral(kind: str, dtype: str) -> float | bool | int:
         return -float("inf") if low else float("inf")
     if dtype == "bool":
         return not low
-    bits = 8 * int(NUMPY[dtype].itemsize)
-    if dtype == "u8":
-        return 0 if low else 255
-    return -(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1
+    limits: Any = np.iinfo(NUMPY[dtype])
+    return int(limits.min if low else limits.max)
 
 
 class Accumulator:
@@ -41,7 +43,7 @@ class Accumulator:
     def __init__(self, writer: Writer, lanes: int, reduction: Reduction) -> None:
         self.writer, self.lanes, self.reduction = writer, lanes, reduction
         self.dtype = reduction.value.dtype
-        self.body = Body(writer, lanes, lambda e: "")
+        self.body = Body(writer, lanes)
         self.located = reduction.kind in ("argmax", "argmin")
         self.blocked = reduction.kind in ("sum", "prod") and self.dtype in FLOATS
         self.exact = "f64" if self.blocked else self.dtype
@@ -140,7 +142,7 @@ class Accumulator:
         index = self.index.get() if self.index is not None else None
         while lanes > 1:
             half = lanes // 2
-            body = Body(writer, half, lambda e: "")
+            body = Body(writer, half)
             (a, b) = self._halves(total, self.exact, lanes)
             if index is not None:
                 p, q = self._halves(index, "i64", lanes)
@@ -154,7 +156,7 @@ class Accumulator:
             else:
                 total = _combine(body, self.reduction.kind, self.exact, a, b)
             lanes = half
-        one = Body(writer, 1, lambda e: "")
+        one = Body(writer, 1)
         if index is not None:
             return writer.let(f"extractelement <1 x i64> {index}, i64 0")
         last = one.cast(self._rounded(one, total, lost), self.exact, self.reduction.dtype)
@@ -165,7 +167,7 @@ class Accumulator:
         writer, mask = self.writer, body.type("bool")
         ahead = self._better(b, a, body)
         behind = self._better(a, b, body)
-        ones = "<" + ", ".join(["i1 true"] * body.lanes) + ">"
+        ones = splat_constant(body.lanes, "i1", "true")
         even = writer.let(f"xor {mask} {writer.let(f'or {mask} {ahead}, {behind}')}, {ones}")
         earlier = body.compare("lt", "i64", q, p)
         return writer.let(f"or {mask} {ahead}, {writer.let(f'and {mask} {even}, {earlier}')}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from wayfare.codegen.llvm.builder import Variable, Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Variable, Writer, iota, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.routines.routine import pointer, word
@@ -33,11 +33,9 @@ class VectorCode:
 
     def load(self, address: str, lanes: int, mask: str = "", elsewhere: str = "zeroinitializer") -> str:
         """Load a vector; lanes outside the mask get the values of `elsewhere`."""
-        kind = vector(lanes, self.kind)
         if not mask:
-            return self.writer.load(kind, address, self.size)
-        given = [("ptr", address), ("i32", str(self.size)), (vector(lanes, "i1"), mask), (kind, elsewhere)]
-        return self.writer.intrinsic(f"llvm.masked.load.v{lanes}{self.dtype}.p0", kind, given)
+            return self.writer.load(vector(lanes, self.kind), address, self.size)
+        return self.writer.masked_load(lanes, self.kind, address, mask, elsewhere, self.size)
 
     def in_every_lane(self, address: str, lanes: int) -> str:
         """Load one number and splat it."""
@@ -45,12 +43,10 @@ class VectorCode:
 
     def store(self, value: str, address: str, lanes: int, mask: str = "") -> None:
         """Store a vector, under a mask if one is given."""
-        kind = vector(lanes, self.kind)
-        if not mask:
-            self.writer.store(kind, value, address, self.size)
-            return
-        given = [(kind, value), ("ptr", address), ("i32", str(self.size)), (vector(lanes, "i1"), mask)]
-        self.writer.intrinsic(f"llvm.masked.store.v{lanes}{self.dtype}.p0", "void", given)
+        if mask:
+            self.writer.masked_store(lanes, self.kind, value, address, mask, self.size)
+        else:
+            self.writer.store(vector(lanes, self.kind), value, address, self.size)
 
     def multiply_add(self, lanes: int, a: str, b: str, total: Variable) -> None:
         """total += a · b"""
@@ -62,9 +58,7 @@ class VectorCode:
 
     def first_lanes(self, lanes: int, count: str) -> str:
         """The mask of the first `count` lanes."""
-        kind = vector(lanes, "i64")
-        iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
-        return self.writer.compare("slt", iota, self.writer.splat(lanes, "i64", count), kind)
+        return self.writer.compare("slt", iota(lanes), self.writer.splat(lanes, "i64", count), vector(lanes, "i64"))
 
     def as_count(self, condition: str) -> str:
         """1 if the condition holds, else 0."""

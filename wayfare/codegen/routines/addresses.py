@@ -20,8 +20,8 @@ from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.indexed import address_of, split_range
-from wayfare.codegen.routines.routine import NAME, Routine, function, pointer, word
+from wayfare.codegen.routines.indexed import split_range
+from wayfare.codegen.routines.routine import NAME, Routine, address_of, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core.counters import COUNTERS
 
@@ -43,8 +43,8 @@ class _Entry:
 
     __slots__ = ("_plain", "_routine", "call", "kernels")
 
-    def __init__(self, name: str, write: Callable[[Machine], str], plain: Any) -> None:
-        self._routine = Routine(name, write)
+    def __init__(self, name: str, plain: Any, write: Callable[..., str], *given: Any) -> None:
+        self._routine = Routine(name, write, *given)
         self._plain = plain
         # How many kernels a call runs: 0 for the fallback.
         self.kernels = 0
@@ -129,13 +129,13 @@ def _write_gather_part(_host: Machine) -> str:
 
 def _gather_plainly(addresses: Array, out: Array, count: int, size: int) -> None:
     width = size // max(count, 1)
-    target = address_of(out)
+    target = out.ctypes.data
     for address in addresses.tolist():
         ctypes.memmove(target, address, width)
         target += width
 
 
-_GATHER = _Entry("gather_addresses", _write_gather, _gather_plainly)
+_GATHER = _Entry("gather_addresses", _gather_plainly, _write_gather)
 _GATHER_PART = Routine("gather_addresses_part", _write_gather_part)
 
 
@@ -186,26 +186,20 @@ def _add_loops(
             begin = end
 
 
-def _write_add(dtype: str) -> Callable[[Machine], str]:
-    def write(host: Machine) -> str:
-        writer = Writer()
-        addresses, values = _data(writer, "%addresses"), _data(writer, "%values")
-        width = _row_bytes(writer)
-        _add_loops(writer, host, dtype, addresses, "0", values, width, width, "%count")
-        return _entry("ptr %addresses, ptr %values", writer)
-
-    return write
+def _write_add(dtype: str, host: Machine) -> str:
+    writer = Writer()
+    addresses, values = _data(writer, "%addresses"), _data(writer, "%values")
+    width = _row_bytes(writer)
+    _add_loops(writer, host, dtype, addresses, "0", values, width, width, "%count")
+    return _entry("ptr %addresses, ptr %values", writer)
 
 
-def _write_add_part(dtype: str) -> Callable[[Machine], str]:
-    def write(host: Machine) -> str:
-        writer = Writer()
-        addresses, offset, values = pointer(writer, 0), word(writer, 1), pointer(writer, 2)
-        stride, width, count = (word(writer, k) for k in range(3, 6))
-        _add_loops(writer, host, dtype, addresses, offset, values, stride, width, count)
-        return function(writer)
-
-    return write
+def _write_add_part(dtype: str, host: Machine) -> str:
+    writer = Writer()
+    addresses, offset, values = pointer(writer, 0), word(writer, 1), pointer(writer, 2)
+    stride, width, count = (word(writer, k) for k in range(3, 6))
+    _add_loops(writer, host, dtype, addresses, offset, values, stride, width, count)
+    return function(writer)
 
 
 def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None:
@@ -218,8 +212,8 @@ def _add_plainly(addresses: Array, values: Array, count: int, size: int) -> None
         row += value
 
 
-_ADD = {NUMPY[d]: _Entry(f"add_addresses_{d}", _write_add(d), _add_plainly) for d in ("f32", "f64")}
-_ADD_PART = {NUMPY[d]: Routine(f"add_addresses_part_{d}", _write_add_part(d)) for d in ("f32", "f64")}
+_ADD = {NUMPY[d]: _Entry(f"add_addresses_{d}", _add_plainly, _write_add, d) for d in ("f32", "f64")}
+_ADD_PART = {NUMPY[d]: Routine(f"add_addresses_part_{d}", _write_add_part, d) for d in ("f32", "f64")}
 
 
 def add(addresses: Array, values: Array) -> None:

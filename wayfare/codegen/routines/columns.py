@@ -9,15 +9,12 @@ other dtypes or ranks, small inputs, no native code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.loop.expr import OF_NUMPY
-from wayfare.codegen.routines.routine import Routine
-from wayfare.codegen.routines.windows import Nest, Row, Sizes, Slide, Steps, check_fits, run, usable
+from wayfare.codegen.routines.windows import Nest, Row, Sizes, Slide, Steps, check_fits, find, routines, run
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,50 +23,38 @@ Array = np.ndarray[Any, np.dtype[Any]]
 COLUMNS_FROM = 2048
 
 
-def _write_columns(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
-    def write(host: Machine) -> str:
-        nest = Nest(host, dtype, side_by_side)
+def _write_columns(dtype: str, side_by_side: bool, host: Machine) -> str:
+    nest = Nest(host, dtype, side_by_side)
 
-        def visit(row: Row) -> None:
-            # A masked load gives the zeros of the padding at no extra cost.
-            with nest.writer.loop("0", row.count, nest.lanes) as k:
-                inside = nest.lanes_between(k, row.begin, row.end)
-                value = nest.load(nest.image_at(row, k), nest.step_of(row), inside)
-                nest.store(value, nest.matrix_at(row, k), None, nest.lanes_between(k, "0", row.count))
+    def visit(row: Row) -> None:
+        # A masked load gives the zeros of the padding at no extra cost.
+        with nest.writer.loop("0", row.count, nest.lanes) as k:
+            inside = nest.lanes_between(k, row.begin, row.end)
+            value = nest.load(nest.image_at(row, k), nest.step_of(row), inside)
+            nest.store(value, nest.matrix_at(row, k), None, nest.lanes_between(k, "0", row.count))
 
-        return nest.write(visit)
-
-    return write
+    return nest.write(visit)
 
 
-def _write_add(dtype: str, side_by_side: bool) -> Callable[[Machine], str]:
-    def write(host: Machine) -> str:
-        nest = Nest(host, dtype, side_by_side)
-        writer = nest.writer
+def _write_add(dtype: str, side_by_side: bool, host: Machine) -> str:
+    nest = Nest(host, dtype, side_by_side)
 
-        def visit(row: Row) -> None:
-            with writer.loop(row.begin, row.end, nest.lanes) as k:
-                inside = nest.lanes_between(k, row.begin, row.end)
-                target, step = nest.image_at(row, k), nest.step_of(row)
-                old, more = nest.load(target, step, inside), nest.load(nest.matrix_at(row, k), None, inside)
-                nest.store(writer.float_add(nest.vector, old, more), target, step, inside)
+    def visit(row: Row) -> None:
+        nest.accumulate(row, "image", lambda more, old: nest.writer.float_add(nest.vector, old, more))
 
-        return nest.write(visit, clear="image")
-
-    return write
+    return nest.write(visit, clear="image")
 
 
-_FLOATS = ("f32", "f64")
-_COLUMNS = {(d, s): Routine(f"columns_{d}", _write_columns(d, s)) for d in _FLOATS for s in (False, True)}
-_ADD = {(d, s): Routine(f"add_columns_{d}", _write_add(d, s)) for d in _FLOATS for s in (False, True)}
+_COLUMNS = routines("columns", _write_columns)
+_ADD = routines("add_columns", _write_add)
 
 
 def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | None:
     """im2col; None where NumPy should do it."""
-    routine = _COLUMNS.get((OF_NUMPY.get(x.dtype, ""), slide.stride[-1] == 1))
-    batch, channels = x.shape[:2]
-    if routine is None or not usable(routine, slide, batch * channels, COLUMNS_FROM):
+    routine = find(_COLUMNS, x.dtype, x.shape[:2], slide, COLUMNS_FROM)
+    if routine is None:
         return None
+    batch, channels = x.shape[:2]
     rows, windows = channels * math.prod(slide.kernel), math.prod(slide.counts)
     made = buffer_pool.empty((rows, batch * windows) if channels_first else (batch, rows, windows), x.dtype)
     run(routine, np.ascontiguousarray(x), made, _steps(x.shape, x.itemsize, slide, channels_first), slide)
@@ -78,8 +63,8 @@ def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | Non
 
 def add_columns(given: Array, shape: Sizes, slide: Slide, channels_first: bool = False) -> Array | None:
     """col2im into a new image of this shape; None where NumPy should do it."""
-    routine = _ADD.get((OF_NUMPY.get(given.dtype, ""), slide.stride[-1] == 1))
-    if routine is None or 0 in shape or not usable(routine, slide, shape[0] * shape[1], COLUMNS_FROM):
+    routine = find(_ADD, given.dtype, shape, slide, COLUMNS_FROM)
+    if routine is None:
         return None
     elements = math.prod(shape[:2]) * math.prod(slide.kernel) * math.prod(slide.counts)
     check_fits(given.size == elements, "columns and windows")

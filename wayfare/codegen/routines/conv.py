@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.machine import Machine, machine
+from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.conv_code import write_output, write_weight
-from wayfare.codegen.routines.routine import Routine
-from wayfare.codegen.routines.windows import Sizes, Slide, address, check_fits
+from wayfare.codegen.routines.routine import Routine, address_of
+from wayfare.codegen.routines.windows import Sizes, Slide, check_fits, two
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.core import buffer_pool
@@ -50,9 +50,9 @@ _BYTES = np.dtype(np.uint8)
 _COST, _CALL = 0.02, 200.0
 
 
-def _routines(name: str, write: Callable[[str, int, Machine], str]) -> dict[tuple[str, int], Routine]:
+def _routines(name: str, write: Callable[..., str]) -> dict[tuple[str, int], Routine]:
     """Routines by (dtype, stride along a row)."""
-    return {(d, s): Routine(f"{name}_{d}_{s}", partial(write, d, s)) for d in ("f32", "f64") for s in (1, 2)}
+    return {(d, s): Routine(f"{name}_{d}_{s}", write, d, s) for d in ("f32", "f64") for s in (1, 2)}
 
 
 _OUTPUT = _routines("direct", write_output)
@@ -74,8 +74,8 @@ class _Step:
     def of(cls, sizes: Sizes, counts: Sizes, slide: Slide) -> _Step:
         """The step of a convolution with one or two spatial dimensions."""
         return cls(
-            _two(sizes, 1), _two(counts, 1), _two(slide.kernel, 1), _two(slide.stride, 1), _two(slide.padding, 0),
-            _two(slide.dilation, 1),
+            two(sizes, 1), two(counts, 1), two(slide.kernel, 1), two(slide.stride, 1), two(slide.padding, 0),
+            two(slide.dilation, 1),
         )  # fmt: skip
 
 
@@ -137,17 +137,13 @@ def _plan(channels: int, made: int, groups: int, step: _Step, size: int, lanes: 
         masks[0].size // step.stride[1], groups, channels * image, made * output,
     )  # fmt: skip
     room = -(-(channels * columns * plane + _BEYOND * size) // 64) * 64
-    return _Plan(offsets, masks, shifts, words, room, (address(offsets), address(masks), address(shifts)))
+    return _Plan(offsets, masks, shifts, words, room, (address_of(offsets), address_of(masks), address_of(shifts)))
 
 
 @lru_cache(256)
 def _vector_offsets(images: int, vectors: int, size: int, room: int) -> Array:
     """Byte offsets in scratch of each full vector of windows, for each image of a group."""
     return np.ravel(np.arange(images)[:, None] * room + np.arange(vectors) * size).astype(np.int64)
-
-
-def _two(sizes: Sizes, filler: int) -> Pair:
-    return (sizes[0], sizes[1]) if len(sizes) == 2 else (filler, sizes[0])
 
 
 def _alike(a: Array, b: Array, slide: Slide) -> bool:
@@ -235,8 +231,8 @@ def _by_phase(
         before.append((used[-1] * d - f - p) // s)
         apart.append(d // math.gcd(d, s))
         taken.append(slice(used[-1], used[0] - 1 if used[0] else None, -(s // math.gcd(d, s))))
-    step = _Step(_two(g.shape[2:], 1), _two(tuple(counts), 1), _two(tuple(kernel), 1), (1, 1), _two(tuple(before), 0),
-                 _two(tuple(apart), 1))  # fmt: skip
+    step = _Step(two(g.shape[2:], 1), two(tuple(counts), 1), two(tuple(kernel), 1), (1, 1), two(tuple(before), 0),
+                 two(tuple(apart), 1))  # fmt: skip
     shape = (g.shape[0], groups * weight.shape[0], *counts)
     return _convolve(routine, g, weight[:, :, taken[0], taken[1]], None, shape, step, work, groups, by_group)
 
@@ -255,8 +251,8 @@ def _convolve(
     parts = _split(shape[0], of.made, _threads(work, thread_pool.threads()))
     scratch = buffer_pool.empty((of.room * len(parts[1]) + 64,), _BYTES)
     bias = np.zeros(shape[1], x.dtype) if bias is None else np.ascontiguousarray(bias)
-    addresses = [address(array) for array in (x, out, weight, bias)]
-    blocks = of.blocks(parts, addresses, -(-address(scratch) // 64) * 64)
+    addresses = [address_of(array) for array in (x, out, weight, bias)]
+    blocks = of.blocks(parts, addresses, -(-address_of(scratch) // 64) * 64)
     routine.run([word for block in blocks for word in block], len(blocks))
     return out
 
@@ -270,7 +266,7 @@ class _Convolution:
         self.batch, self.channels, self.made, self.size = shape[0], shape[1] // groups, made[1] // groups, size
         lanes = 4 * machine().processor.lanes // size
         self.plan = _plan(self.channels, self.made, groups, step, size, lanes, _SCRATCH)
-        self._of_weight = (*strides[:2], *_two(strides[2:], 0), *step.kernel)
+        self._of_weight = (*strides[:2], *two(strides[2:], 0), *step.kernel)
         self._by_group = by_group
         # Bytes of scratch for one part.
         self.room = self.plan.room + -(-self.made * len(self.plan.offsets) * size // 64) * 64
@@ -316,7 +312,7 @@ def convolution_commands(
     parts = _split(x.shape[0], of.made, _threads(work, threads))
     room = scratch.allocate((of.room * len(parts[1]),), _BYTES)
     nothing = np.zeros(out.shape[1], x.dtype)
-    biases = bias.offset if bias is not None else address(nothing)
+    biases = bias.offset if bias is not None else address_of(nothing)
     blocks = of.blocks(parts, (x.offset, out.offset, weight.offset, biases), room.offset)
     objects = (x.object, out.object, weight.object, None if bias is None else bias.object, room.object, room.object)
     addresses = [(block, at, number) for block in range(len(blocks))
@@ -348,10 +344,10 @@ def by_weight(x: Array, g: Array, slide: Slide, groups: int = 1) -> Array | None
     each = group * plan.room + (made * gradient_bytes if group > 1 else 0)
     positions = _vector_offsets(group, windows // lanes, lanes * size, plan.room)
     scratch = buffer_pool.empty((each * len(parts) + 64,), _BYTES)
-    scratch_at = -(-address(scratch) // 64) * 64
+    scratch_at = -(-address_of(scratch) // 64) * 64
     # Split by image, each part has its own sums; split by output channel, its own rows of one array.
     sums = np.zeros((len(parts) if by_image else 1, g.shape[1], channels, *slide.kernel), x.dtype)
-    start, gradients, target, listed = (address(array) for array in (x, g, sums, positions))
+    start, gradients, target, listed = (address_of(array) for array in (x, g, sums, positions))
     words: list[int] = []
     for number, (begin, count) in enumerate(parts):
         first, gradient, own, counts = (

@@ -21,7 +21,7 @@ import numpy as np
 from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
+from wayfare.codegen.routines.routine import Routine, address_of, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core import buffer_pool
 
@@ -84,32 +84,28 @@ def gather_rows(x: Array, index: Array) -> Array | None:
     return out
 
 
-def _write_add(dtype: str) -> Callable[[Machine], str]:
+def _write_add(dtype: str, host: Machine) -> str:
     kind, size = memory_type(dtype), NUMPY[dtype].itemsize
-
-    def write(host: Machine) -> str:
-        writer = Writer()
-        out, index, values = (pointer(writer, k) for k in range(3))
-        outer_stride, stride, outer_values, value_stride = (word(writer, k) for k in range(3, 7))
-        outer, count, width, low, length = (word(writer, k) for k in range(7, 12))
-        lanes = 4 * host.processor.lanes // size
-        with writer.loop("0", outer, 1) as o, writer.loop("0", count, 1) as i:
-            row = writer.load("i64", writer.at(index, (i, 8)))
-            # Rows of other threads are skipped: the loop over their columns is empty.
-            mine = writer.compare("ult", writer.sub(row, low), length)
-            columns = writer.select(mine, width, "0")
-            target = writer.at(out, (o, outer_stride), (row, stride))
-            source = writer.at(values, (o, outer_values), (i, value_stride))
-            begin = "0"
-            for step in (lanes, 4, 1):
-                end = writer.multiple(columns, step)
-                with writer.loop(begin, end, step) as j:
-                    there, here = (writer.at(p, (j, size)) for p in (target, source))
-                    _add_to(writer, kind if step == 1 else vector(step, kind), there, here)
-                begin = end
-        return function(writer)
-
-    return write
+    writer = Writer()
+    out, index, values = (pointer(writer, k) for k in range(3))
+    outer_stride, stride, outer_values, value_stride = (word(writer, k) for k in range(3, 7))
+    outer, count, width, low, length = (word(writer, k) for k in range(7, 12))
+    lanes = 4 * host.processor.lanes // size
+    with writer.loop("0", outer, 1) as o, writer.loop("0", count, 1) as i:
+        row = writer.load("i64", writer.at(index, (i, 8)))
+        # Rows of other threads are skipped: the loop over their columns is empty.
+        mine = writer.compare("ult", writer.sub(row, low), length)
+        columns = writer.select(mine, width, "0")
+        target = writer.at(out, (o, outer_stride), (row, stride))
+        source = writer.at(values, (o, outer_values), (i, value_stride))
+        begin = "0"
+        for step in (lanes, 4, 1):
+            end = writer.multiple(columns, step)
+            with writer.loop(begin, end, step) as j:
+                there, here = (writer.at(p, (j, size)) for p in (target, source))
+                _add_to(writer, kind if step == 1 else vector(step, kind), there, here)
+            begin = end
+    return function(writer)
 
 
 def _add_to(writer: Writer, kind: str, target: str, source: str) -> None:
@@ -120,7 +116,7 @@ def _add_to(writer: Writer, kind: str, target: str, source: str) -> None:
 
 # f16 is left to NumPy: there is no native f16 arithmetic.
 _ADDED = tuple(d for d in NUMPY if d not in ("bool", "f16"))
-_ADD = {NUMPY[d]: Routine(f"add_rows_{d}", _write_add(d)) for d in _ADDED}
+_ADD = {NUMPY[d]: Routine(f"add_rows_{d}", _write_add, d) for d in _ADDED}
 
 
 def add_rows(out: Array, index: Array, values: Array, axis: int = 0) -> bool:
@@ -179,28 +175,22 @@ def _along(writer: Writer, size: int, visit: Callable[[str, str], None]) -> str:
     return function(writer)
 
 
-def _write_gather_along(size: int) -> Callable[[Machine], str]:
-    def write(_host: Machine) -> str:
-        writer, kind = Writer(), f"i{8 * size}"
+def _write_gather_along(size: int, _host: Machine) -> str:
+    writer, kind = Writer(), f"i{8 * size}"
 
-        def visit(element: str, target: str) -> None:
-            writer.store(kind, writer.load(kind, element, 1), target, 1)
+    def visit(element: str, target: str) -> None:
+        writer.store(kind, writer.load(kind, element, 1), target, 1)
 
-        return _along(writer, size, visit)
-
-    return write
+    return _along(writer, size, visit)
 
 
-def _write_add_along(dtype: str) -> Callable[[Machine], str]:
-    def write(_host: Machine) -> str:
-        writer = Writer()
-        return _along(writer, NUMPY[dtype].itemsize, lambda to, value: _add_to(writer, memory_type(dtype), to, value))
-
-    return write
+def _write_add_along(dtype: str, _host: Machine) -> str:
+    writer = Writer()
+    return _along(writer, NUMPY[dtype].itemsize, lambda to, value: _add_to(writer, memory_type(dtype), to, value))
 
 
-_GATHER_ALONG = {size: Routine(f"gather_along_{8 * size}", _write_gather_along(size)) for size in (1, 2, 4, 8)}
-_ADD_ALONG = {NUMPY[d]: Routine(f"add_along_{d}", _write_add_along(d)) for d in _ADDED}
+_GATHER_ALONG = {size: Routine(f"gather_along_{8 * size}", _write_gather_along, size) for size in (1, 2, 4, 8)}
+_ADD_ALONG = {NUMPY[d]: Routine(f"add_along_{d}", _write_add_along, d) for d in _ADDED}
 
 
 def _fits(table: Array, index: Array, axis: int) -> bool:
@@ -269,11 +259,6 @@ def _run_along(routine: Routine, table: Array, index: Array, values: Array, axis
 def _within(index: Array, size: int) -> bool:
     """Is every index an int64 from 0 to size - 1? Read as unsigned, negative numbers are huge: one comparison."""
     return index.dtype == _INDEX and bool(np.maximum.reduce(index.view(np.uint64), axis=None, initial=0) < size)
-
-
-def address_of(array: Array) -> int:
-    """The address of an array's data."""
-    return int(array.__array_interface__["data"][0])
 
 
 def _threads(moved: int) -> int:

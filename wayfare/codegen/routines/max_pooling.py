@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.builder import Writer, memory_type, number, splat_constant, vector
+from wayfare.codegen.llvm.builder import Writer, iota, memory_type, number, splat_constant, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
-from wayfare.codegen.routines.windows import Sizes, Slide, address
+from wayfare.codegen.routines.routine import Routine, address_of, function, pointer, word
+from wayfare.codegen.routines.windows import Sizes, Slide
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.command import BufferView, Command, Unsuited
 from wayfare.core import buffer_pool
@@ -56,32 +56,25 @@ def _write(dtype: str, host: Machine) -> str:
     writer = Writer()
     let, size, kind = writer.let, NUMPY[dtype].itemsize, memory_type(dtype)
     lanes = 4 * host.processor.lanes // size
-    numbers, short, mask = vector(lanes, kind), f"v{lanes}{dtype}", vector(lanes, "i1")
+    numbers, mask = vector(lanes, kind), vector(lanes, "i1")
     integers, long = vector(lanes, "i32"), vector(lanes, "i64")
     planes, windows, elements, plane_bytes = (word(writer, k) for k in range(4, 8))
     image, values, indices, table = (pointer(writer, k) for k in range(4))
     nowhere, lowest = splat_constant(lanes, "i32", "-1"), splat_constant(lanes, kind, number(-math.inf, dtype))
-    iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
 
     with writer.loop("0", planes, 1) as plane:
         own = writer.at(image, (plane, plane_bytes))
         first = writer.mul(plane, windows)
         with writer.loop("0", windows, lanes) as window:
-            numbered = let(f"add {long} {writer.splat(lanes, 'i64', window)}, {iota}")
+            numbered = let(f"add {long} {writer.splat(lanes, 'i64', window)}, {iota(lanes)}")
             there = writer.compare("slt", numbered, writer.splat(lanes, "i64", windows), long)
             best, best_index = writer.variable(numbers, lowest), writer.variable(integers, nowhere)
             with writer.loop("0", elements, 1) as element:
                 entry = writer.add(writer.mul(element, windows), window)
-                listed = writer.intrinsic(
-                    f"llvm.masked.load.v{lanes}i32.p0", integers,
-                    [("ptr", writer.at(table, (entry, 4))), ("i32", "1"), (mask, there), (integers, nowhere)],
-                )  # fmt: skip
+                listed = writer.masked_load(lanes, "i32", writer.at(table, (entry, 4)), there, nowhere)
                 inside = writer.compare("sge", listed, "zeroinitializer", integers)
                 spots = writer.elements(kind, own, integers, listed)
-                x = writer.intrinsic(
-                    f"llvm.masked.gather.{short}.v{lanes}p0", numbers,
-                    [(vector(lanes, "ptr"), spots), ("i32", "1"), (mask, inside), (numbers, lowest)],
-                )  # fmt: skip
+                x = writer.gather(lanes, kind, spots, inside, lowest)
                 larger = let(f"fcmp ogt {numbers} {x}, {best.get()}")
                 is_nan = let(f"fcmp uno {numbers} {x}, {x}")
                 none_yet = writer.compare("slt", best_index.get(), "zeroinitializer", integers)
@@ -90,18 +83,15 @@ def _write(dtype: str, host: Machine) -> str:
                 best.set(let(f"select {mask} {take}, {numbers} {x}, {numbers} {best.get()}"))
                 best_index.set(let(f"select {mask} {take}, {integers} {listed}, {integers} {best_index.get()}"))
             out = writer.add(first, window)
-            for array, step, name, of, value in (
-                (values, size, short, numbers, best.get()),
-                (indices, 8, f"v{lanes}i64", long, let(f"sext {integers} {best_index.get()} to {long}")),
-            ):
-                given = [(of, value), ("ptr", writer.at(array, (out, step))), ("i32", "1"), (mask, there)]
-                writer.intrinsic(f"llvm.masked.store.{name}.p0", "void", given)
+            writer.masked_store(lanes, kind, best.get(), writer.at(values, (out, size)), there)
+            found = let(f"sext {integers} {best_index.get()} to {long}")
+            writer.masked_store(lanes, "i64", found, writer.at(indices, (out, 8)), there)
     return function(writer)
 
 
 _ROUTINES = {
-    "f32": Routine("max_pool_f32", lambda host: _write("f32", host)),
-    "f64": Routine("max_pool_f64", lambda host: _write("f64", host)),
+    "f32": Routine("max_pool_f32", _write, "f32"),
+    "f64": Routine("max_pool_f64", _write, "f64"),
 }
 
 
@@ -133,7 +123,7 @@ def _blocks(
     for start in range(0, planes, each):
         done, item = start * windows, dtype.itemsize
         found.append([
-            image + start * size * item, values + done * item, indices + done * 8, address(table),
+            image + start * size * item, values + done * item, indices + done * 8, address_of(table),
             min(each, planes - start), windows, elements, size * item,
         ])  # fmt: skip
     return found
@@ -153,7 +143,7 @@ def max_over_windows(x: Array, table: Array, counts: tuple[int, ...]) -> tuple[A
     values = buffer_pool.empty((*x.shape[:2], *counts), x.dtype)
     indices = buffer_pool.empty((*x.shape[:2], *counts), np.dtype(np.int64))
     parts = min(thread_pool.threads(), planes) if work >= _PARALLEL_FROM else 1
-    addresses = [address(array) for array in (x, values, indices)]
+    addresses = [address_of(array) for array in (x, values, indices)]
     blocks = _blocks(planes, table, addresses, math.prod(x.shape[2:]), x.dtype, parts)
     routine.run([word for block in blocks for word in block], len(blocks))
     return values, indices

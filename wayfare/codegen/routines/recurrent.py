@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ class Sequences(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _routine(formula: Formula) -> Routine:
-    return Routine(f"{formula.name}_{formula.dtype}", partial(write, formula))
+    return Routine(f"{formula.name}_{formula.dtype}", write, formula)
 
 
 def recurrence_commands(formula: Formula, given: Sequences, threads: int, scratch: Scratch) -> list[Command]:

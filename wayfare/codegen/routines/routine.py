@@ -1,6 +1,7 @@
 """Routines: native functions written in IR by hand, for work that the loop language cannot express.
 
     ROUTINE = Routine("gather_rows", write)      # `write(host)` gives IR that defines @NAME(ptr block)
+    ROUTINE = Routine("add_rows", write, "f32")  # `write("f32", host)`
     ROUTINE.run(words, count)                    # `count` argument blocks of 64-bit words; in the thread pool if > 1
 
 A routine is compiled at its first use and cached on disk like kernels. Each routine defines the words of its block;
@@ -12,14 +13,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from wayfare.codegen.llvm import objects
 from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import BUILDING, Machine, machine
+from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.kernel import available, refuse
 from wayfare.core.counters import COUNTERS
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 NAME = "NAME"
 
@@ -27,9 +34,9 @@ NAME = "NAME"
 class Routine:
     """One native function of argument blocks."""
 
-    def __init__(self, name: str, write: Callable[[Machine], str]) -> None:
+    def __init__(self, name: str, write: Callable[..., str], *given: Any) -> None:
         self.name = name
-        self._write = write
+        self._write: Callable[[Machine], str] = partial(write, *given)
         # The function's address, once `ready` was true.
         self.address = 0
         self._single: Any = None
@@ -54,11 +61,6 @@ class Routine:
         else:
             COUNTERS.kernels_split += 1
             thread_pool.run(self.address, ctypes.addressof(blocks), count, 8 * len(words) // count)
-
-    def run_block(self, block: Any) -> None:
-        """Run one argument block, given as a ctypes array."""
-        COUNTERS.kernels_run += 1
-        self._single(block)
 
     def _make(self) -> bool:
         with BUILDING:
@@ -88,6 +90,11 @@ def _address(name: str, text: str) -> int:
     thread_pool.prepare()
     host.load(made.code, made.symbols)
     return host.address(symbol)
+
+
+def address_of(array: Array) -> int:
+    """The address of an array's data, read out of the array object; `kernel.available` has checked the offset."""
+    return ctypes.c_int64.from_address(id(array) + DATA_OFFSET).value
 
 
 def function(writer: Writer) -> str:

@@ -10,7 +10,6 @@ rounded once, when it is stored. The functions return None where NumPy should do
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
+from wayfare.codegen.routines.routine import Routine, address_of, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core import buffer_pool
 
@@ -33,31 +32,23 @@ _PARALLEL_FROM = 1 << 15
 _STEPS = (16, 4, 1)
 
 
-def _no_leaf(_e: Any) -> str:
-    raise AssertionError("no expression is read here")
-
-
-def _write(dtype: str, how: str) -> Callable[[Machine], str]:
+def _write(dtype: str, how: str, _host: Machine) -> str:
     """The words of a block: the addresses of a, b, out (only linear scans use b); the byte strides along a scan and
     from group to group of columns; the numbers of elements, groups and columns."""
-
-    def write(_host: Machine) -> str:
-        writer = Writer()
-        item = NUMPY[dtype].itemsize
-        a, b, out = (pointer(writer, k) for k in range(3))
-        along, apart, size, groups, columns = (word(writer, k) for k in range(3, 8))
-        with writer.loop("0", groups, 1) as group:
-            start = writer.mul(group, apart)
-            done = "0"
-            for lanes in _STEPS:
-                stop = writer.multiple(columns, lanes)
-                with writer.loop(done, stop, lanes) as column:
-                    first = writer.add(start, writer.mul(column, item))
-                    _write_scan(Body(writer, lanes, _no_leaf), dtype, how, (a, b, out), first, along, size)
-                done = stop
-        return function(writer)
-
-    return write
+    writer = Writer()
+    item = NUMPY[dtype].itemsize
+    a, b, out = (pointer(writer, k) for k in range(3))
+    along, apart, size, groups, columns = (word(writer, k) for k in range(3, 8))
+    with writer.loop("0", groups, 1) as group:
+        start = writer.mul(group, apart)
+        done = "0"
+        for lanes in _STEPS:
+            stop = writer.multiple(columns, lanes)
+            with writer.loop(done, stop, lanes) as column:
+                first = writer.add(start, writer.mul(column, item))
+                _write_scan(Body(writer, lanes), dtype, how, (a, b, out), first, along, size)
+            done = stop
+    return function(writer)
 
 
 def _write_scan(
@@ -88,7 +79,7 @@ def _write_scan(
 
 
 _ROUTINES = {
-    (how, NUMPY[d]): Routine(f"scan_{how}_{d}", _write(d, how))
+    (how, NUMPY[d]): Routine(f"scan_{how}_{d}", _write, d, how)
     for how in ("add", "mul", "linear")
     for d in ("f32", "f64")
 }
@@ -123,7 +114,7 @@ def _run(routine: Routine, a: Array, b: Array, dim: int, reverse: bool) -> Array
     along = columns * item
     apart = size * along
     last = (size - 1) * along if reverse else 0
-    addresses = [int(array.__array_interface__["data"][0]) + last for array in (a, b, out)]
+    addresses = [address_of(array) + last for array in (a, b, out)]
     parts = thread_pool.threads() if b.size >= _PARALLEL_FROM else 1
     words: list[int] = []
     count = 0

@@ -21,9 +21,10 @@ import numpy as np
 from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.loop.expr import FLOATS, NUMPY
+from wayfare.codegen.llvm.reduction import neutral
+from wayfare.codegen.loop.expr import FLOATS, NUMPY, OF_NUMPY
 from wayfare.codegen.loop.instruction import INSTRUCTIONS
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
+from wayfare.codegen.routines.routine import Routine, address_of, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core import buffer_pool
 
@@ -33,25 +34,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 NATIVE_FROM = 512
 # Bytes from which on several threads are used.
 _PARALLEL_FROM = 512 * 1024
+# What the loop language calls these reductions.
+_KINDS = {"add": "sum", "maximum": "max", "minimum": "min"}
 # Rows of a block: their sum is added to the float64 total.
 _BLOCK = 64
 
 
 def _ufunc(how: str) -> Any:
     return INSTRUCTIONS[how].numpy
-
-
-def _neutral(how: str, dtype: Any) -> Any:
-    """The neutral element."""
-    dtype = np.dtype(dtype)
-    if how == "add":
-        return 0
-    if dtype.kind == "f":
-        return -math.inf if how == "maximum" else math.inf
-    if dtype.kind == "b":
-        return how == "minimum"
-    limits = np.iinfo(dtype)
-    return limits.min if how == "maximum" else limits.max
 
 
 # -- the routines ------------------------------------------------------------------------------------------------------
@@ -100,53 +90,43 @@ class _Segments:
         return function(writer)
 
 
-def _write_reduce(dtype: str, how: str) -> Callable[[Machine], str]:
-    def write(host: Machine) -> str:
-        loops = _Segments(host, dtype)
-        writer = loops.writer
+def _write_reduce(dtype: str, how: str, host: Machine) -> str:
+    loops = _Segments(host, dtype)
+    writer = loops.writer
 
-        def body(segment: str, lanes: int, column: str, begin: str, end: str) -> None:
-            kind = vector(lanes, loops.kind)
-            words = Body(writer, lanes, _no_leaf)
-            start = words.constant(_neutral(how, NUMPY[dtype]), dtype)
-            wide = "f64" if how == "add" and dtype == "f32" else dtype
-            total = writer.variable(words.type(wide), words.constant(_neutral(how, NUMPY[dtype]), wide))
-            with writer.loop(begin, end, _BLOCK) as block:
-                stop = writer.smaller(writer.add(block, _BLOCK), end)
-                part = writer.variable(kind, start)
-                with writer.loop(block, stop, 1) as row:
-                    part.set(_two(words, how, dtype, part.get(), loops.load(kind, loops.x, row, column)))
-                done = part.get() if wide == dtype else words.cast(part.get(), dtype, wide)
-                total.set(_two(words, how, wide, total.get(), done))
-            result = total.get() if wide == dtype else words.cast(total.get(), wide, dtype)
-            loops.store(kind, result, loops.out, segment, column)
+    def body(segment: str, lanes: int, column: str, begin: str, end: str) -> None:
+        kind = vector(lanes, loops.kind)
+        words = Body(writer, lanes)
+        start = words.constant(neutral(_KINDS[how], dtype), dtype)
+        wide = "f64" if how == "add" and dtype == "f32" else dtype
+        total = writer.variable(words.type(wide), words.constant(neutral(_KINDS[how], dtype), wide))
+        with writer.loop(begin, end, _BLOCK) as block:
+            stop = writer.smaller(writer.add(block, _BLOCK), end)
+            part = writer.variable(kind, start)
+            with writer.loop(block, stop, 1) as row:
+                part.set(_two(words, how, dtype, part.get(), loops.load(kind, loops.x, row, column)))
+            done = part.get() if wide == dtype else words.cast(part.get(), dtype, wide)
+            total.set(_two(words, how, wide, total.get(), done))
+        result = total.get() if wide == dtype else words.cast(total.get(), wide, dtype)
+        loops.store(kind, result, loops.out, segment, column)
 
-        return loops.visit(body)
-
-    return write
+    return loops.visit(body)
 
 
-def _write_spread(dtype: str, how: str) -> Callable[[Machine], str]:
-    def write(host: Machine) -> str:
-        loops = _Segments(host, dtype)
+def _write_spread(dtype: str, how: str, host: Machine) -> str:
+    loops = _Segments(host, dtype)
 
-        def body(segment: str, lanes: int, column: str, begin: str, end: str) -> None:
-            kind = vector(lanes, loops.kind)
-            words = Body(loops.writer, lanes, _no_leaf)
-            value = loops.load(kind, loops.table, segment, column)
-            with loops.writer.loop(begin, end, 1) as row:
-                result = value
-                if how != "copy":
-                    result = words.arithmetic(how, dtype, loops.load(kind, loops.x, row, column), value)
-                loops.store(kind, result, loops.out, row, column)
+    def body(segment: str, lanes: int, column: str, begin: str, end: str) -> None:
+        kind = vector(lanes, loops.kind)
+        words = Body(loops.writer, lanes)
+        value = loops.load(kind, loops.table, segment, column)
+        with loops.writer.loop(begin, end, 1) as row:
+            result = value
+            if how != "copy":
+                result = words.arithmetic(how, dtype, loops.load(kind, loops.x, row, column), value)
+            loops.store(kind, result, loops.out, row, column)
 
-        return loops.visit(body)
-
-    return write
-
-
-def _no_leaf(_e: Any) -> str:
-    raise AssertionError("no expression is read here")
+    return loops.visit(body)
 
 
 def _two(words: Body, how: str, dtype: str, a: str, b: str) -> str:
@@ -156,7 +136,7 @@ def _two(words: Body, how: str, dtype: str, a: str, b: str) -> str:
 # bool and f16 are left to NumPy and to the caller.
 _DTYPES = tuple(d for d in NUMPY if d not in ("bool", "f16"))
 _ROUTINES = {
-    (how, NUMPY[d]): Routine(f"segment_{how}_{d}", write(d, how))
+    (how, NUMPY[d]): Routine(f"segment_{how}_{d}", write, d, how)
     for write, ways in ((_write_reduce, ("add", "maximum", "minimum")), (_write_spread, ("copy", "sub", "div")))
     for how in ways
     for d in _DTYPES
@@ -176,7 +156,7 @@ def reduce(x: Array, offsets: Array, how: str) -> Array:
         out = buffer_pool.empty(shape, x.dtype)
         _run(routine, x, offsets, x, out, math.prod(x.shape[1:]))
         return out
-    out = np.full(shape, _neutral(how, x.dtype), x.dtype)
+    out = np.full(shape, neutral(_KINDS[how], OF_NUMPY[x.dtype]), x.dtype)
     # Without the empty segments, each segment ends where the next one begins, as reduceat needs it.
     full = np.flatnonzero(offsets[1:] > offsets[:-1])
     if full.size:
@@ -225,12 +205,8 @@ def _run(routine: Routine, x: Array, offsets: Array, table: Array, out: Array, w
     parts = thread_pool.threads() if total * row >= _PARALLEL_FROM else 1
     marks = [total * k // parts for k in range(1, parts)]
     bounds = [0, *np.searchsorted(offsets[:-1], marks).tolist(), segments]
-    given = [_address(x), _address(offsets), _address(table), _address(out), row, width]
+    given = [address_of(x), address_of(offsets), address_of(table), address_of(out), row, width]
     words: list[int] = []
     for begin, end in pairwise(bounds):
         words += [*given, begin, end]
     routine.run(words, parts)
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -7,7 +7,7 @@ a tile (rows × columns) stay in registers, and are added horizontally at the en
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 
 from wayfare.codegen.llvm.builder import vector
 from wayfare.codegen.llvm.machine import Machine
@@ -72,7 +72,7 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
 
 @cache
 def _routine(dtype: str, rows: int) -> Routine:
-    return Routine(f"skinny_gemm_{dtype}_{rows}", partial(_write, dtype, rows))
+    return Routine(f"skinny_gemm_{dtype}_{rows}", _write, dtype, rows)
 
 
 def skinny_gemm_commands(

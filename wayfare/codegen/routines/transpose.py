@@ -83,7 +83,7 @@ def _transposed(writer: Writer, vector: str, rows: list[str]) -> list[str]:
 
 @cache
 def _routine(size: int) -> Routine:
-    return Routine(f"transpose_{8 * size}", lambda host: _write(size, host))
+    return Routine(f"transpose_{8 * size}", _write, size)
 
 
 def transposed_nest(nest: Nest, size: int) -> Nest | None:

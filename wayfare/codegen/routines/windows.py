@@ -6,7 +6,6 @@ depthwise convolution. Padding, stride and dilation are handled here.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.builder import Writer, memory_type, vector
+from wayfare.codegen.llvm.builder import Writer, iota, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.llvm.module import DATA_OFFSET
-from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.routine import Routine, function, pointer, word
+from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY
+from wayfare.codegen.routines.routine import Routine, address_of, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,7 +80,6 @@ class Nest:
         self.lanes = 4 * host.processor.lanes // self.size
         self.vector = vector(self.lanes, self.kind)
         self.short = f"v{self.lanes}{dtype}"
-        self.mask = vector(self.lanes, "i1")
         self.side_by_side = side_by_side
 
     def write(
@@ -151,12 +148,11 @@ class Nest:
 
     def lanes_between(self, position: str, begin: str, end: str) -> str:
         """The mask of lanes, counted from `position`, that are in begin … end."""
-        iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
         writer, lanes, kind = self.writer, self.lanes, vector(self.lanes, "i64")
-        at = writer.let(f"add {kind} {writer.splat(lanes, 'i64', position)}, {iota}")
+        at = writer.let(f"add {kind} {writer.splat(lanes, 'i64', position)}, {iota(lanes)}")
         low = writer.compare("sge", at, writer.splat(lanes, "i64", begin), kind)
         high = writer.compare("slt", at, writer.splat(lanes, "i64", end), kind)
-        return writer.let(f"and {self.mask} {low}, {high}")
+        return writer.let(f"and {vector(lanes, 'i1')} {low}, {high}")
 
     def image_at(self, row: Row, position: str) -> str:
         """The address in the image of window `position` of a row."""
@@ -173,30 +169,25 @@ class Nest:
     def load(self, address: str, step: str | None, mask: str) -> str:
         """Load elements under a mask, zeros elsewhere; contiguous if `step` is None."""
         if step is None:
-            return self.writer.intrinsic(
-                f"llvm.masked.load.{self.short}.p0", self.vector,
-                [("ptr", address), ("i32", "1"), (self.mask, mask), (self.vector, "zeroinitializer")],
-            )  # fmt: skip
-        return self.writer.intrinsic(
-            f"llvm.masked.gather.{self.short}.v{self.lanes}p0", self.vector,
-            [(vector(self.lanes, "ptr"), self._spread(address, step)), ("i32", "1"), (self.mask, mask),
-             (self.vector, "zeroinitializer")],
-        )  # fmt: skip
+            return self.writer.masked_load(self.lanes, self.kind, address, mask)
+        return self.writer.gather(self.lanes, self.kind, self.writer.spread(self.lanes, address, step), mask)
 
     def store(self, value: str, address: str, step: str | None, mask: str) -> None:
         """Store elements under a mask."""
         if step is None:
-            name, kind, where = f"llvm.masked.store.{self.short}.p0", "ptr", address
+            self.writer.masked_store(self.lanes, self.kind, value, address, mask)
         else:
-            name, kind = f"llvm.masked.scatter.{self.short}.v{self.lanes}p0", vector(self.lanes, "ptr")
-            where = self._spread(address, step)
-        self.writer.intrinsic(name, "void", [(self.vector, value), (kind, where), ("i32", "1"), (self.mask, mask)])
+            self.writer.scatter(self.lanes, self.kind, value, self.writer.spread(self.lanes, address, step), mask)
 
-    def _spread(self, address: str, step: str) -> str:
-        iota = "<" + ", ".join(f"i64 {lane}" for lane in range(self.lanes)) + ">"
-        kind = vector(self.lanes, "i64")
-        steps = self.writer.let(f"mul {kind} {self.writer.splat(self.lanes, 'i64', step)}, {iota}")
-        return self.writer.elements("i8", address, kind, steps)
+    def accumulate(self, row: Row, to: str, add: Callable[[str, str], str]) -> None:
+        """to = add(from, to) for the windows of a row that are inside the image. `to` is "image" or "matrix"."""
+        with self.writer.loop(row.begin, row.end, self.lanes) as k:
+            inside = self.lanes_between(k, row.begin, row.end)
+            source, target = (self.image_at(row, k), self.step_of(row)), (self.matrix_at(row, k), None)
+            if to == "image":
+                source, target = target, source
+            more, old = self.load(*source, inside), self.load(*target, inside)
+            self.store(add(more, old), *target, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +197,6 @@ class Steps:
     n: int
     c: int
     k: int = 0
-
-
-def address(array: Array) -> int:
-    """The address of an array's data, read out of the array object; `kernel.available` has checked the offset."""
-    return ctypes.c_int64.from_address(id(array) + DATA_OFFSET).value
 
 
 def run(
@@ -225,10 +211,10 @@ def run(
     own = Steps(channels * high * wide * size, high * wide * size)
     third = weight_steps or Steps(0, 0)
     fixed = [own.n, own.c, wide * size, steps.n, steps.c, steps.k]
-    rest = [high, wide, *_two(slide.kernel, 1), *_two(slide.counts, 1), *_two(slide.stride, 1)]
-    rest += [*_two(slide.padding, 0), *_two(slide.dilation, 1)]
+    rest = [high, wide, *two(slide.kernel, 1), *two(slide.counts, 1), *two(slide.stride, 1)]
+    rest += [*two(slide.padding, 0), *two(slide.dilation, 1)]
     threads = thread_pool.threads() if matrix.nbytes >= _PARALLEL_FROM else 1
-    starts = (address(image), address(matrix), 0 if weights is None else address(weights))
+    starts = (address_of(image), address_of(matrix), 0 if weights is None else address_of(weights))
     by_batch = batch >= threads
     total = batch if by_batch else channels
     each = -(-total // threads)
@@ -243,11 +229,22 @@ def run(
     routine.run(words, len(parts))
 
 
-def usable(routine: Routine | None, slide: Slide, planes: int, smallest: int) -> bool:
-    """Is the routine there, are there at most two dimensions, and enough elements of columns?"""
-    work = planes * math.prod(slide.kernel) * math.prod(slide.counts)
-    return routine is not None and len(slide.kernel) <= 2 and work >= smallest and routine.ready
+Kinds = dict[tuple[str, bool], Routine]
 
 
-def _two(sizes: Sizes, filler: int) -> tuple[int, int]:
+def routines(name: str, write: Callable[..., str], *given: Any) -> Kinds:
+    """Routines by dtype and by whether windows lie side by side: `write(*given, dtype, side_by_side, host)`."""
+    return {(d, s): Routine(f"{name}_{d}", write, *given, d, s) for d in ("f32", "f64") for s in (False, True)}
+
+
+def find(kinds: Kinds, dtype: Any, shape: Sizes, slide: Slide, smallest: int) -> Routine | None:
+    """The routine for images of this shape; None for more than two dimensions, or with too few elements of columns."""
+    routine = kinds.get((OF_NUMPY.get(dtype, ""), slide.stride[-1] == 1))
+    work = shape[0] * shape[1] * math.prod(slide.kernel) * math.prod(slide.counts)
+    fits = routine is not None and 0 not in shape and len(slide.kernel) <= 2 and work >= smallest
+    return routine if fits and routine is not None and routine.ready else None
+
+
+def two(sizes: Sizes, filler: int) -> tuple[int, int]:
+    """Sizes of one or two dimensions as those of two."""
     return (sizes[0], sizes[1]) if len(sizes) == 2 else (filler, sizes[0])

@@ -22,17 +22,16 @@ from wayfare.codegen.routines.skinny_gemm import skinny_gemm_commands
 from wayfare.codegen.runtime.blas import Blas, openblas
 from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.codegen.runtime.command_kernels import broadcast, copy_commands
-from wayfare.codegen.runtime.gemm import (
-    BATCH_FROM,
-    NOT_TRANSPOSED,
-    PARTS_PER_THREAD,
-    ROW_MAJOR,
-    SPLIT_BY_BLAS,
-    TRANSPOSED,
-    write_gemm_call,
-)
 from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 
+# Multiplications from which on a batch is split over threads.
+BATCH_FROM = 500_000
+# Multiplications from which on OpenBLAS uses threads of its own for a gemm.
+SPLIT_BY_BLAS = 1 << 18
+# Parts for each thread: a thread that starts late takes fewer.
+PARTS_PER_THREAD = 4
+# CBLAS's constants.
+ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED = 101, 111, 112
 # Up to this many multiplications OpenBLAS uses its code for small matrices.
 _SMALL_CODE = 1_000_000
 # The result is computed transposed for at most so many rows, and a matrix of at least so many elements.
@@ -63,26 +62,46 @@ Axis = tuple[int, tuple[int, ...]]
 Call = Callable[[str, str, str, str], None]
 
 
-def _write(write_call: Callable[[Writer, str, str], Call], dtype: str, int_type: str) -> Callable[[Machine], str]:
+def _write(write_call: Callable[[Writer, str, str], Call], dtype: str, int_type: str, _host: Machine) -> str:
     """Words: nine for the BLAS call; 1 to add to `out`; two batch sizes; for each matrix its address and two batch
     strides."""
+    writer = Writer()
+    call = write_call(writer, dtype, int_type)
+    beta = writer.let(f"sitofp i64 {word(writer, 9)} to {dtype}")
+    starts = [word(writer, at) for at in _ADDRESSES]
+    steps = [(word(writer, at + 1), word(writer, at + 2)) for at in _ADDRESSES]
+    with writer.loop("0", word(writer, 10), 1) as i, writer.loop("0", word(writer, 11), 1) as j:
+        matrices = []
+        for start, (outer, inner) in zip(starts, steps, strict=True):
+            row = writer.add(start, writer.mul(i, outer))
+            matrices.append(writer.pointer(writer.add(row, writer.mul(j, inner))))
+        a, b, out = matrices
+        call(a, b, out, beta)
+    return function(writer)
 
-    def write(_host: Machine) -> str:
-        writer = Writer()
-        call = write_call(writer, dtype, int_type)
-        beta = writer.let(f"sitofp i64 {word(writer, 9)} to {dtype}")
-        starts = [word(writer, at) for at in _ADDRESSES]
-        steps = [(word(writer, at + 1), word(writer, at + 2)) for at in _ADDRESSES]
-        with writer.loop("0", word(writer, 10), 1) as i, writer.loop("0", word(writer, 11), 1) as j:
-            matrices = []
-            for start, (outer, inner) in zip(starts, steps, strict=True):
-                row = writer.add(start, writer.mul(i, outer))
-                matrices.append(writer.pointer(writer.add(row, writer.mul(j, inner))))
-            a, b, out = matrices
-            call(a, b, out, beta)
-        return function(writer)
 
-    return write
+def _write_gemm_call(writer: Writer, dtype: str, int_type: str) -> Call:
+    """A function that emits one gemm call: `(a, b, out, beta)`, out = a @ b + beta · out.
+
+    The first nine words of the block: the BLAS function; the transpose flags of both sides; rows, columns, inner size;
+    the leading dimensions of the three matrices.
+    """
+    gemm = pointer(writer, 0)
+    sizes = [word(writer, k) for k in range(1, 9)]
+    layouts = [writer.truncated(size) for size in sizes[:2]]
+    if int_type == "i32":
+        sizes = [writer.truncated(size) for size in sizes]
+    m, n, k, step_a, step_b, step_out = sizes[2:]
+
+    def call(a: str, b: str, out: str, beta: str) -> None:
+        writer.do(
+            f"call void {gemm}(i32 {ROW_MAJOR}, i32 {layouts[0]}, i32 {layouts[1]}, "
+            f"{int_type} {m}, {int_type} {n}, {int_type} {k}, {dtype} 1.0, ptr {a}, {int_type} {step_a}, "
+            f"ptr {b}, {int_type} {step_b}, {dtype} {beta}, ptr {out}, "
+            f"{int_type} {step_out})"
+        )
+
+    return call
 
 
 def _write_gemv_call(writer: Writer, dtype: str, int_type: str) -> Call:
@@ -108,10 +127,11 @@ def _write_gemv_call(writer: Writer, dtype: str, int_type: str) -> Call:
 
 
 @cache
-def _routine(dtype: np.dtype[Any], int_type: str, vectors: bool = False) -> Routine:
+def gemm_routine(dtype: np.dtype[Any], int_type: str, vectors: bool = False) -> Routine:
+    """The native function of gemms, or of gemvs."""
     kind = "float" if dtype == np.float32 else "double"
-    name, write_call = ("gemv", _write_gemv_call) if vectors else ("batched_gemm", write_gemm_call)
-    return Routine(f"{name}_{kind}_{int_type}", _write(write_call, kind, int_type))
+    name, write_call = ("gemv", _write_gemv_call) if vectors else ("batched_gemm", _write_gemm_call)
+    return Routine(f"{name}_{kind}_{int_type}", _write, write_call, kind, int_type)
 
 
 # -- commands -----------------------------------------------------------------------------------------------------
@@ -124,7 +144,7 @@ def matmul_commands(
     blas = openblas()
     if blas is None or not a.dtype == b.dtype == out.dtype or a.dtype not in _COST or not a.shape or not b.shape:
         raise Unsuited
-    routine, by_row = (_routine(out.dtype, blas.int_type, vectors) for vectors in (False, True))
+    routine, by_row = (gemm_routine(out.dtype, blas.int_type, vectors) for vectors in (False, True))
     a, b, out = _as_matrices(a, b, out)
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     fits = b.shape[-2] == inner and out.shape[-2:] == (rows, columns)
@@ -163,10 +183,7 @@ def matmul_commands(
             b, source = _copied(b, scratch)
             before += copy_commands(source, b, threads)
             b = broadcast(b, (*target.shape[:-2], *b.shape[-2:]))
-        layouts = [layout for view in (a, b, target) if (layout := _blas_layout(view)) is not None]
-        words = [blas.addresses[out.dtype], layouts[0][0], layouts[1][0], *target.shape[-2:], inner,
-                 *(step for _, step in layouts), int(add)]  # fmt: skip
-        made = _stacked(blas, words, (a, b, target), threads)
+        made = batch_command(blas, (a, b, target), add, threads)
         made.function = routine.address
     made.title = _title(out, inner, add, how)
     return [*before, made, *after]
@@ -281,6 +298,17 @@ def _longer(view: BufferView) -> BufferView:
     *stack, count, rows, columns = view.shape
     *steps, outer, down, across = view.strides
     return view.view((*stack, count * rows, columns), (*steps, outer if rows == 1 else down, across))
+
+
+def batch_command(blas: Blas, views: Matrices, add: bool, threads: int) -> Command:
+    """The command of a batch of gemms with row-major results. Unsuited if BLAS cannot read the matrices."""
+    a, _, out = views
+    layouts = [layout for view in views if (layout := _blas_layout(view)) is not None]
+    if len(layouts) < 3 or layouts[2][0] != NOT_TRANSPOSED:
+        raise Unsuited
+    words = [blas.addresses[out.dtype], layouts[0][0], layouts[1][0], *out.shape[-2:], a.shape[-1],
+             *(step for _, step in layouts), int(add)]  # fmt: skip
+    return _stacked(blas, words, views, threads)
 
 
 def _stacked(

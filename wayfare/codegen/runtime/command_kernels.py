@@ -125,7 +125,7 @@ def _nest(
     last = views[-1]
     while True:
         sizes = tuple(1 if a in sliced else n for a, n in enumerate(shape))
-        slices = [p.view(*_slice(p, len(shape), sliced)) for p in views]
+        slices = [p.view(*_slice(p, len(shape), sliced)) for p in views] if sliced else views
         try:
             nest = kernel.nest(slices, sizes, axes)
             break

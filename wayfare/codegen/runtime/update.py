@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.loop.expr import FLOATS, NUMPY, OF_NUMPY, Expr, cast, load
+from wayfare.codegen.loop.interpreter import interpret
 from wayfare.codegen.loop.language import elementwise
-from wayfare.codegen.math.library import loop_math
+from wayfare.codegen.math.library import loop_math, numpy_function
 from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime.commands import BufferView, Commands
 from wayfare.codegen.runtime.kernel import Kernel
-from wayfare.codegen.runtime.kernel_batch import Batch
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.write_clock import History, check_memory, histories, note_writes
 
@@ -31,12 +32,52 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _REMEMBERED = 512
 
 
+class _Batch:
+    """A kernel over many sets of arrays of given layouts, as one command list. Used by one thread at a time.
+
+    Each of `sets` lists indices into `arrays`: the kernel's inputs without the last ones, then its outputs. The last
+    inputs are the scalars in `numbers`, which may change from run to run. Sets that overlap, and sets that no list can
+    have, run one after the other.
+    """
+
+    __slots__ = ("_commands", "_kernel", "_sets", "numbers")
+
+    def __init__(
+        self, kernel: Kernel, sets: list[list[int]], arrays: Sequence[Array], numbers: Array, overlap: bool
+    ) -> None:
+        self._kernel, self._sets, self.numbers = kernel, sets, numbers
+        views = [BufferView(k, 0, a.shape, a.strides, a.dtype) for k, a in enumerate((*arrays, numbers))]
+        commands = Commands()
+        listed = not overlap and commands.update(kernel, [[views[k] for k in members] for members in sets], views[-1])
+        commands.finish()
+        self._commands = commands if listed else None
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        """Run on arrays of the same shapes, strides and dtypes. The caller has checked that, and keeps them alive."""
+        if self._commands is not None:
+            self._commands.run((*arrays, self.numbers))
+        else:
+            for members in self._sets:
+                _run_set(self._kernel, [arrays[k] for k in members], self.numbers)
+
+
+def _run_set(kernel: Kernel, arrays: list[Array], numbers: Array) -> None:
+    """Run a kernel on one set: its inputs without the scalars, then its outputs."""
+    count = len(kernel.loop.inputs) - len(numbers)
+    inputs, outputs = [*arrays[:count], *(numbers[k, ...] for k in range(len(numbers)))], arrays[count:]
+    if native.available():
+        kernel(inputs, outputs)
+    else:
+        for out, value in zip(outputs, interpret(kernel.loop, inputs, numpy_function), strict=True):
+            np.copyto(out, value)
+
+
 class _Bound:
     """An update prepared for given arrays to write, and for the layouts of the others."""
 
     __slots__ = ("batches", "histories", "watched")
 
-    def __init__(self, batches: list[Batch], written: list[History], watched: list[weakref.ref[Array]]) -> None:
+    def __init__(self, batches: list[_Batch], written: list[History], watched: list[weakref.ref[Array]]) -> None:
         self.batches = batches
         self.histories = written
         self.watched = watched  # a weak reference must be kept for its callback to run
@@ -92,8 +133,8 @@ class Update:
         self._check(arguments, [arguments[k] for k in self.written], 1)
         dtypes = tuple(OF_NUMPY[a.dtype] for a in arguments)
         given = np.array(numbers, NUMPY[_computed_in(dtypes)])
-        arrays = [*arguments, *outputs]
-        Batch(self.kernel(dtypes), [range(len(arrays))], arrays, given, alone=True).run(arrays)
+        if arguments[0].size:
+            _run_set(self.kernel(dtypes), [*arguments, *outputs], given)
 
     def _bind(self, key: Any, written: list[Array], read: list[Array]) -> _Bound:
         arrays = written + read
@@ -106,11 +147,11 @@ class Update:
             dtypes = tuple(OF_NUMPY[arrays[p].dtype] for p in numbers_of_set)
             by_dtypes.setdefault(dtypes, []).append([*numbers_of_set, *(numbers_of_set[k] for k in self.written)])
         # Overlapping sets are updated one after the other.
-        alone = _overlap(arrays, len(written))
+        overlap = _overlap(arrays, len(written))
         batches = []
         for dtypes, sets in by_dtypes.items():
             room = np.zeros(self.numbers, NUMPY[_computed_in(dtypes)])
-            batches.append(Batch(self.kernel(dtypes), sets, arrays, room, fixed=len(written), alone=alone))
+            batches.append(_Batch(self.kernel(dtypes), sets, arrays, room, overlap))
         # The callback is a C function: an exception (Ctrl-C) in Python code would be lost there.
         forget: Any = partial(self._bound.pop, key)
         return _Bound(batches, histories(written), [weakref.ref(array, forget) for array in written])

@@ -14,6 +14,7 @@ from typing import Any
 
 from wayfare.compiler.captures.location import HINT, Location, array_content
 from wayfare.compiler.captures.reach import Reach
+from wayfare.compiler.generated import define, unless
 from wayfare.core.structure_epoch import EPOCH
 
 
@@ -66,7 +67,7 @@ class Guards:
     # -- the fast check -----------------------------------------------------------------------------------------------
 
     def _generate(self) -> Callable[[], bool]:
-        """Generate `holds` as one function of identity tests: a loop over locations is several times slower."""
+        """Generate `holds` as one function of identity tests: see `compiler/generated.py`."""
         values = self._values
         # Weak references, so that there is no cycle and guards are freed at once.
         modules, slow = weakref.WeakMethod(self._modules_hold), weakref.WeakMethod(self._check_slowly)
@@ -75,13 +76,9 @@ class Guards:
         tests = [self._test(number, location) for number, location in enumerate(self._outside)]
         if self._inside:
             tests.append("(EPOCH[0] == epoch or modules()())")
-        # Python's compiler recurses over long `and` chains, so they are split.
-        chains = [" and ".join(tests[i : i + 50]) for i in range(0, len(tests), 50)]
-        nested = "".join(f"        if not ({chain}):\n            return thorough and slow()()\n" for chain in chains)
-        source = f"def holds(thorough=True):\n    try:\n{nested}        return True\n"
-        source += "    except Exception:\n        return thorough and slow()()\n"
-        exec(compile(source, "<wayfare guards>", "exec"), values)
-        return values.pop("holds")  # type: ignore[no-any-return]
+        tested = [f"    {line}" for line in unless(tests, "return thorough and slow()()")]
+        body = ["try:", *tested, "    return True", "except Exception:", "    return thorough and slow()()"]
+        return define("holds", "thorough=True", body, values)  # type: ignore[no-any-return]
 
     def _test(self, number: int, location: Location) -> str:
         holder, value, key = f"h{number}", f"v{number}", f"k{number}"

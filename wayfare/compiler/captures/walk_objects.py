@@ -26,6 +26,8 @@ from wayfare.nn.module import Module
 
 # Attributes of modules that only change together with others.
 _OF_MODULE = frozenset({"_names", "_hooks", "_order", "_wayfare_calls"})
+# Attributes of functions that do not change what a call does.
+_OF_FUNCTION = frozenset({"__wrapped__", "_wayfare_calls"})
 _BESIDE = frozenset({
     "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__",
     "__init_subclass__", "__class_getitem__", "__sizeof__",
@@ -180,7 +182,7 @@ class ObjectWalk(ValueWalk):
         self.holders.append((held, path, False))
         self._told(function, path)
         names = self.names
-        wanted = [name for name in held if name != "__wrapped__" and self._wanted(name, held[name])]
+        wanted = [name for name in held if name not in _OF_FUNCTION and self._wanted(name, held[name])]
         # Names of tensor methods are not expected on functions, unless they occur in `hasattr`.
         owners = (types.FunctionType, Tensor, Module)
         missing = names.asked.union(name for name in names.read if not is_special(name)

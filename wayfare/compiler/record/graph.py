@@ -13,14 +13,8 @@ import numpy as np
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.tensor import Tensor
-from wayfare.ir.graph import Step, Value, leaf
-from wayfare.ir.lower import is_plain
-from wayfare.ir.plan.plan import Slot
-
-# Constants up to this many bytes are compared by content.
-_SMALL = 1 << 16
-# Types of attributes, apart from numbers, whose `repr` identifies them.
-_SHOW_THEMSELVES = (slice, type(Ellipsis), Slot)
+from wayfare.ir.graph import Step, Value, constant, leaf
+from wayfare.ir.passes.common_subexpressions import array_key, number_key, step_key
 
 
 class Source:
@@ -76,15 +70,12 @@ class Graph:
     def number(self, array: Array) -> Value:
         """A Python number."""
         number = array.item()
-        return self._once(("number", repr(number), array.dtype.char), lambda: leaf("number", number, (), array.dtype))
+        return self._once(number_key(number, array.dtype), lambda: leaf("number", number, (), array.dtype))
 
     def constant(self, array: Array) -> Value:
         """An array that the function creates in every call."""
         copy = np.array(array)
-        key = None
-        if copy.nbytes <= _SMALL:
-            key = ("array", copy.shape, copy.dtype.char, copy.tobytes())
-        return self._once(key, lambda: leaf("array", copy, copy.shape, copy.dtype))
+        return self._once(array_key(copy), lambda: constant(copy))
 
     def fresh(self, what: Any, array: Array) -> Value:
         """The seed number `what` of a backward pass: a gradient of a result."""
@@ -106,10 +97,9 @@ class Graph:
 
         `cut` says for each input whether gradients stop there. It is used when the steps are differentiated again.
         """
-        key: Any = None
-        if is_plain(attrs, _SHOW_THEMSELVES):
-            shapes = tuple([(a.shape, a.dtype.char) for a in made])
-            key = (id(op), tuple(map(id, inputs)), repr(tuple(attrs.items())), shapes, cut)
+        key = step_key(op, inputs, attrs)
+        if key is not None:
+            key = (key, tuple([(a.shape, a.dtype.char) for a in made]), cut)
             found = self._same.get(key)
             if found is not None:
                 return found  # type: ignore[no-any-return]

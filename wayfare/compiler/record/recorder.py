@@ -33,8 +33,7 @@ from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable, split_edge
 from wayfare.core.write_clock import note_write, owner_of
 from wayfare.ir.fuse.update_op import update_op
-from wayfare.ir.graph import Value
-from wayfare.ir.plan.plan import Slot
+from wayfare.ir.graph import Slot, Value
 
 __all__ = ["NO_DECISION", "Decision", "Draw", "GiveUp", "Recorder", "outcome_of"]
 

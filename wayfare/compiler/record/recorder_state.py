@@ -19,8 +19,7 @@ from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import OF_NUMPY
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import Watch, tick
-from wayfare.ir.graph import Step, Value
-from wayfare.ir.plan.plan import Slot
+from wayfare.ir.graph import Slot, Step, Value
 
 _CAST, _EXPAND = REGISTRY["cast"], REGISTRY["expand"]
 

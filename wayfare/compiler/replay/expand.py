@@ -20,8 +20,7 @@ from wayfare.core.op import VALUE
 from wayfare.core.quiet import quietly
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import tick
-from wayfare.ir.graph import Step, Value, in_order
-from wayfare.ir.plan.plan import Slot
+from wayfare.ir.graph import Slot, Step, Value, in_order
 
 
 class Gone(Exception):
@@ -124,8 +123,8 @@ class ExpandedNodes:
         if found is None:
             found = self._array_of(value)
             if found is None and value.step.op is None:
-                kind, what = value.step.leaf
-                found = np.asarray(what, value.dtype) if kind == "number" else np.array(what)
+                what = value.step.data
+                found = np.asarray(what, value.dtype) if value.step.kind == "number" else np.array(what)
             if found is not None:
                 self._arrays[value] = found
         return found

@@ -4,21 +4,23 @@ A call of a small model takes a few microseconds, and most of that is Python ove
 guards, collecting weights, wrapping results. For calls without decisions, writes and random numbers this is generated
 as one function: a sequence of tests and one native call. It tests everything that the slow path tests, and returns
 `MISS`, with nothing changed, if a test fails. Results that require a gradient get their node as on the slow path.
+What text gains over loops is written in `compiler/generated.py`.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from wayfare.compiler.captures.reach import can_be_weak
+from wayfare.compiler.generated import define, unless
 from wayfare.compiler.record.graph import Source
 from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.signature import is_plain
-from wayfare.compiler.structure import TENSOR, put_together
+from wayfare.compiler.structure import PLAIN, TENSOR, put_together
 from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
@@ -27,12 +29,15 @@ from wayfare.core.write_clock import owner_of
 MISS = object()
 # With more arguments and weights than this, Python overhead does not matter any more.
 _MOST_TENSORS = 256
+# The most fast paths of one function, and the most for arguments of the same sizes.
+_MOST, _MOST_ALIKE = 256, 4
 # An arena of at most this many bytes is kept from call to call.
 _KEPT = 1 << 16
-_PLAIN = (int, bool, str, type(None))
 
 
-def fast_path(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Any) -> Any:
+def fast_path(
+    entry: Entry, key: Any, args: tuple[Any, ...], options: dict[str, Any], tensors: Sequence[Tensor], objects: Any
+) -> Any:
     """A `FastPath` that replays an entry for calls with this signature; None if the call does more than compute."""
     _, _, sharing, layouts, held = key
     block = entry.tree.root
@@ -50,7 +55,7 @@ def fast_path(entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[T
     ):  # fmt: skip
         return None
     try:
-        return FastPath(entry, key, args, tensors, objects)
+        return FastPath(entry, key, args, options, tensors, objects)
     except _Other:
         return None
 
@@ -60,14 +65,15 @@ class _Other(Exception):
 
 
 class FastPath:
-    """The replay of one entry. `call(args, mode)` returns the result of the function, or `MISS`."""
+    """The replay of one entry. `call(args, options, mode)` returns the result of the function, or `MISS`."""
 
     def __init__(
-        self, entry: Entry, key: Any, args: tuple[Any, ...], tensors: Sequence[Tensor], objects: Sequence[Any]
-    ) -> None:
+        self, entry: Entry, key: Any, args: tuple[Any, ...], options: dict[str, Any], tensors: Sequence[Tensor],
+        objects: Sequence[Any],
+    ) -> None:  # fmt: skip
         block = entry.tree.root
         assert block is not None and block.plan is not None and block.recording is not None
-        self.entry, self.key = entry, key
+        self.entry, self.key, self.sizes = entry, key, _sizes(args, options)
         _, state, _, _, _ = key
         self._block, self._plan, self._recording = block, block.plan, block.recording
         self._values: dict[str, Any] = {
@@ -79,7 +85,9 @@ class FastPath:
         self._objects = {id(x) for x in objects}
         self._lines: list[str] = []
         self._tensors = 0
-        self._take_apart("args", args)
+        self._miss_unless(f"len(args) == {len(args)}", f"len(options) == {len(options)}" if options else "not options")
+        self._take_parts("args", args)
+        self._take_parts("options", options)
         if self._tensors != len(tensors):
             raise _Other
         for number, t in enumerate(tensors):
@@ -90,9 +98,7 @@ class FastPath:
         self._test_outside(state)
         self._write_run(state)
         self.renew()
-        source = "\n    ".join(["def call(args, mode):", *self._lines])
-        exec(compile(source, "<wayfare fast path>", "exec"), self._values)
-        self.call: Any = self._values.pop("call")
+        self.call: Any = define("call", "args, options, mode", self._lines, self._values)
 
     def renew(self) -> None:
         """Captured tensors have moved to other memory."""
@@ -104,9 +110,7 @@ class FastPath:
     # -- tests
 
     def _miss_unless(self, *tests: str) -> None:
-        # Python's compiler recurses over long `and` chains, so they are split.
-        for i in range(0, len(tests), 50):
-            self._lines.append(f"if not ({' and '.join(tests[i : i + 50])}): return MISS")
+        self._lines += unless(tests, "return MISS")
 
     def _name(self, value: Any) -> str:
         """A name for a constant of the generated function."""
@@ -122,20 +126,37 @@ class FastPath:
             # entry is dropped together with the object.
             known = f"{self._name(weakref.ref(structure))}()" if can_be_weak(structure) else self._name(structure)
             self._miss_unless(f"{name} is {known}")
-        elif kind is tuple or kind is list:
-            self._miss_unless(f"{name}.__class__ is {kind.__name__}", f"len({name}) == {len(structure)}")
-            names = [f"{name}_{i}" for i in range(len(structure))]
-            if names:
-                self._lines.append(f"{', '.join(names)}, = {name}")
-            for own, part in zip(names, structure, strict=True):
-                self._take_apart(own, part)
+        elif kind in (tuple, list, dict) or (isinstance(structure, tuple) and hasattr(kind, "_fields")):
+            self._miss_unless(f"{name}.__class__ is {self._name(kind)}", f"len({name}) == {len(structure)}")
+            self._take_parts(name, structure)
         elif kind is Tensor:
             self._lines.append(f"t{self._tensors} = {name}")
             self._tensors += 1
-        elif kind in _PLAIN:
+        elif kind in PLAIN:
             self._miss_unless(f"{name}.__class__ is {self._name(kind)}", f"{name} == {self._name(structure)}")
+        elif kind is float:
+            # -0.0 equals 0.0, and NaN does not equal NaN.
+            plain = structure < 0 or structure > 0
+            same = f"{name} == {self._name(structure)}" if plain else f"repr({name}) == '{structure!r}'"
+            self._miss_unless(f"{name}.__class__ is float", same)
         else:
             raise _Other
+
+    def _take_parts(self, name: str, structure: Any) -> None:
+        """Generate tests of the parts of a container, whose length was tested."""
+        if not structure:
+            return
+        names, source = [f"{name}_{i}" for i in range(len(structure))], name
+        if structure.__class__ is dict:
+            if not all([key.__class__ is str for key in structure]):
+                raise _Other
+            # Keys by identity: a literal in code is the same object each time. Other objects take the slow path.
+            self._lines.append(f"{', '.join(names)}, = {name}")
+            self._miss_unless(*[f"{own} is {self._name(key)}" for own, key in zip(names, structure, strict=True)])
+            structure, source = structure.values(), f"{name}.values()"
+        self._lines.append(f"{', '.join(names)}, = {source}")
+        for own, part in zip(names, structure, strict=True):
+            self._take_apart(own, part)
 
     def _test_argument(self, number: int, t: Tensor) -> None:
         """Generate tests of a tensor, and names for its array (a0, a1, …) and the owner of its memory (o0, o1, …)."""
@@ -171,8 +192,7 @@ class FastPath:
             view, base = f"t{source.what.what}._view", source.value
             tests += [f"{view} is not None", f"{view}.base._array.shape == {self._name(tuple(base.shape))}",
                       f"{view}.base._array.dtype is {self._name(base.dtype)}"]  # fmt: skip
-        if tests:
-            self._miss_unless(*tests)
+        self._miss_unless(*tests)
 
     # -- running
 
@@ -239,3 +259,63 @@ class FastPath:
         if self._block.gradient.nested:
             self._values["ref"] = weakref.ref
             self._lines.append(f"node.results = ({''.join(f'ref(r{i}), ' for i in wanted)})")
+
+
+class FastPaths:
+    """The fast paths of one function: first the last one that was taken is tried, then those for the same sizes."""
+
+    def __init__(self) -> None:
+        self.last: FastPath | None = None
+        self._all: list[FastPath] = []  # the newest comes first
+        self._by_sizes: dict[Any, list[FastPath]] = {}
+
+    def __iter__(self) -> Iterator[FastPath]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def another(self, args: tuple[Any, ...], options: dict[str, Any], mode: Any) -> Any:
+        """The result from a fast path other than the last one, which becomes the last one; or `MISS`."""
+        few = len(self._all) <= _MOST_ALIKE
+        for path in self._all if few else self._by_sizes.get(_sizes(args, options), ()):
+            if path is not self.last:
+                made = path.call(args, options, mode)
+                if made is not MISS:
+                    self.last = path
+                    return made
+        return MISS
+
+    def add(self, path: FastPath) -> None:
+        """Add a fast path; if there are too many, the oldest is dropped."""
+        alike = [old for old in self._all if old.sizes == path.sizes]
+        dropped = alike[_MOST_ALIKE - 1 :] + self._all[_MOST - 1 :]
+        self._set([path, *[old for old in self._all if old not in dropped]])
+
+    def keep(self, wanted: Callable[[FastPath], bool]) -> None:
+        """Drop all but the wanted ones."""
+        self._set(list(filter(wanted, self._all)))
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._set([])
+
+    def _set(self, paths: list[FastPath]) -> None:
+        by_sizes: dict[Any, list[FastPath]] = {}
+        for path in paths:
+            by_sizes.setdefault(path.sizes, []).append(path)
+        self._all, self._by_sizes = paths, by_sizes
+        self.last = paths[0] if paths else None
+
+
+def _sizes(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Sizes and plain values of the arguments: where they differ, the signatures differ."""
+    sizes = [a._array.shape if a.__class__ is Tensor else _size(a) for a in args]
+    if options:
+        sizes += [a._array.shape if a.__class__ is Tensor else _size(a) for a in options.values()]
+    return tuple(sizes)
+
+
+def _size(value: Any) -> Any:
+    kind = value.__class__
+    return len(value) if kind in (list, tuple, dict) else value if kind in PLAIN else None

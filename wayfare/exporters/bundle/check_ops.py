@@ -13,17 +13,16 @@ from typing import Any, NamedTuple
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.signature import PATH
 from wayfare.core.spec import Spec
-from wayfare.core.symbolic_sizes import Dim, Number
+from wayfare.core.symbolic_sizes import Dim, Number, Repeated
 from wayfare.exporters.bundle.json_values import Bad
 from wayfare.exporters.bundle.workspace import bytes_of, room_of
-from wayfare.exporters.program import Var
-from wayfare.ops.recurrent.onnx_rules import Repeated
+from wayfare.ir.graph import Value
 
 # Bytes of one step in the tuple of all steps of a recurrence.
 _BYTES_OF_A_STEP = 8
 
 
-def check_call(name: Any, inputs: list[Var], attrs: dict[str, Any], outputs: list[Var], limit: int) -> Op:
+def check_call(name: Any, inputs: Sequence[Value], attrs: dict[str, Any], outputs: Sequence[Value], limit: int) -> Op:
     """The op of this name, after checking that it takes these inputs and gives these outputs, at the claimed sizes."""
     op = REGISTRY.get(name) if isinstance(name, str) else None
     if op is None:
@@ -32,13 +31,13 @@ def check_call(name: Any, inputs: list[Var], attrs: dict[str, Any], outputs: lis
         raise Bad(f"{name} draws random numbers, and a program has none")
     if any(isinstance(value, Repeated) for value in attrs.values()) and op.family != "recurrence":
         raise Bad(f"{name} has a number repeated for an attribute")
-    specs = [Spec(_plain(v.shape, limit), v.dtype) for v in inputs]
+    specs = [Spec(_plain(v.shape, limit), v.spec.dtype) for v in inputs]
     made = made_by(op, specs, {key: _plain(value, limit) for key, value in attrs.items()}, limit).made
     if len(made) != len(outputs):
         raise Bad(f"{name} gives {len(made)} values, not {len(outputs)}")
-    for spec, var in zip(made, outputs, strict=True):
-        if spec.dtype is not var.dtype or tuple(spec.shape) != _plain(var.shape, limit):
-            raise Bad(f"{name} gives {spec}, not {Spec(var.shape, var.dtype)}")
+    for spec, value in zip(made, outputs, strict=True):
+        if spec.dtype.numpy != value.dtype or tuple(spec.shape) != _plain(value.shape, limit):
+            raise Bad(f"{name} gives {spec}, not {value.spec}")
     return op
 
 

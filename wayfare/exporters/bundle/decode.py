@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from wayfare.core.numpy_math import Array
-from wayfare.core.spec import OF_NUMPY, DType, bool_, int64
+from wayfare.core.spec import DType
 from wayfare.exporters.bundle.check_ops import check_call
 from wayfare.exporters.bundle.encode import VERSION
 from wayfare.exporters.bundle.json_values import DTYPE_NAMES, Bad, Numbers, read_structure
-from wayfare.exporters.program import Block, Node, Program, Var
+from wayfare.ir.graph import Block, Step, Value, constant, unbound
+from wayfare.ir.program import Program
 
 _DEEPEST = 32
 _KINDS = ("number", "grid", "if", "loop")
@@ -21,8 +23,8 @@ class Decoding:
 
     def __init__(self, document: Any, arrays: dict[str, Array], limit: int) -> None:
         self.limit = limit
-        self._vars: list[Var] = []
-        self._seen: list[bool] = []  # is the variable visible in the current block?
+        self._values: list[Value] = []
+        self._seen: list[bool] = []  # is the value visible in the current block?
         if not isinstance(document, dict):
             raise Bad("its graph is no object")
         if document.get("version") != VERSION:
@@ -37,7 +39,7 @@ class Decoding:
         for entry in self._list(document.get("inputs")):
             parts = self._list(entry)
             names.append(self._text(parts[0] if parts else None))
-            inputs.append(self._var(parts[1:], names[-1]))
+            inputs.append(self._input(parts[1:]))
         self._constants(document.get("constants"), arrays)
         block = self._block(document.get("block"), inputs, 0)
         outputs = [self._text(name) for name in self._list(document.get("outputs"))]
@@ -67,13 +69,19 @@ class Decoding:
             raise Bad(f"a dtype is {str(name)[:40]!r}")
         return DTYPE_NAMES[name]
 
-    def _enter(self, var: Var) -> Var:
-        self._vars.append(var)
+    def _enter(self, value: Value) -> Value:
+        self._values.append(value)
         self._seen.append(True)
-        return var
+        return value
 
-    def _var(self, described: Any, name: str = "") -> Var:
-        """A new variable from its dtype and shape."""
+    def _input(self, described: Any) -> Value:
+        """A new input of a block."""
+        value = self._value(described)
+        Step(None, (), {}, "input").makes(value)
+        return value
+
+    def _value(self, described: Any) -> Value:
+        """A new value from its dtype and shape."""
         parts = self._list(described)
         if len(parts) != 2:
             raise Bad("a value is not described by dtype and shape")
@@ -81,7 +89,7 @@ class Decoding:
         if math.prod(int.__int__(n) for n in shape) * dtype.itemsize > self.limit:
             raise Bad(f"it would make a value of shape {[int.__int__(n) for n in shape]}, which takes more than the "
                       f"{self.limit:,} bytes allowed")  # fmt: skip
-        return self._enter(Var(dtype, shape, name))
+        return self._enter(unbound(shape, dtype.numpy))
 
     def _constants(self, given: Any, arrays: dict[str, Array]) -> None:
         left = dict(arrays)
@@ -89,120 +97,125 @@ class Decoding:
             array = left.pop(self._text(name), None)
             if array is None:
                 raise Bad(f"there is no tensor {name!r:.60}, or it is used twice")
-            self._enter(Var(OF_NUMPY[array.dtype], array.shape, name, array))
+            self._enter(constant(array, name))
         if left:
             raise Bad(f"tensor {next(iter(left))!r:.60} has no place in its graph")
 
-    def _use(self, number: Any) -> Var:
-        if type(number) is not int or not 0 <= number < len(self._vars) or not self._seen[number]:
+    def _use(self, number: Any) -> Value:
+        if type(number) is not int or not 0 <= number < len(self._values) or not self._seen[number]:
             raise Bad(f"value {str(number)[:20]} is used where it is not known")
-        return self._vars[number]
+        return self._values[number]
 
-    def _symbol(self, entry: Any, number: int) -> tuple[Var, int]:
+    def _symbol(self, entry: Any, number: int) -> tuple[Value, int]:
         parts = self._list(entry)
-        if len(parts) != 2 or not all(type(p) is int for p in parts) or not 0 <= parts[0] < len(self._vars):
+        if len(parts) != 2 or not all(type(p) is int for p in parts) or not 0 <= parts[0] < len(self._values):
             raise Bad("a size is read off something unknown")
-        var, axis = self._vars[parts[0]], parts[1]
-        if not -1 <= axis < len(var.shape) or (axis == -1 and (var.shape != () or var.dtype is not int64)):
+        value, axis = self._values[parts[0]], parts[1]
+        if not -1 <= axis < value.ndim or (axis == -1 and not _is_integer(value)):
             raise Bad("a size is read off an axis that is not there")
-        if axis >= 0 and int.__int__(var.shape[axis]) != self.numbers.sizes[number]:
+        if axis >= 0 and int.__int__(value.shape[axis]) != self.numbers.sizes[number]:
             raise Bad("a size is not that of its axis")
-        return var, axis
+        return value, axis
 
-    # -- nodes
+    # -- steps
 
-    def _block(self, given: Any, inputs: list[Var], depth: int) -> Block:
+    def _block(self, given: Any, inputs: list[Value], depth: int) -> Block:
         if not isinstance(given, dict) or depth > _DEEPEST:
             raise Bad("a block of its graph is none, or is nested too deeply")
-        nodes = [self._node(entry, number, depth) for number, entry in enumerate(self._list(given.get("nodes")))]
-        return Block(inputs, nodes, [self._use(n) for n in self._list(given.get("out"))])
+        steps = [self._step(entry, number, depth) for number, entry in enumerate(self._list(given.get("nodes")))]
+        return Block(inputs, steps, [self._use(n) for n in self._list(given.get("out"))])
 
-    def _node(self, given: Any, number: int, depth: int) -> Node:
+    def _step(self, given: Any, number: int, depth: int) -> Step:
         if not isinstance(given, dict):
             raise Bad(f"step {number} is no object")
         path = given.get("path", "")
-        inputs = [self._use(n) for n in self._list(given.get("in"))]
+        inputs = tuple([self._use(n) for n in self._list(given.get("in"))])
         attrs = given.get("attrs", {})
         if not isinstance(attrs, dict) or not isinstance(path, str):
             raise Bad(f"step {number} has attributes that are none")
         values = {name: self.numbers.value(value) for name, value in attrs.items()}
         if "op" in given:
-            outputs = [self._var(d) for d in self._list(given.get("made"))]
+            outputs = [self._value(d) for d in self._list(given.get("made"))]
             op = check_call(given["op"], inputs, values, outputs, self.limit)
-            return Node("op", inputs, outputs, values, op, path=path[:1000])
+            return Step(op, inputs, values, path=path[:1000]).makes(*outputs)
         kind = given.get("kind")
         if kind not in _KINDS:
             raise Bad(f"step {number} is of the kind {str(kind)[:40]!r}")
-        blocks = [self._inner(entry, depth) for entry in self._list(given.get("blocks", []))]
-        outputs = [self._var(d) for d in self._list(given.get("made"))]
-        node = Node(kind, inputs, outputs, values, blocks=blocks, path=path[:1000])
-        getattr(self, f"_check_{kind}")(node)
-        return node
+        blocks = tuple([self._inner(entry, depth) for entry in self._list(given.get("blocks", []))])
+        outputs = [self._value(d) for d in self._list(given.get("made"))]
+        data = values.pop("value", None) if kind == "number" else None
+        step = Step(None, inputs, values, kind, data, blocks, path=path[:1000]).makes(*outputs)
+        getattr(self, f"_check_{kind}")(step)
+        return step
 
     def _inner(self, given: Any, depth: int) -> Block:
-        """A block inside a node: its variables are not visible outside."""
+        """A block inside a step: its values are not visible outside."""
         if not isinstance(given, dict):
             raise Bad("a block of its graph is none")
-        first = len(self._vars)
-        inputs = [self._var(d) for d in self._list(given.get("takes", []))]
+        first = len(self._values)
+        inputs = [self._input(d) for d in self._list(given.get("takes", []))]
         block = self._block(given, inputs, depth + 1)
-        self._seen[first:] = [False] * (len(self._vars) - first)
+        self._seen[first:] = [False] * (len(self._values) - first)
         return block
 
-    def _check_number(self, node: Node) -> None:
-        (var,) = node.outputs if len(node.outputs) == 1 else (None,)
-        value = node.attrs.get("value")
-        if var is None or var.shape != () or node.inputs or not isinstance(value, (int, float)):
+    def _check_number(self, step: Step) -> None:
+        scalar = len(step.outputs) == 1 and step.outputs[0].shape == ()
+        if not scalar or step.inputs or not isinstance(step.data, (int, float)):
             raise Bad("a number of its graph is none")
 
-    def _check_grid(self, node: Node) -> None:
-        start, steps, over = node.attrs.get("start"), node.attrs.get("steps"), node.attrs.get("over")
+    def _check_grid(self, step: Step) -> None:
+        start, steps, over = step.attrs.get("start"), step.attrs.get("steps"), step.attrs.get("over")
         numbers = [start, *steps] if isinstance(steps, tuple) else [None]
-        if len(node.outputs) != 1 or node.inputs or not all(isinstance(n, (int, float)) for n in numbers):
+        if len(step.outputs) != 1 or step.inputs or not all(isinstance(n, (int, float)) for n in numbers):
             raise Bad("a grid of its graph is none")
-        if type(over) is not int or over < 1 or (over > 1 and node.outputs[0].dtype is not int64):
+        if type(over) is not int or over < 1 or (over > 1 and step.outputs[0].dtype != "int64"):
             raise Bad("a grid of its graph is divided by what it cannot be")
-        if len(numbers) - 1 != len(node.outputs[0].shape):
+        if len(numbers) - 1 != step.outputs[0].ndim:
             raise Bad("a grid of its graph has other steps than dimensions")
 
-    def _check_if(self, node: Node) -> None:
-        if len(node.blocks) != 2 or len(node.inputs) != 1 or math.prod(node.inputs[0].shape) != 1 or node.attrs:
+    def _check_if(self, step: Step) -> None:
+        if len(step.blocks) != 2 or len(step.inputs) != 1 or step.inputs[0].size != 1 or step.attrs:
             raise Bad("a decision of its graph is none")
-        for block in node.blocks:
-            _alike(block.outputs, node.outputs)
+        for block in step.blocks:
+            _alike(block.outputs, step.outputs)
             if block.inputs:
                 raise Bad("a decision of its graph has inputs of its own")
 
-    def _check_loop(self, node: Node) -> None:
-        attrs = node.attrs
-        if attrs.keys() != {"trips", "asks", "entry", "carried"} or len(node.blocks) != 1:
+    def _check_loop(self, step: Step) -> None:
+        attrs = step.attrs
+        if attrs.keys() != {"trips", "asks", "entry", "carried"} or len(step.blocks) != 1:
             raise Bad("a loop of its graph is none")
         trips, asks, entry, carried = attrs["trips"], attrs["asks"], attrs["entry"], attrs["carried"]
         if type(asks) is not bool or type(entry) is not bool or type(carried) is not int or carried < 0:
             raise Bad("a loop of its graph is none")
         if not (trips is None and asks) and not (isinstance(trips, int) and not isinstance(trips, bool)):
             raise Bad("a loop of its graph does not say how often it runs")
-        (block,) = node.blocks
-        inputs, outputs = list(node.inputs), list(block.outputs)
+        (block,) = step.blocks
+        inputs, outputs = list(step.inputs), list(block.outputs)
         for truth in ([inputs.pop(0)] if entry and inputs else []) + ([outputs.pop(0)] if asks and outputs else []):
-            if math.prod(truth.shape) != 1 or truth.dtype is not bool_:
+            if truth.size != 1 or truth.dtype != bool:
                 raise Bad("a loop of its graph goes on by something that is neither true nor false")
-        if not block.inputs or block.inputs[0].dtype is not int64 or block.inputs[0].shape != ():
+        if not block.inputs or not _is_integer(block.inputs[0]):
             raise Bad("a loop of its graph has no counter")
         _alike(block.inputs[1:], inputs)
         _alike(outputs[:carried], inputs)
-        _alike(outputs[:carried], node.outputs[:carried])
-        if len(outputs) != len(node.outputs) or len(inputs) != carried:
+        _alike(outputs[:carried], step.outputs[:carried])
+        if len(outputs) != len(step.outputs) or len(inputs) != carried:
             raise Bad("a loop of its graph carries something else than it gives")
-        for one, all_of_them in zip(outputs[carried:], node.outputs[carried:], strict=True):
-            if one.dtype is not all_of_them.dtype or len(all_of_them.shape) != len(one.shape) + 1:
+        for one, all_of_them in zip(outputs[carried:], step.outputs[carried:], strict=True):
+            if one.dtype != all_of_them.dtype or all_of_them.ndim != one.ndim + 1:
                 raise Bad("a loop of its graph collects something else than it gives")
 
 
-def _alike(some: list[Var], others: list[Var]) -> None:
-    """Check that corresponding variables have the same dtype and rank."""
+def _is_integer(value: Value) -> bool:
+    """Is it one integer?"""
+    return value.shape == () and value.dtype == "int64"
+
+
+def _alike(some: Sequence[Value], others: Sequence[Value]) -> None:
+    """Check that corresponding values have the same dtype and rank."""
     if len(some) != len(others):
         raise Bad("a block of its graph gives another number of values than are wanted")
     for a, b in zip(some, others, strict=True):
-        if a.dtype is not b.dtype or len(a.shape) != len(b.shape):
+        if a.dtype != b.dtype or a.ndim != b.ndim:
             raise Bad("a block of its graph gives values of another kind than are wanted")

@@ -11,8 +11,7 @@ import numpy as np
 from wayfare.compiler.structure import ITEM, TENSOR, VALUE
 from wayfare.core.errors import ExportError, FileFormatError
 from wayfare.core.spec import DTYPES, DType
-from wayfare.core.symbolic_sizes import Dim, Number, value_of
-from wayfare.ops.recurrent.onnx_rules import Repeated
+from wayfare.core.symbolic_sizes import Dim, Number, Repeated, value_of
 
 DTYPE_NAMES = {dtype.name: dtype for dtype in DTYPES}
 # Operators of formulas, with the number of their operands.

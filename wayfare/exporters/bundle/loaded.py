@@ -11,7 +11,8 @@ from wayfare.core.format import plain
 from wayfare.core.symbolic_sizes import Dim
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.run import MOST_RECORDED, Runner, opaque
-from wayfare.exporters.program import Program, Var
+from wayfare.ir.graph import Value
+from wayfare.ir.program import Program
 
 # How many signatures of checked calls are remembered.
 _KINDS = 64
@@ -32,8 +33,8 @@ class LoadedProgram:
         self._program = program
         self._size_names = size_names
         found = program.block.constants()
-        constants = {id(var): wrap(var.array) for var in found if var.array is not None}
-        self._weights = {var.name: constants[id(var)] for var in found}
+        constants = {id(v): wrap(v.array) for v in found if v.array is not None}
+        self._weights = {v.step.path: constants[id(v)] for v in found}
         # The flat list of results, without compiling.
         runner = Runner(program, constants, limit, turns)
         self._results = opaque(runner)
@@ -48,7 +49,7 @@ class LoadedProgram:
         self._plain, self._runner = call, runner
         # A loop may have very many iterations, which a recorded plan would unroll. So a program with a loop first runs
         # uncompiled, and is compiled only if that call had few iterations.
-        self._unknown = compiled and any(node.kind == "loop" for node in program.block.walk())
+        self._unknown = compiled and any(step.kind == "loop" for step in program.block.walk())
         # Shapes and dtypes of arguments that were checked: the check takes longer than a small model.
         self._fitting: set[tuple[Any, ...]] = set()
 
@@ -60,8 +61,8 @@ class LoadedProgram:
                 return self._run(*args)
         tensors = self._arguments(args, named)
         sizes: dict[Any, tuple[int, str]] = {}
-        for name, var, tensor in zip(self.input_names, self._program.block.inputs, tensors, strict=True):
-            self._check(name, var, tensor, sizes)
+        for name, value, tensor in zip(self.input_names, self._program.block.inputs, tensors, strict=True):
+            self._check(name, value, tensor, sizes)
         if len(self._fitting) >= _KINDS:
             self._fitting.clear()
         self._fitting.add(tuple([(t._array.shape, t._array.dtype) for t in tensors]))
@@ -89,8 +90,8 @@ class LoadedProgram:
     def ops(self) -> dict[str, int]:
         """How often each op occurs."""
         counts: dict[str, int] = {}
-        for node in self._program.block.walk():
-            counts[node.label] = counts.get(node.label, 0) + 1
+        for step in self._program.block.walk():
+            counts[step.name] = counts.get(step.name, 0) + 1
         return counts
 
     def __repr__(self) -> str:
@@ -98,10 +99,10 @@ class LoadedProgram:
         made = ", ".join(self.output_names)
         return plain(f"<program {self.name}({given}) → {made}: {sum(self.ops.values())} steps>")
 
-    def _shown(self, var: Var) -> str:
+    def _shown(self, value: Value) -> str:
         names = {("symbol", i): name for i, name in enumerate(self._size_names)}
-        sizes = [names.get(n.formula, "?") if isinstance(n, Dim) else str(n) for n in var.shape]
-        return f"{var.dtype.short}[{', '.join(sizes)}]"
+        sizes = [names.get(n.formula, "?") if isinstance(n, Dim) else str(n) for n in value.shape]
+        return f"{value.spec.dtype.short}[{', '.join(sizes)}]"
 
     def _arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Tensor]:
         unknown = [name for name in named if name not in self.input_names[len(args) :]]
@@ -115,12 +116,12 @@ class LoadedProgram:
                                         fix="Make one with wf.tensor.")  # fmt: skip
         return given
 
-    def _check(self, name: str, var: Var, tensor: Tensor, sizes: dict[Any, tuple[int, str]]) -> None:
-        if tensor.dtype is not var.dtype:
-            raise DTypeError(f"program: input {name!r} must be {self._shown(var)}, it is {tensor.spec}",
-                             fix=f"Convert it with .to({var.dtype!r}).".replace("wayfare.", "wf."))  # fmt: skip
-        fits = tensor.ndim == len(var.shape)
-        for axis, n in enumerate(var.shape if fits else ()):
+    def _check(self, name: str, value: Value, tensor: Tensor, sizes: dict[Any, tuple[int, str]]) -> None:
+        if tensor.dtype is not value.spec.dtype:
+            raise DTypeError(f"program: input {name!r} must be {self._shown(value)}, it is {tensor.spec}",
+                             fix=f"Convert it with .to({value.spec.dtype!r}).".replace("wayfare.", "wf."))  # fmt: skip
+        fits = tensor.ndim == value.ndim
+        for axis, n in enumerate(value.shape if fits else ()):
             here = tensor.shape[axis]
             if not isinstance(n, Dim):
                 fits = fits and n == here
@@ -128,7 +129,7 @@ class LoadedProgram:
             first, where = sizes.setdefault(n.formula, (here, name))
             if first != here:
                 raise ShapeError(f"program: {where!r} and {name!r} must have equal sizes where both are "
-                                 f"{self._shown(var)}, not {first} and {here}")  # fmt: skip
+                                 f"{self._shown(value)}, not {first} and {here}")  # fmt: skip
         if not fits:
-            raise ShapeError(f"program: input {name!r} must be {self._shown(var)}, it is {tensor.spec}",
+            raise ShapeError(f"program: input {name!r} must be {self._shown(value)}, it is {tensor.spec}",
                              fix="Sizes that are to vary are named in dynamic_axes of wf.export.")  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.core.numpy_math import Array
 from wayfare.exporters.bundle.json_values import Bad
-from wayfare.exporters.program import Block, Var
+from wayfare.ir.graph import Block
 
 
 class MemoryUse:
@@ -52,31 +52,27 @@ class MemoryUse:
 
 
 def last_uses(block: Block) -> dict[int, list[int]]:
-    """For each node (by id), the variables (by id) of its block that are not used after it."""
+    """For each step (by id), the values (by id) of its block that are not used after it."""
     found: dict[int, list[int]] = {}
     _uses(block, found)
     return found
 
 
 def _uses(block: Block, found: dict[int, list[int]]) -> set[int]:
-    """All variables that a block uses. The last use of each of its own variables is entered in `found`."""
+    """All values that a block uses. The last use of each of its own values is entered in `found`."""
     last: dict[int, int] = {}
     used: set[int] = set()
-    for number, node in enumerate(block.nodes):
-        found[id(node)] = []
-        inside = {id(v) for v in node.inputs}
-        for inner in node.blocks:
+    for number, step in enumerate(block.steps):
+        found[id(step)] = []
+        inside = {id(v) for v in step.inputs}
+        for inner in step.blocks:
             inside |= _uses(inner, found)
         used |= inside
-        for var in (*inside, *[id(v) for v in node.outputs]):
-            last[var] = number
+        for value in (*inside, *[id(v) for v in step.outputs]):
+            last[value] = number
     results = {id(v) for v in block.outputs}
-    own = {id(v) for v in (*block.inputs, *[v for node in block.nodes for v in node.outputs]) if not _constant(v)}
-    for var, number in last.items():
-        if var in own and var not in results:
-            found[id(block.nodes[number])].append(var)
+    own = {id(v) for v in (*block.inputs, *[v for step in block.steps for v in step.outputs])}
+    for value, number in last.items():
+        if value in own and value not in results:
+            found[id(block.steps[number])].append(value)
     return used | results
-
-
-def _constant(var: Var) -> bool:
-    return var.array is not None

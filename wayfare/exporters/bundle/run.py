@@ -1,4 +1,4 @@
-"""Running a program: its nodes in order, with sizes computed as values become known."""
+"""Running a program: its steps in order, with sizes computed as values become known."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import Spec
-from wayfare.core.symbolic_sizes import Dim, Number, settled
+from wayfare.core.symbolic_sizes import Dim, Number, Repeated, settled
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.check_ops import check_size, made_by
 from wayfare.exporters.bundle.json_values import LARGEST, Bad
 from wayfare.exporters.bundle.memory import MemoryUse, last_uses
-from wayfare.exporters.program import Block, Node, Program, Var
+from wayfare.ir.graph import Block, Step, Value
+from wayfare.ir.program import Program
 from wayfare.ops.movement.windows import memory_of
-from wayfare.ops.recurrent.onnx_rules import Repeated
 
 _STACK, _CLONE = REGISTRY["stack"], REGISTRY["clone"]
-# How many signatures of checked calls are remembered for each node.
+# How many signatures of checked calls are remembered for each step.
 _KINDS = 64
 # Bytes of a pointer in a tuple, of a Tensor object without its numbers, and of a node kept for the gradient.
 _POINTER, _TENSOR, _NODE = 8, 256, 512
@@ -40,25 +40,25 @@ class Runner:
         self.most_turns = 0  # of the calls so far
         self._constants = constants
         self._sizes: dict[int, list[tuple[int, int]]] = {}
-        for number, (var, axis) in enumerate(program.symbols):
-            self._sizes.setdefault(id(var), []).append((number, axis))
-        nodes = list(program.block.walk())
-        self._varies = {id(node): _varies(node.attrs) for node in nodes}
-        self._reads_outside = any(map(_reads_outside, nodes))
+        for number, (value, axis) in enumerate(program.symbols):
+            self._sizes.setdefault(id(value), []).append((number, axis))
+        steps = list(program.block.walk())
+        self._varies = {id(step): _varies(step.attrs) for step in steps}
+        self._reads_outside = any(map(_reads_outside, steps))
         self.unused_after = last_uses(program.block)
-        # For each node, the calls that were checked (shapes and dtypes of inputs, varying attributes), with the specs
+        # For each step, the calls that were checked (shapes and dtypes of inputs, varying attributes), with the specs
         # of the results, their bytes, and the bytes of workspace.
-        self._fitting: dict[int, dict[Any, tuple[list[Spec], int, int]]] = {id(node): {} for node in nodes}
+        self._fitting: dict[int, dict[Any, tuple[list[Spec], int, int]]] = {id(step): {} for step in steps}
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results for these inputs."""
         call = _Call(self, dict(self._constants), [0] * len(self.program.symbols))
         block = self.program.block
         try:
-            for var in self._constants_with_sizes():
-                call.bind(var, self._constants[id(var)])
-            for var, tensor in zip(block.inputs, tensors, strict=True):
-                call.bind(var, self._in_own_memory(tensor) if self._reads_outside else tensor)
+            for value in self._constants_with_sizes():
+                call.bind(value, self._constants[id(value)])
+            for value, tensor in zip(block.inputs, tensors, strict=True):
+                call.bind(value, self._in_own_memory(tensor) if self._reads_outside else tensor)
             return call.run(block)
         except Bad as why:
             raise OperationError(f"program: {why}", fix="A size of this call is none that the program was made for. If "
@@ -70,8 +70,8 @@ class Runner:
             raise OperationError(f"program: a size of this call cannot be worked out: {error!s:.120}",
                                  fix="Make the file again with wf.export.") from None  # fmt: skip
 
-    def _constants_with_sizes(self) -> list[Var]:
-        return [var for var, _ in self.program.symbols if id(var) in self._constants]
+    def _constants_with_sizes(self) -> list[Value]:
+        return [value for value, _ in self.program.symbols if id(value) in self._constants]
 
     def _in_own_memory(self, tensor: Tensor) -> Tensor:
         """The tensor, copied if its memory has more elements: as_strided must not read those."""
@@ -89,33 +89,33 @@ class _Call:
         self.turns = 0
         self.memory = MemoryUse(runner.limit)
 
-    def bind(self, var: Var, tensor: Tensor) -> None:
-        """Set the tensor of a variable, and the size symbols that belong to it."""
-        self.known[id(var)] = tensor
-        for number, axis in self.runner._sizes.get(id(var), ()):
+    def bind(self, value: Value, tensor: Tensor) -> None:
+        """Set the tensor of a value, and the size symbols that belong to it."""
+        self.known[id(value)] = tensor
+        for number, axis in self.runner._sizes.get(id(value), ()):
             # item() tells the recorder of wf.compile that Python read this number.
             self.sizes[number] = tensor.shape[axis] if axis >= 0 else int(tensor.item())
 
     def run(self, block: Block) -> list[Tensor]:
-        """Run the nodes of a block; returns its results."""
+        """Run the steps of a block; returns its results."""
         known, unused_after = self.known, self.runner.unused_after
-        for node in block.nodes:
-            if node.op is None:
-                getattr(self, f"_{node.kind}")(node)
+        for step in block.steps:
+            if step.op is None:
+                getattr(self, f"_{step.kind}")(step)
             else:
-                self._op(node, node.op)
-            for var in unused_after[id(node)]:
-                known.pop(var, None)
+                self._op(step, step.op)
+            for value in unused_after[id(step)]:
+                known.pop(value, None)
         return [known[id(v)] for v in block.outputs]
 
-    def _op(self, node: Node, op: Op) -> None:
-        varies = self.runner._varies[id(node)]
-        attrs = self.settled(node.attrs) if varies else node.attrs
-        inputs = tuple([self.known[id(v)] for v in node.inputs])
+    def _op(self, step: Step, op: Op) -> None:
+        varies = self.runner._varies[id(step)]
+        attrs = self.settled(step.attrs) if varies else step.attrs
+        inputs = tuple([self.known[id(v)] for v in step.inputs])
         kind: Any = tuple([(t._array.shape, t._array.dtype) for t in inputs])
         if varies:
             kind = (kind, tuple(attrs.values()))
-        fitting = self.runner._fitting[id(node)]
+        fitting = self.runner._fitting[id(step)]
         found = fitting.get(kind)
         if found is None:
             if len(fitting) >= _KINDS:
@@ -127,13 +127,13 @@ class _Call:
         self.memory.expect(op.name, size, room)
         made = apply(op, inputs, attrs)
         outputs = made if isinstance(made, tuple) else (made,)
-        for var, tensor, spec in zip(node.outputs, outputs, promised, strict=True):
-            if tensor.dtype is not var.dtype or tensor.ndim != len(var.shape):
+        for value, tensor, spec in zip(step.outputs, outputs, promised, strict=True):
+            if tensor._array.dtype != value.dtype or tensor.ndim != value.ndim:
                 raise Bad(f"{op.name} gave {tensor.spec}, and the file says otherwise")
             if tensor._array.shape != spec.shape:
                 raise Bad(f"{op.name} gave {tensor.spec}, and its shape rule says {spec}")
             self.memory.add(op.name, tensor._array)
-            self.bind(var, tensor)
+            self.bind(value, tensor)
 
     def settled(self, structure: Any) -> Any:
         """Formulas replaced by their values for the sizes of this call."""
@@ -151,57 +151,57 @@ class _Call:
             raise Bad("a size is a number with too many digits")
         return number
 
-    # -- nodes that are no ops
+    # -- steps that are no ops
 
-    def _number(self, node: Node) -> None:
-        (var,) = node.outputs
-        self.bind(var, wrap(np.asarray(self.settled(node.attrs["value"])).astype(var.dtype.numpy)))
+    def _number(self, step: Step) -> None:
+        (value,) = step.outputs
+        self.bind(value, wrap(np.asarray(self.settled(step.data)).astype(value.dtype)))
 
-    def _grid(self, node: Node) -> None:
+    def _grid(self, step: Step) -> None:
         """(start + Σ step·index along the axes) // over."""
-        (var,) = node.outputs
-        shape = self.settled(var.shape)
+        (value,) = step.outputs
+        shape = self.settled(value.shape)
         if any(n < 0 for n in shape):
             raise Bad(f"a grid would have the shape {list(shape)}")
         # Indices are computed in int64, whatever the dtype of the result.
-        check_size("grid", shape, max(8, var.dtype.itemsize), self.runner.limit)
-        total = np.full(shape, self.settled(node.attrs["start"]), var.dtype.numpy)
-        for axis, formula in enumerate(node.attrs["steps"]):
+        check_size("grid", shape, max(8, value.dtype.itemsize), self.runner.limit)
+        total = np.full(shape, self.settled(step.attrs["start"]), value.dtype)
+        for axis, formula in enumerate(step.attrs["steps"]):
             # For n = 1 the step 1 / (n - 1) does not exist, and is not needed.
-            step = self.settled(formula) if shape[axis] > 1 else 0
-            if step:
-                ramp = (np.arange(shape[axis]) * step).astype(var.dtype.numpy)
+            difference = self.settled(formula) if shape[axis] > 1 else 0
+            if difference:
+                ramp = (np.arange(shape[axis]) * difference).astype(value.dtype)
                 total += ramp.reshape(-1, *[1] * (len(shape) - axis - 1))
-        total = total if node.attrs["over"] == 1 else total // node.attrs["over"]
+        total = total if step.attrs["over"] == 1 else total // step.attrs["over"]
         self.memory.add("grid", total)
-        self.bind(var, wrap(total))
+        self.bind(value, wrap(total))
 
-    def _if(self, node: Node) -> None:
-        way = 0 if bool(self.known[id(node.inputs[0])]) else 1
-        for var, tensor in zip(node.outputs, self.run(node.blocks[way]), strict=True):
-            self.bind(var, tensor)
+    def _if(self, step: Step) -> None:
+        way = 0 if bool(self.known[id(step.inputs[0])]) else 1
+        for value, tensor in zip(step.outputs, self.run(step.blocks[way]), strict=True):
+            self.bind(value, tensor)
 
-    def _loop(self, node: Node) -> None:
-        (block,) = node.blocks
-        trips, asks, count = self.settled(node.attrs["trips"]), node.attrs["asks"], node.attrs["carried"]
-        inputs = [self.known[id(v)] for v in node.inputs]
-        going = bool(inputs.pop(0)) if node.attrs["entry"] else True
-        carried, rows, step = inputs, [[] for _ in node.outputs[count:]], 0  # type: ignore[var-annotated]
+    def _loop(self, step: Step) -> None:
+        (block,) = step.blocks
+        trips, asks, count = self.settled(step.attrs["trips"]), step.attrs["asks"], step.attrs["carried"]
+        inputs = [self.known[id(v)] for v in step.inputs]
+        going = bool(inputs.pop(0)) if step.attrs["entry"] else True
+        carried, rows, done = inputs, [[] for _ in step.outputs[count:]], 0  # type: ignore[var-annotated]
         counter, *states = block.inputs
-        while going and (trips is None or step < trips):
-            self.bind(counter, wrap(np.asarray(step)))
-            for var, tensor in zip(states, carried, strict=True):
-                self.bind(var, tensor)
+        while going and (trips is None or done < trips):
+            self.bind(counter, wrap(np.asarray(done)))
+            for value, tensor in zip(states, carried, strict=True):
+                self.bind(value, tensor)
             outs = self.run(block)
             going = bool(outs.pop(0)) if asks else True
             carried = outs[:count]
             for column, part in zip(rows, outs[count:], strict=True):
                 column.append(part)
-            step += 1
-            if len(rows) * step * _TENSOR > self.runner.limit:
-                raise Bad(f"a loop has collected {step:,} values, over the {self.runner.limit:,} bytes allowed")
-            if any([t._requires_grad for t in carried]) and step * len(block.nodes) * _NODE > self.runner.limit:
-                raise Bad(f"a loop has turned {step:,} times, and what it keeps for its gradient takes more than the "
+            done += 1
+            if len(rows) * done * _TENSOR > self.runner.limit:
+                raise Bad(f"a loop has collected {done:,} values, over the {self.runner.limit:,} bytes allowed")
+            if any([t._requires_grad for t in carried]) and done * len(block.steps) * _NODE > self.runner.limit:
+                raise Bad(f"a loop has turned {done:,} times, and what it keeps for its gradient takes more than the "
                           f"{self.runner.limit:,} bytes allowed")  # fmt: skip
             self.turns += 1
             self.runner.most_turns = max(self.runner.most_turns, self.turns)
@@ -210,23 +210,23 @@ class _Call:
             if self.turns > self.runner.turns:
                 raise OperationError(f"program: its loops have turned {self.runner.turns:,} times in this call",
                                      fix="If that is right, give load_program more `turns`.")  # fmt: skip
-        for var, tensor in zip(node.outputs[:count], carried, strict=True):
-            self.bind(var, tensor)
-        for var, column in zip(node.outputs[count:], rows, strict=True):
-            self.bind(var, self._stacked(var, column))
+        for value, tensor in zip(step.outputs[:count], carried, strict=True):
+            self.bind(value, tensor)
+        for value, column in zip(step.outputs[count:], rows, strict=True):
+            self.bind(value, self._stacked(value, column))
 
-    def _stacked(self, var: Var, column: list[Tensor]) -> Tensor:
+    def _stacked(self, value: Value, column: list[Tensor]) -> Tensor:
         if not column:
-            return wrap(np.zeros((0, *self.settled(var.shape[1:])), var.dtype.numpy))
+            return wrap(np.zeros((0, *self.settled(value.shape[1:])), value.dtype))
         self.memory.expect("loop", made_by(_STACK, [t.spec for t in column], {"dim": 0}, self.runner.limit).size, 0)
         stacked: Tensor = apply(_STACK, tuple(column), {"dim": 0})
         self.memory.add("loop", stacked._array)
         return stacked
 
 
-def _reads_outside(node: Node) -> bool:
+def _reads_outside(step: Step) -> bool:
     """Can the op read memory outside its input?"""
-    return node.label == "as_strided" or "as_strided" in str(node.attrs.get("path", ""))
+    return step.name == "as_strided" or "as_strided" in str(step.attrs.get("path", ""))
 
 
 def _varies(value: Any) -> bool:

@@ -16,7 +16,7 @@ from wayfare.core.errors import ExportError
 from wayfare.core.op import REGISTRY, ByName, NotExportable, Op
 from wayfare.core.spec import OF_NUMPY, DType, Spec, bool_, broadcast, float64, int32, int64
 from wayfare.core.symbolic_sizes import Dim, Number, formula_of, plain, value_of
-from wayfare.exporters.onnx.graph import Graph, Node, Value
+from wayfare.exporters.onnx.graph import OnnxGraph, OnnxNode, OnnxValue
 
 # The oldest and the newest version of the operator set that the rules are written for.
 OLDEST_OPSET, NEWEST_OPSET = 18, 23
@@ -48,7 +48,7 @@ class _ValueOps(ByName):
 
     def _bind(self, op: Op) -> Any:
         def call(*inputs: Any, **attrs: Any) -> Any:
-            dtypes = [x.dtype for x in inputs if isinstance(x, Value)]
+            dtypes = [x.dtype for x in inputs if isinstance(x, OnnxValue)]
             dtype = next((d for d in dtypes if d is not bool_), dtypes[0])
             return self._builder.apply(op, [self._builder.operand(x, dtype) for x in inputs], attrs)
 
@@ -58,14 +58,15 @@ class _ValueOps(ByName):
 class Builder:
     """Writes a graph: one builder for the model; `body` makes those of the graphs inside If and Loop."""
 
-    def __init__(self, opset: int = 21, symbols: Sequence[tuple[Value, int] | Value] = (), outer: Builder | None = None
-                 ) -> None:  # fmt: skip
+    def __init__(
+        self, opset: int = 21, symbols: Sequence[tuple[OnnxValue, int] | OnnxValue] = (), outer: Builder | None = None
+    ) -> None:
         self.opset = opset
         # What each symbol of a formula is: an axis of a value, or a value of shape [1].
         self.symbols = list(symbols)
         # The symbols that belong to values inside a body.
         self.inner_symbols: set[int] = set()
-        self.graph = Graph()
+        self.graph = OnnxGraph()
         self.root: Builder = outer.root if outer else self
         self.ops: Any = _ValueOps(self)
         # Where the nodes come from that are written now: the path of a module, a Wayfare op, the user's line.
@@ -73,8 +74,8 @@ class Builder:
         self.op: str = outer.op if outer else ""
         self.site: Any = outer.site if outer else None
         self._names: dict[str, int] = {} if outer is None else outer._names
-        self._constants: dict[Any, Value] = {}
-        self._sizes: dict[Any, Value] = {}
+        self._constants: dict[Any, OnnxValue] = {}
+        self._sizes: dict[Any, OnnxValue] = {}
 
     def body(self, name: str) -> Builder:
         """A builder for a graph inside this one; it shares names, constants and sizes."""
@@ -82,9 +83,9 @@ class Builder:
         inner.graph.name = name
         return inner
 
-    def own(self, value: Value) -> Value:
+    def own(self, value: OnnxValue) -> OnnxValue:
         """A value of an outer graph as one of this builder, so that arithmetic with it is written here."""
-        return value if value.builder is self else Value(self, value.name, value.dtype, value.shape)
+        return value if value.builder is self else OnnxValue(self, value.name, value.dtype, value.shape)
 
     # -- writing nodes
 
@@ -100,16 +101,16 @@ class Builder:
         """Reserve names that are given later: those of the model's outputs."""
         self._names.update(dict.fromkeys(names, 1))
 
-    def input(self, name: str, dtype: DType, shape: tuple[int, ...] | None) -> Value:
+    def input(self, name: str, dtype: DType, shape: tuple[int, ...] | None) -> OnnxValue:
         """An input of the graph."""
-        value = Value(self, self.fresh_name(name), dtype, shape)
+        value = OnnxValue(self, self.fresh_name(name), dtype, shape)
         self.graph.inputs.append(value)
         return value
 
-    def output(self, name: str, value: Value, shape: tuple[int, ...] | None) -> Value:
+    def output(self, name: str, value: OnnxValue, shape: tuple[int, ...] | None) -> OnnxValue:
         """Make a value an output of the graph, under a name of its own."""
-        out = Value(self, self.fresh_name(name), value.dtype, shape)
-        self.graph.nodes.append(Node("Identity", out.name, [value.name], [out.name], {}, self.op, self.site))
+        out = OnnxValue(self, self.fresh_name(name), value.dtype, shape)
+        self.graph.nodes.append(OnnxNode("Identity", out.name, [value.name], [out.name], {}, self.op, self.site))
         self.graph.outputs.append(out)
         return out
 
@@ -130,15 +131,15 @@ class Builder:
         base = f"{self.place}/{kind}" if self.place else kind
         name = self.fresh_name(base)
         names = [name] if outputs == 1 else [f"{name}:{i}" for i in range(outputs)]
-        self.graph.nodes.append(Node(kind, name, ["" if v is None else v.name for v in values], names, attributes,
+        self.graph.nodes.append(OnnxNode(kind, name, ["" if v is None else v.name for v in values], names, attributes,
                                      self.op, self.site))  # fmt: skip
         if shape is None and kind in _ELEMENTWISE and first is not None:
             shape = self._broadcast(values)
-        made = tuple(Value(self, n, d, shape if outputs == 1 else None) for n, d in zip(names, dtypes, strict=True))
+        made = tuple(OnnxValue(self, n, d, shape if outputs == 1 else None) for n, d in zip(names, dtypes, strict=True))
         return made[0] if outputs == 1 else made
 
-    def _given(self, x: Any) -> Value | None:
-        if x is None or isinstance(x, Value):
+    def _given(self, x: Any) -> OnnxValue | None:
+        if x is None or isinstance(x, OnnxValue):
             return x
         if isinstance(x, np.ndarray):
             return self.constant(x)
@@ -146,7 +147,7 @@ class Builder:
             return self.sizes(x)
         return self.size(x)
 
-    def _dtype_of(self, kind: str, values: Sequence[Value | None]) -> DType:
+    def _dtype_of(self, kind: str, values: Sequence[OnnxValue | None]) -> DType:
         if kind in _TRUTHS:
             return bool_
         if kind in _COUNTS:
@@ -155,16 +156,16 @@ class Builder:
         assert decides is not None, f"{kind} needs its dtype said"
         return decides.dtype
 
-    def _broadcast(self, values: Sequence[Value | None]) -> tuple[int, ...] | None:
+    def _broadcast(self, values: Sequence[OnnxValue | None]) -> tuple[int, ...] | None:
         shapes = [v.shape for v in values if v is not None]
         return None if any(s is None for s in shapes) else broadcast("export", *shapes)
 
-    def _too_narrow(self, kind: str, place: int, v: Value | None) -> bool:
+    def _too_narrow(self, kind: str, place: int, v: OnnxValue | None) -> bool:
         if v is None or v.dtype.name not in _NARROW or (kind == "Where" and place == 0):
             return False
         return v.dtype is not bool_ or kind not in _TAKES_BOOL
 
-    def _widened(self, kind: str, values: Sequence[Value | None], outputs: int, dtype: Any, shape: Any,
+    def _widened(self, kind: str, values: Sequence[OnnxValue | None], outputs: int, dtype: Any, shape: Any,
                  attributes: dict[str, Any]) -> Any:  # fmt: skip
         """The node in int32, and its results brought back."""
         narrow = dtype or self._dtype_of(kind, values)
@@ -178,7 +179,9 @@ class Builder:
 
     # -- Wayfare's ops
 
-    def apply(self, op: Op, inputs: Sequence[Value], attrs: dict[str, Any], specs: Sequence[Spec] | None = None) -> Any:
+    def apply(
+        self, op: Op, inputs: Sequence[OnnxValue], attrs: dict[str, Any], specs: Sequence[Spec] | None = None
+    ) -> Any:
         """Write an op by its rule; returns a value or a tuple of values. `specs` are those of the results."""
         if specs is None:
             inferred = op.infer(*[v.spec for v in inputs], **attrs)
@@ -198,7 +201,7 @@ class Builder:
         wrong = [v for v, s in zip(values, specs, strict=False) if v is not None and v.dtype is not s.dtype]
         if len(values) != len(specs) or wrong:
             raise ExportError(f"export: the ONNX rule of {op.name} gives {values} where the op gives {list(specs)}")
-        results = tuple(None if v is None else Value(self, v.name, v.dtype, s.shape)
+        results = tuple(None if v is None else OnnxValue(self, v.name, v.dtype, s.shape)
                         for v, s in zip(values, specs, strict=True))  # fmt: skip
         for value in results:
             if value is not None:
@@ -211,13 +214,13 @@ class Builder:
 
     # -- constants
 
-    def operand(self, x: Any, dtype: DType) -> Value:
+    def operand(self, x: Any, dtype: DType) -> OnnxValue:
         """A value unchanged; a number (in the given dtype) or an array as a constant."""
-        if isinstance(x, Value):
+        if isinstance(x, OnnxValue):
             return x
         return self.constant(x) if isinstance(x, np.ndarray) else self.number(x, dtype)
 
-    def constant(self, array: Any, dtype: DType | None = None, name: str = "constant") -> Value:
+    def constant(self, array: Any, dtype: DType | None = None, name: str = "constant") -> OnnxValue:
         """A constant of the model; equal small ones are stored once."""
         array = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype.numpy)
         if array.dtype not in OF_NUMPY:
@@ -230,29 +233,29 @@ class Builder:
                 self.root._constants[key] = found
         return self.own(found)
 
-    def initializer(self, name: str, array: Any) -> Value:
+    def initializer(self, name: str, array: Any) -> OnnxValue:
         """A named array of the model: a parameter."""
         self._names.setdefault(name, 1)
         self.root.graph.initializers[name] = array
-        return Value(self, name, OF_NUMPY[array.dtype], array.shape)
+        return OnnxValue(self, name, OF_NUMPY[array.dtype], array.shape)
 
-    def number(self, x: Any, dtype: DType) -> Value:
+    def number(self, x: Any, dtype: DType) -> OnnxValue:
         """A scalar of shape [] in a dtype; a Dim or Number is computed by the model."""
         if not isinstance(x, (Dim, Number)):
             return self.constant(np.asarray(plain(x)), dtype)
         made = self._formula(formula_of(x), isinstance(x, Number))
         return self.cast(self.node("Squeeze", made, [0], shape=()), dtype)
 
-    def full(self, shape: Sequence[int], number: Any, dtype: DType) -> Value:
+    def full(self, shape: Sequence[int], number: Any, dtype: DType) -> OnnxValue:
         """A value of this shape filled with one number."""
         one = self.number(number, dtype)
         return self.node("Expand", one, self.sizes(shape), shape=tuple(shape)) if len(shape) else one
 
-    def broadcast(self, *values: Value) -> tuple[int, ...]:
+    def broadcast(self, *values: OnnxValue) -> tuple[int, ...]:
         """The common shape of some values."""
         return broadcast("export", *[v.shape for v in values])
 
-    def cast(self, x: Value, dtype: DType) -> Value:
+    def cast(self, x: OnnxValue, dtype: DType) -> OnnxValue:
         """A value in another dtype."""
         if x.dtype is dtype:
             return x
@@ -276,31 +279,31 @@ class Builder:
         seen = {value_of(n.formula, [base + 7 * i for i in range(len(self.symbols))]) for base in _FAR_APART}
         return seen.pop() if len(seen) == 1 else None
 
-    def apply_rule(self, rule: Callable[..., Any], *inputs: Value, like: str) -> Value:
+    def apply_rule(self, rule: Callable[..., Any], *inputs: OnnxValue, like: str) -> OnnxValue:
         """Write a rule that belongs to no op; the result has the shape and dtype that the op `like` would give."""
         made = rule(self, *inputs)
-        return Value(self, made.name, made.dtype, self.spec_of(like, *inputs).shape)
+        return OnnxValue(self, made.name, made.dtype, self.spec_of(like, *inputs).shape)
 
-    def spec_of(self, name: str, *inputs: Value, **attrs: Any) -> Any:
+    def spec_of(self, name: str, *inputs: OnnxValue, **attrs: Any) -> Any:
         """Shape and dtype that an op gives."""
         return REGISTRY[name].infer(*[v.spec for v in inputs], **attrs)
 
-    def counting(self, n: int) -> Value:
+    def counting(self, n: int) -> OnnxValue:
         """0, 1, 2, … as int64 of shape [n]."""
         if not isinstance(n, Dim):
             return self.constant(np.arange(n, dtype=np.int64))
         first, step = self.number(0, int64), self.number(1, int64)
         return self.node("Range", first, self.number(n, int64), step, shape=(n,))  # type: ignore[no-any-return]
 
-    def size(self, n: int) -> Value:
+    def size(self, n: int) -> OnnxValue:
         """A size as int64 of shape [1]."""
         return self._formula(n.formula, False) if isinstance(n, Dim) else self.constant(np.array([n], np.int64))
 
-    def sizes(self, numbers: Sequence[int]) -> Value:
+    def sizes(self, numbers: Sequence[int]) -> OnnxValue:
         """Several sizes (a shape, starts, …) as int64 of shape [n]."""
         if not any(isinstance(n, Dim) for n in numbers):
             return self.constant(np.array([int(n) for n in numbers], np.int64))
-        parts: list[Value] = []
+        parts: list[OnnxValue] = []
         run: list[int] = []
         for n in [*numbers, None]:
             if n is not None and not isinstance(n, Dim):
@@ -327,7 +330,7 @@ class Builder:
             return self if formula[1] in self.root.inner_symbols else self.root
         return next((self for part in formula[1:] if self._writer(part) is self), self.root)
 
-    def _formula(self, formula: Any, as_float: bool) -> Value:
+    def _formula(self, formula: Any, as_float: bool) -> OnnxValue:
         """A formula of sizes computed by nodes (in the outermost graph if possible): int64 or float64 of shape [1]."""
         key = (formula, as_float)
         writer = self._writer(formula)
@@ -340,7 +343,7 @@ class Builder:
                 writer.place, writer.op, writer.site = place, op, site
         return self.own(writer._sizes[key])
 
-    def _write_formula(self, formula: Any, as_float: bool) -> Value:
+    def _write_formula(self, formula: Any, as_float: bool) -> OnnxValue:
         if formula.__class__ is not tuple:
             return self.constant(np.array([formula], np.float64 if as_float else np.int64))
         if formula[0] == "symbol":
@@ -391,7 +394,7 @@ def rule_of(op: Op) -> str | Callable[..., Any] | NotExportable:
 
 
 def _from_formula(formula: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(b: Builder, *inputs: Value, **attrs: Any) -> Any:
+    def rule(b: Builder, *inputs: OnnxValue, **attrs: Any) -> Any:
         return formula(b.ops, *inputs, **attrs)
 
     return rule

@@ -11,7 +11,7 @@ from typing import Any
 from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.exporters.onnx.builder import NEWEST_OPSET, OLDEST_OPSET
 from wayfare.exporters.onnx.check import check
-from wayfare.exporters.onnx.graph import Value
+from wayfare.exporters.onnx.graph import OnnxValue
 from wayfare.exporters.onnx.lower import Lowering
 from wayfare.exporters.onnx.report import ExportReport
 from wayfare.exporters.onnx.write import Writer, add_metadata, saved
@@ -76,6 +76,6 @@ def _check_metadata(metadata: Any) -> None:
         raise ArgumentTypeError("export: the keys of metadata must be texts")
 
 
-def _specs(writer: Writer, values: list[Value]) -> dict[str, str]:
+def _specs(writer: Writer, values: list[OnnxValue]) -> dict[str, str]:
     """Dtype and shape of inputs or outputs, as text."""
     return {v.name: f"{v.dtype.name}[{', '.join(str(writer.size(n)) for n in v.shape)}]" for v in values}

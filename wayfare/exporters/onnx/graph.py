@@ -10,7 +10,7 @@ from typing import Any
 from wayfare.core.spec import DType, Spec
 
 
-class Value:
+class OnnxValue:
     """A tensor of the model: its name, its dtype, and its shape if it is known (sizes may be `Dim`s).
 
     Python's operators write more nodes, so that the formulas of op records can run on values.
@@ -104,7 +104,7 @@ class Value:
 
 
 @dataclass(slots=True)
-class Node:
+class OnnxNode:
     """One node: an ONNX operator with the names of its inputs ("" for one left out) and outputs."""
 
     kind: str
@@ -119,28 +119,28 @@ class Node:
 
 
 @dataclass(slots=True)
-class Graph:
+class OnnxGraph:
     """Nodes in topological order. The outermost graph has the initializers of the whole model."""
 
     name: str = "model"
-    inputs: list[Value] = field(default_factory=list)
-    outputs: list[Value] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    inputs: list[OnnxValue] = field(default_factory=list)
+    outputs: list[OnnxValue] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list)
     initializers: dict[str, Any] = field(default_factory=dict)
     # What is known of the values that nodes make, by name.
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, OnnxValue] = field(default_factory=dict)
 
-    def walk(self) -> Iterator[Graph]:
+    def walk(self) -> Iterator[OnnxGraph]:
         """This graph, and those inside its nodes."""
         yield self
         for node in self.nodes:
             for value in node.attributes.values():
-                if isinstance(value, Graph):
+                if isinstance(value, OnnxGraph):
                     yield from value.walk()
 
     def prune(self) -> None:
         """Remove nodes and initializers that are not used, and unused index outputs of MaxPool."""
-        kept: list[Node] = []
+        kept: list[OnnxNode] = []
         used = {value.name for value in self.outputs}
         for node in reversed(self.nodes):
             if used.isdisjoint(node.outputs):
@@ -150,7 +150,7 @@ class Graph:
                 del node.outputs[1]
             used.update(node.inputs)
             for value in node.attributes.values():
-                if isinstance(value, Graph):
+                if isinstance(value, OnnxGraph):
                     value.prune()
                     used.update(name for inner in value.walk() for name in inner._read())
             kept.append(node)

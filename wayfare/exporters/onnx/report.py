@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wayfare.core.format import bytes_text, counted, time_text
 from wayfare.exporters.inspect.layout import headline, listed, times_text
-from wayfare.exporters.onnx.graph import Graph
+from wayfare.exporters.onnx.graph import OnnxGraph
 
 
 class Checked(NamedTuple):
@@ -26,7 +26,7 @@ class ExportReport:
     at most from Python's, `checked` at which sizes, `seconds` how long the first example takes.
     """
 
-    def __init__(self, graph: Graph, opset: int, inputs: dict[str, str], outputs: dict[str, str]) -> None:
+    def __init__(self, graph: OnnxGraph, opset: int, inputs: dict[str, str], outputs: dict[str, str]) -> None:
         self.files: list[Path] = []
         self.opset = opset
         # Names, with dtype and shape as text.

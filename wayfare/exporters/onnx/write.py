@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import ExportError, FileAccessError, MissingFileError
-from wayfare.core.symbolic_sizes import Dim, formula_of
+from wayfare.core.symbolic_sizes import Dim, formula_of, symbols_in
 from wayfare.core.version import __version__
 from wayfare.exporters.inspect.external_data import fault_of
 from wayfare.exporters.onnx.builder import DTYPE_NUMBERS
-from wayfare.exporters.onnx.graph import Graph, Node, Value
+from wayfare.exporters.onnx.graph import OnnxGraph, OnnxNode, OnnxValue
 from wayfare.exporters.packages import onnx_package
-from wayfare.exporters.recover.sizes import symbols_in
 from wayfare.io.files import path_text
 
 # The oldest version of the file format (IR version) that knows an operator set.
@@ -37,7 +36,7 @@ class Writer:
         self.onnx = onnx_package()
         self.size_names = size_names  # of the symbols of sizes
 
-    def model(self, graph: Graph, opset: int, metadata: dict[str, Any]) -> Any:
+    def model(self, graph: OnnxGraph, opset: int, metadata: dict[str, Any]) -> Any:
         """The whole model."""
         helper = self.onnx.helper
         made = helper.make_model(
@@ -47,7 +46,7 @@ class Writer:
         helper.set_model_props(made, {_encodable(key): _metadata_text(value) for key, value in metadata.items()})
         return made
 
-    def graph(self, graph: Graph, main: bool = False) -> Any:
+    def graph(self, graph: OnnxGraph, main: bool = False) -> Any:
         """One graph; all initializers are in the outermost one."""
         _check_names(graph)
         given = {v.name for v in graph.outputs}
@@ -60,7 +59,7 @@ class Writer:
             value_info=[self.value(v) for v in between],
         )  # fmt: skip
 
-    def node(self, node: Node) -> Any:
+    def node(self, node: OnnxNode) -> Any:
         """One node."""
         attributes = {name: self._attribute(v) for name, v in node.attributes.items() if v is not None}
         made = self.onnx.helper.make_node(node.kind, node.inputs, node.outputs, node.name, **attributes)
@@ -71,7 +70,7 @@ class Writer:
         return made
 
     def _attribute(self, value: Any) -> Any:
-        if isinstance(value, Graph):
+        if isinstance(value, OnnxGraph):
             return self.graph(value)
         if isinstance(value, np.ndarray):
             return self.onnx.numpy_helper.from_array(value)
@@ -79,7 +78,7 @@ class Writer:
             return [self._attribute(v) for v in value]
         return int(value) if isinstance(value, int) else value
 
-    def value(self, v: Value) -> Any:
+    def value(self, v: OnnxValue) -> Any:
         """Name, dtype and shape of a value."""
         shape = None if v.shape is None else [self.size(n) for n in v.shape]
         return self.onnx.helper.make_tensor_value_info(v.name, DTYPE_NUMBERS[v.dtype.name], shape)
@@ -110,7 +109,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _check_names(graph: Graph) -> None:
+def _check_names(graph: OnnxGraph) -> None:
     """Refuse names that cannot be printed: readers of the file would print them."""
     values = [v.name for v in (*graph.inputs, *graph.outputs)]
     for what, names in (("a weight", graph.initializers), ("an input or output", values),

@@ -7,31 +7,22 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from wayfare.core.op import REGISTRY
-from wayfare.exporters.program import Node, Var
 from wayfare.exporters.recover.constants import Differs
-from wayfare.exporters.recover.loop_detection import (
-    BranchEvent,
-    LoopEvent,
-    PickEvent,
-    inputs_of,
-    outputs_of,
-    rewired,
-    slots_of,
-)
-from wayfare.exporters.trace import Event, OpEvent, ReadEvent, Trace
-from wayfare.ir.graph import Step, Value, leaf
+from wayfare.exporters.recover.loop_detection import BranchStep, LoopStep, PickStep
+from wayfare.exporters.trace_steps import ReadStep, TraceStep
+from wayfare.ir.graph import Block, Step, Value, leaf, unbound
 
 if TYPE_CHECKING:
     from wayfare.exporters.recover.loops import Loop
 
-# Where in an iteration a value is made: the number of the event, and the number of its output.
+# Where in an iteration a value is made: the number of the step, and the number of its output.
 Made = tuple[int, int]
 
 
 class Collected:
-    """The outputs that a loop collects. `rests` are the events after the loop in each run."""
+    """The outputs that a loop collects. `rests` are the steps after the loop in each run."""
 
-    def __init__(self, loop: Loop, rests: Sequence[Trace]) -> None:
+    def __init__(self, loop: Loop, rests: Sequence[Block]) -> None:
         self.loop = loop
         self.rests = rests
         self._counts = [len(one.iterations) for one in loop.loops]
@@ -41,45 +32,46 @@ class Collected:
         self._kept: dict[Made, dict[int, Value]] = {}
         # Values of the last iteration that are used after the loop.
         self._lasts: list[Made] = []
-        # By run: steps that select values of one iteration, to be put before the events after the loop.
-        self._front: list[list[OpEvent]] = [[] for _ in rests]
-        # Nodes to be added after the loop.
-        self.after: list[Node] = []
-        for events in self._alike(_joins):
-            self._join(events)
-        for loops in self._alike(lambda e: isinstance(e, LoopEvent)):
+        # By run: steps that select values of one iteration, to be put before the steps after the loop.
+        self._front: list[list[TraceStep]] = [[] for _ in rests]
+        # Steps to be added after the loop.
+        self.after: list[Step] = []
+        for steps in self._alike(_joins):
+            self._join(steps)
+        for loops in self._alike(lambda step: isinstance(step, LoopStep)):
             self._go_through_again(loops)
 
     def _alike(self, wanted: Callable[[Any], bool]) -> list[dict[int, Any]]:
-        """Events after the loop, grouped with those of other runs at the same position: by run."""
+        """Steps after the loop, grouped with those of other runs at the same position: by run."""
         found: dict[Any, dict[int, Any]] = {}
         for number, rest in enumerate(self.rests):
-            for at, event in enumerate(rest.events):
-                if wanted(event):
-                    found.setdefault((at, event.key), {})[number] = event
+            step: Any
+            for at, step in enumerate(rest.steps):
+                if wanted(step):
+                    found.setdefault((at, step.key), {})[number] = step
         return list(found.values())
 
-    def _replace(self, number: int, event: Any, others: Sequence[Any]) -> None:
-        events = self.rests[number].events
-        at = next(at for at, e in enumerate(events) if e is event)
-        events[at : at + 1] = others
+    def _replace(self, number: int, step: Any, others: Sequence[Any]) -> None:
+        steps = self.rests[number].steps
+        at = steps.index(step)
+        steps[at : at + 1] = others
 
     # -- stack and cat of values of all iterations
 
-    def _join(self, events: dict[int, OpEvent]) -> None:
+    def _join(self, steps: dict[int, TraceStep]) -> None:
         """Write a stack or cat of one value of every iteration, perhaps with others before and after, as steps on the
         stacked value."""
-        found = self._window({n: list(e.step.inputs) for n, e in events.items()})
+        found = self._window({n: list(step.inputs) for n, step in steps.items()})
         if found is None:
             return
         before, backwards = found
         join = {}
-        for n, event in events.items():
-            parts, end = list(event.step.inputs), before + self._counts[n]
+        for n, step in steps.items():
+            parts, end = list(step.inputs), before + self._counts[n]
             mine = parts[before:end]
             whole = leaf("stacked", n, (len(mine), *parts[0].shape), parts[0].dtype)
             join[n] = (mine[::-1] if backwards else mine, whole)
-            self._replace(n, event, _joined(event, whole, backwards, parts[:before], parts[end:]))
+            self._replace(n, step, _joined(step, whole, backwards, parts[:before], parts[end:]))
         self._joins.append(join)
 
     def _window(self, joined: dict[int, list[Value]]) -> tuple[int, bool] | None:
@@ -108,7 +100,7 @@ class Collected:
 
     # -- values of all iterations, read by a later loop
 
-    def _go_through_again(self, loops: dict[int, LoopEvent]) -> None:
+    def _go_through_again(self, loops: dict[int, LoopStep]) -> None:
         """A later loop whose iterations each use the value of one iteration of this loop: it selects them by number.
 
         If it begins or ends with other values (`outs = [h]` before the loop), those iterations are peeled off.
@@ -125,18 +117,18 @@ class Collected:
         if len(ends) != 1:
             return
         ((lead, trail),) = ends
-        if lead + trail and any(loop.entry is not None or isinstance(loop.iterations[-1][-1], ReadEvent)
+        if lead + trail and any(loop.entry is not None or isinstance(loop.iterations[-1][-1], ReadStep)
                                 for loop in loops.values() if loop.iterations):  # fmt: skip
             return
         for n, loop in loops.items():
             last = len(loop.iterations) - trail
             iterations = []
-            for events in loop.iterations[lead:last]:
-                values = {(j, name): v for j, event in enumerate(events) for name, v in slots_of(event)}
-                picks = {slot: self._picked(n, place, values[slot], events[0]) for slot, place in wanted.items()}
-                iterations.append([*picks.values(), *_with_inputs(events, picks)])
+            for steps in loop.iterations[lead:last]:
+                values = {(j, name): v for j, step in enumerate(steps) for name, v in step.slots()}
+                picks = {slot: self._picked(n, place, values[slot], steps[0]) for slot, place in wanted.items()}
+                iterations.append([*picks.values(), *_with_inputs(steps, picks)])
             like = iterations[0][0] if iterations else loop
-            middle = LoopEvent(iterations, loop.width + len(wanted), loop.entry, like)
+            middle = LoopStep(iterations, loop.width + len(wanted), loop.entry, like)
             first, others = (list(chain(*part)) for part in (loop.iterations[:lead], loop.iterations[last:]))
             self._replace(n, loop, [*first, middle, *others])
 
@@ -158,12 +150,12 @@ class Collected:
         place = places.pop()
         return None if place is None or places else (place, (lead, trail))
 
-    def _picked(self, number: int, place: Made, value: Value, like: Event) -> OpEvent:
+    def _picked(self, number: int, place: Made, value: Value, like: TraceStep) -> PickStep:
         """The step that selects one value from the stacked values of all iterations."""
         attrs = {"dim": 0, "index": self.loop.made[number][id(value)]}
-        step = Step(REGISTRY["select"], (self._whole(number, place, value),), attrs)
-        step.outputs = (Value(step, 0, value.shape, value.dtype),)
-        return PickEvent(step, like.place, like.path)
+        pick = PickStep(REGISTRY["select"], [self._whole(number, place, value)], attrs, like.place, like.path)
+        pick.makes(unbound(value.shape, value.dtype))
+        return pick
 
     def _whole(self, number: int, place: Made, like: Value) -> Value:
         wholes = self._kept.setdefault(place, {})
@@ -173,9 +165,9 @@ class Collected:
 
     def _place(self, number: int, value: Value) -> Made | None:
         """Where in its iteration a value is made; None if a branch or an inner loop makes it."""
-        for j, event in enumerate(self.loop.events((number, self.loop.made[number][id(value)]))):
-            if isinstance(event, OpEvent):
-                for pos, made in enumerate(event.step.outputs):
+        for j, step in enumerate(self.loop.steps_of((number, self.loop.made[number][id(value)]))):
+            if step.kind == "op":
+                for pos, made in enumerate(step.outputs):
                     if made is value:
                         return j, pos
         return None
@@ -189,7 +181,7 @@ class Collected:
         values = {n: v for (n, _), v in held.items()}
         if len(values) < len(self.rests) or not all(id(v) in loop.made[n] for n, v in values.items()):
             return False
-        if any(isinstance(e, BranchEvent) for turn in loop.turns for e in loop.events(turn)):
+        if any(isinstance(e, BranchStep) for turn in loop.turns for e in loop.steps_of(turn)):
             return False
         places = {self._place(n, v) for n, v in values.items()}
         place = places.pop()
@@ -205,24 +197,25 @@ class Collected:
             rest = self.rests[n]
             pick = self._picked(n, place, value, loop.loops[n])
             self._front[n].append(pick)
-            (new,) = pick.step.outputs
+            (new,) = pick.outputs
             if at == "result":
-                rest.results = [new if k == name else v for k, v in enumerate(rest.results)]
+                rest.outputs = [new if k == name else v for k, v in enumerate(rest.outputs)]
             else:
-                rest.events[at] = rewired(rest.events[at], lambda k, v, new=new: new if k == name else v)  # type: ignore[misc]
+                user: Any = rest.steps[at]
+                rest.steps[at] = user.rewired(lambda k, v, new=new: new if k == name else v)
         return True
 
     def insert_picks(self) -> None:
-        """Put the selects before the events after the loop."""
+        """Put the selects before the steps after the loop."""
         for rest, picks in zip(self.rests, self._front, strict=True):
-            rest.events[:0] = picks
+            rest.steps[:0] = picks
 
     def _find_lasts(self) -> None:
         """Find values of the last iteration that are used after the loop and are not carried."""
         loop = self.loop
         for number, rest in enumerate(self.rests):
-            uses = [v for event in rest.events for v in inputs_of(event)]
-            for value in (*uses, *rest.results):
+            uses = [v for step in rest.steps for v in step.inputs]
+            for value in (*uses, *rest.outputs):
                 i = loop.made[number].get(id(value))
                 if i is None or id(value) in loop.m.known[loop.run_ids[number]]:
                     continue
@@ -234,7 +227,7 @@ class Collected:
 
     # -- outputs of the loop
 
-    def variables(self) -> list[Var]:
+    def variables(self) -> list[Value]:
         """The variables of the loop body that are collected."""
         m, loop = self.loop.m, self.loop
         found = []
@@ -244,11 +237,11 @@ class Collected:
             found.append(m.seen_from([loop.run_of(t) for t in turns], values))
         self._find_lasts()
         for j, pos in (*self._kept, *self._lasts):
-            values = [outputs_of(loop.events(turn)[j])[pos] for turn in loop.turns]
+            values = [loop.steps_of(turn)[j].outputs[pos] for turn in loop.turns]
             found.append(m.var_of([loop.run_of(t) for t in loop.turns], values))
         return found
 
-    def outputs(self) -> list[Var]:
+    def outputs(self) -> list[Value]:
         """The outputs of the loop for them."""
         m, loop = self.loop.m, self.loop
         found = []
@@ -259,51 +252,52 @@ class Collected:
         for j, pos in self._lasts:
             ran = [n for n, count in enumerate(self._counts) if count]
             counts = [self._counts[n] for n in ran]
-            lasts = [outputs_of(loop.events((n, count - 1))[j])[pos] for n, count in zip(ran, counts, strict=True)]
+            lasts = [loop.steps_of((n, count - 1))[j].outputs[pos] for n, count in zip(ran, counts, strict=True)]
             all_of_them = [leaf("stacked", j, (n, *v.shape), v.dtype) for n, v in zip(counts, lasts, strict=True)]
             runs = [loop.run_ids[n] for n in ran]
-            whole: Var = m.output(runs, all_of_them)
+            whole: Value = m.output(runs, all_of_them)
             last = m.output(runs, lasts)
             attrs = {"dim": 0, "index": whole.shape[0] - 1}
-            self.after.append(Node("op", [whole], [last], attrs, REGISTRY["select"], site=loop.site))
+            self.after.append(Step(REGISTRY["select"], (whole,), attrs, site=loop.site).makes(last))
             found.append(whole)
         return found
 
 
-def _rows_of(loops: dict[int, LoopEvent]) -> dict[Any, dict[int, list[Value]]]:
+def _rows_of(loops: dict[int, LoopStep]) -> dict[Any, dict[int, list[Value]]]:
     """The values that the iterations of a loop use at each input, by run, for inputs that every iteration has."""
     found: dict[Any, dict[int, list[Value]]] = {}
     for n, loop in loops.items():
-        for events in loop.iterations:
-            for j, event in enumerate(events):
-                for name, value in slots_of(event):
+        for steps in loop.iterations:
+            for j, step in enumerate(steps):
+                for name, value in step.slots():
                     found.setdefault((j, name), {k: [] for k in loops})[n].append(value)
     return {slot: rows for slot, rows in found.items()
             if all(len(rows[n]) == len(loop.iterations) for n, loop in loops.items())}  # fmt: skip
 
 
-def _with_inputs(events: Sequence[Any], picks: dict[Any, OpEvent]) -> list[Any]:
-    """Events of an iteration with the results of these selects as some of their inputs."""
+def _with_inputs(steps: Sequence[Any], picks: dict[Any, PickStep]) -> list[Any]:
+    """Steps of an iteration with the results of these selects as some of their inputs."""
     def change(slot: Any, value: Value) -> Value:
-        return picks[slot].step.outputs[0] if slot in picks else value
+        return picks[slot].outputs[0] if slot in picks else value
 
-    return [rewired(event, lambda name, v, j=j: change((j, name), v)) for j, event in enumerate(events)]  # type: ignore[misc]
+    return [step.rewired(lambda name, v, j=j: change((j, name), v)) for j, step in enumerate(steps)]
 
 
-def _joined(event: OpEvent, whole: Value, backwards: bool, before: list[Value], after: list[Value]) -> list[OpEvent]:
-    """The events that make a stack or cat from the stacked value and the other values before and after it."""
-    out = event.step.outputs[0]
-    events: list[OpEvent] = []
+def _joined(
+    step: TraceStep, whole: Value, backwards: bool, before: list[Value], after: list[Value]
+) -> list[TraceStep]:
+    """The steps that make a stack or cat from the stacked value and the other values before and after it."""
+    out = step.outputs[0]
+    steps: list[TraceStep] = []
 
     def then(name: str, values: Sequence[Value], made: tuple[int, ...], **attrs: Any) -> Value:
-        step = Step(REGISTRY[name], tuple(values), attrs)
-        step.outputs = (Value(step, 0, made, whole.dtype),)
-        events.append(OpEvent(step, event.place, event.path))
-        return step.outputs[0]
+        steps.append(TraceStep(REGISTRY[name], values, attrs, step.place, step.path))
+        steps[-1].makes(unbound(made, whole.dtype))
+        return steps[-1].outputs[0]
 
-    stacks = event.step.name == "stack"
+    stacks = step.name == "stack"
     value = then("flip", [whole], whole.shape, dims=(0,)) if backwards else whole
-    dim = event.step.attrs["dim"] % (whole.ndim - (not stacks))
+    dim = step.attrs["dim"] % (whole.ndim - (not stacks))
     dims = (*range(1, dim + 1), 0, *range(dim + 1, whole.ndim))
     value = then("permute", [value], tuple(whole.shape[d] for d in dims), dims=dims)
     if not stacks:
@@ -315,10 +309,10 @@ def _joined(event: OpEvent, whole: Value, backwards: bool, before: list[Value], 
         sides = [[then("reshape", [v], one, shape=one) if stacks else v for v in side] for side in (before, after)]
         then("cat", [*sides[0], value, *sides[1]], out.shape, dim=dim)
     # The last step makes the original output, so that its users need no change.
-    events[-1].step.outputs = event.step.outputs
-    return events
+    steps[-1].outputs = step.outputs
+    return steps
 
 
-def _joins(event: Any) -> bool:
-    """Does an event join several values?"""
-    return isinstance(event, OpEvent) and event.step.op is not None and event.step.op.family == "joining"
+def _joins(step: Any) -> bool:
+    """Does a step join several values?"""
+    return step.op is not None and step.op.family == "joining"

@@ -1,4 +1,4 @@
-"""A loop event of several runs as a loop node: what is carried between iterations, how many there are, when it ends."""
+"""A loop step of several runs as a loop step: what is carried between iterations, how many there are, when it ends."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import numpy as np
 
 from wayfare.core.errors import ExportError
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import bool_, int64
-from wayfare.exporters.program import Block, Node, Var
+from wayfare.core.symbolic_sizes import symbols_in
 from wayfare.exporters.recover.collecting import Collected
-from wayfare.exporters.recover.loop_detection import BranchEvent, LoopEvent, outputs_of, rewired, slots_of
-from wayfare.exporters.recover.merge import refusal
-from wayfare.exporters.recover.sizes import symbols_in
-from wayfare.exporters.trace import ReadEvent, RegionEvent, Trace
-from wayfare.ir.graph import Value, leaf
+from wayfare.exporters.recover.loop_detection import BranchStep, LoopStep
+from wayfare.exporters.recover.merge import makes, refusal
+from wayfare.exporters.recover.regions import counter
+from wayfare.exporters.trace_steps import ReadStep, RegionStep
+from wayfare.ir.graph import Block, Step, Value, constant, leaf, unbound
 
 if TYPE_CHECKING:
     from wayfare.exporters.recover.paths import Paths
@@ -33,7 +32,7 @@ class Carried:
     def __init__(self) -> None:
         self.slots: set[Any] = set()
         self.held: dict[Turn, Value] = {}
-        self.shown: set[Turn] = set()  # where an event used it; elsewhere in `held` it was inferred
+        self.shown: set[Turn] = set()  # where a step used it; elsewhere in `held` it was inferred
 
     def near(self, turn: Turn) -> Value:
         """A value of the same dtype and shape as the one at the beginning of an iteration."""
@@ -46,7 +45,7 @@ class Carried:
 class Loop:
     """One loop in several runs, while it is merged."""
 
-    def __init__(self, m: Paths, run_ids: list[Any], loops: Sequence[LoopEvent]) -> None:
+    def __init__(self, m: Paths, run_ids: list[Any], loops: Sequence[LoopStep]) -> None:
         self.m = m
         self.run_ids = run_ids
         self.loops = loops
@@ -54,12 +53,12 @@ class Loop:
         self.turns: list[Turn] = [(n, i) for n, loop in enumerate(loops) for i in range(len(loop.iterations))]
         # For each run: in which iteration a value is made, by its id.
         self.made: list[dict[int, int]] = [
-            {id(v): i for i, events in enumerate(loop.iterations) for e in events for v in outputs_of(e)}
+            {id(v): i for i, steps in enumerate(loop.iterations) for e in steps for v in e.outputs}
             for loop in loops
         ]
         self.carried: list[Carried] = []
         self._stand_ins: dict[tuple[int, Turn], Value] = {}
-        self.variables: list[Var] = []
+        self.variables: list[Value] = []
 
     def refuse(self, what: str, fix: str = "") -> ExportError:
         """The error for a loop that cannot be written as one."""
@@ -70,18 +69,18 @@ class Loop:
         """An iteration as a run of its own."""
         return (self.run_ids[turn[0]], turn[1], id(self))
 
-    def events(self, turn: Turn) -> list[Any]:
-        """The events of an iteration."""
+    def steps_of(self, turn: Turn) -> list[Any]:
+        """The steps of an iteration."""
         return self.loops[turn[0]].iterations[turn[1]]
 
     # -- loop-carried variables
 
-    def _find_carried(self, rests: Sequence[Trace], collected: Collected) -> None:
+    def _find_carried(self, rests: Sequence[Block], collected: Collected) -> None:
         """Find inputs that take a value of an earlier iteration; inputs that always take the same are one variable."""
         taken: dict[Any, dict[Turn, Value]] = {}
         for turn in self.turns:
-            for j, event in enumerate(self.events(turn)):
-                for name, value in slots_of(event):
+            for j, step in enumerate(self.steps_of(turn)):
+                for name, value in step.slots():
                     if self.made[turn[0]].get(id(value)) != turn[1]:
                         taken.setdefault((j, name), {})[turn] = value
         lasting = []  # inputs that took values from outside in every iteration
@@ -140,7 +139,7 @@ class Loop:
             one.shown = set(one.held)
 
     def _foresee(self) -> None:
-        """Infer values that no event used, from other iterations that took the same branches."""
+        """Infer values that no step used, from other iterations that took the same branches."""
         rules: dict[Any, Any] = {}
         for turn in self.turns:
             for number, one in enumerate(self.carried):
@@ -153,7 +152,7 @@ class Loop:
                 kind, what = rules.get((number, self._way(turn)), ("", None))
                 value = one.held.get(then)
                 if value is None and kind == "made":
-                    value = outputs_of(self.events(turn)[what[0]])[what[1]]
+                    value = self.steps_of(turn)[what[0]].outputs[what[1]]
                 elif value is None and kind == "carried":
                     value = self.carried[what].held.get(turn)
                 if value is not None:
@@ -161,16 +160,16 @@ class Loop:
 
     def _way(self, turn: Turn) -> Any:
         """Which branches an iteration took."""
-        return tuple(_answers(self.events(turn)))
+        return tuple(_answers(self.steps_of(turn)))
 
     def _origin(self, one: Carried, turn: Turn, value: Value) -> tuple[str, Any]:
-        """Where a value comes from that an iteration carries on: one of its events, or a carried variable."""
+        """Where a value comes from that an iteration carries on: one of its steps, or a carried variable."""
         if self.made[turn[0]].get(id(value)) == turn[1]:
-            for j, event in enumerate(self.events(turn)):
-                for pos, made in enumerate(outputs_of(event)):
+            for j, step in enumerate(self.steps_of(turn)):
+                for pos, made in enumerate(step.outputs):
                     if made is value:
                         # An inner loop makes a varying number of values, so count from its end.
-                        return "made", (j, pos - len(outputs_of(event)) if isinstance(event, LoopEvent) else pos)
+                        return "made", (j, pos - len(step.outputs) if isinstance(step, LoopStep) else pos)
         holder = self._holder(one, turn, value)
         return ("", None) if holder is None else ("carried", self.carried.index(holder))
 
@@ -181,15 +180,16 @@ class Loop:
                 held[n, i] = value
         return held
 
-    def _used_after(self, rests: Sequence[Trace]) -> list[tuple[Any, dict[Turn, Value]]]:
+    def _used_after(self, rests: Sequence[Block]) -> list[tuple[Any, dict[Turn, Value]]]:
         """Inputs after the loop that take a value which, in some run, the last iteration did not make."""
         taken: dict[Any, dict[Turn, Value]] = {}
         for n, rest in enumerate(rests):
             count = len(self.loops[n].iterations)
-            for at, event in enumerate(rest.events):
-                for name, value in slots_of(event):
+            step: Any
+            for at, step in enumerate(rest.steps):
+                for name, value in step.slots():
                     taken.setdefault((at, name), {})[n, count] = value
-            for k, value in enumerate(rest.results):
+            for k, value in enumerate(rest.outputs):
                 taken.setdefault(("result", k), {})[n, count] = value
         found = []
         for slot, held in taken.items():
@@ -250,8 +250,8 @@ class Loop:
 
     # -- merging
 
-    def merge(self, rests: Sequence[Trace]) -> None:
-        """Add the loop to the current block, and make the events after it use its results."""
+    def merge(self, rests: Sequence[Block]) -> None:
+        """Add the loop to the current block, and make the steps after it use its results."""
         m, run_ids = self.m, self.run_ids
         if len(self.turns) < 2:
             raise self.refuse("ran too seldom to tell what it carries")
@@ -267,55 +267,56 @@ class Loop:
         elif trips is None:
             raise self.refuse("runs a number of times that follows neither from a size nor from a tensor it reads")
 
-        counter = Var(int64, (), "iteration")
+        number_of_iteration = counter()
         runs = [self.run_of(turn) for turn in self.turns]
         m.known.update({run: {} for run in runs})
-        with m.inside() as nodes:
+        with m.inside() as steps:
             inner = len(m.symbols)
-            m.symbol(counter, -1, {run: run[1] for run in runs})
+            m.symbol(number_of_iteration, -1, {run: run[1] for run in runs})
             for number, one in enumerate(self.carried):
                 for turn in self.turns:
                     like = one.near(turn)
                     self._stand_ins[number, turn] = leaf("carried", turn, like.shape, like.dtype)
-                self.variables.append(m.output(runs, [self._stand_ins[number, turn] for turn in self.turns]))
-            m.follow(runs, [Trace([], self._iteration(turn, exit_at), []) for turn in self.turns])
+                var = m.output(runs, [self._stand_ins[number, turn] for turn in self.turns])
+                Step(None, (), {}, "input", "carried").makes(var)
+                self.variables.append(var)
+            m.follow(runs, [Block([], self._iteration(turn, exit_at), []) for turn in self.turns])
             outs = [self._out(one) for one in self.carried]
             goes_on = []
             if exit_at is not None:
-                asked = self.resolved_all(self.turns, [self.events(turn)[exit_at].value for turn in self.turns])
+                asked = self.resolved_all(self.turns, [self.steps_of(turn)[exit_at].value for turn in self.turns])
                 goes_on = [self._as_condition(m.var_of(runs, asked), end)]
-            finals = [Var(v.dtype, v.shape) for v in outs]
+            finals = [unbound(v.shape, v.dtype) for v in outs]
             self._bind_finals(outs, finals, inits)
             extra = collected.variables()
-        m.note_combinations([self.events((n, i)) for n, i in self.turns if (n, i + 1) in self.turns])
+        m.note_combinations([self.steps_of((n, i)) for n, i in self.turns if (n, i + 1) in self.turns])
         for one, final in zip(self.carried, finals, strict=True):
             if max(symbols_in(final.shape), default=-1) >= inner:
                 ran = [(n, len(loop.iterations)) for n, loop in enumerate(self.loops) if loop.iterations]
                 m.shape_of(final, [run_ids[n] for n, _ in ran], [one.near(turn).shape for turn in ran])
-        block = Block([counter, *self.variables], nodes, [*goes_on, *outs, *extra])
+        block = Block([number_of_iteration, *self.variables], steps, [*goes_on, *outs, *extra])
         for init, var, out in zip(inits, self.variables, outs, strict=True):
-            if init.dtype is not var.dtype or out.dtype is not var.dtype:
+            if init.dtype != var.dtype or out.dtype != var.dtype:
                 raise self.refuse("carries a value whose dtype changes")
-        m.nodes.append(Node("loop", [*entry, *inits], [*finals, *collected.outputs()], {
-            "trips": trips, "asks": exit_at is not None, "entry": bool(entry), "carried": len(inits),
-        }, blocks=[block], site=self.site, path=self.loops[0].path))  # fmt: skip
-        m.nodes += collected.after
+        attrs = {"trips": trips, "asks": exit_at is not None, "entry": bool(entry), "carried": len(inits)}
+        step = Step(None, (*entry, *inits), attrs, "loop", blocks=(block,), site=self.site, path=self.loops[0].path)
+        m.steps += [step.makes(*finals, *collected.outputs()), *collected.after]
 
-    def _init(self, one: Carried) -> Var:
+    def _init(self, one: Carried) -> Value:
         """The initial value of a carried variable."""
         begun = [(self.run_ids[n], v) for (n, i), v in one.held.items() if i == 0]
         if not begun:
             raise self.refuse("carries something of which it does not show what it begins with")
         return self.m.seen_from([r for r, _ in begun], [v for _, v in begun])
 
-    def _out(self, one: Carried) -> Var:
+    def _out(self, one: Carried) -> Value:
         """The value that an iteration carries on, from all iterations where that is seen."""
         turns = [(n, i) for n, i in self.turns if (n, i + 1) in one.shown]
         values = self.resolved_all(turns, [one.held[n, i + 1] for n, i in turns])
         return self.m.seen_from([self.run_of(t) for t in turns], values)
 
     def _iteration(self, turn: Turn, exit_at: int | None) -> list[Any]:
-        """The events of an iteration, with placeholders for the carried variables."""
+        """The steps of an iteration, with placeholders for the carried variables."""
         slots = {slot: n for n, one in enumerate(self.carried) for slot in one.slots}
         made = self.made[turn[0]]
 
@@ -323,22 +324,22 @@ class Loop:
             number = slots.get(slot)
             return value if number is None or made.get(id(value)) == turn[1] else self._stand_ins[number, turn]
 
-        events = []
-        for j, event in enumerate(self.events(turn)):
+        steps = []
+        for j, step in enumerate(self.steps_of(turn)):
             if j == exit_at:
                 continue
-            if isinstance(event, RegionEvent) and any((j, name) in slots for name, _ in slots_of(event)):
+            if isinstance(step, RegionStep) and any((j, name) in slots for name, _ in step.slots()):
                 raise self.refuse("has another control-flow function inside it")
-            events.append(rewired(event, lambda name, v, j=j: change((j, name), v)))  # type: ignore[misc]
-        return events
+            steps.append(step.rewired(lambda name, v, j=j: change((j, name), v)))
+        return steps
 
     # -- when it ends
 
     def _exit(self) -> tuple[bool, int | None]:
-        """The truth that ends the loop, and the position of the event that reads it; None if a size ends the loop."""
+        """The truth that ends the loop, and the position of the step that reads it; None if a size ends the loop."""
         width = self.loops[0].width
-        reads = [[events[width - 1] for events in loop.iterations] for loop in self.loops if loop.iterations]
-        if not isinstance(reads[0][0], ReadEvent) or reads[0][0].truth is None:
+        reads = [[steps[width - 1] for steps in loop.iterations] for loop in self.loops if loop.iterations]
+        if not isinstance(reads[0][0], ReadStep) or reads[0][0].truth is None:
             return False, None
         answers = [[read.truth for read in of_run] for of_run in reads]
         most = max(map(len, answers))
@@ -355,35 +356,35 @@ class Loop:
                 return len(loop.iterations)
         return None
 
-    def _entry(self, end: bool) -> list[Var]:
+    def _entry(self, end: bool) -> list[Value]:
         """The condition of the first iteration, if it was read."""
         if self.loops[0].entry is None:
             return []
         reads: list[Any] = [loop.entry for loop in self.loops]
         return [self._as_condition(self.m.var_of(self.run_ids, [read.value for read in reads]), end)]
 
-    def _as_condition(self, var: Var, end: bool) -> Var:
+    def _as_condition(self, var: Value, end: bool) -> Value:
         """A bool variable that is true as long as the loop continues."""
-        if var.dtype is not bool_:
-            zero = Var(var.dtype, (), array=np.zeros((), var.dtype.numpy))
-            var = self._step("ne", [var, zero], Var(bool_, var.shape))
-        return self._step("logical_not", [var], Var(bool_, var.shape)) if end else var
+        if var.dtype != bool:
+            var = self._truth("ne", var, constant(np.zeros((), var.dtype)))
+        return self._truth("logical_not", var) if end else var
 
-    def _step(self, name: str, inputs: list[Var], made: Var) -> Var:
-        self.m.nodes.append(Node("op", inputs, [made], {}, REGISTRY[name], site=self.site))
+    def _truth(self, name: str, *inputs: Value) -> Value:
+        made = unbound(inputs[0].shape, np.dtype(bool))
+        self.m.steps.append(Step(REGISTRY[name], inputs, {}, site=self.site).makes(made))
         return made
 
     # -- after the loop
 
-    def _bind_finals(self, outs: list[Var], finals: list[Var], inits: list[Var]) -> None:
+    def _bind_finals(self, outs: list[Value], finals: list[Value], inits: list[Value]) -> None:
         """Bind, for each run, the last values of the carried variables to the loop's outputs."""
         m = self.m
         for n, i in sorted(self.turns, key=lambda t: t[1]):
-            # A value that no later event used is worked out from the body's output.
+            # A value that no later step used is worked out from the body's output.
             for one, out in zip(self.carried, outs, strict=True):
                 if (n, i + 1) not in one.held:
                     value = self._value_of((n, i), out)
-                    if isinstance(value, Value):
+                    if value is not None:
                         one.held[n, i + 1] = value
         for one, final, init in zip(self.carried, finals, inits, strict=True):
             for n, r in enumerate(self.run_ids):
@@ -398,25 +399,26 @@ class Loop:
                 if last is not None:
                     begun.setdefault(id(last), []).append(final)
 
-    def _value_of(self, turn: Turn, var: Var) -> Value | Var | None:
-        """The value of a variable of the loop body in one iteration."""
+    def _value_of(self, turn: Turn, var: Value) -> Value | None:
+        """The value of a variable of the loop body in one iteration; None if it is not made there."""
         run = self.run_of(turn)
-        if var in self.variables:
-            return self.carried[self.variables.index(var)].held.get(turn)
-        for node, truths in self.m.decisions:
-            if run in truths and var in node.outputs:
-                side = node.blocks[0 if truths[run] else 1]
-                return self._value_of(turn, side.outputs[node.outputs.index(var)])
+        for one, own in zip(self.carried, self.variables, strict=True):
+            if own is var:
+                return one.held.get(turn)
+        for branch, truths in self.m.decisions:
+            if run in truths and makes([branch], var):
+                side = branch.blocks[0 if truths[run] else 1]
+                return self._value_of(turn, side.outputs[var.position])
         known = self.m.known[run]
-        return next((v for v in self._all_values(turn) if known.get(id(v)) is var), var)
+        return next((v for v in self._all_values(turn) if known.get(id(v)) is var), None)
 
     def _all_values(self, turn: Turn) -> Iterator[Value]:
-        for event in self.events(turn):
-            yield from outputs_of(event)
+        for step in self.steps_of(turn):
+            yield from step.outputs
 
 
-def _answers(events: Sequence[Any]) -> Iterator[bool | None]:
-    for event in events:
-        if isinstance(event, BranchEvent):
-            yield event.read.truth
-            yield from _answers(event.events)
+def _answers(steps: Sequence[Any]) -> Iterator[bool | None]:
+    for step in steps:
+        if isinstance(step, BranchStep):
+            yield step.read.truth
+            yield from _answers(step.steps)

@@ -1,4 +1,8 @@
-"""Matching the values of several runs: which variable each value is, and which numbers depend on sizes."""
+"""Matching the values of several runs: which variable each value is, and which numbers depend on sizes.
+
+Runs and the program are graphs of the same kind. Here a *value* is one of a run, and a *variable* is one of the
+program: it stands for one value of each run.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,11 @@ from wayfare.core.callsite import Site
 from wayfare.core.errors import ExportError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import OF_NUMPY, bool_, int64
-from wayfare.core.symbolic_sizes import Dim
-from wayfare.exporters.program import Node, Var
+from wayfare.core.symbolic_sizes import Dim, Repeated, symbols_in
 from wayfare.exporters.recover.constants import Differs, FromElsewhere, Hidden, grid_of, number_of
-from wayfare.exporters.recover.sizes import Fitting, in_run, symbols_in
+from wayfare.exporters.recover.sizes import Fitting, in_run
 from wayfare.exporters.trace import Modules, Run
-from wayfare.ir.graph import Value
-from wayfare.ops.recurrent.onnx_rules import Repeated
+from wayfare.ir.graph import Step, Value, constant, unbound
 
 # Runs by number; an iteration of a loop counts as a run too: (run, iteration, id of the loop).
 RunIds = list[Any]
@@ -32,18 +33,24 @@ def refusal(sentence: str, site: Site | None, fix: str = "") -> ExportError:
     return error
 
 
-def is_inside(nodes: Sequence[Node], var: Var) -> bool:
-    """Is a variable made in a block inside these nodes, so that it is not visible outside?"""
-    return any(var in inner.outputs for node in nodes for block in node.blocks for inner in block.walk())
+def makes(steps: Sequence[Step], var: Value) -> bool:
+    """Is a variable an output of one of these steps? (`in` would compare values, which records a step.)"""
+    return any(v is var for step in steps for v in step.outputs)
 
 
-def _diagonal(var: Var) -> list[Node]:
-    """Nodes for an identity matrix of any size."""
-    apart, same = Var(int64, var.shape), Var(bool_, var.shape)
+def is_inside(steps: Sequence[Step], var: Value) -> bool:
+    """Is a variable made in a block inside these steps, so that it is not visible outside?"""
+    return any(makes(list(block.walk()), var) for step in steps for block in step.blocks)
+
+
+def _diagonal(var: Value) -> list[Step]:
+    """Steps for an identity matrix of any size."""
+    apart, same = unbound(var.shape, np.dtype(np.int64)), unbound(var.shape, np.dtype(bool))
+    zero = constant(np.zeros((), np.int64))
     return [
-        Node("grid", [], [apart], {"start": 0, "steps": (1, -1), "over": 1}),
-        Node("op", [apart, Var(int64, (), array=np.zeros((), np.int64))], [same], {}, REGISTRY["eq"]),
-        Node("op", [same], [var], {"dtype": var.dtype}, REGISTRY["cast"]),
+        Step(None, (), {"start": 0, "steps": (1, -1), "over": 1}, "grid").makes(apart),
+        Step(REGISTRY["eq"], (apart, zero), {}).makes(same),
+        Step(REGISTRY["cast"], (same,), {"dtype": var.spec.dtype}).makes(var),
     ]
 
 
@@ -54,43 +61,45 @@ class Merging:
         self.runs = runs
         self.modules = modules
         self.fitting = Fitting()
-        self.symbols: list[tuple[Var, int]] = []
+        self.symbols: list[tuple[Value, int]] = []
         # For each run: the variable of each value, by id. An iteration also sees what its run knows.
-        self.known: dict[Any, dict[int, Var]] = {r: {} for r in range(len(runs))}
+        self.known: dict[Any, dict[int, Value]] = {r: {} for r in range(len(runs))}
         # For runs in which a loop changed nothing: its outputs, by the id of what goes in (a variable or a value).
-        self.untouched: dict[Any, dict[int, list[Var]]] = {}
-        # `if` nodes whose branches have rejoined, inner ones first, and which branch each run took.
-        self.decisions: list[tuple[Node, dict[Any, bool]]] = []
+        self.untouched: dict[Any, dict[int, list[Value]]] = {}
+        # Variables with the same value in every call, because they depend on no input; constants are so anyway.
+        self.fixed: set[Value] = set()
+        # `if` steps whose branches have rejoined, inner ones first, and which branch each run took.
+        self.decisions: list[tuple[Step, dict[Any, bool]]] = []
         # For variables made in a branch of one of them: the number of the `if`, and which branch.
         self._on_way: dict[int, tuple[int, bool]] = {}
-        self._outside: dict[int, Var] = {}
-        self._constants: dict[Any, Var] = {}
+        self._outside: dict[int, Value] = {}
+        self._constants: dict[Any, Value] = {}
         # What was assumed without being seen, for the user.
         self.notes: list[str] = []
-        # The nodes of the current block, and of the blocks around it.
-        self.nodes: list[Node] = []
-        self._around: list[list[Node]] = []
+        # The steps of the current block, and of the blocks around it.
+        self.steps: list[Step] = []
+        self._around: list[list[Step]] = []
 
     @contextmanager
-    def inside(self) -> Iterator[list[Node]]:
-        """Nodes added inside go to a new block."""
-        self._around.append(self.nodes)
-        self.nodes = []
+    def inside(self) -> Iterator[list[Step]]:
+        """Steps added inside go to a new block."""
+        self._around.append(self.steps)
+        self.steps = []
         symbols = len(self.symbols)
         try:
-            yield self.nodes
+            yield self.steps
         finally:
-            self.nodes = self._around.pop()
+            self.steps = self._around.pop()
             self.fitting.shut(symbols)
 
     # -- numbers
 
-    def symbol(self, var: Var, axis: int, values: dict[int, int]) -> Dim:
+    def symbol(self, var: Value, axis: int, values: dict[int, int]) -> Dim:
         """A new symbol: a size that is only known when the model runs, read from an axis of a variable."""
         self.symbols.append((var, axis))
         return self.fitting.add(values)
 
-    def shape_of(self, var: Var, run_ids: RunIds, shapes: Sequence[tuple[int, ...]]) -> None:
+    def shape_of(self, var: Value, run_ids: RunIds, shapes: Sequence[tuple[int, ...]]) -> None:
         """Set the shape of a variable from its shapes in all runs; sizes that no formula explains become symbols."""
         ranks = {len(s) for s in shapes}
         if len(ranks) != 1:
@@ -100,7 +109,7 @@ class Merging:
             for axis, sizes in enumerate(zip(*shapes, strict=True))
         )
 
-    def _dim(self, var: Var, axis: int, sizes: dict[int, int]) -> int:
+    def _dim(self, var: Value, axis: int, sizes: dict[int, int]) -> int:
         found = self.fitting.explain(sizes)
         return self.symbol(var, axis, sizes) if found is None else found
 
@@ -143,11 +152,11 @@ class Merging:
 
     # -- values
 
-    def var_of(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+    def var_of(self, run_ids: RunIds, values: Sequence[Value]) -> Value:
         """The variable for these values, one of each run."""
         return self._var_of(run_ids, values, len(self.decisions))
 
-    def _var_of(self, run_ids: RunIds, values: Sequence[Value], decided: int) -> Var:
+    def _var_of(self, run_ids: RunIds, values: Sequence[Value], decided: int) -> Value:
         """The same; only the first `decided` branches may explain a difference."""
         found = [self.find(r, v) for r, v in zip(run_ids, values, strict=True)]
         if found[0] is not None and all(f is found[0] for f in found):
@@ -167,29 +176,29 @@ class Merging:
                 self._constants[key] = chosen
         return self._constants[key]
 
-    def decided(self, node: Node, truths: dict[Any, bool]) -> None:
+    def decided(self, branch: Step, truths: dict[Any, bool]) -> None:
         """The branches of an `if` have rejoined: variables made in them are not visible any more."""
-        for truth, block in zip((True, False), node.blocks, strict=True):
-            for inner in block.nodes:
-                self._on_way.update({id(v): (len(self.decisions), truth) for v in inner.outputs})
-        self.decisions.append((node, truths))
+        for truth, block in zip((True, False), branch.blocks, strict=True):
+            for step in block.steps:
+                self._on_way.update({id(v): (len(self.decisions), truth) for v in step.outputs})
+        self.decisions.append((branch, truths))
 
-    def _outside_of_ways(self, var: Var, decided: int) -> Var:
+    def _outside_of_ways(self, var: Value, decided: int) -> Value:
         """The output of an `if` that stands for a variable made in one of its branches."""
         while id(var) in self._on_way and self._on_way[id(var)][0] < decided:
             number, truth = self._on_way[id(var)]
-            node, _ = self.decisions[number]
-            given = [out for out, side in zip(node.outputs, node.blocks[not truth].outputs, strict=True) if side is var]
+            step, _ = self.decisions[number]
+            given = [out for out, side in zip(step.outputs, step.blocks[not truth].outputs, strict=True) if side is var]
             if len(given) != 1:
-                raise Hidden(f"a value that is made only where the decision at {node.site} is {truth}, and no example "
+                raise Hidden(f"a value that is made only where the decision at {step.site} is {truth}, and no example "
                              f"came here after it was {not truth}", fix="Add an example that does.")  # fmt: skip
             (var,) = given
         return var
 
-    def _chosen(self, run_ids: RunIds, values: Sequence[Value], decided: int) -> Var | None:
+    def _chosen(self, run_ids: RunIds, values: Sequence[Value], decided: int) -> Value | None:
         """A new output of the `if` that explains why these values differ. None if there is none."""
         for number in range(decided - 1, -1, -1):
-            node, truths = self.decisions[number]
+            step, truths = self.decisions[number]
             ways = [in_run(truths, r) for r in run_ids]
             if None in ways or len(set(ways)) < 2:
                 continue
@@ -200,38 +209,38 @@ class Merging:
                     sides.append(self._var_of([run_ids[n] for n in mine], [values[n] for n in mine], number))
                 except Differs:
                     break
-            if len(sides) < 2 or sides[0].dtype is not sides[1].dtype:
+            if len(sides) < 2 or sides[0].dtype != sides[1].dtype:
                 continue
-            if any(is_inside(block.nodes, side) for block, side in zip(node.blocks, sides, strict=True)):
+            if any(is_inside(block.steps, side) for block, side in zip(step.blocks, sides, strict=True)):
                 continue
-            if any(self._is_made_after(node, side) for side in sides):
+            if any(self._is_made_after(step, side) for side in sides):
                 continue
-            var = Var(sides[0].dtype, ())
+            var = unbound((), sides[0].dtype)
             self.shape_of(var, run_ids, [v.shape for v in values])
-            node.outputs.append(var)
-            for block, side in zip(node.blocks, sides, strict=True):
+            step.makes(*step.outputs, var)
+            for block, side in zip(step.blocks, sides, strict=True):
                 block.outputs.append(side)
             return var
         return None
 
-    def _is_made_after(self, node: Node, var: Var) -> bool:
-        """Is a variable made after a node of the current block, or of a block around it?"""
-        after: list[Node] = []
-        for nodes in (self.nodes, *reversed(self._around)):
-            if node in nodes:
-                after += nodes[nodes.index(node) + 1 :]
+    def _is_made_after(self, step: Step, var: Value) -> bool:
+        """Is a variable made after a step of the current block, or of a block around it?"""
+        after: list[Step] = []
+        for steps in (self.steps, *reversed(self._around)):
+            if step in steps:
+                after += steps[steps.index(step) + 1 :]
                 break
-            after += nodes
-        return any(var in later.outputs for later in after) or is_inside(after, var)
+            after += steps
+        return makes(after, var) or is_inside(after, var)
 
-    def seen_from(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+    def seen_from(self, run_ids: RunIds, values: Sequence[Value]) -> Value:
         """`var_of` for some of the runs only: what these have may be made in a branch that the others did not take."""
         var = self.var_of(run_ids, values)
-        if any(is_inside(nodes, var) for nodes in (self.nodes, *self._around)):
+        if any(is_inside(steps, var) for steps in (self.steps, *self._around)):
             raise Hidden("a value that only some ways of a decision make", fix="Add examples that take the others.")
         return var
 
-    def find(self, run: Any, value: Value) -> Var | None:
+    def find(self, run: Any, value: Value) -> Value | None:
         """The variable of a value of one run, if it is known."""
         while True:
             var = self.known[run].get(id(value))
@@ -239,7 +248,7 @@ class Merging:
                 return var
             run = run[0]
 
-    def _after_loops(self, run_ids: RunIds, found: list[Var | None], values: Sequence[Value]) -> Var:
+    def _after_loops(self, run_ids: RunIds, found: list[Value | None], values: Sequence[Value]) -> Value:
         """The final value of a loop, also for runs in which the loop left the initial value as it was."""
         for var in dict.fromkeys(f for f in found if f is not None):
             each = zip(run_ids, found, values, strict=True)
@@ -247,42 +256,43 @@ class Merging:
                 return var
         raise FromElsewhere()
 
-    def _is_untouched(self, run: Any, found: Var | None, value: Value, var: Var) -> bool:
+    def _is_untouched(self, run: Any, found: Value | None, value: Value, var: Value) -> bool:
         begun = self.untouched.get(run, {})
         return any(out is var for out in (*begun.get(id(found), ()), *begun.get(id(value), ())))
 
-    def _constant(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+    def _constant(self, run_ids: RunIds, values: Sequence[Value]) -> Value:
         outside = [self._run(r).sources.get(id(v)) for r, v in zip(run_ids, values, strict=True)]
         if outside[0] is not None:
             if any(t is not outside[0] for t in outside):
                 raise Differs("different tensors from outside")
             return self._from_outside(outside[0])
-        if any(t is not None for t in outside) or any(v.step.leaf is None for v in values):
+        if any(t is not None for t in outside) or any(v.step.op is not None for v in values):
             raise FromElsewhere()
-        dtype = OF_NUMPY[values[0].dtype]
-        if any(OF_NUMPY[v.dtype] is not dtype for v in values):
+        dtype = values[0].dtype
+        if any(v.dtype != dtype for v in values):
             raise Differs("tensors of different dtypes")
-        arrays: list[Array] = [np.asarray(v.step.leaf[1], v.dtype) for v in values]
+        arrays: list[Array] = [np.asarray(v.step.data, v.dtype) for v in values]
         first = arrays[0]
-        if all(a.shape == first.shape and np.array_equal(a, first, equal_nan=dtype.is_floating_point) for a in arrays):
-            return Var(dtype, first.shape, array=first)
+        if all(a.shape == first.shape and np.array_equal(a, first, equal_nan=dtype.kind == "f") for a in arrays):
+            return constant(first)
         if len({a.ndim for a in arrays}) > 1:
             raise Differs("arrays of different numbers of dimensions")
         columns = zip(*[a.shape for a in arrays], strict=True)
         sizes = [self.fitting.explain(dict(zip(run_ids, column, strict=True))) for column in columns]
         if None in sizes:
             raise Differs(f"arrays of shapes {list(first.shape)} and {list(arrays[-1].shape)}")
-        var = Var(dtype, tuple(n for n in sizes if n is not None))
+        var = unbound(tuple(n for n in sizes if n is not None), dtype)
         if first.ndim == 0:
-            nodes = [Node("number", [], [var], {"value": self._scalar(run_ids, arrays)})]
+            steps = [Step(None, (), {}, "number", self._scalar(run_ids, arrays)).makes(var)]
         elif first.ndim == 2 and all(np.array_equal(a, np.eye(*a.shape, dtype=a.dtype)) for a in arrays):
-            nodes = _diagonal(var)
+            steps = _diagonal(var)
         else:
-            nodes = [Node("grid", [], [var], grid_of(self.fitting, dict(zip(run_ids, arrays, strict=True))))]
+            grid = grid_of(self.fitting, dict(zip(run_ids, arrays, strict=True)))
+            steps = [Step(None, (), grid, "grid").makes(var)]
         # It may be used outside the current block too, so it goes to the outermost, unless it depends on a counter.
-        numbers = [*[n for node in nodes for n in node.attrs.values()], var.shape]
+        numbers = [*[(step.attrs, step.data) for step in steps], var.shape]
         here = not self._around or any(self.symbols[n][1] < 0 for n in symbols_in(numbers))
-        (self.nodes if here else self._around[0]).extend(nodes)
+        (self.steps if here else self._around[0]).extend(steps)
         return var
 
     def _run(self, run: Any) -> Run:
@@ -298,17 +308,16 @@ class Merging:
             raise Differs(f"the numbers {', '.join(map(repr, list(numbers.values())[:3]))}")
         return found
 
-    def _from_outside(self, tensor: Any) -> Var:
+    def _from_outside(self, tensor: Any) -> Value:
         var = self._outside.get(id(tensor))
         if var is None:
             name = self.modules.tensors.get(id(tensor), "")
-            array = tensor._array
-            var = self._outside[id(tensor)] = Var(OF_NUMPY[array.dtype], array.shape, name, array)
+            var = self._outside[id(tensor)] = constant(tensor._array, name)
         return var
 
-    def output(self, run_ids: RunIds, values: Sequence[Value]) -> Var:
+    def output(self, run_ids: RunIds, values: Sequence[Value]) -> Value:
         """A new variable for computed values, one of each run."""
-        var = Var(OF_NUMPY[values[0].dtype], ())
+        var = unbound((), values[0].dtype)
         self.shape_of(var, run_ids, [v.shape for v in values])
         for r, v in zip(run_ids, values, strict=True):
             self.known[r][id(v)] = var

@@ -1,4 +1,4 @@
-"""Merging several runs event by event into one program: ops, branches, loops and control-flow calls become nodes."""
+"""Merging several runs step by step into one program: ops, branches, loops and control-flow calls become steps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wayfare.compiler.structure import VALUE
-from wayfare.core.spec import OF_NUMPY
 from wayfare.core.symbolic_sizes import Dim
-from wayfare.exporters.program import Block, Node, Program, Var
 from wayfare.exporters.recover.constants import Differs, FromElsewhere, Hidden
 from wayfare.exporters.recover.loop_detection import (
-    BranchEvent,
-    LoopEvent,
-    PickEvent,
+    BranchStep,
+    LoopStep,
+    PickStep,
     begins_otherwise,
     first_apart,
     with_loops,
@@ -22,56 +20,61 @@ from wayfare.exporters.recover.loop_detection import (
 from wayfare.exporters.recover.loops import Loop
 from wayfare.exporters.recover.merge import Merging, RunIds, refusal
 from wayfare.exporters.recover.regions import merge_region
-from wayfare.exporters.trace import Modules, OpEvent, ReadEvent, Run, Trace
+from wayfare.exporters.trace import Modules, Run
+from wayfare.exporters.trace_steps import ReadStep, TraceStep
+from wayfare.ir.graph import Block, Step, Value, leaf, unbound
+from wayfare.ir.program import Program
 
 
 class Paths(Merging):
-    """Merges events; the base class merges values."""
+    """Merges steps; the base class merges values."""
 
     def note_combinations(self, lists: Sequence[Sequence[Any]]) -> None:
         """Note, for consecutive branches, how many combinations of their outcomes no run has shown."""
-        ways = [{e.read.place: e.read.truth for e in events if isinstance(e, BranchEvent)} for events in lists]
+        ways = [{e.read.place: e.read.truth for e in steps if isinstance(e, BranchStep)} for steps in lists]
         places = list(dict.fromkeys(place for way in ways for place in way))
         seen = {tuple(way.get(place) for place in places) for way in ways}
         if len(places) > 1 and len(seen) < 2 ** len(places):
             lines = ", ".join(dict.fromkeys(str(place.site) for place in places))
             self.notes.append(f"{len(seen)} of {2 ** len(places)} combinations of the decisions at {lines} were seen")
 
-    def follow(self, run_ids: RunIds, traces: Sequence[Trace]) -> list[Var]:
-        """Merge traces: add nodes to the current block, return the results."""
-        lists = with_loops([t.events for t in traces])
+    def follow(self, run_ids: RunIds, traces: Sequence[Block]) -> list[Value]:
+        """Merge traces: add steps to the current block, return the results."""
+        lists = with_loops([t.steps for t in traces])
         if not any(isinstance(r, tuple) for r in run_ids):
             self.note_combinations(lists)
-        rests = [Trace(t.inputs, events, t.results) for t, events in zip(traces, lists, strict=True)]
+        rests = [Block(t.inputs, steps, t.outputs) for t, steps in zip(traces, lists, strict=True)]
         while True:
-            if not all(rest.events for rest in rests):
-                if any(rest.events for rest in rests):
+            if not all(rest.steps for rest in rests):
+                if any(rest.steps for rest in rests):
                     self._parted(run_ids, rests)
                 return self._results(run_ids, rests)
-            if len({rest.events[0].key for rest in rests}) > 1:
+            steps: list[Any] = [rest.steps[0] for rest in rests]
+            if len({step.key for step in steps}) > 1:
                 self._parted(run_ids, rests)
-            events = [rest.events.pop(0) for rest in rests]
-            if isinstance(events[0], LoopEvent) and begins_otherwise(events):
-                for rest, event in zip(rests, events, strict=True):
-                    rest.events[:0] = first_apart(event)
+            for rest in rests:
+                del rest.steps[0]
+            if isinstance(steps[0], LoopStep) and begins_otherwise(steps):
+                for rest, step in zip(rests, steps, strict=True):
+                    rest.steps[:0] = first_apart(step)
                 continue
             try:
-                if isinstance(events[0], OpEvent):
-                    self._op(run_ids, events)
-                elif isinstance(events[0], LoopEvent):
-                    Loop(self, run_ids, events).merge(rests)
-                elif isinstance(events[0], BranchEvent):
-                    self._if_joined(run_ids, events)
-                elif not isinstance(events[0], ReadEvent):
-                    merge_region(self, run_ids, events)
-                elif self._decides(run_ids, events):
-                    return self._if_to_end(run_ids, events, rests)
+                if steps[0].op is not None:
+                    self._op(run_ids, steps)
+                elif isinstance(steps[0], LoopStep):
+                    Loop(self, run_ids, steps).merge(rests)
+                elif isinstance(steps[0], BranchStep):
+                    self._if_joined(run_ids, steps)
+                elif not isinstance(steps[0], ReadStep):
+                    merge_region(self, run_ids, steps)
+                elif self._decides(run_ids, steps):
+                    return self._if_to_end(run_ids, steps, rests)
             except Differs as difference:
-                raise _explained(f"{_name(events[0])} takes here", difference, events[0].site) from None
+                raise _explained(f"{_name(steps[0])} takes here", difference, steps[0].site) from None
 
-    def _results(self, run_ids: RunIds, rests: Sequence[Trace]) -> list[Var]:
+    def _results(self, run_ids: RunIds, rests: Sequence[Block]) -> list[Value]:
         found = []
-        for number, values in enumerate(zip(*[t.results for t in rests], strict=True)):
+        for number, values in enumerate(zip(*[t.outputs for t in rests], strict=True)):
             if len({v.dtype for v in values}) > 1 or len({v.ndim for v in values}) > 1:
                 kinds = " and ".join(sorted({f"{v.dtype} of {v.ndim} dimensions" for v in values})[:2])
                 raise refusal(f"result {number} of the function is {kinds} in different runs", None,
@@ -82,16 +85,16 @@ class Paths(Merging):
                 raise _explained(f"result {number} of the function is", difference, None) from None
         return found
 
-    def _parted(self, run_ids: RunIds, rests: Sequence[Trace]) -> None:
+    def _parted(self, run_ids: RunIds, rests: Sequence[Block]) -> None:
         """Raise for runs that do different things although Python read no tensor."""
-        heads = [rest.events[0] if rest.events else None for rest in rests]
+        heads: list[Any] = [rest.steps[0] if rest.steps else None for rest in rests]
         first = next(h for h in heads if h is not None)
         other = next((h for h in heads if h is None or h.key != first.key), None)
         site = first.site
-        if isinstance(first, OpEvent) and isinstance(other, OpEvent) and first.step.op is other.step.op:
-            one, two = (e.step.outputs[0].ndim for e in (first, other))
+        if other is not None and first.op is not None and first.op is other.op:
+            one, two = (step.outputs[0].ndim for step in (first, other))
             if one != two and site == other.site:
-                raise refusal(f"{first.step.name} gives {one} and {two} dimensions at different sizes", site,
+                raise refusal(f"{first.name} gives {one} and {two} dimensions at different sizes", site,
                               "Say which dimensions are meant, so that there are always as many: squeeze(dim).")
         shown = "and the other is over" if other is None else f"the other goes on with {_name(other)} ({other.site})"
         raise refusal(
@@ -102,11 +105,10 @@ class Paths(Merging):
 
     # -- ops
 
-    def _op(self, run_ids: RunIds, events: Sequence[OpEvent]) -> None:
+    def _op(self, run_ids: RunIds, steps: Sequence[TraceStep]) -> None:
         """The same op in all runs."""
-        first = events[0]
-        steps = [e.step for e in events]
-        op = steps[0].op
+        first = steps[0]
+        op = first.op
         assert op is not None
         what = "inputs"
         try:
@@ -117,28 +119,31 @@ class Paths(Merging):
                 what = f"input {number}"
                 inputs.append(self.var_of(run_ids, values))
             attrs = {}
-            for name in steps[0].attrs:
+            for name in first.attrs:
                 what = name
                 attrs[name] = self.attribute(run_ids, [s.attrs[name] for s in steps])
-            if isinstance(first, PickEvent) and isinstance(attrs["index"], Dim):
+            if isinstance(first, PickStep) and isinstance(attrs["index"], Dim):
                 index, count = attrs["index"], inputs[0].shape[0]
                 attrs["index"] = index + (abs(index) - index) * count  # makes a negative index out of range
             what = "a result"
             outputs = [self.output(run_ids, values) for values in zip(*[s.outputs for s in steps], strict=True)]
         except Differs as difference:
             raise _explained(f"{op.name} has for {what}", difference, first.site) from None
-        fixed = all(v.fixed for v in inputs)
-        for var in outputs:
-            var.fixed = fixed and not any(isinstance(n, Dim) for n in var.shape)
-        self.nodes.append(Node("op", inputs, outputs, attrs, op, site=first.site, path=first.path))
+        if all(map(self._is_fixed, inputs)):
+            self.fixed.update(v for v in outputs if not any(isinstance(n, Dim) for n in v.shape))
+        self.steps.append(Step(op, tuple(inputs), attrs, site=first.site, path=first.path).makes(*outputs))
+
+    def _is_fixed(self, var: Value) -> bool:
+        """Is a variable the same in every call?"""
+        return var.array is not None or var in self.fixed
 
     # -- branches
 
-    def _decides(self, run_ids: RunIds, reads: Sequence[ReadEvent]) -> bool:
+    def _decides(self, run_ids: RunIds, reads: Sequence[ReadStep]) -> bool:
         """Does a read depend on the model's inputs? If not, it is the same in every call and needs no branch."""
         first = reads[0]
         var = self.var_of(run_ids, [read.value for read in reads])
-        if var.fixed:
+        if self._is_fixed(var):
             return False
         if first.truth is None:
             raise first.refusal()
@@ -150,45 +155,42 @@ class Paths(Merging):
             )
         return True
 
-    def _if_joined(self, run_ids: RunIds, choices: Sequence[BranchEvent]) -> None:
-        """An `if` whose branches rejoin. Its outputs are added when later events use them."""
+    def _if_joined(self, run_ids: RunIds, choices: Sequence[BranchStep]) -> None:
+        """An `if` whose branches rejoin. Its outputs are added when later steps use them."""
         reads = [choice.read for choice in choices]
         if not self._decides(run_ids, reads):
             raise refusal("Python takes different ways here, but not by the value of a tensor", reads[0].site)
-        blocks = [
-            self._way(run_ids, reads, [Trace([], choice.events, []) for choice in choices], truth)[0]
-            for truth in (True, False)
-        ]
-        node = Node("if", [self._asked(run_ids, reads)], [], blocks=blocks, site=reads[0].site, path=reads[0].path)
-        self.nodes.append(node)
-        self.decided(node, {r: bool(read.truth) for r, read in zip(run_ids, reads, strict=True)})
+        traces = [Block([], choice.steps, []) for choice in choices]
+        blocks = tuple([self._way(run_ids, reads, traces, truth) for truth in (True, False)])
+        branch = self._branch(run_ids, reads, blocks)
+        self.decided(branch, {r: bool(read.truth) for r, read in zip(run_ids, reads, strict=True)})
 
-    def _if_to_end(self, run_ids: RunIds, reads: Sequence[ReadEvent], rests: Sequence[Trace]) -> list[Var]:
+    def _if_to_end(self, run_ids: RunIds, reads: Sequence[ReadStep], rests: Sequence[Block]) -> list[Value]:
         """An `if` whose branches do not rejoin before the end: its outputs are the results."""
-        (then, yes), (otherwise, no) = (self._way(run_ids, reads, rests, truth) for truth in (True, False))
+        then, otherwise = (self._way(run_ids, reads, rests, truth) for truth in (True, False))
         outputs = []
-        for values, a, b in zip(zip(*[t.results for t in rests], strict=True), yes, no, strict=True):
-            if a.dtype is not b.dtype or len(a.shape) != len(b.shape):
+        results = zip(*[t.outputs for t in rests], strict=True)
+        for values, a, b in zip(results, then.outputs, otherwise.outputs, strict=True):
+            if a.dtype != b.dtype or a.ndim != b.ndim:
                 raise refusal("the two ways from here give results of different dtypes or ranks", reads[0].site)
-            outputs.append(Var(OF_NUMPY[values[0].dtype], ()))
+            outputs.append(unbound((), values[0].dtype))
             self.shape_of(outputs[-1], run_ids, [v.shape for v in values])
-        condition = self._asked(run_ids, reads)
-        self.nodes.append(
-            Node("if", [condition], outputs, blocks=[then, otherwise], site=reads[0].site, path=reads[0].path)
-        )
+        self._branch(run_ids, reads, (then, otherwise)).makes(*outputs)
         return outputs
 
-    def _asked(self, run_ids: RunIds, reads: Sequence[ReadEvent]) -> Var:
-        return self.var_of(run_ids, [read.value for read in reads])
+    def _branch(self, run_ids: RunIds, reads: Sequence[ReadStep], blocks: tuple[Block, ...]) -> Step:
+        """Add an `if` to the current block."""
+        condition = self.var_of(run_ids, [read.value for read in reads])
+        step = Step(None, (condition,), {}, "if", blocks=blocks, site=reads[0].site, path=reads[0].path)
+        self.steps.append(step)
+        return step
 
-    def _way(
-        self, run_ids: RunIds, reads: Sequence[ReadEvent], traces: Sequence[Trace], truth: bool
-    ) -> tuple[Block, list[Var]]:
+    def _way(self, run_ids: RunIds, reads: Sequence[ReadStep], traces: Sequence[Block], truth: bool) -> Block:
         """One of the two branches, from the runs that took it."""
         mine = [n for n, read in enumerate(reads) if read.truth is truth]
-        with self.inside() as nodes:
+        with self.inside() as steps:
             results = self.follow([run_ids[n] for n in mine], [traces[n] for n in mine])
-        return Block([], nodes, results), results
+        return Block([], steps, results)
 
 
 def _explained(what: str, difference: Differs, site: Any) -> Exception:
@@ -207,12 +209,12 @@ def _explained(what: str, difference: Differs, site: Any) -> Exception:
     )
 
 
-def _name(event: Any) -> str:
-    if isinstance(event, OpEvent):
-        return event.step.name
-    if isinstance(event, (ReadEvent, BranchEvent)):
+def _name(step: Any) -> str:
+    if step.op is not None:
+        return str(step.op.name)
+    if isinstance(step, (ReadStep, BranchStep)):
         return "a decision"
-    return "a loop" if isinstance(event, LoopEvent) else f"wf.{'while_loop' if event.kind == 'while' else event.kind}"
+    return "a loop" if isinstance(step, LoopStep) else f"wf.{'while_loop' if step.kind == 'while' else step.kind}"
 
 
 def _check_forms(structures: Sequence[Any]) -> None:
@@ -246,11 +248,11 @@ def merged(runs: Sequence[Run], modules: Modules, input_names: list[str], axes: 
     """The program of some runs. `axes` names the dynamic axes of each input; equal names mean equal sizes."""
     _check_forms([r.structure for r in runs])
     paths = Paths(runs, modules)
-    inputs: list[Var] = []
+    inputs: list[Value] = []
     sizes: dict[str, int] = {}
     for number, name in enumerate(input_names):
         values = [r.trace.inputs[number] for r in runs]
-        var = Var(OF_NUMPY[values[0].dtype], (), name)
+        var = leaf("input", name, (), values[0].dtype)
         shape: list[int] = list(values[0].shape)
         for axis, axis_name in axes[number].items():
             if axis_name not in sizes:
@@ -261,6 +263,6 @@ def merged(runs: Sequence[Run], modules: Modules, input_names: list[str], axes: 
             paths.known[r][id(v)] = var
         inputs.append(var)
     results = paths.follow(list(range(len(runs))), [with_parts_moved(r.trace) for r in runs])
-    block = Block(inputs, paths.nodes, results)
+    block = Block(inputs, paths.steps, results)
     notes = list(dict.fromkeys(paths.notes))
     return Program(block, paths.symbols, input_names, output_names, runs[0].structure, notes)

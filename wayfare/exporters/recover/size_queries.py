@@ -22,10 +22,9 @@ from wayfare.core.callsite import INSIDE, Site, current_site
 from wayfare.core.mode import Watcher, changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.spec import Size
-from wayfare.core.symbolic_sizes import Guards, holds, noted, symbol
+from wayfare.core.symbolic_sizes import Guards, holds, noted, symbol, symbols_of
 from wayfare.core.tensor import Tensor, fill
 from wayfare.exporters.examples import Examples, Sizes
-from wayfare.exporters.recover.sizes import symbols_of
 
 _SIZES_FILE = symbol.__code__.co_filename
 # At most this many queries are tried with their other answer.

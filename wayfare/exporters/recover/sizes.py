@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from wayfare.core.symbolic_sizes import Dim, Number, symbol, value_of
+from wayfare.core.symbolic_sizes import Dim, symbol, symbols_of, value_of
 
 Values = tuple[int, ...]
 # Products are tried of at most this many numbers that were explained before.
@@ -221,22 +221,3 @@ def prime_unlike(taken: Iterable[int], at_least: int) -> int:
         if n not in used and all(n % d for d in range(2, int(n**0.5) + 1)):
             return n
     raise AssertionError("there are more primes")
-
-
-def symbols_in(structure: Any) -> set[int]:
-    """The numbers of all symbols in the Dims and Numbers of a structure."""
-    if isinstance(structure, (Dim, Number)):
-        return symbols_of(structure.formula)
-    if isinstance(structure, dict):
-        structure = list(structure.values())
-    if isinstance(structure, (tuple, list)):
-        return set().union(*map(symbols_in, structure))
-    parts = [getattr(structure, part) for part in ("times", "value") if hasattr(structure, part)]
-    return set().union(*map(symbols_in, parts))
-
-
-def symbols_of(formula: Any) -> set[int]:
-    """The numbers of the symbols in a formula."""
-    if formula.__class__ is not tuple:
-        return set()
-    return {formula[1]} if formula[0] == "symbol" else set().union(*map(symbols_of, formula[1:]))

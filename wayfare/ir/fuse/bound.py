@@ -17,7 +17,7 @@ from wayfare.core.symbolic_sizes import formula_of, settled, value_of
 from wayfare.ir.assemble import ASSEMBLE, cover, numpy_key
 from wayfare.ir.fuse.emit import Given
 from wayfare.ir.fuse.partition import Map
-from wayfare.ir.fuse.program import KernelStep, OpStep, Program
+from wayfare.ir.fuse.program import FusedProgram, KernelStep, OpStep
 from wayfare.ir.graph import Step, Value
 
 Slots = list[Any]
@@ -46,7 +46,7 @@ class Bound:
 
     __slots__ = ("_constants", "_count", "_outputs", "_runs")
 
-    def __init__(self, program: Program, symbols: Sequence[Any]) -> None:
+    def __init__(self, program: FusedProgram, symbols: Sequence[Any]) -> None:
         slots = program.slots
         self._count = len(slots)
         self._constants = [(slot, _constant(v, symbols)) for slot, v in program.constants]
@@ -80,8 +80,8 @@ class Bound:
 
 
 def _constant(v: Value, symbols: Sequence[Any]) -> Any:
-    kind, what = v.step.leaf
-    return np.asarray(value_of(formula_of(what), symbols), v.dtype) if kind == "number" else what
+    what = v.step.data
+    return np.asarray(value_of(formula_of(what), symbols), v.dtype) if v.step.kind == "number" else what
 
 
 # -- single ops -----------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _slice(source: int, target: int, attrs: dict[str, Any], frees: list[int]) ->
 Parts = dict[Value, tuple[Buffer, Any]]
 
 
-def _buffers(program: Program, symbols: Sequence[Any]) -> Parts:
+def _buffers(program: FusedProgram, symbols: Sequence[Any]) -> Parts:
     """The values that kernels write directly into a larger array."""
     made = {v for step in program.kernels for v in step.writes
             if settled(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from wayfare.core.op import raw_ops
 from wayfare.core.symbolic_sizes import size_classes, symbol, symbolic_shape
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.bound import Bound
-from wayfare.ir.fuse.program import Program
+from wayfare.ir.fuse.program import FusedProgram
 from wayfare.ir.graph import Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
 from wayfare.ir.variants import Variants, signature
@@ -37,7 +37,7 @@ class Composite:
         self.native_from = native_from
         # The formula on arrays, op by op.
         self.step_by_step = partial(self.formula, raw_ops)
-        self._structures: dict[Any, Variants[tuple[Program, bool]]] = {}
+        self._structures: dict[Any, Variants[tuple[FusedProgram, bool]]] = {}
         self._bound: dict[Any, tuple[Bound, bool]] = {}
 
     def __repr__(self) -> str:
@@ -70,12 +70,12 @@ class Composite:
         outs = found[0]([a if a.__class__ is np.ndarray else np.asarray(a) for a in arrays])
         return tuple(outs) if found[1] else outs[0]
 
-    def program(self, *arrays: Array, **attrs: Any) -> Program:
+    def program(self, *arrays: Array, **attrs: Any) -> FusedProgram:
         """The program for arrays like these."""
         with _LOCK:
             return self._program(arrays, attrs)[0]
 
-    def _program(self, arrays: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[Program, tuple[Any, ...], bool]:
+    def _program(self, arrays: tuple[Array, ...], attrs: dict[str, Any]) -> tuple[FusedProgram, tuple[Any, ...], bool]:
         structure, sizes = size_classes([a.shape for a in arrays])
         floats = {k: v for k, v in attrs.items() if v.__class__ is float}
         fixed = {k: v for k, v in attrs.items() if k not in floats}
@@ -84,7 +84,7 @@ class Composite:
         variants = self._structures.get(key)
         if variants is None:
 
-            def trace(symbols: tuple[Any, ...]) -> tuple[Any, Callable[[], tuple[Program, bool]]]:
+            def trace(symbols: tuple[Any, ...]) -> tuple[Any, Callable[[], tuple[FusedProgram, bool]]]:
                 numbers = {k: symbol(len(sizes) + i, symbols[len(sizes) + i]) for i, k in enumerate(floats)}
                 inputs = [leaf("input", i, symbolic_shape(s, symbols), d)
                           for i, (s, d) in enumerate(zip(structure, dtypes, strict=True))]  # fmt: skip
@@ -98,10 +98,10 @@ class Composite:
         program, several = variants.find(symbols)
         return program, symbols, several
 
-    def _built(self, inputs: list[Value], outputs: list[Value]) -> Program:
+    def _built(self, inputs: list[Value], outputs: list[Value]) -> FusedProgram:
         lowering = Lowering()
         lowering(inputs)
-        return Program(self.__name__, inputs, lowering(outputs))
+        return FusedProgram(self.__name__, inputs, lowering(outputs))
 
 
 def composite(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Composite:
@@ -113,9 +113,13 @@ def composite(formula: Callable[..., Any], *, name: str, native_from: int = NATI
 
 
 def as_rule(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE_FROM) -> Callable[..., Any]:
-    """A formula for gradient rules: kernels in a plain backward pass, ops if the gradient is differentiated again."""
+    """A formula for gradient rules: kernels in a plain backward pass, ops if the gradient is differentiated again.
+
+    The names of its parameters say what a node keeps, as those of any rule do.
+    """
     whole = Composite(formula, name, native_from)
 
+    @wraps(formula)
     def rule(m: Any, *arrays: Any, **attrs: Any) -> Any:
         return formula(m, *arrays, **attrs) if m.differentiable else whole(*arrays, **attrs)
 

@@ -132,7 +132,7 @@ class _Writer:
         made = []
         for root, own in self.partition.operands_in(self.group, v):
             if root.step.name == "number":
-                made.append(self._number(root.step.leaf[1], computed_in(root.dtype)))
+                made.append(self._number(root.step.data, computed_in(root.dtype)))
             elif self.group.has(root, own):
                 made.append(self.value(root, stage))
             else:

@@ -46,7 +46,7 @@ class OpStep:
         return self.step.outputs
 
 
-class Program:
+class FusedProgram:
     """Steps that compute the outputs from the inputs (leaves of the kind "input", in the order of their numbers)."""
 
     def __init__(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
@@ -119,7 +119,7 @@ class Program:
 
         def named(v: Value) -> str:
             if v not in names:
-                names[v] = str(v.step.leaf[1]) if v.step.name == "number" else f"v{len(names) - len(self.inputs)}"
+                names[v] = str(v.step.data) if v.step.name == "number" else f"v{len(names) - len(self.inputs)}"
             return names[v]
 
         lines = [f"program {self.name}({', '.join(f'{named(v)}: {v.spec}' for v in self.inputs)})"]

@@ -15,7 +15,7 @@ from wayfare.core.spec import OF_NUMPY, Spec
 from wayfare.core.symbolic_sizes import formula_of, settled, value_of
 from wayfare.ir.flops import traced_flops
 from wayfare.ir.fuse.bound import Bound
-from wayfare.ir.fuse.program import Program
+from wayfare.ir.fuse.program import FusedProgram
 from wayfare.ir.gradient import gradients, needed_from, standing_on
 from wayfare.ir.graph import Value, in_order, leaf
 from wayfare.ir.lower import Lowering
@@ -53,12 +53,12 @@ class FusedRecord:
         self.input_grads: list[Value | None] = []
         self.hidden: list[Value] = []
         self.needed: list[Value] = []
-        self.backward: Program | None = None
+        self.backward: FusedProgram | None = None
         # The inputs of the backward program: ("given" | "input" | "output", number).
         self._sources: list[tuple[str, int]] = []
         if self.wanted:
             self._differentiate(lowering, lowered)
-        self.forward = Program(name, self.inputs, [*lowered, *self.hidden])
+        self.forward = FusedProgram(name, self.inputs, [*lowered, *self.hidden])
         self._copied = _shared(lowered, self.inputs, self.hidden)
         self._bound: dict[Any, Bound] = {}
         self.op = self._record()
@@ -77,7 +77,7 @@ class FusedRecord:
         places |= {v: ("input", i) for i, v in enumerate(self.inputs)}
         self._sources = [places[v] for v in self.needed]
         inputs, outputs = standing_on(input_grads, self.needed)
-        self.backward = Program(f"{self.name}_backward", inputs, outputs)
+        self.backward = FusedProgram(f"{self.name}_backward", inputs, outputs)
         self._backward_bound: dict[Any, tuple[Bound, tuple[Any, ...]]] = {}
 
     def _record(self) -> Op:
@@ -225,7 +225,7 @@ def by_ops(
         if all(v in known for v in step.outputs):
             continue
         if step.op is None:
-            what = step.leaf[1]
+            what = step.data
             array = np.asarray(value_of(formula_of(what), symbols), step.outputs[0].dtype)
             # The op that uses it converts it to its own type of operand.
             known[step.outputs[0]] = array if step.name == "number" else what

@@ -23,8 +23,8 @@ from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.fuse.update_op import OfUpdate
+from wayfare.ir.graph import Slot
 from wayfare.ir.plan.buffers import View
-from wayfare.ir.plan.lower import Slot
 
 Objects = list[Any]
 # One action at run time: (arrays by object number, values for the slots of this run).

@@ -124,7 +124,7 @@ class BufferAssignment:
         room = max([room, *(_bytes(v) for step in steps for v in step.outputs)])
         for step in steps:
             if step.name == "array":
-                low, high = _extent(np.asarray(step.leaf[1]))
+                low, high = _extent(np.asarray(step.data))
                 room = max(room, high - low)
         self._scratch = np.empty(2 * room + 64, np.uint8)
         self._start = self._scratch.ctypes.data
@@ -210,7 +210,7 @@ class BufferAssignment:
         if step.name == "input":
             array, buffer = self._samples[v], Buffer("input", 0, self._numbers[v])
         else:
-            array = np.asarray(step.leaf[1], v.dtype) if step.name == "number" else np.asarray(step.leaf[1])
+            array = np.asarray(step.data, v.dtype) if step.name == "number" else np.asarray(step.data)
             buffer = Buffer("constant", 0, len(self.constants))
             self.constants.append(array)
         buffer.bytes = array.nbytes

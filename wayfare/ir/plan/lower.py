@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,11 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
 from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
-from wayfare.ir.graph import Step, Value, leaf, trace_ops
+from wayfare.ir.graph import Step, Value, has_slots, leaf, trace_ops
 from wayfare.ir.lower import Lowering
-from wayfare.ir.passes.constant_folding import computed
+from wayfare.ir.passes.constant_folding import folded
 from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
 from wayfare.ir.vjp import input_grads_by, original
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """An attribute of a step that is given at each run: value number `number`."""
-
-    number: int
-
-
-def has_slots(attrs: dict[str, Any]) -> bool:
-    """Is an attribute given at each run?"""
-    return any(value.__class__ is Slot for value in attrs.values())
 
 
 class PlanLowering(Lowering):
@@ -49,9 +36,9 @@ class PlanLowering(Lowering):
         if op.moves in ("copy", "identity"):
             # Nothing is written over in a graph, so a copy is as good as what it was made from.
             return inputs[:1]
-        folded = self._constant_folded(op, inputs, step)
-        if folded is not None:
-            return folded
+        arrays = folded(op, inputs, step.attrs)
+        if arrays is not None:
+            return tuple([self._lowered(_leaf_of(a).step)[0] for a in arrays])
         if -1 in step.attrs.get("shape", ()):
             step = _with_shape(step)
         empty = any(0 in v.shape for v in (*inputs, *step.outputs))
@@ -78,17 +65,6 @@ class PlanLowering(Lowering):
                 return together
         return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
 
-    def _constant_folded(self, op: Op, inputs: tuple[Value, ...], step: Step) -> tuple[Value, ...] | None:
-        """The outputs of a step on constants, as constants; None if it must run each time."""
-        arrays = [_constant(v) for v in inputs]
-        known = [a for a in arrays if a is not None]
-        if len(known) < len(arrays) or op.family == "update" or has_slots(step.attrs):
-            return None
-        results = computed(op, known, step.attrs)
-        if results is None:
-            return None
-        return tuple([self._lowered(_leaf_of(a).step)[0] for a in results])
-
     def _put_together(self, op: Op, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """The sum of two arrays that are zeros with parts written into them, as one `assemble`; parts at equal
         indexes are
@@ -107,7 +83,7 @@ class PlanLowering(Lowering):
     def _leaf(self, step: Step) -> tuple[Value, ...]:
         """A constant array of equal numbers becomes one number, broadcast."""
         (v,) = step.outputs
-        number = _only_number(step.leaf[1]) if step.name == "array" else None
+        number = _only_number(step.data) if step.name == "array" else None
         if number is None:
             return super()._leaf(step)
         one = super()._leaf(leaf("number", number, (), v.dtype).step)
@@ -126,17 +102,6 @@ class PlanLowering(Lowering):
             # The rule reads numbers, which are not known yet.
             return self._once(op, inputs, attrs)
         return tuple(self(made if isinstance(made, tuple) else (made,)))
-
-
-def _constant(v: Value) -> Array | None:
-    """The array of a constant value, else None."""
-    if v.step.name == "expand":
-        (inner,) = v.step.inputs
-        number = _constant(inner) if inner.step.name == "number" else None
-        return None if number is None else np.broadcast_to(number, v.shape)
-    if v.step.name not in ("number", "array"):
-        return None
-    return np.asarray(v.step.leaf[1], v.dtype)
 
 
 def _leaf_of(array: Array) -> Value:

@@ -19,10 +19,9 @@ from wayfare.codegen.runtime import kernel
 from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.codegen.runtime.commands import Commands
 from wayfare.core.op import Op
-from wayfare.ir.graph import Step
+from wayfare.ir.graph import Step, has_slots
 from wayfare.ir.plan.actions import Action, CopyAction, Objects, PythonAction, Run, array_of
 from wayfare.ir.plan.buffers import View, is_contiguous, new_view
-from wayfare.ir.plan.lower import has_slots
 
 Attrs = dict[str, Any]
 

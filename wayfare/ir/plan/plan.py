@@ -19,7 +19,7 @@ from wayfare.core import buffer_pool
 from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import quietly
-from wayfare.ir.graph import Value
+from wayfare.ir.graph import Slot, Value
 from wayfare.ir.plan.actions import (  # fmt: skip
     Action,
     KernelAction,
@@ -31,10 +31,8 @@ from wayfare.ir.plan.actions import (  # fmt: skip
 )
 from wayfare.ir.plan.buffers import Buffer, View
 from wayfare.ir.plan.build import Builder
-from wayfare.ir.plan.lower import PlanLowering, Slot
+from wayfare.ir.plan.lower import PlanLowering
 from wayfare.ir.plan.memory import Layout
-
-__all__ = ["Plan", "Slot"]
 
 _BYTES = np.dtype(np.uint8)
 

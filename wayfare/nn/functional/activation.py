@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._public import add_method, in_place_form, unary
 from wayfare.api.functions.elementwise import sigmoid, tanh
 from wayfare.api.functions.random import rand
@@ -92,8 +92,7 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Like `leaky_relu` with a learnt slope: one for all, or one per channel (dimension 1)."""
-    check_tensor("prelu", input)
-    check_tensor("prelu", weight)
+    check_tensors("prelu", input, weight)
     if weight.numel() != 1:
         channels = input.shape[1] if input.ndim > 1 else 1
         if weight.ndim != 1 or weight.numel() != channels:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._along import check_tensor, check_tensors
+from wayfare.api.functions._public import named
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
@@ -18,6 +20,22 @@ __all__ = [
 
 _OPS = REGISTRY
 IntOrInts = int | Sequence[int]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def of_rank(template: Callable[Concatenate[str, int, P], T], op: str, rank: int, doc: str) -> Callable[P, T]:
+    """The public form of a function for one number of dimensions: `template(op, rank, …)`, whose errors name `op`."""
+
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        return template(op, rank, *args, **options)
+
+    signature = inspect.signature(template)
+    call.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])  # type: ignore[attr-defined]
+    call.__module__ = template.__module__
+    return named(call, op, doc)
 
 
 def per_dim(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple[int, ...]:
@@ -62,25 +80,18 @@ def _with_bias(op: str, out: Tensor, bias: Tensor | None, rank: int) -> Tensor:
 
 
 def _check_weight(op: str, input: Tensor, weight: Tensor, rank: int, groups: int) -> None:
-    check_tensor(op, input)
-    check_tensor(op, weight)
+    check_tensors(op, input, weight)
     if weight.ndim != rank + 2:
         raise ShapeError(f"{op}: the weight must have {rank + 2} dimensions, this is {weight.spec}")
     if groups < 1:
         raise OperationError(f"{op}: groups must be positive, not {groups}")
 
 
-def _convolve(
-    op: str,
-    rank: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: IntOrInts,
-    padding: str | IntOrInts,
-    dilation: IntOrInts,
-    groups: int,
-) -> Tensor:
+def conv(
+    op: str, rank: int, /, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1,
+    padding: str | IntOrInts = 0, dilation: IntOrInts = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Convolution in `rank` dimensions; `op` is what errors name."""
     _check_weight(op, input, weight, rank, groups)
     x, added = with_batch(op, input, rank)
     steps, gaps = per_dim(op, "stride", stride, rank, 1), per_dim(op, "dilation", dilation, rank, 1)
@@ -111,42 +122,19 @@ def _named_padding(
     return x, tuple(total // 2 for total in totals)
 
 
-def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1,
-    padding: str | IntOrInts = 0, dilation: IntOrInts = 1, groups: int = 1,
+conv1d = of_rank(conv, "conv1d", 1, "Convolution of (N, C, L) with a weight (C out, C / groups, kernel).")
+conv2d = of_rank(conv, "conv2d", 2,
+                 "Convolution of (N, C, H, W) with a weight (C out, C / groups, kernel H, kernel W).")  # fmt: skip
+conv3d = of_rank(conv, "conv3d", 3,
+                 "Convolution of (N, C, D, H, W) with a weight (C out, C / groups, kernel D, kernel H, kernel W)."
+                 )  # fmt: skip
+
+
+def conv_transpose(
+    op: str, rank: int, /, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1,
+    padding: IntOrInts = 0, output_padding: IntOrInts = 0, groups: int = 1, dilation: IntOrInts = 1,
 ) -> Tensor:  # fmt: skip
-    """Convolution of (N, C, L) with a weight (C out, C / groups, kernel)."""
-    return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
-
-
-def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1,
-    padding: str | IntOrInts = 0, dilation: IntOrInts = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """Convolution of (N, C, H, W) with a weight (C out, C / groups, kernel H, kernel W)."""
-    return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-
-
-def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1,
-    padding: str | IntOrInts = 0, dilation: IntOrInts = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """Convolution of (N, C, D, H, W) with a weight (C out, C / groups, kernel D, kernel H, kernel W)."""
-    return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
-
-
-def _convolve_transposed(
-    op: str,
-    rank: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: IntOrInts,
-    padding: IntOrInts,
-    output_padding: IntOrInts,
-    groups: int,
-    dilation: IntOrInts,
-) -> Tensor:
+    """The adjoint of a convolution in `rank` dimensions."""
     _check_weight(op, input, weight, rank, groups)
     x, added = with_batch(op, input, rank)
     steps, gaps = per_dim(op, "stride", stride, rank, 1), per_dim(op, "dilation", dilation, rank, 1)
@@ -164,31 +152,18 @@ def _convolve_transposed(
     return without_batch(_with_bias(op, out, bias, rank), added)
 
 
-def conv_transpose1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1, padding: IntOrInts = 0,
-    output_padding: IntOrInts = 0, groups: int = 1, dilation: IntOrInts = 1,
-) -> Tensor:  # fmt: skip
-    """Transposed convolution of (N, C, L) with a weight (C, C out / groups, kernel): the adjoint of conv1d."""
-    how = (stride, padding, output_padding, groups, dilation)
-    return _convolve_transposed("conv_transpose1d", 1, input, weight, bias, *how)
-
-
-def conv_transpose2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1, padding: IntOrInts = 0,
-    output_padding: IntOrInts = 0, groups: int = 1, dilation: IntOrInts = 1,
-) -> Tensor:  # fmt: skip
-    """Transposed convolution of (N, C, H, W) with a weight (C, C out / groups, kernel H, kernel W)."""
-    how = (stride, padding, output_padding, groups, dilation)
-    return _convolve_transposed("conv_transpose2d", 2, input, weight, bias, *how)
-
-
-def conv_transpose3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrInts = 1, padding: IntOrInts = 0,
-    output_padding: IntOrInts = 0, groups: int = 1, dilation: IntOrInts = 1,
-) -> Tensor:  # fmt: skip
-    """Transposed convolution of (N, C, D, H, W) with a weight (C, C out / groups, kernel D, kernel H, kernel W)."""
-    how = (stride, padding, output_padding, groups, dilation)
-    return _convolve_transposed("conv_transpose3d", 3, input, weight, bias, *how)
+conv_transpose1d = of_rank(
+    conv_transpose, "conv_transpose1d", 1,
+    "Transposed convolution of (N, C, L) with a weight (C, C out / groups, kernel): the adjoint of conv1d.",
+)  # fmt: skip
+conv_transpose2d = of_rank(
+    conv_transpose, "conv_transpose2d", 2,
+    "Transposed convolution of (N, C, H, W) with a weight (C, C out / groups, kernel H, kernel W).",
+)  # fmt: skip
+conv_transpose3d = of_rank(
+    conv_transpose, "conv_transpose3d", 3,
+    "Transposed convolution of (N, C, D, H, W) with a weight (C, C out / groups, kernel D, kernel H, kernel W).",
+)  # fmt: skip
 
 
 def _window_args(

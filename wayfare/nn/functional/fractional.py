@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from wayfare.api.functions._public import named
 from wayfare.api.functions.random import rand
 from wayfare.core.dispatch import tensor_ops as m
 from wayfare.core.errors import ArgumentError, OperationError
@@ -81,10 +82,7 @@ def _functions(rank: int, letters: str) -> tuple[Any, Any]:
     doc = (
         f"The largest element of windows of {letters} at random places, so many that `output_size` (or a ratio) results"
     )
-    for function, own, end in ((pool, name, "."), (with_indices, name + "_with_indices", ", and its place.")):
-        function.__name__ = function.__qualname__ = own
-        function.__doc__ = doc + end
-    return pool, with_indices
+    return named(pool, name, doc + "."), named(with_indices, name + "_with_indices", doc + ", and its place.")
 
 
 fractional_max_pool2d, fractional_max_pool2d_with_indices = _functions(2, "(N, C, H, W)")

@@ -41,7 +41,8 @@ def grid_sample(
         out = _by_cubics(flat, at, sizes, padding_mode, aligned)
     else:
         inside = [_into(a, size, padding_mode, aligned) for a, size in zip(at, sizes, strict=True)]
-        out = _linearly(flat, inside, sizes) if mode == "bilinear" else _nearest(flat, inside, sizes)
+        rounded = [m.round(a, decimals=0) for a in inside] if mode == "nearest" else []
+        out = _read(flat, rounded, sizes) if rounded else _linearly(flat, inside, sizes)
     return m.reshape(out, shape=(*input.shape[:2], *counts))  # type: ignore[no-any-return]
 
 
@@ -114,10 +115,6 @@ def _row(weight: Tensor) -> Tensor:
 
 
 # -- modes ------------------------------------------------------------------------------------------------------
-
-
-def _nearest(flat: Tensor, at: Sequence[Tensor], sizes: tuple[int, ...]) -> Tensor:
-    return _read(flat, [m.round(a, decimals=0) for a in at], sizes)
 
 
 def _linearly(flat: Tensor, at: Sequence[Tensor], sizes: tuple[int, ...]) -> Tensor:

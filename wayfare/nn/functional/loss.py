@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._along import check_floating, check_tensors
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.softmax import log_softmax
@@ -98,8 +98,7 @@ def nll_loss(
 ) -> Tensor:
     """The negative of the log-probability that `input` gives to each class in `target`."""
     reduction = read_reduction("nll_loss", reduction, size_average, reduce)
-    check_tensor("nll_loss", input)
-    check_tensor("nll_loss", target)
+    check_tensors("nll_loss", input, target)
     rows, classes, shape = _rows("nll_loss", input, target, ignore_index)
     _check_weight("nll_loss", weight, rows.shape[1])
     if weight is None:
@@ -122,8 +121,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """The cross entropy of scores (logits) against classes, or against probabilities of the scores' own shape."""
-    check_tensor("cross_entropy", input)
-    check_tensor("cross_entropy", target)
+    check_tensors("cross_entropy", input, target)
     reduction = read_reduction("cross_entropy", reduction, size_average, reduce)
     if (weight is None and not label_smoothing and input.ndim == 2 and target.dtype is int64
             and target.shape == input.shape[:1]):  # fmt: skip
@@ -279,8 +277,7 @@ def _check_probabilities(name: str, input: Tensor) -> None:
 
 
 def _check_same(name: str, input: Tensor, target: Tensor) -> None:
-    check_tensor(name, input)
-    check_tensor(name, target)
+    check_tensors(name, input, target)
     check_floating(name, input)
     if input.shape != target.shape:
         raise ArgumentError(f"{name}: input {input.spec} and target {target.spec} differ in shape",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._along import check_floating, check_tensor, check_tensors
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.reduce import mean, sum
@@ -30,8 +30,7 @@ def soft_margin_loss(
 ) -> Tensor:
     """`log(1 + exp(-target * input))` for targets 1 and -1."""
     reduction = read_reduction("soft_margin_loss", reduction, size_average, reduce)
-    check_tensor("soft_margin_loss", input)
-    check_tensor("soft_margin_loss", target)
+    check_tensors("soft_margin_loss", input, target)
     if not target.dtype.is_floating_point:
         check_floating("soft_margin_loss", input)
     return _soft_margin_loss(input, target, reduction)  # type: ignore[no-any-return]
@@ -53,8 +52,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """A distance where the target is 1, what it lacks of `margin` where it is -1."""
     reduction = read_reduction("hinge_embedding_loss", reduction, size_average, reduce)
-    check_tensor("hinge_embedding_loss", input)
-    check_tensor("hinge_embedding_loss", target)
+    check_tensors("hinge_embedding_loss", input, target)
     return _hinge_embedding_loss(input, target, float(margin), reduction)  # type: ignore[no-any-return]
 
 
@@ -207,8 +205,7 @@ def multilabel_soft_margin_loss(
 ) -> Tensor:
     """The mean over classes of the cross entropy of sigmoid scores against targets 0 and 1."""
     reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
-    check_tensor("multilabel_soft_margin_loss", input)
-    check_tensor("multilabel_soft_margin_loss", target)
+    check_tensors("multilabel_soft_margin_loss", input, target)
     check_floating("multilabel_soft_margin_loss", input)
     return _multilabel_soft_margin_loss(input, as_dtype_of(target, input.dtype), weight, reduction)  # type: ignore[no-any-return]
 

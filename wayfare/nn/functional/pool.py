@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.api.functions._along import check_floating
-from wayfare.api.functions._public import as_dtype_of
+from wayfare.api.functions._public import as_dtype_of, named
 from wayfare.api.functions.elementwise import where
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
@@ -17,7 +17,7 @@ from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import bool_, float16, float32
 from wayfare.core.tensor import Tensor, wrap
-from wayfare.nn.functional.conv import IntOrInts, per_dim, with_batch, without_batch
+from wayfare.nn.functional.conv import IntOrInts, of_rank, per_dim, with_batch, without_batch
 from wayfare.ops.window.pool import adaptive_bounds
 
 __all__ = [
@@ -59,17 +59,12 @@ def _counts(op: str, input: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, 
 # -- averages --------------------------------------------------------------------------------------------------
 
 
-def _avg_pool(
-    op: str,
-    rank: int,
-    input: Tensor,
-    kernel_size: IntOrInts,
-    stride: Any,
-    padding: IntOrInts,
-    ceil_mode: bool,
-    count_include_pad: bool,
+def avg_pool(
+    op: str, rank: int, /, input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
+    padding: IntOrInts = 0, ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
+    """The average of each window in `rank` dimensions; `op` is what errors name."""
     kernel, steps, around = _window_args(op, rank, kernel_size, stride, padding)
     if divisor_override == 0:
         raise OperationError(f"{op}: divisor_override must not be zero")
@@ -124,68 +119,28 @@ def avg_pool1d(
     ceil_mode: bool = False, count_include_pad: bool = True,
 ) -> Tensor:  # fmt: skip
     """The average of each window of (N, C, L)."""
-    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
+    return avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
-def avg_pool2d(
-    input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+avg_pool2d = of_rank(avg_pool, "avg_pool2d", 2, "The average of each window of (N, C, H, W).")
+avg_pool3d = of_rank(avg_pool, "avg_pool3d", 3, "The average of each window of (N, C, D, H, W).")
+
+
+def lp_pool(
+    op: str, rank: int, /, input: Tensor, norm_type: float, kernel_size: IntOrInts, stride: IntOrInts | None = None,
+    ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The average of each window of (N, C, H, W)."""
-    how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg_pool("avg_pool2d", 2, input, *how)
-
-
-def avg_pool3d(
-    input: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None, padding: IntOrInts = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    """The average of each window of (N, C, D, H, W)."""
-    how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg_pool("avg_pool3d", 3, input, *how)
-
-
-def _lp_pool(
-    op: str, rank: int, input: Tensor, norm_type: float, kernel_size: IntOrInts, stride: Any, ceil_mode: bool
-) -> Tensor:
+    """The norm of each window in `rank` dimensions."""
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
-    mean = _avg_pool(op, rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
+    mean = avg_pool(op, rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
     # A sum of nothing has a gradient of 0, though the root's slope there is infinite.
     sums = tensor_ops.where(mean != 0, mean, tensor_ops.zeros_like(mean)) * math.prod(kernel)
     return sums ** (1.0 / norm_type)  # type: ignore[no-any-return]
 
 
-def lp_pool1d(
-    input: Tensor,
-    norm_type: float,
-    kernel_size: int,
-    stride: IntOrInts | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """The `norm_type`-norm of each window of (N, C, L)."""
-    return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool2d(
-    input: Tensor,
-    norm_type: float,
-    kernel_size: IntOrInts,
-    stride: IntOrInts | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """The `norm_type`-norm of each window of (N, C, H, W)."""
-    return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool3d(
-    input: Tensor,
-    norm_type: float,
-    kernel_size: IntOrInts,
-    stride: IntOrInts | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """The `norm_type`-norm of each window of (N, C, D, H, W)."""
-    return _lp_pool("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode)
+lp_pool1d = of_rank(lp_pool, "lp_pool1d", 1, "The `norm_type`-norm of each window of (N, C, L).")
+lp_pool2d = of_rank(lp_pool, "lp_pool2d", 2, "The `norm_type`-norm of each window of (N, C, H, W).")
+lp_pool3d = of_rank(lp_pool, "lp_pool3d", 3, "The `norm_type`-norm of each window of (N, C, D, H, W).")
 
 
 # -- the largest -----------------------------------------------------------------------------------------------
@@ -227,15 +182,9 @@ def _max_pool_functions(rank: int, letters: str) -> tuple[Any, Any]:
         return found if return_indices else found[0]
 
     doc = f"The largest element of each window of {letters}"
-    return _named(pool, name, doc + "; with `return_indices` also its place."), _named(
+    return named(pool, name, doc + "; with `return_indices` also its place."), named(
         with_indices, name + "_with_indices", doc + ", and its place."
     )
-
-
-def _named(function: Any, name: str, doc: str) -> Any:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
 
 
 max_pool1d, max_pool1d_with_indices = _max_pool_functions(1, "(N, C, L)")
@@ -337,7 +286,7 @@ def _adaptive_max_functions(rank: int, letters: str) -> tuple[Any, Any]:
         return found if return_indices else found[0]
 
     doc = f"The largest element of each of `output_size` cells of {letters}"
-    return _named(pool, name, doc + "; with `return_indices` also its place."), _named(
+    return named(pool, name, doc + "; with `return_indices` also its place."), named(
         with_indices, name + "_with_indices", doc + ", and its place."
     )
 
@@ -350,16 +299,11 @@ adaptive_max_pool3d, adaptive_max_pool3d_with_indices = _adaptive_max_functions(
 # -- back in place -------------------------------------------------------------------------------------------------
 
 
-def _max_unpool(
-    op: str,
-    rank: int,
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: IntOrInts,
-    stride: Any,
-    padding: IntOrInts,
-    output_size: Sequence[int] | None,
-) -> Tensor:
+def max_unpool(
+    op: str, rank: int, /, input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
+    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The inverse of max pooling in `rank` dimensions."""
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
     steps = kernel if stride is None or stride == [] else per_dim(op, "stride", stride, rank, 1)
     around = per_dim(op, "padding", padding, rank)
@@ -380,25 +324,7 @@ def _max_unpool(
     return without_batch(tensor_ops.reshape(out, shape=(*flat[:2], *sizes)), added)
 
 
-def max_unpool1d(
-    input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
-    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
-    """The inverse of `max_pool1d` where that is possible: elements at their places, zeros elsewhere."""
-    return _max_unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool2d(
-    input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
-    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
-    """The inverse of `max_pool2d` where that is possible: elements at their places, zeros elsewhere."""
-    return _max_unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool3d(
-    input: Tensor, indices: Tensor, kernel_size: IntOrInts, stride: IntOrInts | None = None,
-    padding: IntOrInts = 0, output_size: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
-    """The inverse of `max_pool3d` where that is possible: elements at their places, zeros elsewhere."""
-    return _max_unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
+_UNPOOLED = "The inverse of `max_pool{}d` where that is possible: elements at their places, zeros elsewhere."
+max_unpool1d = of_rank(max_unpool, "max_unpool1d", 1, _UNPOOLED.format(1))
+max_unpool2d = of_rank(max_unpool, "max_unpool2d", 2, _UNPOOLED.format(2))
+max_unpool3d = of_rank(max_unpool, "max_unpool3d", 3, _UNPOOLED.format(3))

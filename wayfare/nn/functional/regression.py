@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wayfare.api.functions._along import check_floating, check_tensor
+from wayfare.api.functions._along import check_floating, check_tensor, check_tensors
 from wayfare.api.functions._public import as_dtype_of, common_dtype
 from wayfare.api.functions.elementwise import where
 from wayfare.api.fused import fused
@@ -25,8 +25,7 @@ __all__ = [
 
 
 def _check(name: str, input: Tensor, target: Tensor) -> None:
-    check_tensor(name, input)
-    check_tensor(name, target)
+    check_tensors(name, input, target)
     warn_of_broadcasting(name, input, target)
 
 
@@ -46,9 +45,7 @@ def mse_loss(
 ) -> Tensor:
     """The squared error, averaged by default."""
     reduction = read_reduction("mse_loss", reduction, size_average, reduce)
-    check_tensor("mse_loss", input)
-    check_tensor("mse_loss", target)
-    warn_of_broadcasting("mse_loss", input, target)
+    _check("mse_loss", input, target)
     dtype = common_dtype("mse_loss", (input, target))
     input, target = as_dtype_of(input, dtype), as_dtype_of(target, dtype)
     check_floating("mse_loss", input)
@@ -140,8 +137,7 @@ def kl_div(
     """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
     by_batch = reduction == "batchmean"
     reduction = "sum" if by_batch else read_reduction("kl_div", reduction, size_average, reduce)
-    check_tensor("kl_div", input)
-    check_tensor("kl_div", target)
+    check_tensors("kl_div", input, target)
     out = _kl_div(input, target, bool(log_target), reduction)
     return out / input.shape[0] if by_batch and input.ndim else out  # type: ignore[no-any-return]
 
@@ -164,8 +160,7 @@ def poisson_nll_loss(
 ) -> Tensor:
     """The negative log likelihood of counts under Poisson distributions with (log) means `input`."""
     reduction = read_reduction("poisson_nll_loss", reduction, size_average, reduce)
-    check_tensor("poisson_nll_loss", input)
-    check_tensor("poisson_nll_loss", target)
+    check_tensors("poisson_nll_loss", input, target)
     return _poisson_nll_loss(input, target, bool(log_input), bool(full), float(eps), reduction)  # type: ignore[no-any-return]
 
 

@@ -98,10 +98,6 @@ def _total_by_ops(gradients: list[Tensor], order: float, dtype: DType) -> Tensor
     return vector_norm(stack([vector_norm(gradient, order) for gradient in gradients]), order).to(dtype)
 
 
-def _common_dtype(gradients: list[Tensor]) -> DType:
-    return reduce(promote_types, {gradient.dtype for gradient in gradients})
-
-
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor],
     norm_type: float = 2.0,
@@ -115,7 +111,8 @@ def get_total_norm(
 def _total_norm(name: str, gradients: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
     if not gradients:
         return scalar_tensor(0.0)
-    order, dtype = _number(name, "norm_type", norm_type), _common_dtype(gradients)
+    order = _number(name, "norm_type", norm_type)
+    dtype = reduce(promote_types, {gradient.dtype for gradient in gradients})
     with no_grad():
         if executor().works_on_arrays:
             total = scalar_tensor(_total(gradients, order, dtype), dtype=dtype)

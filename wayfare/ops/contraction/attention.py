@@ -44,7 +44,7 @@ def _transposed(x: Array) -> Array:
 
 
 def _mask_of(mask: Array) -> Array | None:
-    """A single number added to all scores changes nothing: that is how no mask is given."""
+    """None for a single float, which stands for "no mask": added to all scores it would change nothing."""
     return None if mask.ndim == 0 and mask.dtype.kind == "f" else mask
 
 
@@ -199,7 +199,7 @@ def _attention_batch(
 def _reference(
     q: Array, k: Array, v: Array, mask: Array, scale: float, causal: bool, p: float = 0.0, key: Key = None
 ) -> tuple[Any, Any, Any]:
-    """Query by query. Dropout is told from the op's own weights: which are dropped is its affair, not how many."""
+    """Query by query. Which weights are dropped is read from the signs of the op's own result."""
     kept = np.zeros((*q.shape[:-1], k.shape[-2]))
     full = np.broadcast_to(mask, kept.shape)
     for place in np.ndindex(q.shape[:-1]):

@@ -12,7 +12,7 @@ from wayfare.core.op import Sample
 from wayfare.core.quiet import quietly
 from wayfare.core.signature import DIM, takes
 from wayfare.core.spec import Spec
-from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._define import define, in_front
 from wayfare.ops.contraction import onnx_rules as rules
 
 
@@ -22,10 +22,6 @@ def _infer(a: Spec, b: Spec, *, dim: int) -> Spec:
     if a.shape != b.shape or a.shape[dim] != 3:
         raise ShapeError(f"cross: needs equal shapes with size 3 at dim {dim}, not {a} and {b}")
     return a
-
-
-def _batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-    return m.cross(*expand_unbatched(m, size, inputs, batched), dim=attrs["dim"] + 1)
 
 
 def _reference(a: Any, b: Any, dim: int) -> Any:
@@ -55,7 +51,7 @@ cross = define(
         lambda m, g, _y, _a, b, *, dim: m.cross(b, g, dim=dim),
         lambda m, g, _y, a, _b, *, dim: m.cross(g, a, dim=dim),
     ),
-    batch=_batch,
+    batch=in_front("cross"),
     reference=_reference,
     samples=lambda rng: [
         Sample((rng.normal(size=shape), rng.normal(size=shape)), {"dim": dim})

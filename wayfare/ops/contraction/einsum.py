@@ -79,7 +79,7 @@ def _forward(*xs: Any, equation: str) -> Any:
     if gone:
         x, term = np.add.reduce(x, axis=gone, dtype=dtype), "".join(label for label in term if label in out)
     x = x.transpose([term.index(label) for label in out])
-    # A mere permutation of one operand must not share its memory: nobody would know of the view.
+    # A permutation of one operand must be a copy: the graph would not know that it is a view.
     return x.copy() if len(xs) == 1 and not gone else x
 
 
@@ -177,7 +177,7 @@ def _by_operand(
     if known != unique:  # What was summed over alone gets the same gradient everywhere.
         grad = m.reshape(grad, shape=tuple(sizes[c] if c in reached else 1 for c in unique))
         grad = m.expand(grad, shape=tuple(sizes[c] for c in unique))
-    if unique != own:  # Along a diagonal: zero off it.
+    if unique != own:  # A repeated label is a diagonal: the gradient is zero off it.
         fresh = iter(unused_labels(own))
         renamed = [c if c not in own[:i] else next(fresh) for i, c in enumerate(own)]
         eyes = [(old + new, sizes[old]) for old, new in zip(own, renamed, strict=True) if old != new]

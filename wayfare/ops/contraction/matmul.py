@@ -144,14 +144,10 @@ def raw_matmul(a: Any, b: Any) -> Any:
     elif a.ndim == 2 and b.ndim == 2:
         return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
-        return gemm.matmul(_as_flat(a), b).reshape(*a.shape[:-1], b.shape[-1])
+        return gemm.matmul(a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
     if a.ndim > 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype.kind == "f":
         return gemm.batched_matmul(a, b, buffer_pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
     return gemm.matmul(a, b)
-
-
-def _as_flat(a: Any) -> Any:
-    return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
 
 
 def _matmul_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: Batch, attrs: Attrs) -> Any:
@@ -250,7 +246,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     if bias.dtype != weight.dtype or bias.shape != weight.shape[:1]:
         raise TypeError("the bias does not fit")
     if x.ndim == 2 and x.dtype is bias.dtype and x.size + weight.size <= _WORTH_A_LOOK and x.dtype.char in "fd":
-        y = x.dot(weight.T)  # what raw_matmul would come to
+        y = x.dot(weight.T)  # the product that raw_matmul would choose
     elif CACHING and x.ndim == 2 and len(x) <= MOST_ROWS:
         y = raw_matmul(x, transposed(weight))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from wayfare.core.op import Rule, Sample
 from wayfare.core.select import bounded
 from wayfare.core.select import gate as _gate
 from wayfare.core.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
-from wayfare.core.spec import DType, Spec, float64, int32
+from wayfare.core.spec import Spec, float64, int32
 from wayfare.ops import _loop
-from wayfare.ops._define import NEVER, UFUNC, define, elementwise
+from wayfare.ops._define import NEVER, UFUNC, define, elementwise, in_front
 from wayfare.ops.elementwise import onnx_arithmetic as rules
 
 add = elementwise(
@@ -36,7 +37,7 @@ mul = elementwise(
 
 div = elementwise(
     "div", onnx="Div", arity=2, reference=operator.truediv, promotion="float", kinds="f", domain=((-2, 2), (0.5, 2.0)),
-    # By a and not by the quotient, so that `(a / b).mul_(c)` overwrites nothing that is kept.
+    # The second rule reads a, not the quotient: so `(a / b).mul_(c)` overwrites nothing that a node keeps.
     vjp=(lambda m, g, _y, _a, b: g / b, lambda m, g, _y, a, b: -g * (a / b / b)),
 )  # fmt: skip
 
@@ -95,7 +96,7 @@ pow_to_number = elementwise(
 
 zeros_like = elementwise(
     "zeros_like", native_from=UFUNC, expression=_loop.zeros_like,
-    onnx=rules.zeros_like, forward=np.zeros_like, formula=lambda m, x: m.where(x == 0, x, 0),
+    onnx=lambda b, x: b.full(x.shape, 0, x.dtype), forward=np.zeros_like, formula=lambda m, x: m.where(x == 0, x, 0),
     reference=lambda x: x * 0,
 )
 
@@ -125,17 +126,13 @@ square = elementwise(
 )
 
 
-def _floor_divide(a: float, b: float) -> float:
-    return math.floor(a / b)
-
-
 def _whole_quotient_vjp(m: Any, g: Any, _y: Any, a: Any, b: Any) -> Any:
     return -(g * m.floor(a / b))
 
 
 floor_divide = elementwise(
     "floor_divide", native_from=2048,
-    onnx=rules.floor_divide, arity=2, reference=_floor_divide, domain=((-5, 5), (0.5, 2.0)),
+    onnx=rules.floor_divide, arity=2, reference=lambda a, b: math.floor(a / b), domain=((-5, 5), (0.5, 2.0)),
     vjp=(lambda m, g, _y, _a, _b: m.zeros_like(g), lambda m, g, _y, _a, _b: m.zeros_like(g)),
 )  # fmt: skip
 remainder = elementwise(
@@ -161,8 +158,8 @@ def _share_of(loses: Callable[[Any, Any], Any], first: bool) -> Rule:
 
 _higher = (_share_of(operator.lt, True), _share_of(operator.lt, False))
 _lower = (_share_of(operator.gt, True), _share_of(operator.gt, False))
-maximum = elementwise("maximum", onnx="Max", arity=2, reference=max, vjp=_higher)
-minimum = elementwise("minimum", onnx="Min", arity=2, reference=min, vjp=_lower)
+elementwise("maximum", onnx="Max", arity=2, reference=max, vjp=_higher)
+elementwise("minimum", onnx="Min", arity=2, reference=min, vjp=_lower)
 
 
 def _share_past_nan(pick: str, first: bool) -> Rule:
@@ -175,14 +172,11 @@ def _share_past_nan(pick: str, first: bool) -> Rule:
     return rule
 
 
-fmax = elementwise(
-    "fmax", native_from=32768, onnx=rules.past_nan("Max"), arity=2, reference=max,
-    vjp=(_share_past_nan("max", True), _share_past_nan("max", False)),
-)  # fmt: skip
-fmin = elementwise(
-    "fmin", native_from=32768, onnx=rules.past_nan("Min"), arity=2, reference=min,
-    vjp=(_share_past_nan("min", True), _share_past_nan("min", False)),
-)  # fmt: skip
+for _name, _pick in (("fmax", max), ("fmin", min)):
+    elementwise(
+        _name, native_from=32768, onnx=rules.past_nan(_pick.__name__.capitalize()), arity=2, reference=_pick,
+        vjp=(_share_past_nan(_pick.__name__, True), _share_past_nan(_pick.__name__, False)),
+    )  # fmt: skip
 
 
 def _clamp(m: Any, x: Any, *, low: Any, high: Any) -> Any:
@@ -250,24 +244,17 @@ nan_to_num = elementwise(
     ),
 )  # fmt: skip
 
-isnan = elementwise(
-    "isnan", onnx=rules.of_floats("IsNaN", rules.never), reference=math.isnan, result="bool", smooth=False,
-)  # fmt: skip
-isinf = elementwise(
-    "isinf", onnx=rules.of_floats("IsInf", rules.never), reference=math.isinf, result="bool", smooth=False,
-)  # fmt: skip
-isfinite = elementwise("isfinite", onnx=rules.is_finite, reference=math.isfinite, result="bool", smooth=False)
-signbit = elementwise(
-    "signbit", onnx=rules.sign_bit, reference=lambda x: math.copysign(1, x) < 0, result="bool", smooth=False,
-)  # fmt: skip
+_test = partial(elementwise, result="bool", smooth=False)
+_test("isnan", onnx=rules.of_floats("IsNaN", rules.never), reference=math.isnan)
+_test("isinf", onnx=rules.of_floats("IsInf", rules.never), reference=math.isinf)
+_test("isfinite", onnx=rules.is_finite, reference=math.isfinite)
+_test("signbit", onnx=rules.sign_bit, reference=lambda x: math.copysign(1, x) < 0)
 
-COMPARISONS = {
-    name: elementwise(name, onnx=rule, arity=2, reference=getattr(operator, name), result="bool", smooth=False)
-    for name, rule in (
-        ("eq", "Equal"), ("ne", rules.not_equal), ("lt", "Less"), ("le", "LessOrEqual"), ("gt", "Greater"),
-        ("ge", "GreaterOrEqual"),
-    )
-}  # fmt: skip
+for _name, _rule in (
+    ("eq", "Equal"), ("ne", rules.not_equal), ("lt", "Less"), ("le", "LessOrEqual"), ("gt", "Greater"),
+    ("ge", "GreaterOrEqual"),
+):  # fmt: skip
+    _test(_name, onnx=_rule, arity=2, reference=getattr(operator, _name))
 
 where = elementwise(
     "where", native_from=4096, onnx="Where", arity=3, masks=(0,), reference=lambda c, a, b: a if c else b,
@@ -278,7 +265,7 @@ where = elementwise(
     ),
 )  # fmt: skip
 
-# What passes a mask: the gradient of every selection, where a product with 0 would turn infinity into NaN.
+# g where the mask holds, else 0. Gradients of selections use it: a product with 0 would turn infinity into NaN.
 gate = elementwise(
     "gate", native_from=32768,
     onnx=rules.gate, arity=2, masks=(1,), forward=_gate, formula=lambda m, g, mask: m.where(mask, g, 0),
@@ -287,25 +274,11 @@ gate = elementwise(
     vjp=(lambda m, g, _y, _x, mask: m.gate(g, mask), lambda m, g, _y, _x, _mask: m.zeros_like(g)),
 )  # fmt: skip
 
-logical_and = elementwise(
-    "logical_and", native_from=4096,
-    onnx=rules.truth("And"), arity=2, reference=lambda a, b: bool(a) and bool(b), result="bool",
-)  # fmt: skip
-logical_or = elementwise(
-    "logical_or", native_from=4096,
-    onnx=rules.truth("Or"), arity=2, reference=lambda a, b: bool(a) or bool(b), result="bool",
-)  # fmt: skip
-logical_xor = elementwise(
-    "logical_xor", native_from=4096,
-    onnx=rules.truth("Xor"), arity=2, reference=lambda a, b: bool(a) != bool(b), result="bool",
-)  # fmt: skip
-logical_not = elementwise(
-    "logical_not", native_from=4096, onnx=rules.truth("Not"), reference=lambda a: not a, result="bool",
-)  # fmt: skip
-
-
-def _cast_infer(x: Spec, *, dtype: DType) -> Spec:
-    return Spec(x.shape, dtype)
+_logical = partial(elementwise, native_from=4096, result="bool")
+_logical("logical_and", onnx=rules.truth("And"), arity=2, reference=lambda a, b: bool(a) and bool(b))
+_logical("logical_or", onnx=rules.truth("Or"), arity=2, reference=lambda a, b: bool(a) or bool(b))
+_logical("logical_xor", onnx=rules.truth("Xor"), arity=2, reference=lambda a, b: bool(a) != bool(b))
+_logical("logical_not", onnx=rules.truth("Not"), reference=lambda a: not a)
 
 
 cast = define(
@@ -313,9 +286,9 @@ cast = define(
     family="elementwise",
     work=nothing,
     forward=lambda x, *, dtype: x.astype(dtype.numpy),
-    infer=_cast_infer,
+    infer=lambda x, *, dtype: Spec(x.shape, dtype),
     vjp=(lambda m, g, _y, x_spec, *, dtype: m.cast(g, dtype=x_spec.dtype),),
-    batch=lambda m, size, inputs, batched, attrs: m.cast(inputs[0], **attrs),
+    batch=in_front("cast"),
     reference=lambda x, dtype: np.array([dtype.numpy.type(v) for v in x.ravel()], dtype.numpy).reshape(x.shape),
     samples=lambda rng: [Sample((rng.normal(size=(2, 3)),), {"dtype": dtype}) for dtype in (float64, int32)],
     grad_name="ToCopyBackward0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from wayfare.core.op import Sample
@@ -24,31 +25,15 @@ def _whole_numbers(arity: int, low: int, high: int) -> Any:
     return samples
 
 
-_INTEGERS = "biu"
-bitwise_and = elementwise(
-    "bitwise_and", onnx=rules.bits("BitwiseAnd", "And"), arity=2, reference=operator.and_,
-    samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS,
-)  # fmt: skip
-bitwise_or = elementwise(
-    "bitwise_or", onnx=rules.bits("BitwiseOr", "Or"), arity=2, reference=operator.or_, samples=_whole_numbers(2, -9, 9),
-    kinds=_INTEGERS,
-)  # fmt: skip
-bitwise_xor = elementwise(
-    "bitwise_xor", onnx=rules.bits("BitwiseXor", "Xor"), arity=2, reference=operator.xor,
-    samples=_whole_numbers(2, -9, 9), kinds=_INTEGERS,
-)  # fmt: skip
-bitwise_not = elementwise(
-    "bitwise_not", onnx=rules.bits("BitwiseNot", "Not"), reference=operator.invert, samples=_whole_numbers(1, -9, 9),
-    kinds=_INTEGERS,
-)  # fmt: skip
-# Past the width nothing but the sign is left, and a negative count is past it: NumPy and PyTorch agree.
-bitwise_left_shift = elementwise(
-    "bitwise_left_shift", onnx=rules.shift_left, arity=2, reference=operator.lshift, samples=_whole_numbers(2, 0, 9),
-    kinds="iu",
-)  # fmt: skip
-bitwise_right_shift = elementwise(
-    "bitwise_right_shift", onnx=rules.shift_right, arity=2, reference=operator.rshift, samples=_whole_numbers(2, 0, 9),
-    kinds="iu",
-)  # fmt: skip
-gcd = elementwise("gcd", onnx=loops.gcd, arity=2, reference=math.gcd, samples=_whole_numbers(2, -30, 30), kinds="iu")
-lcm = elementwise("lcm", onnx=loops.lcm, arity=2, reference=math.lcm, samples=_whole_numbers(2, -30, 30), kinds="iu")
+_bits = partial(elementwise, kinds="biu", samples=_whole_numbers(2, -9, 9))
+_bits("bitwise_and", onnx=rules.bits("BitwiseAnd", "And"), arity=2, reference=operator.and_)
+_bits("bitwise_or", onnx=rules.bits("BitwiseOr", "Or"), arity=2, reference=operator.or_)
+_bits("bitwise_xor", onnx=rules.bits("BitwiseXor", "Xor"), arity=2, reference=operator.xor)
+_bits("bitwise_not", onnx=rules.bits("BitwiseNot", "Not"), reference=operator.invert, samples=_whole_numbers(1, -9, 9))
+_numbers = partial(elementwise, arity=2, kinds="iu")
+# A count that is negative or past the width leaves nothing but the sign: NumPy and PyTorch agree.
+_shift = partial(_numbers, samples=_whole_numbers(2, 0, 9))
+_shift("bitwise_left_shift", onnx=rules.shift_left, reference=operator.lshift)
+_shift("bitwise_right_shift", onnx=rules.shift_right, reference=operator.rshift)
+_numbers("gcd", onnx=loops.gcd, reference=math.gcd, samples=_whole_numbers(2, -30, 30))
+_numbers("lcm", onnx=loops.lcm, reference=math.lcm, samples=_whole_numbers(2, -30, 30))

@@ -13,11 +13,7 @@ from wayfare.core.spec import bool_, float64, int32, int64
 
 def of_floats(kind: str, of_integers: Callable[..., Any]) -> Callable[..., Any]:
     """An ONNX operator for floats, another rule for integers."""
-
-    def rule(b: Any, x: Any) -> Any:
-        return b.node(kind, x) if x.dtype.is_floating_point else of_integers(b, x)
-
-    return rule
+    return lambda b, x: b.node(kind, x) if x.dtype.is_floating_point else of_integers(b, x)
 
 
 def relu(b: Any, x: Any) -> Any:
@@ -32,20 +28,12 @@ def same(b: Any, x: Any, **_attrs: Any) -> Any:
 
 def truth(kind: str) -> Callable[..., Any]:
     """A logical operator; numbers are true where they are not zero."""
-
-    def rule(b: Any, *inputs: Any) -> Any:
-        return b.node(kind, *[b.cast(x, bool_) for x in inputs])
-
-    return rule
+    return lambda b, *inputs: b.node(kind, *[b.cast(x, bool_) for x in inputs])
 
 
 def bits(of_numbers: str, of_bools: str) -> Callable[..., Any]:
     """A bitwise operator, which ONNX has for integers only."""
-
-    def rule(b: Any, *inputs: Any) -> Any:
-        return b.node(of_bools if inputs[0].dtype is bool_ else of_numbers, *inputs)
-
-    return rule
+    return lambda b, *inputs: b.node(of_bools if inputs[0].dtype is bool_ else of_numbers, *inputs)
 
 
 def never(b: Any, x: Any) -> Any:
@@ -166,11 +154,6 @@ def clamp(b: Any, x: Any, *, low: Any, high: Any) -> Any:
     return x
 
 
-def zeros_like(b: Any, x: Any) -> Any:
-    """Zeros of the same shape."""
-    return b.full(x.shape, 0, x.dtype)
-
-
 def gate(b: Any, x: Any, mask: Any) -> Any:
     """x where the mask is true or not zero, 0 elsewhere."""
     return b.ops.where(b.cast(mask, bool_), x, 0)
@@ -191,11 +174,6 @@ def power_of_number(b: Any, x: Any, *, exponent: float) -> Any:
 def cast(b: Any, x: Any, *, dtype: Any) -> Any:
     """Another dtype."""
     return b.cast(x, dtype)
-
-
-def overwrite(b: Any, x: Any, value: Any) -> Any:
-    """The new values, broadcast to the shape of x."""
-    return b.node("Expand", value, b.sizes(b.broadcast(x, value)))
 
 
 def trunc(b: Any, x: Any) -> Any:
@@ -224,11 +202,6 @@ def _powers_of_two(b: Any, count: Any) -> Any:
     return b.node("Gather", table, b.node("Clip", count, b.number(0, int64), b.number(62, int64)), axis=0)
 
 
-def _shift_past(b: Any, x: Any, count: Any) -> Any:
-    """Are all bits shifted out? That is so for a count that is negative or at least the width."""
-    return b.node("Or", count < 0, count >= (63 if x.dtype is int64 else 8 * x.dtype.itemsize))
-
-
 def shift_left(b: Any, x: Any, y: Any) -> Any:
     """ONNX shifts unsigned integers only: times a power of two, and what does not fit is cut off."""
     wide, count = b.cast(x, int64), b.cast(y, int64)
@@ -248,7 +221,9 @@ def shift_right(b: Any, x: Any, y: Any) -> Any:
     power = _powers_of_two(b, count)
     whole = b.node("Div", b.node("Sub", wide, b.node("Mod", wide, power)), power)
     rest = b.node("Where", b.node("Less", wide, b.number(0, int64)), b.number(-1, int64), b.number(0, int64))
-    return b.cast(b.node("Where", _shift_past(b, x, count), rest, whole), x.dtype)
+    # A count that is negative or at least the width shifts out all bits.
+    past = b.node("Or", count < 0, count >= (63 if x.dtype is int64 else 8 * x.dtype.itemsize))
+    return b.cast(b.node("Where", past, rest, whole), x.dtype)
 
 
 def heaviside(b: Any, x: Any, at_zero: Any) -> Any:

@@ -11,11 +11,7 @@ from wayfare.core.spec import float64
 
 def times(kind: str, factor: float) -> Callable[..., Any]:
     """An operator and a constant factor."""
-
-    def rule(b: Any, x: Any) -> Any:
-        return b.node(kind, x) * factor
-
-    return rule
+    return lambda b, x: b.node(kind, x) * factor
 
 
 def exp2(b: Any, x: Any) -> Any:
@@ -39,22 +35,17 @@ def expm1(b: Any, x: Any) -> Any:
     return b.ops.where(abs(x) < 0.5, near, b.node("Exp", x) - 1)
 
 
-def log_add_exp(b: Any, x: Any, y: Any) -> Any:
-    """log(exp x + exp y) without overflow."""
-    return _log_add(b, x, y, 1.0)
+def log_add_exp(base: float) -> Callable[..., Any]:
+    """log(exp x + exp y) without overflow, of exponentials of `base · x`."""
 
+    def rule(b: Any, x: Any, y: Any) -> Any:
+        larger = b.node("Max", x, y)
+        gap = -abs(x - y) if base == 1 else -abs(x - y) * base
+        more = b.ops.log1p(b.node("Exp", gap))
+        # The difference of two equal infinities is NaN, so they are handled separately.
+        return b.ops.where(x == y, x + math.log(2) / base, larger + (more if base == 1 else more / base))
 
-def log_add_exp2(b: Any, x: Any, y: Any) -> Any:
-    """The same to the base of two."""
-    return _log_add(b, x, y, math.log(2))
-
-
-def _log_add(b: Any, x: Any, y: Any, base: float) -> Any:
-    larger = b.node("Max", x, y)
-    gap = -abs(x - y) if base == 1 else -abs(x - y) * base
-    more = b.ops.log1p(b.node("Exp", gap))
-    # The difference of two equal infinities is NaN, so they are handled separately.
-    return b.ops.where(x == y, x + math.log(2) / base, larger + (more if base == 1 else more / base))
+    return rule
 
 
 def hypot(b: Any, x: Any, y: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from wayfare.core.op import Sample
 from wayfare.core.signature import INT, takes
 from wayfare.core.spec import Spec, int32
-from wayfare.ops._define import UFUNC, define, elementwise
+from wayfare.ops._define import UFUNC, define, elementwise, in_front
 from wayfare.ops.elementwise import onnx_arithmetic as rules
 
 
@@ -42,17 +42,13 @@ round_ = elementwise(
 )  # fmt: skip
 
 
-def _frexp_vjp(m: Any, g: Any, y: Any, x_spec: Spec) -> Any:
-    return g[0] / m.exp2(m.cast(y[1], dtype=x_spec.dtype))
-
-
 frexp = define(
     "frexp", signature=takes(1), onnx=rules.frexp,
     family="elementwise",
     forward=np.frexp,
     infer=lambda x: (x, Spec(x.shape, int32)),
-    vjp=(_frexp_vjp,),
-    batch=lambda m, size, inputs, batched, attrs: m.frexp(inputs[0]),
+    vjp=(lambda m, g, y, x_spec: g[0] / m.exp2(m.cast(y[1], dtype=x_spec.dtype)),),
+    batch=in_front("frexp"),
     reference=lambda x: tuple(np.array([math.frexp(v) for v in x.ravel()]).reshape(-1, 2).T.reshape(2, *x.shape)),
     samples=lambda rng: [Sample((rng.uniform(0.6, 9, (2, 3)),)), Sample((rng.uniform(0.6, 0.9, ()),))],
     outputs=2,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from wayfare.core.op import Rule
 from wayfare.core.signature import COUNT
 from wayfare.ops._define import NEVER, elementwise, refuses
 from wayfare.ops.elementwise import onnx_functions as rules
@@ -116,43 +118,23 @@ def _i1_gradient(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
     return m.where(tiny, m.cos(m.zeros_like(x)) * 0.5, zeroth - y / safe)
 
 
-i1 = _float(
-    "i1", onnx=fits.modified(1, False), reference=_scipy("i1"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * _i1_gradient(m, m.i0(x), y, x),
-)  # fmt: skip
-i1e = _float(
-    "i1e", native_from=NEVER, onnx=fits.modified(1, True), reference=_scipy("i1e"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * (_i1_gradient(m, m.i0e(x), y, x) - m.sign(x) * y),
-)  # fmt: skip
+def _bessel(name: str, onnx: Callable[..., Any], vjp: Rule, **facts: Any) -> None:
+    """A Bessel function of positive numbers, that SciPy has under the same name."""
+    _float(name, onnx=onnx, reference=_scipy(name), domain=_POSITIVE, vjp=vjp, **facts)
+
+
+_bessel("i1", fits.modified(1, False), lambda m, g, y, x: g * _i1_gradient(m, m.i0(x), y, x))
+_bessel("i1e", fits.modified(1, True), lambda m, g, y, x: g * (_i1_gradient(m, m.i0e(x), y, x) - m.sign(x) * y),
+        native_from=NEVER)  # fmt: skip
+_bessel("j1", fits.first_kind(1), lambda m, g, y, x: g * (m.j0(x) - y / x))
+_bessel("y0", fits.second_kind(0), lambda m, g, _y, x: -(g * m.y1(x)))
+_bessel("y1", fits.second_kind(1), lambda m, g, y, x: g * (m.y0(x) - y / x))
+_bessel("k0", fits.decaying(0, False), lambda m, g, _y, x: -(g * m.k1(x)))
+_bessel("k1", fits.decaying(1, False), lambda m, g, y, x: -(g * (m.k0(x) + y / x)))
+_bessel("k0e", fits.decaying(0, True), lambda m, g, y, x: g * (y - m.k1e(x)))
+_bessel("k1e", fits.decaying(1, True), lambda m, g, y, x: g * (y - m.k0e(x) - y / x))
 j0 = _float(
     "j0", native_from=NEVER, onnx=fits.first_kind(0), reference=_scipy("j0"), vjp=lambda m, g, _y, x: -(g * m.j1(x)),
-)  # fmt: skip
-j1 = _float(
-    "j1", onnx=fits.first_kind(1), reference=_scipy("j1"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * (m.j0(x) - y / x),
-)  # fmt: skip
-y0 = _float(
-    "y0", onnx=fits.second_kind(0), reference=_scipy("y0"), domain=_POSITIVE, vjp=lambda m, g, _y, x: -(g * m.y1(x)),
-)  # fmt: skip
-y1 = _float(
-    "y1", onnx=fits.second_kind(1), reference=_scipy("y1"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * (m.y0(x) - y / x),
-)  # fmt: skip
-k0 = _float(
-    "k0", onnx=fits.decaying(0, False), reference=_scipy("k0"), domain=_POSITIVE,
-    vjp=lambda m, g, _y, x: -(g * m.k1(x)),
-)  # fmt: skip
-k1 = _float(
-    "k1", onnx=fits.decaying(1, False), reference=_scipy("k1"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: -(g * (m.k0(x) + y / x)),
-)  # fmt: skip
-k0e = _float(
-    "k0e", onnx=fits.decaying(0, True), reference=_scipy("k0e"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * (y - m.k1e(x)),
-)  # fmt: skip
-k1e = _float(
-    "k1e", onnx=fits.decaying(1, True), reference=_scipy("k1e"), domain=_POSITIVE,
-    vjp=lambda m, g, y, x: g * (y - m.k0e(x) - y / x),
 )  # fmt: skip
 
 
@@ -171,34 +153,26 @@ gammaincc = _float(
 )  # fmt: skip
 
 
-def _xlogy_by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
-    return m.gate(m.xlogy(g, y), m.logical_not(m.logical_and(x == 0, y <= 0)))
+def _x_log(name: str, log: str, shift: int) -> None:
+    """x * log(y + shift), which is 0 where x is, whatever the logarithm."""
+
+    def by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
+        return m.gate(getattr(m, name)(g, y), m.logical_not(m.logical_and(x == 0, y <= -shift)))
+
+    _float(
+        name, onnx=rules.x_log(log, shift), arity=2, reference=lambda x, y: x * math.log(y + shift),
+        domain=((-2, 2), (-0.5 if shift else 0.3, 3.0)),
+        vjp=(by_x, lambda m, g, _y, x, y: g * (x / (y + shift if shift else y))),
+    )  # fmt: skip
 
 
-def _xlog1py_by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
-    return m.gate(m.xlog1py(g, y), m.logical_not(m.logical_and(x == 0, y <= -1)))
-
-
-xlogy = _float(
-    "xlogy", onnx=rules.x_log("log", 0), arity=2, reference=lambda x, y: x * math.log(y), domain=((-2, 2), (0.3, 3.0)),
-    vjp=(_xlogy_by_x, lambda m, g, _y, x, y: g * (x / y)),
-)  # fmt: skip
-xlog1py = _float(
-    "xlog1py", onnx=rules.x_log("log1p", 1), arity=2, reference=lambda x, y: x * math.log1p(y),
-    domain=((-2, 2), (-0.5, 3.0)),
-    vjp=(
-        _xlog1py_by_x,
-        lambda m, g, _y, x, y: g * (x / (y + 1)),
-    ),
-)  # fmt: skip
-
-
-def _entr(m: Any, x: Any) -> Any:
-    return m.where(x < 0, -math.inf, -m.xlogy(x, x))
+_x_log("xlogy", "log", 0)
+_x_log("xlog1py", "log1p", 1)
 
 
 entr = _float(
-    "entr", formula=_entr, reference=lambda x: -x * math.log(x), domain=_POSITIVE,
+    "entr", formula=lambda m, x: m.where(x < 0, -math.inf, -m.xlogy(x, x)), reference=lambda x: -x * math.log(x),
+    domain=_POSITIVE,
     vjp=lambda m, g, _y, x: m.where(x < 0, g * math.nan, -(g * (m.log(x) + 1))),
 )  # fmt: skip
 

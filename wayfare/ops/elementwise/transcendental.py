@@ -120,12 +120,12 @@ def _logaddexp(a: Any, b: Any) -> Any:
 
 
 logaddexp = _float(
-    "logaddexp", onnx=rules.log_add_exp, arity=2, forward=_logaddexp, reference=lambda a,
+    "logaddexp", onnx=rules.log_add_exp(1.0), arity=2, forward=_logaddexp, reference=lambda a,
     b: math.log(math.exp(a) + math.exp(b)),
     vjp=(lambda m, g, _y, a, b: g / (m.exp(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp(a - b) + 1)),
 )  # fmt: skip
 logaddexp2 = _float(
-    "logaddexp2", onnx=rules.log_add_exp2, arity=2, reference=lambda a, b: math.log2(2**a + 2**b),
+    "logaddexp2", onnx=rules.log_add_exp(_LOG_2), arity=2, reference=lambda a, b: math.log2(2**a + 2**b),
     vjp=(lambda m, g, _y, a, b: g / (m.exp2(b - a) + 1), lambda m, g, _y, a, b: g / (m.exp2(a - b) + 1)),
 )  # fmt: skip
 hypot = _float(

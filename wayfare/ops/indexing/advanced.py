@@ -19,7 +19,7 @@ from wayfare.core.mode import STATE
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, checks_values, joint
 from wayfare.core.signature import DIM, DIMS, FLAG, INT_OR_NONE, MANY, SIZES, takes
-from wayfare.core.spec import Shape, Spec, broadcast
+from wayfare.core.spec import Shape, Spec, broadcast, int64
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.indexing import onnx_rules as rules
 
@@ -74,11 +74,6 @@ def full_index(indices: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[Any, 
     return tuple(out)
 
 
-def place_of(dims: tuple[int, ...]) -> int:
-    """At which dimension of the result the indexed part stands."""
-    return dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
-
-
 def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[int, ...]) -> Shape:
     try:
         shape = broadcast(name, *(i.shape for i in indices))
@@ -86,7 +81,7 @@ def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[i
         shown = " and ".join(str(list(i.shape)) for i in indices)
         raise IndexRangeError(f"{name}: index tensors of shapes {shown} do not broadcast together") from None
     kept = [size for dim, size in enumerate(x) if dim not in dims]
-    at = place_of(dims)
+    at = rules.place_of(dims)
     return (*kept[:at], *shape, *kept[at:])
 
 
@@ -111,10 +106,6 @@ def take(x: Array, index: Array, dim: int) -> Array:
     return x.take(index, axis=dim)
 
 
-def _index_infer(x: Spec, *indices: Spec, dims: tuple[int, ...]) -> Spec:
-    return Spec(_indexed_shape("index", x.shape, indices, dims), x.dtype)
-
-
 def _index_vjp(
     m: Any, needs: Any, g: Any, _y: Any, x_spec: Spec, *indices: Any, dims: tuple[int, ...]
 ) -> tuple[Any, ...]:
@@ -124,7 +115,7 @@ def _index_vjp(
 def _in_front(dims: tuple[int, ...], rank: int, ndim: int) -> tuple[int, ...]:
     """How to permute a batch of results whose indexed part (`rank` dimensions) stands right behind the batch
     axis into the order in which each of them has it at its place."""
-    at = place_of(dims)
+    at = rules.place_of(dims)
     rest = range(rank + 1, 1 + rank + ndim - len(dims))
     return (0, *rest[:at], *range(1, rank + 1), *rest[at:])
 
@@ -144,13 +135,13 @@ def _line_up(m: Any, size: int, indices: tuple[Any, ...], batched: tuple[bool, .
 def _index_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
     x, indices, dims = inputs[0], inputs[1:], attrs["dims"]
     moved = tuple(d + 1 for d in dims)
-    if not any(batched[1:]) and place_of(moved) > 0:
+    if not any(batched[1:]) and rules.place_of(moved) > 0:
         return m.index(x, *indices, dims=moved)
     *rows, rank = _line_up(m, size, indices, batched[1:])
     if not batched[0]:
-        # All look into the one table; the batch stands in front of what they find there.
+        # One table for all: only the indexed part has the batch axis, which moves to the front.
         out = m.index(x, *rows[1:], dims=dims)
-        at = place_of(dims)
+        at = rules.place_of(dims)
         return out if at == 0 else m.permute(out, dims=(at, *range(at), *range(at + 1, out.ndim)))
     out = m.index(x, *rows, dims=(0, *moved))
     return m.permute(out, dims=_in_front(dims, rank, x.ndim - 1))
@@ -185,7 +176,7 @@ index = define(
     onnx=rules.index,
     family="indexing",
     forward=_index,
-    infer=_index_infer,
+    infer=lambda x, *indices, dims: Spec(_indexed_shape("index", x.shape, indices, dims), x.dtype),
     vjp=joint(_index_vjp),
     listed=(0,),
     batch=_index_batch,
@@ -198,10 +189,6 @@ def _index_place(g: Array, *indices: Array, shape: Shape, dims: tuple[int, ...])
     out = np.zeros(shape, g.dtype)
     add_at(out, full_index(indices, dims), g)
     return out
-
-
-def _index_place_as_rows(g: Array, *indices: Array, shape: Shape, dims: tuple[int, ...]) -> Rows:
-    return Rows(shape, g.dtype, [Part(full_index(indices, dims), g, False)])
 
 
 def _index_place_batch(
@@ -249,7 +236,7 @@ index_place = define(
             {"shape": (2, 3, 2), "dims": (0, 2)},
         ),
     ],
-    sparse=_index_place_as_rows,
+    sparse=lambda g, *indices, shape, dims: Rows(shape, g.dtype, [Part(full_index(indices, dims), g, False)]),
 )
 
 
@@ -285,7 +272,7 @@ def _index_put_vjp(
         hole = np.zeros(value_spec.shape, value_spec.dtype.numpy)
         by_x = g if accumulate else m.index_put(g, hole, *indices, dims=dims, accumulate=False)
     if needs[1]:
-        # Each value has the gradient of its place, as in PyTorch, also one that was overwritten.
+        # As in PyTorch each value has the gradient of its place, even one that was overwritten.
         by_value = m.index(g, *indices, dims=dims)
         if STATE.exact and not accumulate:
             numbers = numbered(value_spec.shape)
@@ -360,7 +347,7 @@ def _row_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, 
 index_select = define(
     "index_select",
     signature=takes(2, dim=DIM),
-    onnx=rules.index_select,
+    onnx=lambda b, x, index, *, dim: b.node("Gather", x, b.cast(index, int64), axis=dim),
     family="indexing",
     forward=_index_select,
     infer=lambda x, index, *, dim: Spec(_indexed_shape("index_select", x.shape, (index,), (dim,)), x.dtype),
@@ -424,7 +411,7 @@ embedding = define(
             (rng.normal(size=(4, 2)), np.array([[3, 0], [3, 1]])),
             {"padding_idx": None, "by_frequency": False},
         ),
-        # Here the gradient is by design not that of the value.
+        # By design the gradient is not the derivative here, so it is not checked.
         Sample(
             (rng.normal(size=(4, 2)), np.array([3, 0])),
             {"padding_idx": 3, "by_frequency": True},

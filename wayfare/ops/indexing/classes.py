@@ -13,18 +13,18 @@ from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import COUNT, DIM, INT, TEXT, Attribute, Signature, takes
 from wayfare.core.spec import Spec
 from wayfare.ops import _loop
-from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._define import define, in_front
 from wayfare.ops.indexing import onnx_rules as rules
 
 
 def _check(
     name: str, forward: Callable[..., Array], samples: Callable[[Any], Iterable[Sample]], **attrs: Attribute
 ) -> None:
-    """An op that gives what it is given, once it has looked at it. A file takes the numbers as they come."""
+    """An op that checks its input and returns it. An exported model does not check."""
     define(
         name, signature=Signature(1, 1, attrs),
         onnx=lambda b, x, **_attrs: x, family="check", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
-        batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0], **attrs), samples=samples,
+        batch=in_front(name), samples=samples,
         reference=lambda x, **_attrs: x, kinds="iu",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ def _checked_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((np.array([2, -100, 0, -100]),), attrs, smooth=False)
 
 
-# The same numbers, once it is sure that each is a class or `ignore_index`.
+# The same numbers, after a check that each is a class or `ignore_index`.
 _check("checked_classes", _checked_classes, _checked_samples, op=TEXT, classes=COUNT, ignore_index=INT)
 
 
@@ -80,7 +80,7 @@ def _lengths_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((np.zeros(0, np.int64),), attrs, smooth=False)
 
 
-# The same numbers, once it is sure that none is negative or more than `most` (-1: no matter how many).
+# The same numbers, after a check that none is negative or more than `most` (-1: no limit).
 _check("checked_lengths", _checked_lengths, _lengths_samples, op=TEXT, what=TEXT, most=INT)
 
 
@@ -110,12 +110,6 @@ def _at_index_infer(x: Spec, index: Spec, *, dim: int) -> Spec:
     return x
 
 
-def _at_index_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
-    return m.at_index(*expand_unbatched(m, size, inputs, batched), dim=attrs["dim"] + 1)
-
-
 def _at_index_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(3, 4)), np.array([[1], [0], [3]])), {"dim": 1})
     yield Sample((rng.normal(size=(3, 2, 2)), np.array([[[2, 7], [0, -1]]])), {"dim": 0})
@@ -142,7 +136,7 @@ at_index = define(
     forward=_at_index,
     infer=_at_index_infer,
     vjp=(lambda m, g, _y, _x, index, *, dim: m.at_index(g, index, dim=dim), None),
-    batch=_at_index_batch,
+    batch=in_front("at_index"),
     samples=_at_index_samples,
     reference=_at_index_reference,
 )

@@ -13,7 +13,7 @@ from wayfare.core.spec import int64
 Dims = tuple[int, ...]
 
 
-def _place_of(dims: Dims) -> int:
+def place_of(dims: Dims) -> int:
     """The dimension of the result at which the indexed part begins."""
     return dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
 
@@ -35,7 +35,7 @@ def index(b: Any, x: Any, *indices: Any, dims: Dims) -> Any:
     rest = tuple(d for d in range(x.ndim) if d not in dims)
     places, rank = _together(b, indices)
     found = b.node("GatherND", b.ops.permute(x, dims=(*dims, *rest)), places)
-    at = _place_of(dims)
+    at = place_of(dims)
     if at == 0:
         return found
     return b.node("Transpose", found, perm=[*range(rank, rank + at), *range(rank), *range(rank + at, rank + len(rest))])
@@ -46,7 +46,7 @@ def index_put(b: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate:
     rest = tuple(d for d in range(x.ndim) if d not in dims)
     order = (*dims, *rest)
     places, rank = _together(b, indices)
-    at = _place_of(dims)
+    at = place_of(dims)
     front = (*range(at, at + rank), *range(at), *range(at + rank, value.ndim))
     made = b.node(
         "ScatterND", b.ops.permute(x, dims=order), places, b.ops.permute(value, dims=front),
@@ -58,11 +58,6 @@ def index_put(b: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate:
 def index_place(b: Any, x: Any, *indices: Any, shape: Any, dims: Dims) -> Any:
     """Zeros with values added at an index."""
     return index_put(b, b.full(shape, 0, x.dtype), x, *indices, dims=dims, accumulate=True)
-
-
-def index_select(b: Any, x: Any, index: Any, *, dim: int) -> Any:
-    """Whole rows."""
-    return b.node("Gather", x, b.cast(index, int64), axis=dim)
 
 
 def embedding(b: Any, weight: Any, index: Any, *, padding_idx: int | None, by_frequency: bool) -> Any:
@@ -89,11 +84,7 @@ def _scattered(b: Any, x: Any, index: Any, src: Any, dim: int, reduction: str) -
 
 def scatter(reduction: str) -> Callable[..., Any]:
     """ScatterElements with a reduction, or none."""
-
-    def rule(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-        return _scattered(b, x, index, src, dim, reduction)
-
-    return rule
+    return lambda b, x, index, src, *, dim: _scattered(b, x, index, src, dim, reduction)
 
 
 def scatter_place(b: Any, x: Any, index: Any, *, shape: Any, dim: int) -> Any:

@@ -18,10 +18,10 @@ from wayfare.core.errors import OperationError, ShapeError
 from wayfare.core.flops import per_input
 from wayfare.core.mode import STATE
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import BatchRule, Sample, checks_values
+from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import DIM, SIZES, takes
 from wayfare.core.spec import Shape, Spec
-from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._define import define, in_front
 from wayfare.ops.indexing import onnx_rules as rules
 from wayfare.ops.indexing.advanced import check_bounds, numbered
 
@@ -51,18 +51,6 @@ def _check(op: str, x: Spec, index: Spec, dim: int, src: Spec | None = None) -> 
 
 def _within(op: str, index: Array, size: int, dim: int) -> None:
     check_bounds(op, index, size, dim, error=OperationError)
-
-
-def _one_further(name: str) -> BatchRule:
-    """All inputs with the batch axis in front, and everything one dimension further back."""
-
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        moved = attrs | {"dim": attrs["dim"] + 1}
-        if "shape" in attrs:
-            moved["shape"] = (size, *attrs["shape"])
-        return getattr(m, name)(*expand_unbatched(m, size, inputs, batched), **moved)
-
-    return batch
 
 
 # -- gather ----------------------------------------------------------------------------------------------------
@@ -115,7 +103,7 @@ gather = define(
         lambda m, g, _y, x_spec, index, *, dim: m.scatter_place(g, index, shape=x_spec.shape, dim=dim),
         None,
     ),
-    batch=_one_further("gather"),
+    batch=in_front("gather"),
     reference=_gather_reference,
     samples=_gather_samples,
 )
@@ -154,7 +142,7 @@ scatter_place = define(
     forward=_scatter_place,
     infer=lambda g, index, *, shape, dim: Spec(shape, g.dtype),
     vjp=(lambda m, g, _y, _g, index, *, shape, dim: m.gather(g, index, dim=dim), None),
-    batch=_one_further("scatter_place"),
+    batch=in_front("scatter_place"),
     reference=_scatter_place_reference,
     samples=lambda rng: [
         Sample((rng.normal(size=(3, 2)), np.array([[1, 1], [0, 3], [2, 2]])), {"shape": (3, 4), "dim": 1}),
@@ -215,7 +203,7 @@ scatter_add = define(
         None,
         lambda m, g, _y, _x, index, _src, *, dim: m.gather(g, index, dim=dim),
     ),
-    batch=_one_further("scatter_add"),
+    batch=in_front("scatter_add"),
     reference=_scatter_add_reference,
     samples=_scatter_samples(repeats=True),
 )
@@ -243,7 +231,7 @@ def _hole(m: Any, g: Any, index: Any, dim: int) -> Any:
 
 
 def _by_source(m: Any, g: Any, _y: Any, _x: Any, index: Any, _src: Any, *, dim: int) -> Any:
-    """Each source has the gradient of its place, as in PyTorch, also one that was overwritten."""
+    """As in PyTorch each source has the gradient of its place, even one that was overwritten."""
     found = m.gather(g, index, dim=dim)
     if not STATE.exact:
         return found
@@ -264,7 +252,7 @@ scatter = define(
         None,
         _by_source,
     ),
-    batch=_one_further("scatter"),
+    batch=in_front("scatter"),
     reference=_scatter_reference,
     samples=_scatter_samples(repeats=False),
 )
@@ -309,7 +297,7 @@ def _extreme(name: str, ufunc: Any, fold: Any) -> None:
             None,
             lambda m, g, y, x, index, src, *, dim: _extreme_share(m, g, y, x, index, src, dim)[1],
         ),
-        batch=_one_further(name),
+        batch=in_front(name),
         reference=lambda x, index, src, dim: _folded_reference(fold, x, index, src, dim),
         samples=_scatter_samples(repeats=True),
         grad_name="ScatterReduceBackward0",
@@ -326,7 +314,7 @@ def _filled(m: Any, x: Any, where: Any) -> Any:
 
 
 def _prod_by_x(m: Any, g: Any, _y: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    # The product of all else; at a zero it cannot be had by dividing the result by x.
+    # The product of the sources. Dividing the result by x would fail where x is zero.
     ones = m.zeros_like(x) + 1
     return g * m.scatter_prod(ones, index, src, dim=dim)
 
@@ -351,7 +339,7 @@ scatter_prod = define(
     forward=checks_values(lambda x, index, src, *, dim: _folded("scatter_prod", np.multiply, x, index, src, dim)),
     infer=_scatter_infer("scatter_prod"),
     vjp=(_prod_by_x, None, _prod_by_src),
-    batch=_one_further("scatter_prod"),
+    batch=in_front("scatter_prod"),
     reference=lambda x, index, src, dim: _folded_reference(lambda a, b: a * b, x, index, src, dim),
     samples=_scatter_samples(repeats=True),
     grad_name="ScatterReduceBackward0",

@@ -13,7 +13,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import COUNT, DTYPE, FLAG, takes
 from wayfare.core.spec import DType, Spec, bool_, int32, int64
-from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops._define import define, expand_unbatched, in_front
 from wayfare.ops.indexing import onnx_rules as rules
 from wayfare.ops.indexing.advanced import check_bounds
 
@@ -125,7 +125,7 @@ one_hot = define(
     forward=_one_hot,
     infer=lambda x, *, classes: Spec((*x.shape, classes), int64),
     vjp=None,
-    batch=lambda m, size, inputs, batched, attrs: m.one_hot(inputs[0], **attrs),
+    batch=in_front("one_hot"),
     reference=lambda x, classes: np.eye(classes)[x.ravel()].reshape(*x.shape, classes),
     samples=lambda rng: [
         Sample((np.array([[1, 0], [2, 2]]),), {"classes": 3}),

@@ -238,7 +238,7 @@ def _softmax_reference(x: Array, offsets: Array) -> Array:
 
 
 def _softmax_gradient(m: Any, g: Any, y: Any, _x: Any, offsets: Any) -> Any:
-    # By name: on large arrays the ops take native loops and memory that is there already.
+    # Called as ops, which use native loops and pooled memory for large arrays.
     mean = m.segment_repeat(m.segment_sum(m.mul(g, y), offsets), offsets, size=y.shape[0])
     return m.mul(y, m.sub(g, mean))
 

@@ -9,16 +9,26 @@ import numpy as np
 
 from wayfare.codegen.runtime.blas import threads_for
 from wayfare.core.errors import DTypeError, LinAlgError, ShapeError
-from wayfare.core.op import BatchRule
+from wayfare.core.op import Op
 from wayfare.core.quiet import quietly
 from wayfare.core.spec import OF_NUMPY, Spec, float16
-from wayfare.ops._define import expand_unbatched
-from wayfare.ops.contraction.matmul import swap
+from wayfare.ops._define import define, in_front
+from wayfare.ops.contraction.matmul import swap as swap
 
-__all__ = [
-    "as_column", "as_row", "check_batches", "check_matrix", "check_square", "diagonal_matrix", "fail_at", "lapack",
-    "matrices", "native_batch", "numpy_dtype", "raw_transpose", "scipy_call", "swap", "weighted_columns",
-]  # fmt: skip
+
+def matrix_op(name: str, *, kinds: str = "f", **facts: Any) -> Op:
+    """An op of LAPACK on floating-point matrices or stacks of them. With a batch it has a larger stack."""
+    return define(name, family="linear algebra", kinds=kinds, batch=in_front(name), **facts)
+
+
+def square(op: str) -> Callable[..., Spec]:
+    """The shape rule of an op from a square matrix to one of the same size."""
+
+    def infer(x: Spec, **_attrs: Any) -> Spec:
+        check_square(op, x)
+        return x
+
+    return infer
 
 
 def check_matrix(op: str, x: Spec) -> None:
@@ -68,15 +78,6 @@ def raises(function: Callable[[Any], Any]) -> Callable[[Any], bool]:
         return False
 
     return fails
-
-
-def native_batch(name: str) -> BatchRule:
-    """NumPy's linear algebra works on stacks: put the batch axis in front of all inputs."""
-
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        return getattr(m, name)(*expand_unbatched(m, size, inputs, batched), **attrs)
-
-    return batch
 
 
 def matrices(x: Any) -> Iterator[tuple[tuple[int, ...], Any]]:

@@ -15,7 +15,6 @@ from wayfare.core.flops import cubic
 from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import FLAG, TEXT, takes
 from wayfare.core.spec import Spec, int32, spec_of
-from wayfare.ops._define import define
 from wayfare.ops.linalg import onnx_rotations
 from wayfare.ops.linalg import onnx_rules as rules
 from wayfare.ops.linalg._matrix import (
@@ -27,18 +26,19 @@ from wayfare.ops.linalg._matrix import (
     fail_at,
     lapack,
     matrices,
-    native_batch,
+    matrix_op,
     numpy_dtype,
     raises,
     raw_transpose,
     scipy_call,
+    square,
     swap,
     weighted_columns,
 )
 
 
 def _symmetric_samples(rng: Any, **attrs: Any) -> list[Sample]:
-    """Differences of one element at a time leave the symmetric matrices, unless there is only one element."""
+    """Only 1×1 samples are smooth: finite differences of one element make a larger matrix unsymmetric."""
     samples = [Sample((rng.uniform(0.5, 2.0, size=shape),), attrs) for shape in ((1, 1), (2, 1, 1))]
     for shape in ((3, 3), (2, 2, 2), (0, 0)):
         x = rng.normal(size=shape)
@@ -47,11 +47,6 @@ def _symmetric_samples(rng: Any, **attrs: Any) -> list[Sample]:
 
 
 # -- Cholesky -----------------------------------------------------------------------------------------------
-
-
-def _cholesky_infer(x: Spec, *, strict: bool) -> Spec:
-    check_square("cholesky", x)
-    return x
 
 
 @checks_values
@@ -79,21 +74,18 @@ def _cholesky_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
     return swap(m, m.solve_triangular(swap(m, y), swap(m, back), upper=True, unitriangular=False))
 
 
-cholesky = define(
+cholesky = matrix_op(
     "cholesky",
     workspace=3,
     signature=takes(1, strict=FLAG),
     onnx=rules.cholesky,
-    family="linear algebra",
     work=cubic(1 / 3),
     forward=_cholesky,
-    infer=_cholesky_infer,
+    infer=square("cholesky"),
     vjp=(_cholesky_vjp,),
-    batch=native_batch("cholesky"),
     # Element by element, from the definition.
     reference=lambda x, strict: _cholesky_by_rows(x),
     samples=lambda rng: _symmetric_samples(rng, strict=True),
-    kinds="f",
     grad_name="LinalgCholeskyExBackward0",
 )
 
@@ -146,20 +138,17 @@ def _eigh_reference(x: Any, uplo: str) -> tuple[Any, Any]:
     return s[..., ::-1], vectors * signs
 
 
-eigh = define(
+eigh = matrix_op(
     "eigh",
     signature=takes(1, uplo=TEXT),
     onnx=rules.NO_VECTORS,
-    family="linear algebra",
     work=cubic(9),
     forward=_eigh,
     infer=_eigh_infer,
     vjp=(_eigh_vjp,),
-    batch=native_batch("eigh"),
     reference=_eigh_reference,
     samples=lambda rng: _symmetric_samples(rng, uplo="L") + _symmetric_samples(rng, uplo="U"),
     outputs=2,
-    kinds="f",
     grad_name="LinalgEighBackward0",
 )
 
@@ -170,19 +159,16 @@ def _eigvalsh_vjp(m: Any, g: Any, _y: Any, x: Any, *, uplo: str) -> Any:
 
 
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
-eigvalsh = define(
+eigvalsh = matrix_op(
     "eigvalsh",
     signature=takes(1, uplo=TEXT),
     onnx=onnx_rotations.eigvalsh,
-    family="linear algebra",
     work=cubic(4 / 3),
     forward=lambda x, *, uplo: lapack.eigvalsh(x, UPLO=uplo),
     infer=lambda x, *, uplo: _eigh_infer(x, uplo=uplo)[0],
     vjp=(_eigvalsh_vjp,),
-    batch=native_batch("eigvalsh"),
     reference=lambda x, uplo: _eigh_reference(x, uplo)[0],
     samples=lambda rng: _symmetric_samples(rng, uplo="L"),
-    kinds="f",
     grad_name="LinalgEighBackward0",
 )
 
@@ -198,7 +184,7 @@ def _qr_infer(x: Spec, *, mode: str) -> tuple[Spec, Spec]:
 
 
 def _qr(x: Any, *, mode: Any) -> tuple[Any, Any]:
-    if x.size == 0:  # NumPy forgets the identity that a complete Q of a matrix without columns is.
+    if x.size == 0:  # Without columns a complete Q is the identity, which NumPy does not fill in.
         q, r = (np.zeros(s.shape, x.dtype) for s in _qr_infer(spec_of(x), mode=mode))
         q[...] = np.eye(q.shape[-2], q.shape[-1], dtype=x.dtype)
         return q, r
@@ -242,17 +228,15 @@ def _qr_reference(x: Any, mode: str) -> tuple[Any, Any]:
     return q, raw_transpose(q) @ x
 
 
-qr = define(
+qr = matrix_op(
     "qr",
     workspace=4,
     signature=takes(1, mode=TEXT),
     onnx=rules.qr,
-    family="linear algebra",
     work=cubic(8 / 3),
     forward=_qr,
     infer=_qr_infer,
     vjp=(_qr_vjp,),
-    batch=native_batch("qr"),
     reference=_qr_reference,
     samples=lambda rng: [
         *(Sample((rng.normal(size=s),), {"mode": "reduced"}) for s in ((3, 3), (4, 2), (2, 4), (2, 3, 2))),
@@ -260,7 +244,6 @@ qr = define(
         Sample((rng.normal(size=(2, 0)),), {"mode": "reduced"}),
     ],
     outputs=2,
-    kinds="f",
     grad_name="LinalgQrBackward0",
 )
 
@@ -295,21 +278,18 @@ def _geqrf_reference(x: Any) -> tuple[Any, Any]:
 
 
 # QR as LAPACK packs it: R above, the reflections' vectors below the diagonal, and their scales.
-geqrf = define(
+geqrf = matrix_op(
     "geqrf",
     workspace=4,
     signature=takes(1),
     onnx=rules.NO_GEQRF,
-    family="linear algebra",
     work=cubic(4 / 3),
     forward=_geqrf,
     infer=_geqrf_infer,
     vjp=None,
-    batch=native_batch("geqrf"),
     reference=_geqrf_reference,
     samples=lambda rng: [Sample((rng.normal(size=s),)) for s in ((3, 3), (4, 2), (2, 4), (2, 2, 2), (0, 2))],
     outputs=2,
-    kinds="f",
 )
 
 
@@ -339,22 +319,19 @@ def _cholesky_info_reference(x: Any) -> Any:
 
 
 # 0 where a matrix is positive definite, else the order of the first leading minor that is not.
-cholesky_info = define(
+cholesky_info = matrix_op(
     "cholesky_info",
     workspace=3,
     signature=takes(1),
     onnx=rules.cholesky_info,
-    family="linear algebra",
     work=cubic(1 / 3),
     forward=_cholesky_info,
     infer=_cholesky_info_infer,
     vjp=None,
-    batch=native_batch("cholesky_info"),
     reference=_cholesky_info_reference,
     samples=lambda rng: [
         Sample((np.array([[2.0, 1.0], [1.0, 2.0]]),)),
         Sample((np.array([[[1.0, 2.0], [2.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]], [[3.0, 0.5], [0.5, 1.0]]]),)),
         Sample((np.zeros((0, 0)),)),
     ],
-    kinds="f",
 )

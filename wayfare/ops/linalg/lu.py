@@ -10,9 +10,8 @@ from wayfare.core.flops import cubic, nothing
 from wayfare.core.op import Sample
 from wayfare.core.signature import COUNT, DTYPE, takes
 from wayfare.core.spec import DType, Spec, float64, int32
-from wayfare.ops._define import define
 from wayfare.ops.linalg import onnx_rules as rules
-from wayfare.ops.linalg._matrix import check_matrix, matrices, native_batch, numpy_dtype, scipy_call, swap
+from wayfare.ops.linalg._matrix import check_matrix, matrices, matrix_op, numpy_dtype, scipy_call, swap
 
 
 def _lu_infer(x: Spec) -> tuple[Spec, Spec, Spec]:
@@ -37,7 +36,7 @@ def _lu(x: Any) -> tuple[Any, Any, Any]:
 
 
 def _pivot_matrix(pivots: Any, *, rows: int, dtype: DType) -> Any:
-    """The matrix P of P L U: which row the exchanges that pivots (counted from 1) record brought where."""
+    """The matrix P of P L U, from the exchanges of rows that the pivots (counted from 1) record."""
     lead = pivots.shape[:-1]
     out = np.zeros((*lead, rows, rows), dtype.numpy)
     for index in np.ndindex(lead):
@@ -58,17 +57,15 @@ def _pivot_matrix_reference(pivots: Any, rows: int, dtype: DType) -> Any:
     return out
 
 
-pivot_matrix = define(
+pivot_matrix = matrix_op(
     "pivot_matrix",
     workspace=1,
     signature=takes(1, room=lambda specs, attrs: attrs["rows"] ** 2, rows=COUNT, dtype=DTYPE),
     onnx=rules.pivot_matrix,
-    family="linear algebra",
     work=nothing,
     forward=_pivot_matrix,
     infer=lambda pivots, *, rows, dtype: Spec((*pivots.shape[:-1], rows, rows), dtype),
     vjp=None,
-    batch=native_batch("pivot_matrix"),
     reference=_pivot_matrix_reference,
     samples=lambda rng: [
         Sample((np.array(pivots, np.int32),), {"rows": 3, "dtype": float64})
@@ -135,21 +132,18 @@ def _lu_reference(x: Any) -> tuple[Any, Any, Any]:
     return out, pivots, np.zeros(x.shape[:-2])
 
 
-lu_factor = define(
+lu_factor = matrix_op(
     "lu_factor",
     workspace=1,
     signature=takes(1),
     onnx=rules.lu_factor,
-    family="linear algebra",
     work=cubic(2 / 3),
     forward=_lu,
     infer=_lu_infer,
     vjp=(_lu_vjp,),
-    batch=native_batch("lu_factor"),
     reference=_lu_reference,
     samples=lambda rng: [Sample((rng.normal(size=s),)) for s in ((3, 3), (2, 4), (4, 2), (2, 2, 2), (0, 0))],
     outputs=3,
     differentiable_outputs=(0,),
-    kinds="f",
     grad_name="LinalgLuFactorExBackward0",
 )

@@ -10,9 +10,8 @@ from wayfare.core.flops import cubic
 from wayfare.core.op import Sample
 from wayfare.core.signature import takes
 from wayfare.core.spec import Spec
-from wayfare.ops._define import define
 from wayfare.ops.linalg import onnx_rules as rules
-from wayfare.ops.linalg._matrix import check_square, lapack, matrices, native_batch, scipy_call, swap
+from wayfare.ops.linalg._matrix import check_square, lapack, matrices, matrix_op, scipy_call, square, swap
 from wayfare.ops.linalg.solve import well_conditioned
 
 
@@ -29,14 +28,6 @@ def _scalar_infer(op: str, x: Spec) -> Spec:
     return Spec(x.shape[:-2], x.dtype)
 
 
-def _det(x: Any) -> Any:
-    return np.asarray(lapack.det(x), x.dtype)
-
-
-def _det_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
-    return m.mul(_as_scale(m, g), m.cofactors(x))
-
-
 _SQUARES = ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2))
 
 
@@ -50,26 +41,18 @@ def _det_reference(x: Any) -> Any:
     return np.float64(sum((-1) ** j * x[0, j] * _det_reference(minor) for j, minor in enumerate(minors)))
 
 
-det = define(
+det = matrix_op(
     "det",
     signature=takes(1),
     onnx="Det",
-    family="linear algebra",
     work=cubic(2 / 3),
-    forward=_det,
+    forward=lambda x: np.asarray(lapack.det(x), x.dtype),
     infer=lambda x: _scalar_infer("det", x),
-    vjp=(_det_vjp,),
-    batch=native_batch("det"),
+    vjp=(lambda m, g, _y, x: m.mul(_as_scale(m, g), m.cofactors(x)),),
     reference=_det_reference,
     samples=lambda rng: [Sample((well_conditioned(rng, *shape),)) for shape in _SQUARES],
-    kinds="f",
     grad_name="LinalgDetBackward0",
 )
-
-
-def _cofactors_infer(x: Spec) -> Spec:
-    check_square("det", x)
-    return x
 
 
 def _cofactors(x: Any) -> Any:
@@ -106,23 +89,20 @@ def _cofactors_reference(x: Any) -> Any:
 
 
 # The derivative of the determinant: det(x) times the transposed inverse, where there is one.
-cofactors = define(
+cofactors = matrix_op(
     "cofactors",
     signature=takes(1),
     onnx=rules.NO_COFACTORS,
-    family="linear algebra",
     work=cubic(12),
     forward=_cofactors,
-    infer=_cofactors_infer,
+    infer=square("det"),
     vjp=(_cofactors_vjp,),
-    batch=native_batch("cofactors"),
     reference=_cofactors_reference,
     samples=lambda rng: [
         *(Sample((well_conditioned(rng, *shape),)) for shape in _SQUARES),
         Sample((np.array([[1.0, 2.0], [2.0, 4.0]]),), smooth=False),
         Sample((np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 0.5], [0.3, 0.0, 1.5]]),), smooth=False),
     ],
-    kinds="f",
 )
 
 
@@ -136,42 +116,30 @@ def _slogdet(x: Any) -> tuple[Any, Any]:
     return np.asarray(sign, x.dtype), np.asarray(log, x.dtype)
 
 
-def _slogdet_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
-    return m.mul(_as_scale(m, g[1]), swap(m, m.inv(x, strict=True)))
-
-
 def _slogdet_reference(x: Any) -> tuple[Any, Any]:
     value = _det_reference(x)
     return np.sign(value), np.log(np.abs(value))
 
 
-slogdet = define(
+slogdet = matrix_op(
     "slogdet",
     signature=takes(1),
     onnx=rules.slogdet,
-    family="linear algebra",
     work=cubic(2 / 3),
     forward=_slogdet,
     infer=_slogdet_infer,
-    vjp=(_slogdet_vjp,),
-    batch=native_batch("slogdet"),
+    vjp=(lambda m, g, _y, x: m.mul(_as_scale(m, g[1]), swap(m, m.inv(x, strict=True))),),
     reference=_slogdet_reference,
     samples=lambda rng: [
         *(Sample((well_conditioned(rng, *shape),)) for shape in _SQUARES),
         Sample((np.array([[0.5, 2.0], [1.5, 1.0]]),)),
     ],
     outputs=2,
-    kinds="f",
     grad_name="LinalgSlogdetBackward0",
 )
 
 
 # -- exponential --------------------------------------------------------------------------------------------
-
-
-def _exp_infer(x: Spec) -> Spec:
-    check_square("matrix_exp", x)
-    return x
 
 
 def _exp(x: Any) -> Any:
@@ -206,19 +174,16 @@ def _exp_reference(x: Any) -> Any:
     return total
 
 
-matrix_exp = define(
+matrix_exp = matrix_op(
     "matrix_exp",
     workspace=8,
     signature=takes(1),
     onnx=rules.matrix_exp,
-    family="linear algebra",
     work=cubic(20),
     forward=_exp,
-    infer=_exp_infer,
+    infer=square("matrix_exp"),
     vjp=(_exp_vjp,),
-    batch=native_batch("matrix_exp"),
     reference=_exp_reference,
     samples=lambda rng: [Sample((rng.normal(size=shape),)) for shape in ((3, 3), (2, 2, 2), (0, 0))],
-    kinds="f",
     grad_name="LinalgMatrixExpBackward0",
 )

@@ -1,7 +1,7 @@
 """ONNX rules of singular values and what needs no more: Jacobi's rotations of pairs of columns, in double precision.
 
-In one turn of the Loop every column meets one other, and in n - 1 turns each other one; after so many rounds of that
-all stand at right angles, and their lengths are the singular values. Vectors are not exported: their signs are
+In one turn of the Loop every column is rotated against one other, in n - 1 turns against each. After some rounds of
+that all columns are orthogonal, and their lengths are the singular values. Vectors are not exported: their signs are
 LAPACK's own.
 """
 

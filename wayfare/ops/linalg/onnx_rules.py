@@ -1,6 +1,6 @@
 """ONNX rules of linear algebra: elimination and reflection column by column, in a Loop and in double precision.
 
-A matrix without what is asked of it (an inverse, a Cholesky factor) gives NaN or infinity, for a model raises nothing.
+A matrix that has no inverse or no Cholesky factor gives NaN or infinity: a model raises no error.
 """
 
 from __future__ import annotations
@@ -26,16 +26,12 @@ NO_COFACTORS = NotExportable("it is the gradient of a determinant, for singular 
 
 def _column(b: Any, x: Any, i: Any) -> Any:
     """Column number i of each matrix, as […, rows, 1]."""
-    return _stood(b, b.node("Gather", x, i, axis=x.ndim - 1, shape=x.shape[:-1]))
+    return b.ops.reshape(b.node("Gather", x, i, axis=x.ndim - 1, shape=x.shape[:-1]), shape=(*x.shape[:-1], 1))
 
 
 def _row(b: Any, x: Any, i: Any) -> Any:
     """Row number i of each matrix, as […, 1, columns]."""
     return _lying(b, b.node("Gather", x, i, axis=x.ndim - 2, shape=(*x.shape[:-2], x.shape[-1])))
-
-
-def _stood(b: Any, v: Any) -> Any:
-    return b.ops.reshape(v, shape=(*v.shape, 1))
 
 
 def _lying(b: Any, v: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from wayfare.core.flops import by_solving, cubic
 from wayfare.core.op import Sample, checks_values, joint
 from wayfare.core.signature import FLAG, takes
 from wayfare.core.spec import Spec
-from wayfare.ops._define import define
 from wayfare.ops.linalg import onnx_rotations
 from wayfare.ops.linalg import onnx_rules as rules
 from wayfare.ops.linalg._matrix import (
@@ -21,11 +21,12 @@ from wayfare.ops.linalg._matrix import (
     fail_at,
     lapack,
     matrices,
-    native_batch,
+    matrix_op,
     numpy_dtype,
     raises,
     raw_transpose,
     scipy_call,
+    square,
     swap,
 )
 
@@ -39,11 +40,6 @@ def well_conditioned(rng: Any, *shape: int) -> Any:
 
 
 # -- inverse ------------------------------------------------------------------------------------------------
-
-
-def _inv_infer(x: Spec, *, strict: bool) -> Spec:
-    check_square("inv", x)
-    return x
 
 
 @checks_values
@@ -74,23 +70,20 @@ def _inv_vjp(m: Any, g: Any, y: Any, _x: Any, *, strict: bool) -> Any:
     return -m.matmul(m.matmul(transposed, g), transposed)
 
 
-inv = define(
+inv = matrix_op(
     "inv",
     workspace=4,
     signature=takes(1, strict=FLAG),
     onnx=rules.inv,
-    family="linear algebra",
     work=cubic(2),
     forward=_inv,
-    infer=_inv_infer,
+    infer=square("inv"),
     vjp=(_inv_vjp,),
-    batch=native_batch("inv"),
     reference=lambda x, strict: np.linalg.solve(x, np.broadcast_to(np.eye(x.shape[-1]), x.shape)),
     samples=lambda rng: [
         *(Sample((well_conditioned(rng, *s),), {"strict": True}) for s in ((3, 3), (2, 2, 2), (0, 0), (0, 2, 2))),
         Sample((well_conditioned(rng, 3, 3).T,), {"strict": False}),
     ],
-    kinds="f",
     grad_name="LinalgInvExBackward0",
 )
 
@@ -98,12 +91,17 @@ inv = define(
 # -- square systems -----------------------------------------------------------------------------------------
 
 
-def _solve_infer(a: Spec, b: Spec, *, strict: bool) -> Spec:
-    check_square("solve", a)
-    check_batches("solve", a, b)
-    if b.shape[-2] != a.shape[-1]:
-        raise ShapeError(f"solve: the sides have different numbers of rows, A {a} and B {b}")
-    return b
+def _system(op: str) -> Callable[..., Spec]:
+    """The shape rule of an op that solves `A @ X = B`."""
+
+    def infer(a: Spec, b: Spec, **_attrs: Any) -> Spec:
+        check_square(op, a)
+        check_batches(op, a, b)
+        if b.shape[-2] != a.shape[-1]:
+            raise ShapeError(f"{op}: the sides have different numbers of rows, A {a} and B {b}")
+        return b
+
+    return infer
 
 
 @checks_values
@@ -125,17 +123,15 @@ def _solve_vjp(m: Any, needs: tuple[bool, ...], g: Any, y: Any, a: Any, _b: Any,
     return (-m.matmul(by_b, swap(m, y)) if needs[0] else None), by_b
 
 
-solve = define(
+solve = matrix_op(
     "solve",
     workspace=4,
     signature=takes(2, strict=FLAG),
     onnx=rules.solve,
-    family="linear algebra",
     work=by_solving(2 / 3),
     forward=_solve,
-    infer=_solve_infer,
+    infer=_system("solve"),
     vjp=joint(_solve_vjp),
-    batch=native_batch("solve"),
     reference=lambda a, b, strict: np.linalg.inv(a) @ b,
     samples=lambda rng: [
         Sample((well_conditioned(rng, *a), rng.normal(size=b)), {"strict": strict})
@@ -146,7 +142,6 @@ solve = define(
             ((2, 2), (2, 0), True),
         )
     ],
-    kinds="f",
     grad_name="LinalgSolveExBackward0",
 )
 
@@ -154,18 +149,10 @@ solve = define(
 # -- triangular systems -------------------------------------------------------------------------------------
 
 
-def _triangular_infer(a: Spec, b: Spec, *, upper: bool, unitriangular: bool) -> Spec:
-    check_square("solve_triangular", a)
-    check_batches("solve_triangular", a, b)
-    if b.shape[-2] != a.shape[-1]:
-        raise ShapeError(f"solve_triangular: the sides have different numbers of rows, A {a} and B {b}")
-    return b
-
-
 def _triangular(a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
     if a.dtype != b.dtype or a.shape[:-2] != b.shape[:-2] or a.shape[-2:] != (b.shape[-2],) * 2:
         raise TypeError("the operands do not fit")
-    # A zero on the diagonal gives inf or nan, as in PyTorch: BLAS, unlike LAPACK, does not look.
+    # A zero on the diagonal gives inf or nan, as in PyTorch: BLAS, unlike LAPACK, does not check for it.
     solver = scipy_call("scipy.linalg.blas", "strsm" if a.dtype.char == "f" else "dtrsm")
     out = np.empty(b.shape, b.dtype)
     if out.size:
@@ -193,17 +180,15 @@ def _triangular_reference(a: Any, b: Any, upper: bool, unitriangular: bool) -> A
     return np.linalg.solve(a, b)
 
 
-solve_triangular = define(
+solve_triangular = matrix_op(
     "solve_triangular",
     workspace=1,
     signature=takes(2, upper=FLAG, unitriangular=FLAG),
     onnx=rules.solve_triangular,
-    family="linear algebra",
     work=by_solving(0),
     forward=_triangular,
-    infer=_triangular_infer,
+    infer=_system("solve_triangular"),
     vjp=joint(_triangular_vjp),
-    batch=native_batch("solve_triangular"),
     reference=_triangular_reference,
     samples=lambda rng: [
         Sample((well_conditioned(rng, *a), rng.normal(size=b)), {"upper": upper, "unitriangular": unit})
@@ -215,7 +200,6 @@ solve_triangular = define(
             ((0, 0), (0, 2), True, False),
         )
     ],
-    kinds="f",
     grad_name="LinalgSolveTriangularBackward0",
 )
 
@@ -271,19 +255,16 @@ def _pinv_samples(rng: Any) -> list[Sample]:
     ]
 
 
-pinv = define(
+pinv = matrix_op(
     "pinv",
     workspace=9,
     signature=takes(3, hermitian=FLAG, mixed=True),
     onnx=onnx_rotations.pinv,
-    family="linear algebra",
     work=cubic(12),
     forward=_pinv,
     infer=_pinv_infer,
     vjp=(_pinv_vjp, None, None),
-    batch=native_batch("pinv"),
     reference=lambda x, atol, rtol, hermitian: np.linalg.pinv(x),
     samples=_pinv_samples,
-    kinds="f",
     grad_name="LinalgPinvBackward0",
 )

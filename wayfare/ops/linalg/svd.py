@@ -10,7 +10,6 @@ from wayfare.core.flops import cubic
 from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import FLAG, takes
 from wayfare.core.spec import Spec
-from wayfare.ops._define import define
 from wayfare.ops.linalg import onnx_rotations
 from wayfare.ops.linalg import onnx_rules as rules
 from wayfare.ops.linalg._matrix import (
@@ -20,7 +19,7 @@ from wayfare.ops.linalg._matrix import (
     diagonal_matrix,
     fail_at,
     lapack,
-    native_batch,
+    matrix_op,
     numpy_dtype,
     raw_transpose,
     swap,
@@ -36,14 +35,18 @@ def _svd_infer(x: Spec, *, full_matrices: bool) -> tuple[Spec, Spec, Spec]:
     return Spec((*lead, rows, left), x.dtype), Spec((*lead, k), x.dtype), Spec((*lead, right, columns), x.dtype)
 
 
-@checks_values
-def _svd(x: Any, *, full_matrices: bool) -> tuple[Any, Any, Any]:
+def _decomposed(op: str, x: Any, **options: Any) -> Any:
     try:
-        u, s, vh = lapack.svd(x, full_matrices=full_matrices)
+        return lapack.svd(x, **options)
     except np.linalg.LinAlgError:
         if x.ndim < 2:
             raise
-        raise fail_at("svd", x, "has NaN or infinite elements", lambda a: not np.isfinite(a).all()) from None
+        raise fail_at(op, x, "has NaN or infinite elements", lambda a: not np.isfinite(a).all()) from None
+
+
+@checks_values
+def _svd(x: Any, *, full_matrices: bool) -> tuple[Any, Any, Any]:
+    u, s, vh = _decomposed("svd", x, full_matrices=full_matrices)
     return u, s, vh
 
 
@@ -86,17 +89,15 @@ def _svd_reference(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     return u, np.sqrt(np.maximum(values[..., ::-1][..., :k], 0)), raw_transpose(v)
 
 
-svd = define(
+svd = matrix_op(
     "svd",
     workspace=6,
     signature=takes(1, full_matrices=FLAG),
     onnx=rules.NO_VECTORS,
-    family="linear algebra",
     work=cubic(12),
     forward=_svd,
     infer=_svd_infer,
     vjp=(_svd_vjp,),
-    batch=native_batch("svd"),
     reference=_svd_reference,
     samples=lambda rng: [
         *(Sample((rng.normal(size=s),), {"full_matrices": False}) for s in ((3, 3), (4, 2), (2, 3), (2, 2, 2))),
@@ -104,7 +105,6 @@ svd = define(
         Sample((rng.normal(size=(2, 2)),), {"full_matrices": True}),
     ],
     outputs=3,
-    kinds="f",
     grad_name="LinalgSvdBackward0",
 )
 
@@ -114,29 +114,16 @@ def _svdvals_vjp(m: Any, g: Any, _y: Any, x: Any) -> Any:
     return m.matmul(weighted_columns(m, u, g), vh)
 
 
-@checks_values
-def _svdvals(x: Any) -> Any:
-    try:
-        return lapack.svd(x, compute_uv=False)
-    except np.linalg.LinAlgError:
-        if x.ndim < 2:
-            raise
-        raise fail_at("svdvals", x, "has NaN or infinite elements", lambda a: not np.isfinite(a).all()) from None
-
-
 # Only the values: several times faster, and the vectors are computed when a gradient asks for them.
-svdvals = define(
+svdvals = matrix_op(
     "svdvals",
     signature=takes(1),
     onnx=onnx_rotations.svdvals,
-    family="linear algebra",
     work=cubic(8 / 3),
-    forward=_svdvals,
+    forward=checks_values(lambda x: _decomposed("svdvals", x, compute_uv=False)),
     infer=lambda x: _svd_infer(x, full_matrices=False)[1],
     vjp=(_svdvals_vjp,),
-    batch=native_batch("svdvals"),
     reference=lambda x: _svd_reference(x, False)[1] if x.size else np.zeros((*x.shape[:-2], min(x.shape[-2:]))),
     samples=lambda rng: [Sample((rng.normal(size=s),)) for s in ((3, 3), (4, 2), (2, 3), (2, 2, 2), (0, 2))],
-    kinds="f",
     grad_name="LinalgSvdBackward0",
 )

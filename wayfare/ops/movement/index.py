@@ -40,10 +40,6 @@ def whole(shape: Shape, dim: int) -> Index:
     return tuple((0, size, 1) for size in shape[:dim])
 
 
-def _select(x: Array, *, dim: int, index: int) -> Array:
-    return x[index, ...] if dim == 0 else x[(_ALL,) * dim + (index, Ellipsis)]
-
-
 def _select_shape(x: Shape, *, dim: int, index: int) -> Shape:
     if not 0 <= index < x[dim]:
         raise IndexRangeError(f"select: index {index} is out of range for dimension {dim} of size {x[dim]}")
@@ -62,14 +58,13 @@ select = movement(
     attrs={"index": INT, "dim": DIM},
     moves="part",
     onnx=rules.select,
-    forward=_select,
+    forward=lambda x, *, dim, index: x[index, ...] if dim == 0 else x[(_ALL,) * dim + (index, Ellipsis)],
     shape=_select_shape,
     vjp=lambda m, g, _y, x_spec, *, dim, index: m.place(
         g, shape=x_spec.shape, index=(*whole(x_spec.shape, dim), index)
     ),
     reference=lambda x, dim, index: np.take(x, index, axis=dim),
     samples=_select_samples,
-    shift=lambda attrs, size: {"dim": attrs["dim"] + 1, "index": attrs["index"]},
 )
 
 
@@ -79,19 +74,15 @@ def _slice(x: Array, *, dim: int, start: int, stop: int, step: int) -> Array:
 
 
 def _length(start: int, stop: int, step: int) -> int:
-    """len(range(start, stop, step)), by arithmetic: sizes may remember where they came from, and range forgets it."""
+    """len(range(start, stop, step)) by arithmetic: a size may be symbolic, and `range` would make it a plain number."""
     return max(-((start - stop) // step), 0)
 
 
 def _part(size: int, start: int, stop: int, step: int) -> int:
-    """How many of so many elements a slice takes. What it names must be there: callers have made it so."""
+    """How many of `size` elements a slice takes. It must lie inside them: callers make sure of that."""
     if stop > size or start < 0 or stop < 0 or step < 1:
         raise IndexRangeError(f"slice: {start}:{stop}:{step} is no part of a dimension of size {size}")
     return _length(start, stop, step)
-
-
-def _slice_shape(x: Shape, *, dim: int, start: int, stop: int, step: int) -> Shape:
-    return (*x[:dim], _part(x[dim], start, stop, step), *x[dim + 1 :])
 
 
 def _slice_samples(rng: Any) -> Iterable[Sample]:
@@ -107,13 +98,12 @@ slice_ = movement(
     moves="part",
     onnx=rules.slice_,
     forward=_slice,
-    shape=_slice_shape,
+    shape=lambda x, *, dim, start, stop, step: (*x[:dim], _part(x[dim], start, stop, step), *x[dim + 1 :]),
     vjp=lambda m, g, _y, x_spec, *, dim, start, stop, step: m.place(
         g, shape=x_spec.shape, index=(*whole(x_spec.shape, dim), (start, stop, step))
     ),
     reference=lambda x, dim, start, stop, step: np.take(x, list(range(start, stop, step)), axis=dim),
     samples=_slice_samples,
-    shift=lambda attrs, size: attrs | {"dim": attrs["dim"] + 1},
 )
 
 
@@ -180,10 +170,6 @@ def _place(g: Array, *, shape: Shape, index: Index) -> Array:
     return out
 
 
-def _place_as_rows(g: Array, *, shape: Shape, index: Index) -> Rows:
-    return Rows(shape, g.dtype, [Part(numpy_index(index), g, True)])
-
-
 def _place_reference(g: Array, shape: Shape, index: Index) -> Array:
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     return np.bincount(_basic_reference(numbers, index).ravel(), g.ravel(), numbers.size).reshape(shape)
@@ -205,5 +191,5 @@ place = movement(
     ],
     shift=_behind_batch,
     view=False,
-    sparse=_place_as_rows,
+    sparse=lambda g, *, shape, index: Rows(shape, g.dtype, [Part(numpy_index(index), g, True)]),
 )

@@ -12,8 +12,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, joint
 from wayfare.core.signature import DIM, MANY, takes
 from wayfare.core.spec import Spec
-from wayfare.ops._define import define, expand_unbatched
-from wayfare.ops.movement import onnx_rules as rules
+from wayfare.ops._define import define, in_front
 
 
 def _cat_infer(*xs: Spec, dim: int) -> Spec:
@@ -52,23 +51,16 @@ def _cat_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(3, 2)).T,), {"dim": 1})
 
 
-def _batch(name: str) -> Any:
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        return getattr(m, name)(*expand_unbatched(m, size, inputs, batched), dim=attrs["dim"] + 1)
-
-    return batch
-
-
 cat = define(
     "cat",
     signature=takes(1, MANY, dim=DIM),
-    onnx=rules.cat,
+    onnx=lambda b, *given, dim: b.node("Concat", *given, axis=dim),
     family="joining",
     fusible_gradient=True,
     forward=_cat,
     infer=_cat_infer,
     vjp=joint(_cat_vjp),
-    batch=_batch("cat"),
+    batch=in_front("cat"),
     reference=lambda *xs, dim: np.moveaxis(np.array([row for x in xs for row in np.moveaxis(x, dim, 0)]), 0, dim),
     samples=_cat_samples,
 )
@@ -104,13 +96,13 @@ def _stack_samples(rng: Any) -> Iterable[Sample]:
 stack = define(
     "stack",
     signature=takes(1, MANY, grows=True, dim=DIM),
-    onnx=rules.stack,
+    onnx=lambda b, *given, dim: b.node("Concat", *[b.node("Unsqueeze", x, [dim]) for x in given], axis=dim),
     family="joining",
     fusible_gradient=True,
     forward=_stack,
     infer=_stack_infer,
     vjp=joint(_stack_vjp),
-    batch=_batch("stack"),
+    batch=in_front("stack"),
     reference=lambda *xs, dim: np.moveaxis(np.array([x.tolist() for x in xs]).reshape(len(xs), *xs[0].shape), 0, dim),
     samples=_stack_samples,
 )

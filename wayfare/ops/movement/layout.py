@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 
 from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import Sample
+from wayfare.core.op import Op, Sample
 from wayfare.core.signature import AMOUNTS, DIM, DIMS, INT, INTS, NUMBER, SIZES, takes
 from wayfare.core.spec import Shape, Spec
-from wayfare.ops._define import define, elementwise, movement
+from wayfare.ops._define import define, elementwise, in_front, movement
 from wayfare.ops.elementwise import onnx_arithmetic as elementwise_rules
 from wayfare.ops.movement import onnx_rules as rules
 
@@ -26,7 +27,7 @@ def diagonal_length(shape: Shape, offset: int, dim1: int, dim2: int) -> int:
 
 
 def _diagonal(x: Array, *, offset: int, dim1: int, dim2: int) -> Array:
-    # Beyond the corners there is nothing; NumPy ends the process for an offset whose negative no 32 bits hold.
+    # Cut to the corners: NumPy ends the process for an offset whose negative does not fit 32 bits.
     out = x.diagonal(max(-x.shape[dim1], min(offset, x.shape[dim2])), dim1, dim2)
     out.flags.writeable = x.flags.writeable  # NumPy marks it read-only though it is an ordinary view
     return out
@@ -47,10 +48,6 @@ def _diagonal_reference(x: Array, offset: int, dim1: int, dim2: int) -> Array:
     return np.stack(found, -1) if found else np.zeros((*moved.shape[2:], 0))
 
 
-def _shift_dims(attrs: dict[str, Any], _size: int) -> dict[str, Any]:
-    return attrs | {"dim1": attrs["dim1"] + 1, "dim2": attrs["dim2"] + 1}
-
-
 diagonal = movement(
     "diagonal",
     attrs={"offset": INT, "dim1": DIM, "dim2": DIM},
@@ -64,7 +61,6 @@ diagonal = movement(
         Sample((rng.normal(size=(3, 2, 4)),), {"offset": -1, "dim1": 2, "dim2": 0}),
         Sample((rng.normal(size=(2, 2)),), {"offset": 5, "dim1": 0, "dim2": 1}),
     ],
-    shift=_shift_dims,
 )
 
 
@@ -82,10 +78,6 @@ def _place_diagonal_reference(x: Array, shape: Shape, offset: int, dim1: int, di
     return out
 
 
-def _place_diagonal_vjp(m: Any, g: Any, _y: Any, _x: Any, *, shape: Shape, offset: int, dim1: int, dim2: int) -> Any:
-    return m.diagonal(g, offset=offset, dim1=dim1, dim2=dim2)
-
-
 # The adjoint of diagonal: zeros with one diagonal filled in.
 place_diagonal = movement(
     "place_diagonal",
@@ -93,20 +85,19 @@ place_diagonal = movement(
     onnx=rules.place_diagonal,
     forward=_place_diagonal,
     shape=lambda x, *, shape, offset, dim1, dim2: tuple(shape),
-    vjp=_place_diagonal_vjp,
+    vjp=lambda m, g, _y, _x, *, shape, offset, dim1, dim2: m.diagonal(g, offset=offset, dim1=dim1, dim2=dim2),
     reference=_place_diagonal_reference,
     samples=lambda rng: [
         Sample((rng.normal(size=(3,)),), {"shape": (4, 4), "offset": 1, "dim1": 0, "dim2": 1}),
         Sample((rng.normal(size=(2, 2)),), {"shape": (3, 2, 3), "offset": -1, "dim1": 0, "dim2": 2}),
     ],
-    shift=lambda attrs, size: _shift_dims(attrs, size) | {"shape": (size, *attrs["shape"])},
     view=False,
     grad_name="DiagEmbedBackward0",
 )
 
 
 def _near(x: Array, diagonal: int) -> int:
-    """The same for the matrices of `x`, and no further away than their corners: NumPy counts in fewer bits."""
+    """The diagonal, cut to the corners of the matrices: NumPy counts in fewer bits than Python."""
     return max(-x.shape[-2], min(diagonal, x.shape[-1])) if x.ndim > 1 else diagonal
 
 
@@ -117,45 +108,32 @@ def _triangle_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=(0, 3)),), {"diagonal": 0})
 
 
-tril = movement(
-    "tril",
-    attrs={"diagonal": INT},
-    onnx=rules.triangle(0),
-    forward=lambda x, *, diagonal: np.tril(x, _near(x, diagonal)),
-    shape=lambda x, *, diagonal: x,
-    vjp=lambda m, g, _y, _x, *, diagonal: m.tril(g, diagonal=diagonal),
-    reference=lambda x, diagonal: x * np.fromfunction(lambda i, j: j <= i + diagonal, x.shape[-2:]),
-    samples=_triangle_samples,
-    shift=lambda attrs, size: attrs,
-    view=False,
-)
+def _triangle(name: str, cut: Callable[[Array, int], Array], inside: Callable[[Any, Any], Any], upper: int) -> Op:
+    return movement(
+        name,
+        attrs={"diagonal": INT},
+        onnx=rules.triangle(upper),
+        forward=lambda x, *, diagonal: cut(x, _near(x, diagonal)),
+        shape=lambda x, *, diagonal: x,
+        vjp=lambda m, g, _y, _x, *, diagonal: getattr(m, name)(g, diagonal=diagonal),
+        reference=lambda x, diagonal: x * np.fromfunction(lambda i, j: inside(j, i + diagonal), x.shape[-2:]),
+        samples=_triangle_samples,
+        view=False,
+    )
 
-triu = movement(
-    "triu",
-    attrs={"diagonal": INT},
-    onnx=rules.triangle(1),
-    forward=lambda x, *, diagonal: np.triu(x, _near(x, diagonal)),
-    shape=lambda x, *, diagonal: x,
-    vjp=lambda m, g, _y, _x, *, diagonal: m.triu(g, diagonal=diagonal),
-    reference=lambda x, diagonal: x * np.fromfunction(lambda i, j: j >= i + diagonal, x.shape[-2:]),
-    samples=_triangle_samples,
-    shift=lambda attrs, size: attrs,
-    view=False,
-)
+
+tril = _triangle("tril", np.tril, operator.le, 0)
+triu = _triangle("triu", np.triu, operator.ge, 1)
 
 
 # -- another order -----------------------------------------------------------------------------------------
-
-
-def _flip(x: Array, *, dims: tuple[int, ...]) -> Array:
-    return np.flip(x, dims).copy()
 
 
 flip = movement(
     "flip",
     attrs={"dims": DIMS},
     onnx=rules.flip,
-    forward=_flip,
+    forward=lambda x, *, dims: np.flip(x, dims).copy(),
     shape=lambda x, *, dims: x,
     vjp=lambda m, g, _y, _x, *, dims: m.flip(g, dims=dims),
     reference=lambda x, dims: x[tuple(slice(None, None, -1) if d in dims else slice(None) for d in range(x.ndim))],
@@ -164,7 +142,6 @@ flip = movement(
         Sample((rng.normal(size=(4, 3, 2)).T,), {"dims": (1,)}),
         Sample((rng.normal(size=()),), {"dims": ()}),
     ],
-    shift=lambda attrs, size: {"dims": tuple(d + 1 for d in attrs["dims"])},
     view=False,
 )
 
@@ -187,7 +164,6 @@ roll = movement(
         Sample((rng.normal(size=(3, 4)),), {"shifts": (1, -2), "dims": (0, 1)}),
         Sample((rng.normal(size=(4, 3)).T,), {"shifts": (5,), "dims": (1,)}),
     ],
-    shift=lambda attrs, size: attrs | {"dims": tuple(d + 1 for d in attrs["dims"])},
     view=False,
 )
 
@@ -255,7 +231,7 @@ pad = movement(
 )
 
 
-def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
+def _copying(name: str, copy: Callable[[Array], Array]) -> Op:
     """A copy of the same numbers, in the same layout or row after row."""
     return define(
         name,
@@ -267,7 +243,7 @@ def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
         forward=copy,
         infer=lambda x: x,
         vjp=(lambda m, g, _y, _x: g,),
-        batch=lambda m, size, inputs, batched, attrs: getattr(m, name)(inputs[0]),
+        batch=in_front(name),
         reference=lambda x: np.array(x.tolist()).reshape(x.shape),
         samples=lambda rng: (
             [Sample((rng.normal(size=s),)) for s in ((2, 3), (), (0, 2))] + [Sample((rng.normal(size=(2, 3)).T,))]
@@ -277,7 +253,7 @@ def _copying(name: str, copy: Callable[[Array], Array]) -> Any:
 
 
 def _clone(x: Array) -> Array:
-    # A stretched array has no layout of its own to keep; NumPy would put the stretched dimension innermost.
+    # An expanded array has no layout of its own to keep; NumPy would put the expanded dimension innermost.
     return x.copy(order="C" if 0 in x.strides else "K")
 
 
@@ -285,10 +261,10 @@ clone = _copying("clone", _clone)
 contiguous = _copying("contiguous", lambda x: x.copy(order="C"))
 
 
-# What `copy_` and `fill_` do to a tensor: it takes other values, and its own no longer count.
+# What `copy_` and `fill_` do: the tensor takes other values, and its own get no gradient.
 overwrite = elementwise(
     "overwrite",
-    onnx=elementwise_rules.overwrite,
+    onnx=lambda b, x, value: b.node("Expand", value, b.sizes(b.broadcast(x, value))),
     arity=2,
     formula=lambda m, x, value: np.broadcast_to(value, np.broadcast_shapes(x.shape, value.shape)).copy(),
     reference=lambda x, value: value,

@@ -63,11 +63,6 @@ def permute(b: Any, x: Any, *, dims: tuple[int, ...]) -> Any:
     return b.node("Transpose", x, perm=list(dims)) if dims != tuple(range(len(dims))) else x
 
 
-def expand(b: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
-    """Broadcast to a shape."""
-    return b.node("Expand", x, b.sizes(shape))
-
-
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -175,11 +170,7 @@ def place_diagonal(b: Any, x: Any, *, shape: tuple[int, ...], offset: int, dim1:
 
 def triangle(upper: int) -> Any:
     """The lower or upper triangle, zeros elsewhere."""
-
-    def rule(b: Any, x: Any, *, diagonal: int) -> Any:
-        return b.node("Trilu", x, b.number(diagonal, int64), upper=upper)
-
-    return rule
+    return lambda b, x, *, diagonal: b.node("Trilu", x, b.number(diagonal, int64), upper=upper)
 
 
 # -- another order ----------------------------------------------------------------------------------------------------
@@ -245,13 +236,13 @@ def as_strided(b: Any, x: Any, *, size: Any, stride: Any, offset: int, layout: A
     """By the index of each element in memory, so the layout must not have dynamic sizes."""
     if any(b.varies(n) for n in (*x.shape, *size, *stride, *layout, offset)):
         raise b.refuse("where its elements lie depends on a size that varies; use narrow, unfold or reshape")
-    memory = {int(at): number for number, at in enumerate(_places(x.shape, layout).ravel())}
-    wanted = (_places(size, stride) + offset).ravel().tolist()
+    memory = {int(at): number for number, at in enumerate(memory_places(x.shape, layout).ravel())}
+    wanted = (memory_places(size, stride) + offset).ravel().tolist()
     if any(at not in memory for at in wanted):
         raise b.refuse("it reads memory beside the tensor")
     flat = b.ops.reshape(x, shape=(math.prod(x.shape),))
-    places = np.array([memory[at] for at in wanted], np.int64).reshape(tuple(size))
-    return b.node("Gather", flat, places, axis=0)
+    index = np.array([memory[at] for at in wanted], np.int64).reshape(tuple(size))
+    return b.node("Gather", flat, index, axis=0)
 
 
 def add_strided(b: Any, g: Any, *, shape: Any, stride: Any, offset: int, layout: Any) -> Any:
@@ -259,7 +250,7 @@ def add_strided(b: Any, g: Any, *, shape: Any, stride: Any, offset: int, layout:
     the sum."""
     if any(b.varies(n) for n in (*g.shape, *shape, *stride, *layout, offset)):
         raise b.refuse("where its elements lie depends on a size that varies; use narrow, unfold or reshape")
-    source, wanted = _places(shape, layout), _places(g.shape, stride) + offset
+    source, wanted = memory_places(shape, layout), memory_places(g.shape, stride) + offset
     length = int(max(source.max(initial=0), wanted.max(initial=0))) + 1
     flat = b.ops.reshape(g, shape=(math.prod(g.shape),))
     memory = b.ops.scatter_add(b.full((length,), 0, g.dtype), b.constant(wanted.ravel()), flat, dim=0)
@@ -268,21 +259,9 @@ def add_strided(b: Any, g: Any, *, shape: Any, stride: Any, offset: int, layout:
     return made if shares.max(initial=1) <= 1 else made / b.constant(shares.astype(g.dtype.numpy))
 
 
-def _places(shape: Any, strides: Any) -> Any:
+def memory_places(shape: Any, strides: Any) -> Any:
+    """Where in memory each element lies, counted in elements."""
     out = np.zeros((1,) * len(shape), np.int64)
     for axis, (size, step) in enumerate(zip(shape, strides, strict=True)):
         out = out + (np.arange(size) * step).reshape((-1,) + (1,) * (len(shape) - axis - 1))
     return np.broadcast_to(out, shape)
-
-
-# -- joining ----------------------------------------------------------------------------------------------------------
-
-
-def cat(b: Any, *given: Any, dim: int) -> Any:
-    """Its own operator."""
-    return b.node("Concat", *given, axis=dim)
-
-
-def stack(b: Any, *given: Any, dim: int) -> Any:
-    """The same along a new dimension."""
-    return b.node("Concat", *[b.node("Unsqueeze", x, [dim]) for x in given], axis=dim)

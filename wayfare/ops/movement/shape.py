@@ -15,7 +15,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, NotExportable, Op, Sample
 from wayfare.core.signature import DIMS, DTYPE, PATH, SIZES, takes
 from wayfare.core.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
-from wayfare.ops._define import define, movement
+from wayfare.ops._define import define, in_front, movement
 from wayfare.ops.movement import onnx_rules as rules
 
 Path = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
@@ -48,7 +48,6 @@ def _reshaping(name: str, grad_name: str) -> Op:
         vjp=lambda m, g, _y, x_spec, *, shape: m.reshape(g, shape=x_spec.shape),
         reference=lambda x, shape: np.array(x.ravel().tolist()).reshape(shape),
         samples=_reshape_samples,
-        shift=lambda attrs, size: {"shape": (size, *attrs["shape"])},
         grad_name=grad_name,
     )
 
@@ -67,10 +66,6 @@ def _permute_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.normal(size=()),), {"dims": ()})
 
 
-def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.argsort(dims))
-
-
 def _permuting(name: str, grad_name: str) -> Op:
     return movement(
         name,
@@ -79,7 +74,7 @@ def _permuting(name: str, grad_name: str) -> Op:
         onnx=rules.permute,
         forward=lambda x, *, dims: x.transpose(dims),
         shape=lambda x, *, dims: tuple(x[d] for d in dims),
-        vjp=lambda m, g, _y, _x, *, dims: m.permute(g, dims=_inverse(dims)),
+        vjp=lambda m, g, _y, _x, *, dims: m.permute(g, dims=tuple(np.argsort(dims).tolist())),
         reference=lambda x, dims: np.einsum(x, list(range(x.ndim)), list(dims)),
         samples=_permute_samples,
         shift=lambda attrs, size: {"dims": (0, *(d + 1 for d in attrs["dims"]))},
@@ -103,10 +98,6 @@ def _expand_shape(x: Shape, *, shape: Shape) -> Shape:
     return tuple(shape)
 
 
-def _expand_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, shape: Shape) -> Any:
-    return m.sum_to(g, shape=x_spec.shape)
-
-
 def _expand_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
     x, shape = inputs[0], attrs["shape"]
     own = tuple(x.shape)[1:]
@@ -117,11 +108,11 @@ def _expand_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[boo
 expand = define(
     "expand",
     signature=takes(1, shape=SIZES),
-    onnx=rules.expand,
+    onnx=lambda b, x, *, shape: b.node("Expand", x, b.sizes(shape)),
     family="movement",
     forward=_expand_forward,
     infer=lambda x, *, shape: Spec(_expand_shape(x.shape, shape=shape), x.dtype),
-    vjp=(_expand_vjp,),
+    vjp=(lambda m, g, _y, x_spec, *, shape: m.sum_to(g, shape=x_spec.shape),),
     batch=_expand_batch,
     reference=lambda x, shape: x + np.zeros(shape, x.dtype),
     samples=lambda rng: [
@@ -192,7 +183,7 @@ view_bits = define(
     forward=_view_bits,
     infer=_bits_spec,
     vjp=None,
-    batch=lambda m, size, inputs, batched, attrs: m.view_bits(inputs[0], **attrs),
+    batch=in_front("view_bits"),
     reference=lambda x, dtype: np.frombuffer(x.tobytes(), dtype.numpy).reshape(*x.shape[:-1], -1),
     samples=lambda rng: [Sample((rng.integers(0, 9, (2, 4)),), {"dtype": dtype}) for dtype in (uint8, int32, int64)],
     view=True,
@@ -220,7 +211,7 @@ def _write_through(x: Array, part: Array, *, path: Path) -> Array:
     seen = replay(out, path)
     if np.may_share_memory(seen, out):
         seen[...] = part
-    else:  # Laid out this way a reshape on the path had to copy: find the elements by number instead.
+    else:  # A reshape on the path had to copy: find the elements by their numbers instead.
         out.reshape(-1)[replay(np.arange(out.size).reshape(out.shape), path)] = part
     return out
 
@@ -236,7 +227,7 @@ def _look_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, path: Path) -> Any:
     return g
 
 
-# What a view shows, as one step: the history a view takes over after its base was written into.
+# What a view shows, as one step: the new history of a view whose base was written.
 look_through = define(
     "look_through",
     signature=takes(1, path=PATH),
@@ -251,7 +242,7 @@ look_through = define(
 )
 
 
-# A base with the part that a view shows replaced: the history a base takes over when it is written through a view.
+# A base with the part that a view shows replaced: the new history of a base that was written through a view.
 write_through = define(
     "write_through",
     signature=takes(2, path=PATH),

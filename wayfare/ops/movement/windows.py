@@ -93,7 +93,6 @@ unfold = movement(
         Sample((rng.normal(size=(6, 2)),), {"dim": 0, "size": 2, "step": 2}),
         Sample((rng.normal(size=(3, 7)).T,), {"dim": 0, "size": 2, "step": 3}),
     ],
-    shift=lambda attrs, size: attrs | {"dim": attrs["dim"] + 1},
 )
 
 
@@ -127,11 +126,6 @@ fold_back = movement(
     vjp=lambda m, g, _y, x_spec, *, shape, dim, step: m.unfold(g, dim=dim, size=x_spec.shape[-1], step=step),
     reference=_fold_back_reference,
     samples=lambda rng: [Sample((rng.normal(size=(2, 3, 3)),), {"shape": (2, 5), "dim": 1, "step": 1})],
-    shift=lambda attrs, size: {
-        "shape": (size, *attrs["shape"]),
-        "dim": attrs["dim"] + 1,
-        "step": attrs["step"],
-    },
     view=False,
     grad_name="UnfoldBackward0",
 )
@@ -139,13 +133,6 @@ fold_back = movement(
 
 # -- any strides -------------------------------------------------------------------------------------------
 # `layout` is how the input itself lies in memory (strides in elements); `offset` counts from its first one.
-
-
-def _places(shape: Shape, strides: tuple[int, ...]) -> Array:
-    out = np.zeros((1,) * len(shape), np.int64)
-    for axis, (size, step) in enumerate(zip(shape, strides, strict=True)):
-        out = out + (np.arange(size) * step).reshape((-1,) + (1,) * (len(shape) - axis - 1))
-    return np.broadcast_to(out, shape)
 
 
 def _as_strided(x: Array, *, size: Shape, stride: tuple[int, ...], offset: int, layout: tuple[int, ...]) -> Array:
@@ -164,7 +151,7 @@ def _as_strided(x: Array, *, size: Shape, stride: tuple[int, ...], offset: int, 
         inside = x.flags.c_contiguous and start <= low and high < start + x.size
         out.flags.writeable = x.flags.writeable and inside and not elements_overlap(out)
         return out
-    source, wanted = _places(x.shape, layout), _places(size, stride) + offset
+    source, wanted = rules.memory_places(x.shape, layout), rules.memory_places(size, stride) + offset
     low = min(source.min(initial=0), wanted.min(initial=0))
     memory = np.zeros(max(source.max(initial=0), wanted.max(initial=0)) - low + 1, x.dtype)
     memory[source - low] = x
@@ -179,7 +166,7 @@ def _as_strided_vjp(
 
 def _add_strided(g: Array, *, shape: Shape, stride: Any, offset: int, layout: Any) -> Array:
     """Sum g into memory, then read it as the input lay there; elements the input itself repeats share."""
-    source, wanted = _places(shape, layout), _places(g.shape, stride) + offset
+    source, wanted = rules.memory_places(shape, layout), rules.memory_places(g.shape, stride) + offset
     low = min(source.min(initial=0), wanted.min(initial=0))
     length = int(max(source.max(initial=0), wanted.max(initial=0)) - low + 1)
     memory = np.bincount((wanted - low).ravel(), g.ravel(), length).astype(g.dtype)

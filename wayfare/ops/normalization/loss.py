@@ -12,11 +12,11 @@ import numpy as np
 from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.core.flops import per_input, per_row
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import Sample, checks_values, joint
+from wayfare.core.op import BatchRule, Sample, checks_values, joint
 from wayfare.core.signature import INT, NUMBER, TEXT, takes
 from wayfare.core.spec import Spec
 from wayfare.ir.fuse.composite import as_rule
-from wayfare.ops._define import define, elementwise, expand_unbatched
+from wayfare.ops._define import define, elementwise, expand_unbatched, in_front
 from wayfare.ops.reduction.reduce import like
 
 _REDUCTIONS = ("none", "mean", "sum")
@@ -64,17 +64,23 @@ def _shares(m: Any, g: Any, counted: Any, reduction: str) -> Any:
     return m.where(counted, column, m.zeros_like(column))
 
 
-def _mask(m: Any, target: Any, ignore_index: int, model: Any) -> tuple[Any, Any]:
-    counted = target != ignore_index
-    return like(m, counted, model), m.where(counted, target, m.zeros_like(target))
+def _batched(name: str) -> BatchRule:
+    """All rows of a batch are rows of one matrix; then the losses of each example are reduced."""
 
+    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
+        x, target = expand_unbatched(m, size, inputs, batched)
+        _, rows, classes = x.shape
+        flat = m.reshape(x, shape=(size * rows, classes)), m.reshape(target, shape=(size * rows,))
+        made = getattr(m, name)(*flat, ignore_index=attrs["ignore_index"], reduction="none")
+        losses, *columns = made if isinstance(made, tuple) else (made,)
+        loss = m.reshape(losses, shape=(size, rows))
+        if attrs["reduction"] != "none":
+            loss = m.sum(loss, dim=(1,), keepdim=False)
+        if attrs["reduction"] == "mean":
+            loss = loss / m.sum(like(m, target != attrs["ignore_index"], losses), dim=(1,), keepdim=False)
+        return (loss, *(m.reshape(c, shape=(size, rows, 1)) for c in columns)) if columns else loss
 
-def _reduce_rows(m: Any, rows: Any, mask: Any, reduction: str, axis: int = 0) -> Any:
-    """The same reduction in ops, for second gradients and batches; `rows` are masked already."""
-    if reduction == "none":
-        return rows
-    summed = m.sum(rows, dim=(axis,), keepdim=False)
-    return summed if reduction == "sum" else summed / m.sum(mask, dim=(axis,), keepdim=False)
+    return batch
 
 
 def _out_spec(x: Spec, target: Spec, reduction: str) -> Spec:
@@ -130,7 +136,7 @@ def _cross_entropy_gradient(
     m: Any, g: Any, x: Any, target: Any, top: Any, inverse: Any, *, ignore_index: int, reduction: str
 ) -> Any:
     column = m.reshape(target, shape=(x.shape[0], 1))
-    # Recorded, the gradient hangs on x only; else what the forward found out about each row is used.
+    # A recorded gradient must be a function of x alone; else use what the forward kept for each row.
     p = m.softmax(x, dim=1) if top is None else m.exp(x - top) * inverse
     share = _shares(m, g, column != ignore_index, reduction)
     return p * share - m.at_index(m.expand(share, shape=tuple(x.shape)), column, dim=1)
@@ -146,18 +152,6 @@ def _cross_entropy_vjp(
     return _cross_entropy_rule(m, g[0], x, target, top, inverse, ignore_index=ignore_index, reduction=reduction)
 
 
-def _cross_entropy_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
-    x, target = expand_unbatched(m, size, inputs, batched)
-    _, rows, classes = x.shape
-    flat_x, flat_target = m.reshape(x, shape=(size * rows, classes)), m.reshape(target, shape=(size * rows,))
-    losses, *columns = m.cross_entropy(flat_x, flat_target, ignore_index=attrs["ignore_index"], reduction="none")
-    mask, _ = _mask(m, target, attrs["ignore_index"], losses)
-    loss = _reduce_rows(m, m.reshape(losses, shape=(size, rows)), mask, attrs["reduction"], axis=1)
-    return loss, *(m.reshape(c, shape=(size, rows, 1)) for c in columns)
-
-
 def _cross_entropy_reference(x: Array, target: Array, ignore_index: int, reduction: str) -> Any:
     p = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     top = x.max(axis=1, keepdims=True)
@@ -171,7 +165,7 @@ cross_entropy = define(
     formula=_cross_entropy,
     infer=_cross_entropy_infer,
     vjp=(_cross_entropy_vjp, None),
-    batch=_cross_entropy_batch,
+    batch=_batched("cross_entropy"),
     samples=_class_samples(lambda rng, shape: rng.normal(size=shape)),
     reference=_cross_entropy_reference,
     outputs=3,
@@ -188,7 +182,7 @@ cross_entropy = define(
 def _nll_loss(m: Any, x: Any, target: Any, *, ignore_index: int, reduction: str) -> Any:
     column = _column(m, "nll_loss", x, target, ignore_index)
     counted = column != ignore_index
-    # Only one number of each row is wanted: to visit them all would be a waste.
+    # Only one number of each row is read: `at_index` would visit all of them.
     chosen = m.gather(x, m.where(counted, column, m.zeros_like(column)), dim=1)
     return _reduced(m, m.where(counted, -chosen, m.zeros_like(chosen)), counted, reduction)
 
@@ -206,17 +200,6 @@ def _nll_loss_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, target: Any, *, ignore_
     return m.scatter_place(m.expand(share, shape=tuple(safe.shape)), safe, shape=x_spec.shape, dim=1)
 
 
-def _nll_loss_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
-    x, target = expand_unbatched(m, size, inputs, batched)
-    _, rows, classes = x.shape
-    flat_x, flat_target = m.reshape(x, shape=(size * rows, classes)), m.reshape(target, shape=(size * rows,))
-    losses = m.nll_loss(flat_x, flat_target, ignore_index=attrs["ignore_index"], reduction="none")
-    mask, _ = _mask(m, target, attrs["ignore_index"], losses)
-    return _reduce_rows(m, m.reshape(losses, shape=(size, rows)), mask, attrs["reduction"], axis=1)
-
-
 nll_loss = define(
     "nll_loss",
     signature=takes(2, reduction=TEXT, ignore_index=INT),
@@ -226,7 +209,7 @@ nll_loss = define(
     native_from=sys.maxsize,
     infer=_nll_loss_infer,
     vjp=(_nll_loss_vjp, None),
-    batch=_nll_loss_batch,
+    batch=_batched("nll_loss"),
     samples=_class_samples(lambda rng, shape: -rng.uniform(0.1, 3.0, shape)),
     reference=lambda x, target, ignore_index, reduction: _rows_in_python(x, target, ignore_index, reduction),
     kinds="f",
@@ -236,7 +219,7 @@ nll_loss = define(
 # -- mean squared error -------------------------------------------------------------------------------------------
 
 
-# Small ones are three NumPy calls.
+# Below this size three NumPy calls are faster.
 _SQUARES_FROM = 16384
 
 
@@ -324,7 +307,7 @@ def _variance_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((np.array([0.0, 1e-9, 3.0]),), {"eps": 1e-6}, smooth=False)
 
 
-# At least eps, once it is sure that nothing is negative. The floor is not differentiated, as in PyTorch.
+# max(var, eps), after a check that nothing is negative. As in PyTorch the gradient passes the floor unchanged.
 floored_variance = define(
     "floored_variance",
     signature=takes(1, eps=NUMBER),
@@ -334,7 +317,7 @@ floored_variance = define(
     forward=_floored_variance,
     infer=lambda var, *, eps: var,
     vjp=(lambda m, g, _y, _var, *, eps: g,),
-    batch=lambda m, size, inputs, batched, attrs: m.floored_variance(inputs[0], **attrs),
+    batch=in_front("floored_variance"),
     samples=_variance_samples,
     reference=lambda var, eps: np.array([max(v, eps) for v in var.ravel()]).reshape(var.shape),
     kinds="f",

@@ -15,7 +15,7 @@ from wayfare.core.op import Sample, joint
 from wayfare.core.signature import DIMS, NUMBER, takes
 from wayfare.core.spec import Spec, as_dtype
 from wayfare.ir.fuse.composite import as_rule
-from wayfare.ops._define import define, expand_unbatched, reduced_shape
+from wayfare.ops._define import define, expand_unbatched, in_front, reduced_shape
 from wayfare.ops.normalization import onnx_rules as rules
 from wayfare.ops.reduction.reduce import Dims, count_of, moments, shared_out
 
@@ -51,12 +51,6 @@ def _standardize_vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, dim: Dims, eps: fl
     return result
 
 
-def _standardize_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
-    return m.standardize(inputs[0], dim=tuple(d + 1 for d in attrs["dim"]), eps=attrs["eps"])
-
-
 def _standardize_samples(rng: Any) -> Iterable[Sample]:
     for shape, dim in (((2, 4), (1,)), ((3, 2, 2), (0, 2)), ((5,), (0,))):
         yield Sample((rng.normal(size=shape),), {"dim": dim, "eps": 1e-5})
@@ -77,7 +71,7 @@ standardize = define(
     formula=_standardize,
     infer=_standardize_infer,
     vjp=(_standardize_vjp,),
-    batch=_standardize_batch,
+    batch=in_front("standardize"),
     samples=_standardize_samples,
     reference=standardize_reference,
     outputs=3,
@@ -105,13 +99,6 @@ def _standardize_backward_vjp(
     return of_g, of_out, of_inverse
 
 
-def _standardize_backward_batch(
-    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
-) -> Any:
-    full = expand_unbatched(m, size, inputs, batched)
-    return m.standardize_backward(*full, dim=tuple(d + 1 for d in attrs["dim"]))
-
-
 def _standardize_backward_infer(g: Spec, out: Spec, inverse: Spec, *, dim: Dims) -> Spec:
     if g.shape != out.shape or inverse.shape != reduced_shape(g.shape, dim, True):
         raise ShapeError(f"standardize_backward: {g}, {out} and {inverse} do not fit dimensions {list(dim)}")
@@ -134,7 +121,7 @@ standardize_backward = define(
     formula=_standardize_backward,
     infer=_standardize_backward_infer,
     vjp=joint(_standardize_backward_vjp),
-    batch=_standardize_backward_batch,
+    batch=in_front("standardize_backward"),
     samples=_standardize_backward_samples,
     reference=_standardize_backward_reference,
 )
@@ -168,6 +155,12 @@ def _layer_norm_infer(x: Spec, weight: Spec, bias: Spec, *, eps: float) -> tuple
     return x, folded, folded
 
 
+def wanted_gradients(rule: Any, needs: Any, m: Any, of_out: Any, *kept: Any, **attrs: Any) -> list[Any]:
+    """The gradients of all inputs, None for those that are not wanted: a rule gives only the others."""
+    made = iter(() if of_out is None else rule(m, of_out, *kept, needs=needs, **attrs))
+    return [next(made) if wanted and of_out is not None else None for wanted in needs]
+
+
 def _layer_norm_gradients(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any) -> Any:
     """The gradients by x, weight and bias that are wanted, from that of the result."""
     hat = (x - mean) * inverse
@@ -187,10 +180,7 @@ _layer_norm_rule = as_rule(_layer_norm_gradients, name="layer_norm_backward")
 def _layer_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *, eps: float) -> Any:
     of_out, of_mean, of_inverse = g
     _, mean, inverse = y
-    grads: list[Any] = [None, None, None]
-    if of_out is not None:
-        made = iter(_layer_norm_rule(m, of_out, x, weight, mean, inverse, needs=needs))
-        grads = [next(made) if wanted else None for wanted in needs]
+    grads = wanted_gradients(_layer_norm_rule, needs, m, of_out, x, weight, mean, inverse)
     if needs[0]:  # only in gradients of gradients
         count = max(math.prod(weight.shape), 1)
         if of_mean is not None:
@@ -283,10 +273,7 @@ _rms_norm_rule = as_rule(_rms_norm_gradients, name="rms_norm_backward")
 def _rms_norm_vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, *, eps: float) -> Any:
     of_out, of_inverse = g
     inverse = y[1]
-    grads: list[Any] = [None, None]
-    if of_out is not None:
-        made = iter(_rms_norm_rule(m, of_out, x, weight, inverse, needs=needs))
-        grads = [next(made) if wanted else None for wanted in needs]
+    grads = wanted_gradients(_rms_norm_rule, needs, m, of_out, x, weight, inverse)
     if needs[0] and of_inverse is not None:  # only in gradients of gradients
         part = -(of_inverse * inverse * inverse * inverse / max(math.prod(weight.shape), 1)) * x
         grads[0] = part if grads[0] is None else grads[0] + part

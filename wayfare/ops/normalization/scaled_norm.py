@@ -11,8 +11,8 @@ from wayfare.core.op import Sample, joint
 from wayfare.core.signature import DIMS, NUMBER, takes
 from wayfare.core.spec import Spec, as_dtype
 from wayfare.ir.fuse.composite import as_rule
-from wayfare.ops._define import define, expand_unbatched, reduced_shape
-from wayfare.ops.normalization.norm import standardize_reference
+from wayfare.ops._define import define, in_front, reduced_shape
+from wayfare.ops.normalization.norm import standardize_reference, wanted_gradients
 from wayfare.ops.reduction.reduce import Dims, count_of, joined_moments, moments, shared_out
 
 
@@ -77,10 +77,7 @@ _rule = as_rule(_gradients, name="scaled_norm_backward")
 def _vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *, dim: Dims, eps: float) -> Any:
     of_out, of_mean, of_variance = g
     _, mean, variance = y
-    grads: list[Any] = [None, None, None]
-    if of_out is not None:
-        made = iter(_rule(m, of_out, x, weight, mean, 1 / m.sqrt(variance + eps), needs=needs, dim=dim))
-        grads = [next(made) if wanted else None for wanted in needs]
+    grads = wanted_gradients(_rule, needs, m, of_out, x, weight, mean, 1 / m.sqrt(variance + eps), dim=dim)
     if needs[0]:  # only in gradients of gradients
         count = max(count_of(tuple(x.shape), dim), 1)
         if of_mean is not None:
@@ -90,11 +87,6 @@ def _vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, weight: Any, _bias: Any, *,
             part = of_variance * (2 / count) * (x - mean)
             grads[0] = part if grads[0] is None else grads[0] + part
     return grads
-
-
-def _batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-    x, weight, bias = expand_unbatched(m, size, inputs, batched)
-    return m.scaled_norm(x, weight, bias, dim=tuple(d + 1 for d in attrs["dim"]), eps=attrs["eps"])
 
 
 def _samples(rng: Any) -> Iterable[Sample]:
@@ -121,7 +113,7 @@ scaled_norm = define(
     formula=_scaled_norm,
     infer=_infer,
     vjp=joint(_vjp),
-    batch=_batch,
+    batch=in_front("scaled_norm"),
     samples=_samples,
     reference=_reference,
     outputs=3,

@@ -38,7 +38,7 @@ _bench: list[_Bench] = []
 
 
 def stream(key: Key) -> np.random.Generator:
-    """The random numbers that belong to a key: Philox from counter (0, call, 0, 0) on. Use it up at once."""
+    """The random numbers that belong to a key: Philox from counter (0, call, 0, 0) on. Draw from it at once."""
     if not _bench:
         _bench.append(_Bench())  # on first use, because NumPy's random module takes its time to import
     bench = _bench[0]
@@ -56,18 +56,20 @@ def draw_uniform(key: Key, shape: Shape, dtype: np.dtype[Any]) -> Array:
     return np.asarray(stream(key).random(shape, dtype=dtype.type))
 
 
+def _drawn(draw: Any, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """Drawn in the dtype itself, float16 from float32."""
+    drawn_in: Any = np.float32 if dtype == np.float16 else dtype.type
+    return np.asarray(draw(shape, dtype=drawn_in)).astype(dtype, copy=False)
+
+
 def draw_normal(key: Key, shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """Normal with mean 0 and deviation 1, drawn in the dtype itself (float16 from float32)."""
-    if dtype == np.float16:
-        return np.asarray(stream(key).standard_normal(shape, dtype=np.float32)).astype(np.float16)
-    return np.asarray(stream(key).standard_normal(shape, dtype=dtype.type))
+    """Normal with mean 0 and deviation 1."""
+    return _drawn(stream(key).standard_normal, shape, dtype)
 
 
 def draw_exponential(key: Key, shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """Exponential with rate 1, drawn in the dtype itself (float16 from float32)."""
-    if dtype == np.float16:
-        return np.asarray(stream(key).standard_exponential(shape, dtype=np.float32)).astype(np.float16)
-    return np.asarray(stream(key).standard_exponential(shape, dtype=dtype.type))
+    """Exponential with rate 1."""
+    return _drawn(stream(key).standard_exponential, shape, dtype)
 
 
 def _scaled(array: Array, factor: float, offset: float) -> Array:
@@ -175,25 +177,15 @@ def _poisson(rate: Array, *, key: Key) -> Array:
     return np.asarray(stream(key).poisson(rate)).astype(rate.dtype)
 
 
-def _parameters(shape: Shape) -> Any:
-    return lambda rng: [
-        Sample((rng.uniform(0.1, 0.9, shape),), {"key": (7, 1)}),
-        Sample((np.ones(()),), {"key": (7, 2)}),
-    ]
-
-
-random_bernoulli = define(
-    "random_bernoulli", signature=takes(1, key=KEY),
-    family="random", onnx=NO_DRAWS, forward=_bernoulli, infer=lambda p, *, key: p, vjp=(_zero_gradient,),
-    reference=_bernoulli, samples=_parameters((3, 4)), random=True, grad_name="BernoulliBackward0",
-)  # fmt: skip
-
-random_poisson = define(
-    "random_poisson", signature=takes(1, key=KEY),
-    family="random", onnx=NO_DRAWS, forward=_poisson, infer=lambda rate, *, key: rate,
-    vjp=(_zero_gradient,),
-    reference=_poisson, samples=_parameters((3, 4)), random=True, grad_name="PoissonBackward0",
-)  # fmt: skip
+for _name, _forward in (("bernoulli", _bernoulli), ("poisson", _poisson)):
+    define(
+        f"random_{_name}", signature=takes(1, key=KEY), family="random", onnx=NO_DRAWS, forward=_forward,
+        infer=lambda x, *, key: x, vjp=(_zero_gradient,), reference=_forward, random=True,
+        samples=lambda rng: [
+            Sample((rng.uniform(0.1, 0.9, (3, 4)),), {"key": (7, 1)}), Sample((np.ones(()),), {"key": (7, 2)}),
+        ],
+        grad_name=f"{_name.capitalize()}Backward0",
+    )  # fmt: skip
 
 
 @checks_values
@@ -204,13 +196,10 @@ def _normal_around(mean: Array, std: Array, *, key: Key) -> Array:
     return np.asarray(draw_normal(key, shape, mean.dtype) * std + mean)
 
 
-def _normal_infer(mean: Spec, std: Spec, *, key: Key) -> Spec:
-    return Spec(np.broadcast_shapes(mean.shape, std.shape), mean.dtype)
-
-
 random_normal_around = define(
     "random_normal_around", signature=takes(2, key=KEY),
-    family="random", onnx=NO_DRAWS, forward=_normal_around, infer=_normal_infer,
+    family="random", onnx=NO_DRAWS, forward=_normal_around,
+    infer=lambda mean, std, *, key: Spec(np.broadcast_shapes(mean.shape, std.shape), mean.dtype),
     vjp=(lambda m, g, _y, _a, _b, *, key: m.zeros_like(g), lambda m, g, _y, _a, _b, *, key: m.zeros_like(g)),
     reference=_normal_around, random=True, broadcasts=True, grad_name="NormalBackward0",
     samples=lambda rng: [Sample((rng.normal(size=(2, 3)), rng.uniform(1, 2, (3,))), {"key": (7, 1)})],

@@ -295,7 +295,7 @@ def pull_recorded(
     m: Any, cell: Cell, grads: Sequence[Any], x: Any, states: Sequence[Any], weights: Sequence[Any], sizes: Sizes,
     reverse: bool,
 ) -> list[Any]:  # fmt: skip
-    """What `pull` gives, written in ops: the run is done again, so that it is a function of the inputs."""
+    """What `pull` gives, in ops: the forward runs again, so that the gradients are functions of the inputs."""
     of_input, of_state, input_bias, state_bias = weights
     steps = steps_of(sizes, reverse)
     if not steps:

@@ -193,7 +193,7 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int
     def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
         if any(batched[1 + count :]):
             return by_loop(cell.name)(m, size, inputs, batched, attrs)
-        # With shared weights the batch is only more sequences, each beside its like.
+        # With shared weights a batch is only more sequences; those of one number stand side by side.
         mixed = [m.reshape(m.permute(a, dims=(1, 0, 2)), shape=(a.shape[1] * size, a.shape[2]))
                  for a in expand_unbatched(m, size, inputs[: 1 + count], batched[: 1 + count])]  # fmt: skip
         made = getattr(m, cell.name)(*mixed, *inputs[1 + count :], sizes=tuple(n * size for n in attrs["sizes"]),

@@ -9,19 +9,7 @@ from typing import Any
 
 import numpy as np
 
-
-class Repeated:
-    """A tuple of `times` equal numbers, where `times` may be a dynamic size: the rows of each step of a recurrence."""
-
-    __slots__ = ("times", "value")
-
-    def __init__(self, value: int, times: int) -> None:
-        self.value = value
-        self.times = times
-
-    def __repr__(self) -> str:
-        return f"({self.value},)*{self.times}"
-
+from wayfare.core.symbolic_sizes import Repeated
 
 # For each cell: the ONNX operator, the order of its gates in terms of ours, its activations.
 _CELLS: dict[str, tuple[str, tuple[int, ...], list[str]]] = {

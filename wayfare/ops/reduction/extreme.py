@@ -13,7 +13,7 @@ from wayfare.core.op import Op, Sample, raw_ops
 from wayfare.core.signature import DIM, FLAG, takes
 from wayfare.core.spec import Spec, int64
 from wayfare.ir.fuse.composite import as_rule
-from wayfare.ops._define import define, reduced_shape, reduction, spread
+from wayfare.ops._define import define, in_front, reduced_shape, reduction, spread
 from wayfare.ops.reduction import onnx_rules as rules
 from wayfare.ops.reduction.reduce import Dims, like
 
@@ -25,63 +25,44 @@ def _extreme_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: boo
     shape = tuple(x.shape)
     at = x == spread(m, y, dim, keepdim, shape)
     count = m.sum(like(m, at, g), dim=dim, keepdim=True)
-    # A choice and no product with 0 and 1: an infinite gradient must not make NaN of the others.
+    # `where`, not a product with 0 and 1: an infinite gradient would turn the others into NaN.
     rest = m.zeros_like(count) / count
     return m.where(at, spread(m, g, dim, keepdim, shape) / count, m.expand(rest, shape=shape))
 
 
-_extreme_rule = as_rule(_extreme_gradient, name="amax_backward")
+_extreme_vjp = as_rule(_extreme_gradient, name="amax_backward")
 
 
-def _extreme_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    return _extreme_rule(m, g, y, x, dim=dim, keepdim=keepdim)
+def _extreme(name: str, which: str, vjp: Any, grad_name: str = "") -> Op:
+    along, find = (max_along, np.max) if which == "max" else (min_along, np.min)
+    return reduction(
+        name, loop_reduction=which, fusible_gradient=True, onnx=rules.reduction(f"Reduce{which.capitalize()}"),
+        forward=lambda x, *, dim, keepdim: along(x, dim, keepdim), vjp=vjp, empty=False, grad_name=grad_name,
+        reference=lambda x, dim, keepdim: find(x, axis=dim, keepdims=keepdim),
+    )  # fmt: skip
 
 
-amax = reduction(
-    "amax", loop_reduction="max", fusible_gradient=True,
-    onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
-    vjp=_extreme_vjp, empty=False,
-    reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
-)  # fmt: skip
-amin = reduction(
-    "amin", loop_reduction="min", fusible_gradient=True,
-    onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
-    vjp=_extreme_vjp, empty=False,
-    reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
-)  # fmt: skip
+amax = _extreme("amax", "max", _extreme_vjp)
+amin = _extreme("amin", "min", _extreme_vjp)
 
 
-# -- of all elements: a NaN is the extreme it gives, so the gradient goes to the NaNs -------------------------------
+# -- of all elements: if the extreme is NaN, the gradient goes to the NaNs ------------------------------------------
 
 
-def _sharing_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+def _sharing_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, **_attrs: Any) -> Any:
     shape = tuple(x.shape)
     y = spread(m, y, dim, keepdim, shape)
     at = m.logical_or(x == y, m.logical_and(x != x, y != y))
     return m.gate(spread(m, g, dim, keepdim, shape) / m.sum(like(m, at, g), dim=dim, keepdim=True), at)
 
 
-_sharing_rule = as_rule(_sharing_gradient, name="max_of_all_backward")
+# The rule of an op that gives one of its elements: all that equal it share the gradient evenly, NaN as well.
+sharing_vjp = as_rule(_sharing_gradient, name="max_of_all_backward")
 
 
-def sharing_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, **_attrs: Any) -> Any:
-    """The rule of an op that gives one of its elements: all that equal it share the gradient evenly, NaN as well."""
-    return _sharing_rule(m, g, y, x, dim=dim, keepdim=keepdim)
-
-
-# PyTorch's `max()` knows about NaN in its gradient, its `amax` does not: two records of one value.
-max_of_all = reduction(
-    "max_of_all", loop_reduction="max", fusible_gradient=True,
-    onnx=rules.reduction("ReduceMax"), forward=lambda x, *, dim, keepdim: max_along(x, dim, keepdim),
-    vjp=sharing_vjp, empty=False, grad_name="MaxBackward1",
-    reference=lambda x, dim, keepdim: np.max(x, axis=dim, keepdims=keepdim),
-)  # fmt: skip
-min_of_all = reduction(
-    "min_of_all", loop_reduction="min", fusible_gradient=True,
-    onnx=rules.reduction("ReduceMin"), forward=lambda x, *, dim, keepdim: min_along(x, dim, keepdim),
-    vjp=sharing_vjp, empty=False, grad_name="MinBackward1",
-    reference=lambda x, dim, keepdim: np.min(x, axis=dim, keepdims=keepdim),
-)  # fmt: skip
+# In PyTorch the gradient of `max()` goes to NaNs and that of `amax` does not: two records with the same values.
+max_of_all = _extreme("max_of_all", "max", sharing_vjp, "MaxBackward1")
+min_of_all = _extreme("min_of_all", "min", sharing_vjp, "MinBackward1")
 
 
 # -- where they are: the first of equals; NaN counts as extreme ---------------------------------------------------
@@ -117,18 +98,11 @@ def _place_reference(sign: int) -> Any:
     return reference
 
 
-argmax = reduction(
-    "argmax", loop_reduction="argmax",
-    onnx=rules.place_of(largest=True), forward=_place(np.argmax), vjp=None, dtype=lambda dtype: int64,
-    samples=_place_samples,
-    reference=_place_reference(1), empty=False,
-)  # fmt: skip
-argmin = reduction(
-    "argmin", loop_reduction="argmin",
-    onnx=rules.place_of(largest=False), forward=_place(np.argmin), vjp=None, dtype=lambda dtype: int64,
-    samples=_place_samples,
-    reference=_place_reference(-1), empty=False,
-)  # fmt: skip
+for _name, _find, _sign in (("argmax", np.argmax, 1), ("argmin", np.argmin, -1)):
+    reduction(
+        _name, loop_reduction=_name, onnx=rules.place_of(largest=_sign > 0), forward=_place(_find), vjp=None,
+        dtype=lambda dtype: int64, samples=_place_samples, reference=_place_reference(_sign), empty=False,
+    )  # fmt: skip
 
 
 # -- max and min along one dimension: values and indices ----------------------------------------------------------
@@ -166,9 +140,6 @@ def _extreme_at(name: str, find: str, reference: Any, grad_name: str) -> Op:
     def vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, dim: int, keepdim: bool) -> Any:
         return scatter_back(m, g[0], y[1], x_spec, dim, keepdim)
 
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        return getattr(m, name)(inputs[0], dim=attrs["dim"] + 1, keepdim=attrs["keepdim"])
-
     def samples(rng: Any) -> Iterable[Sample]:
         yield Sample((rng.normal(size=(3, 4)),), {"dim": 0, "keepdim": False})
         yield Sample((rng.normal(size=(3, 2, 5)),), {"dim": 2, "keepdim": True})
@@ -182,9 +153,8 @@ def _extreme_at(name: str, find: str, reference: Any, grad_name: str) -> Op:
 
     return define(
         name, signature=takes(1, dim=DIM, keepdim=FLAG), family="reduction", forward=forward, infer=infer, vjp=(vjp,),
-        batch=batch, samples=samples, reference=by_place, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,),
-        takes_none=True,
-        grad_name=grad_name, onnx=rules.extreme_at(name == "max_at"),
+        batch=in_front(name), samples=samples, reference=by_place, outputs=2, differentiable_outputs=(0,),
+        kept_outputs=(1,), takes_none=True, grad_name=grad_name, onnx=rules.extreme_at(name == "max_at"),
     )  # fmt: skip
 
 

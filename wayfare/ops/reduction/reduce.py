@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ def like(m: Any, value: Any, model: Any) -> Any:
 # -- sum and mean -------------------------------------------------------------------------------------------------
 
 
-def _sum_dtype(dtype: DType) -> DType:
+def sum_dtype(dtype: DType) -> DType:
+    """The dtype of a sum: bools and integers are summed in int64."""
     return dtype if dtype.is_floating_point else int64
 
 
@@ -55,7 +57,7 @@ def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool)
 
 sum_ = reduction(
     "sum", loop_reduction="sum", fusible_gradient=True,
-    onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=_sum_dtype,
+    onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=sum_dtype,
     reference=lambda x, dim, keepdim: np.sum(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -94,7 +96,7 @@ _multiply: Any = np.multiply.reduce
 
 def _prod(x: Any, *, dim: Dims, keepdim: bool) -> Any:
     if x.dtype.char == "e":
-        # Half precision overflows and rounds too early to be multiplied up in.
+        # A running product in half precision would overflow and lose digits.
         return _multiply(x, axis=dim, keepdims=keepdim, dtype=np.float32).astype(x.dtype)
     return _multiply(x, axis=dim, keepdims=keepdim, dtype=x.dtype if x.dtype.kind == "f" else np.int64)
 
@@ -132,7 +134,7 @@ def _prod_samples(rng: Any) -> Iterable[Sample]:
 
 prod = reduction(
     "prod", loop_reduction="prod",
-    onnx=rules.reduction("ReduceProd", of_integers=int64), forward=_prod, vjp=_prod_vjp, dtype=_sum_dtype,
+    onnx=rules.reduction("ReduceProd", of_integers=int64), forward=_prod, vjp=_prod_vjp, dtype=sum_dtype,
     samples=_prod_samples,
     reference=lambda x, dim, keepdim: np.apply_over_axes(_product_along, x, dim).reshape(
         reduced_shape(x.shape, dim, keepdim)
@@ -173,7 +175,7 @@ def moments(m: Any, x: Any, dim: Dims, lost: Any = None) -> tuple[Any, Any, Any]
 
 
 def _moments_of_array(x: Any, dim: Dims, lost: Any, count: int) -> tuple[Any, Any, Any]:
-    """The same in float64: with NumPy, more calls would cost more than wider numbers."""
+    """The same in float64: in NumPy, wider numbers cost less than more calls."""
     wide = x.astype(np.float64, copy=False)
     if lost is not None:
         wide = wide + lost
@@ -244,18 +246,14 @@ def _std_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, c
     shape = tuple(x.shape)
     freedom = count_of(shape, dim) - correction
     deviation = x - m.sum(x, dim=dim, keepdim=True) / max(count_of(shape, dim), 1)
-    # Where nothing deviates the gradient is taken to be 0.
+    # Where all elements are equal the gradient is taken to be 0.
     y = spread(m, y, dim, keepdim, shape)
     flat = y == 0
     ratio = deviation / m.where(flat, m.zeros_like(y) + 1, y)
     return m.gate(ratio * spread(m, g * (1 / freedom if freedom else math.inf), dim, keepdim, shape), y)
 
 
-_std_rule = as_rule(_std_gradient, name="std_backward")
-
-
-def _std_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
-    return _std_rule(m, g, y, x, dim=dim, keepdim=keepdim, correction=correction)
+_std_vjp = as_rule(_std_gradient, name="std_backward")
 
 
 std = reduction(
@@ -287,13 +285,12 @@ def _truth_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((rng.integers(0, 2, (3, 2)).astype(np.uint8),), {"dim": (0,), "keepdim": False}, smooth=False)
 
 
-any_ = reduction(
-    "any", loop_reduction="any",
-    onnx=rules.truth(every=False), forward=_truth(np.any), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+_truths = partial(reduction, vjp=None, dtype=_truth_dtype, samples=_truth_samples)
+any_ = _truths(
+    "any", loop_reduction="any", onnx=rules.truth(every=False), forward=_truth(np.any),
     reference=lambda x, dim, keepdim: (x != 0).sum(axis=dim, keepdims=keepdim) > 0,
 )  # fmt: skip
-all_ = reduction(
-    "all", loop_reduction="all",
-    onnx=rules.truth(every=True), forward=_truth(np.all), vjp=None, dtype=_truth_dtype, samples=_truth_samples,
+all_ = _truths(
+    "all", loop_reduction="all", onnx=rules.truth(every=True), forward=_truth(np.all),
     reference=lambda x, dim, keepdim: (x == 0).sum(axis=dim, keepdims=keepdim) == 0,
 )  # fmt: skip

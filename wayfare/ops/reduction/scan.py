@@ -13,23 +13,14 @@ import numpy as np
 from wayfare.codegen.routines import scans
 from wayfare.core.flops import per_output
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import BatchRule, Op, Sample
+from wayfare.core.op import Op, Sample
 from wayfare.core.signature import DIM, FLAG, INT, NUMBER, takes
-from wayfare.core.spec import DType, Spec, int64
-from wayfare.ops._define import Samples, define, expand_unbatched, shaped_alike
+from wayfare.core.spec import Spec, int64
+from wayfare.ops._define import Samples, define, in_front, shaped_alike
 from wayfare.ops.movement import onnx_rules as movement_rules
 from wayfare.ops.reduction import onnx_rules as rules
 from wayfare.ops.reduction.extreme import scatter_back, take_along
-
-
-def _batch_along(name: str) -> BatchRule:
-    """Behind a batch axis the same scan runs along the next dimension."""
-
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        full = expand_unbatched(m, size, inputs, batched)
-        return getattr(m, name)(*full, **(attrs | {"dim": attrs["dim"] + 1}))
-
-    return batch
+from wayfare.ops.reduction.reduce import sum_dtype
 
 
 def _samples(
@@ -68,11 +59,7 @@ def _running(fold: Callable[[Any, Any], Any]) -> Any:
 # -- cumsum, cumprod ----------------------------------------------------------------------------------------------
 
 
-def _sum_dtype(dtype: DType) -> DType:
-    return dtype if dtype.is_floating_point else int64
-
-
-# What a scan is carried in: in the dtype of a float32 array errors would pile up from element to element.
+# The dtype that a scan computes in: in float32 errors would add up from element to element.
 _CARRIED: dict[str, np.dtype[Any]] = {"e": np.dtype(np.float32), "f": np.dtype(np.float64), "d": np.dtype(np.float64)}
 _WHOLE: np.dtype[Any] = np.dtype(np.int64)
 
@@ -94,7 +81,7 @@ def _accumulate(of_two: np.ufunc, native: str) -> Any:
 
 
 def _same_shape(x: Spec, *, dim: int, reverse: bool) -> Spec:
-    return Spec(x.shape, _sum_dtype(x.dtype))
+    return Spec(x.shape, sum_dtype(x.dtype))
 
 
 def _cumsum_vjp(m: Any, g: Any, _y: Any, _x: Any, *, dim: int, reverse: bool) -> Any:
@@ -104,7 +91,7 @@ def _cumsum_vjp(m: Any, g: Any, _y: Any, _x: Any, *, dim: int, reverse: bool) ->
 cumsum = define(
     "cumsum", signature=takes(1, reverse=FLAG, dim=DIM),
     onnx=rules.cumsum, family="scan", forward=_accumulate(np.add, "add"), infer=_same_shape, vjp=(_cumsum_vjp,),
-    batch=_batch_along("cumsum"), samples=_samples(extra=_BOTH_WAYS), reference=_running(operator.add),
+    batch=in_front("cumsum"), samples=_samples(extra=_BOTH_WAYS), reference=_running(operator.add),
 )  # fmt: skip
 
 
@@ -122,7 +109,7 @@ cumprod = define(
     "cumprod", signature=takes(1, reverse=FLAG, dim=DIM),
     onnx=rules.cumprod, family="scan", forward=_accumulate(np.multiply, "mul"), infer=_same_shape,
     vjp=(_cumprod_vjp,),
-    batch=_batch_along("cumprod"), samples=_samples(extra=_BOTH_WAYS, low=0.5, zeros=True),
+    batch=in_front("cumprod"), samples=_samples(extra=_BOTH_WAYS, low=0.5, zeros=True),
     reference=_running(operator.mul),
 )  # fmt: skip
 
@@ -160,7 +147,7 @@ shifted = define(
     forward=_shifted,
     infer=lambda x, *, dim, by, fill: x,
     vjp=(lambda m, g, _y, _x, *, dim, by, fill: m.shifted(g, dim=dim, by=-by, fill=0.0),),
-    batch=_batch_along("shifted"),
+    batch=in_front("shifted"),
     samples=_samples(extra=({"by": 1, "fill": 0.0}, {"by": -2, "fill": 1.0}, {"by": 9, "fill": 0.0})),
     reference=_shifted_reference,
 )
@@ -218,7 +205,7 @@ linear_scan = define(
     forward=_linear_scan,
     infer=shaped_alike("linear_scan", 1),
     vjp=(_scan_by_a, _scan_by_b),
-    batch=_batch_along("linear_scan"),
+    batch=in_front("linear_scan"),
     samples=_linear_scan_samples,
     reference=_linear_scan_reference,
 )
@@ -246,7 +233,7 @@ def _logcumsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
 logcumsumexp = define(
     "logcumsumexp", workspace=3, signature=takes(1, dim=DIM),
     onnx=rules.logcumsumexp, family="scan", work=per_output(4), forward=_logcumsumexp,
-    infer=lambda x, *, dim: x, vjp=(_logcumsumexp_vjp,), batch=_batch_along("logcumsumexp"), samples=_samples(),
+    infer=lambda x, *, dim: x, vjp=(_logcumsumexp_vjp,), batch=in_front("logcumsumexp"), samples=_samples(),
     kinds="f",
     reference=lambda x, dim: np.log(np.cumsum(np.exp(x), axis=dim)),
 )  # fmt: skip
@@ -290,7 +277,7 @@ def _running_extreme(name: str, of_two: np.ufunc, better: Callable[[Any, Any], b
 
     return define(
         name, signature=takes(1, dim=DIM), family="scan", forward=forward, infer=infer, vjp=(vjp,),
-        batch=_batch_along(name), samples=samples, reference=reference, outputs=2, differentiable_outputs=(0,),
+        batch=in_front(name), samples=samples, reference=reference, outputs=2, differentiable_outputs=(0,),
         kept_outputs=(1,), takes_none=True,
         onnx=rules.running_extreme("Max" if name == "cummax" else "Min"),
     )  # fmt: skip

@@ -10,20 +10,12 @@ import numpy as np
 
 from wayfare.core.flops import per_input
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import BatchRule, Sample
+from wayfare.core.op import Sample
 from wayfare.core.signature import DIM, takes
 from wayfare.ir.fuse.composite import as_rule
-from wayfare.ops._define import define, expand_unbatched, reduction, shaped_alike, spread
+from wayfare.ops._define import define, in_front, reduction, shaped_alike, spread
 from wayfare.ops.reduction import onnx_rules as rules
 from wayfare.ops.reduction.reduce import Dims, drop
-
-
-def _batch_along(name: str) -> BatchRule:
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        full = expand_unbatched(m, size, inputs, batched)
-        return getattr(m, name)(*full, dim=attrs["dim"] + 1)
-
-    return batch
 
 
 def _one(rng: Any) -> Iterable[Sample]:
@@ -55,15 +47,11 @@ softmax = define(
     formula=_softmax,
     infer=lambda x, *, dim: x,
     vjp=(lambda m, g, y, _x, *, dim: m.softmax_backward(g, y, dim=dim),),
-    batch=_batch_along("softmax"),
+    batch=in_front("softmax"),
     samples=_one,
     reference=lambda x, dim: np.exp(x) / np.exp(x).sum(axis=dim, keepdims=True),
     kinds="f",
 )
-
-
-def _softmax_backward(m: Any, g: Any, y: Any, *, dim: int) -> Any:
-    return (g - m.sum(g * y, dim=(dim,), keepdim=True)) * y
 
 
 def _softmax_backward_by_y(m: Any, h: Any, _z: Any, g: Any, y: Any, *, dim: int) -> Any:
@@ -76,10 +64,10 @@ softmax_backward = define(
     signature=takes(2, dim=DIM),
     family="softmax",
     work=per_input(4),
-    formula=_softmax_backward,
+    formula=lambda m, g, y, *, dim: (g - m.sum(g * y, dim=(dim,), keepdim=True)) * y,
     infer=shaped_alike("softmax_backward"),
     vjp=(lambda m, h, _z, _g, y, *, dim: m.softmax_backward(h, y, dim=dim), _softmax_backward_by_y),
-    batch=_batch_along("softmax_backward"),
+    batch=in_front("softmax_backward"),
     samples=_two,
     reference=lambda g, y, dim: y * g - y * (y * g).sum(axis=dim, keepdims=True),
 )
@@ -103,15 +91,11 @@ log_softmax = define(
     formula=_log_softmax,
     infer=lambda x, *, dim: x,
     vjp=(lambda m, g, y, _x, *, dim: m.log_softmax_backward(g, y, dim=dim),),
-    batch=_batch_along("log_softmax"),
+    batch=in_front("log_softmax"),
     samples=_one,
     reference=lambda x, dim: x - np.log(np.exp(x).sum(axis=dim, keepdims=True)),
     kinds="f",
 )
-
-
-def _log_softmax_backward(m: Any, g: Any, y: Any, *, dim: int) -> Any:
-    return g - m.exp(y) * m.sum(g, dim=(dim,), keepdim=True)
 
 
 def _log_softmax_backward_by_g(m: Any, h: Any, _z: Any, _g: Any, y: Any, *, dim: int) -> Any:
@@ -127,10 +111,10 @@ log_softmax_backward = define(
     signature=takes(2, dim=DIM),
     family="softmax",
     work=per_input(4),
-    formula=_log_softmax_backward,
+    formula=lambda m, g, y, *, dim: g - m.exp(y) * m.sum(g, dim=(dim,), keepdim=True),
     infer=shaped_alike("log_softmax_backward"),
     vjp=(_log_softmax_backward_by_g, _log_softmax_backward_by_y),
-    batch=_batch_along("log_softmax_backward"),
+    batch=in_front("log_softmax_backward"),
     samples=_two,
     reference=lambda g, y, dim: g - np.exp(y) * g.sum(axis=dim, keepdims=True),
 )
@@ -156,11 +140,7 @@ def _logsumexp_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: b
     return spread(m, g, dim, keepdim, shape) * share
 
 
-_logsumexp_rule = as_rule(_logsumexp_gradient, name="logsumexp_backward")
-
-
-def _logsumexp_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    return _logsumexp_rule(m, g, y, x, dim=dim, keepdim=keepdim)
+_logsumexp_vjp = as_rule(_logsumexp_gradient, name="logsumexp_backward")
 
 
 def _logsumexp_reference(x: Array, dim: Dims, keepdim: bool) -> Any:

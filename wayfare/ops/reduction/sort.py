@@ -14,7 +14,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op, Sample
 from wayfare.core.signature import COUNT, DIM, FLAG, STEP, Attribute, Signature
 from wayfare.core.spec import Spec, int64
-from wayfare.ops._define import define, reduced_shape, reduction
+from wayfare.ops._define import define, in_front, reduced_shape, reduction
 from wayfare.ops.reduction import onnx_rules as rules
 from wayfare.ops.reduction.extreme import scatter_back, sharing_vjp, take_along
 
@@ -83,9 +83,6 @@ def _picking(
     def vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, dim: int, **attrs: Any) -> Any:
         return scatter_back(m, g[0], y[1], x_spec, dim, not reduces or attrs["keepdim"])
 
-    def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
-        return getattr(m, name)(inputs[0], **(attrs | {"dim": attrs["dim"] + 1}))
-
     def reference(x: Array, dim: int, **attrs: Any) -> tuple[Array, Array]:
         rows = np.moveaxis(x, dim, -1).reshape(-1, x.shape[dim])
         index = np.array([one_place(row.tolist(), **split(attrs)) for row in rows])
@@ -104,7 +101,7 @@ def _picking(
 
     return define(
         name, signature=Signature(1, 1, {"dim": DIM, **kinds}),
-        family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=batch, samples=samples,
+        family="sort", forward=forward, infer=infer, vjp=(vjp,), batch=in_front(name), samples=samples,
         reference=reference, outputs=2, differentiable_outputs=(0,), kept_outputs=(1,), takes_none=True,
         grad_name=grad_name, workspace=workspace, onnx=onnx,
     )  # fmt: skip
@@ -155,7 +152,7 @@ def _place_of_rank(x: Array, dim: int, k: int) -> Array:
     same = x == value
     place: Array = same.argmax(dim, keepdims=True)
     if np.count_nonzero(same) > place.size:
-        # Equals: those before it are as many as are still wanted when all smaller ones are counted.
+        # Several equal ones: after the smaller elements, count k - smaller of them.
         smaller = np.count_nonzero(x < value, axis=dim, keepdims=True)
         place = (np.cumsum(same, axis=dim) > k - smaller).argmax(dim, keepdims=True)
     if x.dtype.kind == "f" and np.isnan(value).any():
@@ -184,7 +181,7 @@ def _median_places(x: Array, dim: int, ignore_nan: bool) -> Array:
     counts = np.sum(~missing, axis=dim, keepdims=True)
     middle = np.maximum(counts - 1, 0) // 2
     if not ignore_nan:
-        # A NaN anywhere is the answer: the first one stands right behind the numbers.
+        # If there is a NaN it is the answer: the first one stands right behind the numbers.
         middle = np.where(counts < size, np.minimum(counts, size - 1), middle)
     return np.take_along_axis(order, middle, dim)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,15 @@ class Windows:
     def inside(self, sizes: Sizes) -> tuple[slice, ...]:
         """Where in the padded input the input itself lies."""
         return tuple(slice(p, p + n) for p, n in zip(self.padding, sizes, strict=True))
+
+    def meetings(self, sizes: Sizes, counts: Sizes) -> Iterator[tuple[Sizes, Sizes, Sizes]]:
+        """(place in the input, element of the kernel, window) of each element in each window, for references."""
+        for window in np.ndindex(*counts):
+            for offset in np.ndindex(*self.kernel):
+                spans = zip(window, offset, self.stride, self.padding, self.dilation, strict=True)
+                at = tuple(o * s - p + i * d for o, i, s, p, d in spans)
+                if all(0 <= a < n for a, n in zip(at, sizes, strict=True)):
+                    yield at, offset, window
 
 
 def pad_sizes(x: Array, windows: Windows, counts: Sizes, value: Any = 0) -> Array:

@@ -63,10 +63,8 @@ def _conv_bias(x: Array, weight: Array, bias: Array, **how: Any) -> Array:
     return _conv(x, weight, bias, **how)
 
 
-def _conv(
-    x: Array, weight: Array, bias: Array | None = None, *, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Array:
-    windows = Windows(weight.shape[2:], stride, padding, dilation)
+def _conv(x: Array, weight: Array, bias: Array | None = None, *, groups: int, **how: Sizes) -> Array:
+    windows = Windows(weight.shape[2:], **how)
     counts = windows.counts(x.shape[2:])
     if x.shape[1] != weight.shape[1] * groups or min(counts) < 1 or x.dtype != weight.dtype:
         raise ValueError("shapes or dtypes do not fit")
@@ -98,10 +96,8 @@ def _conv_by_columns(x: Array, weight: Array, windows: Windows, counts: Sizes, g
     return out.astype(x.dtype, copy=False)
 
 
-def _conv_input(
-    g: Array, weight: Array, *, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Array:
-    windows = Windows(weight.shape[2:], stride, padding, dilation)
+def _conv_input(g: Array, weight: Array, *, sizes: Sizes, groups: int, **how: Sizes) -> Array:
+    windows = Windows(weight.shape[2:], **how)
     counts = g.shape[2:]
     if g.shape[1] != weight.shape[0] or g.dtype != weight.dtype:
         raise ValueError("shapes or dtypes do not fit")
@@ -130,10 +126,8 @@ def _conv_input(
     return images[0].astype(g.dtype, copy=False)
 
 
-def _conv_weight(
-    x: Array, g: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Array:
-    windows = Windows(kernel, stride, padding, dilation)
+def _conv_weight(x: Array, g: Array, *, kernel: Sizes, groups: int, **how: Sizes) -> Array:
+    windows = Windows(kernel, **how)
     counts = g.shape[2:]
     if groups == x.shape[1] == g.shape[1]:
         found = depthwise.by_weight(x, g, windows.slide(counts))
@@ -150,7 +144,7 @@ def _conv_weight(
         if made * rows <= count:
             each = columns_of(wide[piece], windows, counts).reshape(size, groups, rows, count)
             gradients = wide_g[piece].reshape(size, groups, made, count)
-            # The larger matrix first: BLAS is quicker so.
+            # BLAS is faster with the larger matrix first.
             total += matmul(each, gradients.swapaxes(2, 3)).sum(axis=0).swapaxes(1, 2)
         else:
             every = columns_of(wide[piece], windows, counts, True).reshape(groups, rows, size * count)
@@ -199,7 +193,7 @@ def _conv_input_infer(g: Spec, weight: Spec, *, sizes: Sizes, groups: int, **_re
 
 
 def _cut(m: Any, y: Any, shape: Shape) -> Any:
-    """A transposed convolution may leave room for more windows than it had: they are cut off again."""
+    """The sizes of a transposed convolution may have room for more windows than it had: cut those off."""
     return y if tuple(y.shape) == tuple(shape) else m.basic_index(y, index=tuple((0, n, 1) for n in shape))
 
 
@@ -284,53 +278,39 @@ def _weight_batch(m: Any, size: int, inputs: Any, batched: tuple[bool, ...], att
 # -- references: one window after the other ---------------------------------------------------------------------------
 
 
-def _meetings(sizes: Sizes, windows: Windows, counts: Sizes) -> Iterable[tuple[Sizes, Sizes, Sizes]]:
-    """(place in the input, element of the kernel, window) of every product a convolution is made of."""
-    for window in np.ndindex(*counts):
-        for offset in np.ndindex(*windows.kernel):
-            spans = zip(window, offset, windows.stride, windows.padding, windows.dilation, strict=True)
-            at = tuple(o * s - p + i * d for o, i, s, p, d in spans)
-            if all(0 <= a < n for a, n in zip(at, sizes, strict=True)):
-                yield at, offset, window
-
-
 def _by_group(x: Array, groups: int, dim: int) -> list[Any]:
     return list(np.split(x, groups, axis=dim))
 
 
-def _conv_reference(x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Array:
-    windows = Windows(weight.shape[2:], stride, padding, dilation)
+def _conv_reference(x: Array, weight: Array, groups: int, **how: Sizes) -> Array:
+    windows = Windows(weight.shape[2:], **how)
     counts = windows.counts(x.shape[2:])
     parts = []
     for part, own in zip(_by_group(x, groups, 1), _by_group(weight, groups, 0), strict=True):
         out: Any = np.zeros((x.shape[0], own.shape[0], *counts))
-        for at, offset, window in _meetings(x.shape[2:], windows, counts):
+        for at, offset, window in windows.meetings(x.shape[2:], counts):
             out[(..., *window)] += part[(..., *at)] @ own[(..., *offset)].T
         parts.append(out)
     return np.concatenate(parts, axis=1)
 
 
-def _conv_input_reference(
-    g: Array, weight: Array, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Array:
-    windows = Windows(weight.shape[2:], stride, padding, dilation)
+def _conv_input_reference(g: Array, weight: Array, sizes: Sizes, groups: int, **how: Sizes) -> Array:
+    windows = Windows(weight.shape[2:], **how)
     parts = []
     for part, own in zip(_by_group(g, groups, 1), _by_group(weight, groups, 0), strict=True):
         out: Any = np.zeros((g.shape[0], own.shape[1], *sizes))
-        for at, offset, window in _meetings(sizes, windows, g.shape[2:]):
+        for at, offset, window in windows.meetings(sizes, g.shape[2:]):
             out[(..., *at)] += part[(..., *window)] @ own[(..., *offset)]
         parts.append(out)
     return np.concatenate(parts, axis=1)
 
 
-def _conv_weight_reference(
-    x: Array, g: Array, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Array:
-    windows = Windows(kernel, stride, padding, dilation)
+def _conv_weight_reference(x: Array, g: Array, kernel: Sizes, groups: int, **how: Sizes) -> Array:
+    windows = Windows(kernel, **how)
     parts = []
     for part, own in zip(_by_group(x, groups, 1), _by_group(g, groups, 1), strict=True):
         out: Any = np.zeros((own.shape[1], part.shape[1], *kernel))
-        for at, offset, window in _meetings(x.shape[2:], windows, g.shape[2:]):
+        for at, offset, window in windows.meetings(x.shape[2:], g.shape[2:]):
             out[(..., *offset)] += own[(..., *window)].T @ part[(..., *at)]
         parts.append(out)
     return np.concatenate(parts, axis=0)
@@ -360,7 +340,7 @@ def _conv_input_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((g, weight), {"sizes": (6,), **_how((2,), (1,), (1,))})
     g, weight = rng.normal(size=(1, 2, 2, 2)), rng.normal(size=(2, 2, 2, 2))
     yield Sample((g, weight), {"sizes": (3, 4), **_how((1, 2), (0, 0), (1, 1), 2)})
-    # Room for one more window than there was.
+    # The sizes have room for one more window than g has.
     yield Sample((rng.normal(size=(1, 1, 2)), rng.normal(size=(1, 1, 2))), {"sizes": (5,), **_how((1,), (0,), (2,))})
 
 
@@ -370,9 +350,13 @@ def _conv_weight_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((x, g), {"kernel": (2, 2), **_how((1, 2), (0, 0), (1, 1), 2)})
 
 
+_SLIDES: dict[str, Any] = {
+    "room": _room.of_convolution, "padding": SIZES, "dilation": STEPS, "stride": STEPS, "groups": STEP,
+}  # fmt: skip
+
 conv = define(
     "conv",
-    signature=takes(2, room=_room.of_convolution, padding=SIZES, dilation=STEPS, stride=STEPS, groups=STEP),
+    signature=takes(2, **_SLIDES),
     onnx=rules.conv,
     family="contraction",
     fresh=True,
@@ -388,7 +372,7 @@ conv = define(
 
 conv_bias = define(
     "conv_bias",
-    signature=takes(3, room=_room.of_convolution, padding=SIZES, dilation=STEPS, stride=STEPS, groups=STEP),
+    signature=takes(3, **_SLIDES),
     onnx=rules.conv,
     family="contraction",
     fresh=True,
@@ -406,9 +390,7 @@ conv_bias = define(
 
 conv_input = define(
     "conv_input",
-    signature=takes(
-        2, room=_room.of_convolution, dilation=STEPS, sizes=SIZES, padding=SIZES, groups=STEP, stride=STEPS
-    ),
+    signature=takes(2, sizes=SIZES, **_SLIDES),
     onnx=rules.conv_input,
     family="contraction",
     work=convolution_to_input,
@@ -423,16 +405,12 @@ conv_input = define(
 
 conv_weight = define(
     "conv_weight",
-    signature=takes(
-        2, room=_room.of_convolution, dilation=STEPS, kernel=STEPS, padding=SIZES, groups=STEP, stride=STEPS
-    ),
+    signature=takes(2, kernel=STEPS, **_SLIDES),
     onnx=rules.conv_weight,
     family="contraction",
     work=convolution_to_weight,
     forward=_conv_weight,
-    infer=lambda x, g, *, kernel, stride, padding, dilation, groups: Spec(
-        (g.shape[1], x.shape[1] // groups, *kernel), x.dtype
-    ),
+    infer=lambda x, g, *, kernel, groups, **_how: Spec((g.shape[1], x.shape[1] // groups, *kernel), x.dtype),
     vjp=(_weight_by_x, _weight_by_g),
     batch=_weight_batch,
     reference=_conv_weight_reference,

@@ -37,8 +37,8 @@ def merged(name: str) -> Any:
 # -- columns ---------------------------------------------------------------------------------------------------
 
 
-def _im2col(x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
-    windows = Windows(kernel, stride, padding, dilation)
+def _im2col(x: Array, **how: Sizes) -> Array:
+    windows = Windows(**how)
     counts = windows.counts(x.shape[2:])
     if min(counts) < 1:
         raise ValueError("the kernel is too large")
@@ -54,48 +54,32 @@ def _im2col_infer(x: Spec, *, kernel: Sizes, stride: Sizes, padding: Sizes, dila
     return Spec((x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts)), x.dtype)
 
 
-def _columns_shape(
-    columns: Sizes, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
-) -> tuple[int, int]:
-    """The last two sizes that columns of these windows have."""
-    counts = Windows(kernel, stride, padding, dilation).counts(sizes)
-    each = math.prod(kernel)
-    return (columns[1] // each * each, math.prod(counts)) if min(counts) > 0 else (-1, -1)
-
-
-def _col2im(columns: Array, *, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
-    wanted = _columns_shape(columns.shape, sizes, kernel, stride, padding, dilation)
-    if columns.ndim != 3 or columns.shape[1:] != wanted:
+def _col2im(columns: Array, *, sizes: Sizes, **how: Sizes) -> Array:
+    windows = Windows(**how)
+    counts, each = windows.counts(sizes), math.prod(windows.kernel)
+    if columns.ndim != 3 or columns.shape[1] % each or min(counts) < 1 or columns.shape[2] != math.prod(counts):
         raise ValueError("the columns do not fit the windows")
-    windows = Windows(kernel, stride, padding, dilation)
-    counts = windows.counts(sizes)
-    channels = columns.shape[1] // math.prod(kernel)
+    channels = columns.shape[1] // each
     made = image_of(columns, (columns.shape[0], channels, *sizes), windows, counts)
     return made.copy() if np.may_share_memory(made, columns) else made
 
 
-def _col2im_infer(
-    columns: Spec, *, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
-) -> Spec:
-    count = math.prod(Windows(kernel, stride, padding, dilation).counts(sizes))
+def _col2im_infer(columns: Spec, *, sizes: Sizes, kernel: Sizes, **how: Sizes) -> Spec:
+    count = math.prod(Windows(kernel, **how).counts(sizes))
     if columns.shape[1] % math.prod(kernel) or columns.shape[2] != count:
         raise ShapeError(f"fold: columns {columns} do not fit {count} windows of {list(kernel)} over {list(sizes)}")
     return Spec((columns.shape[0], columns.shape[1] // math.prod(kernel), *sizes), columns.dtype)
 
 
-def _numbered(shape: tuple[int, ...], kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
+def _numbered(shape: tuple[int, ...], kernel: Sizes, **how: Sizes) -> Array:
     """For each entry of the columns the number of the element it shows, -1 for padding: by plain loops."""
-    counts = Windows(kernel, stride, padding, dilation).counts(shape[2:])
-    numbers = np.arange(int(np.prod(shape))).reshape(shape)
-    out = np.full((*shape[:2], *kernel, *counts), -1)
-    for offset in np.ndindex(*kernel):
-        for window in np.ndindex(*counts):
-            at = tuple(
-                o * s - p + i * d for o, i, s, p, d in zip(window, offset, stride, padding, dilation, strict=True)
-            )
-            if all(0 <= a < n for a, n in zip(at, shape[2:], strict=True)):
-                out[(..., *offset, *window)] = numbers[(..., *at)]
-    return out.reshape(shape[0], shape[1] * math.prod(kernel), math.prod(counts))
+    windows = Windows(kernel, **how)
+    counts = windows.counts(shape[2:])
+    numbers: Any = np.arange(int(np.prod(shape))).reshape(shape)
+    out: Any = np.full((*shape[:2], *kernel, *counts), -1)
+    for at, offset, window in windows.meetings(shape[2:], counts):
+        out[(..., *offset, *window)] = numbers[(..., *at)]
+    return out.reshape(shape[0], shape[1] * math.prod(kernel), math.prod(counts))  # type: ignore[no-any-return]
 
 
 def _im2col_reference(x: Array, **how: Any) -> Array:
@@ -157,7 +141,7 @@ _LONG_WINDOW = 32
 def _sums_along(x: Array, dim: int, size: int, step: int, count: int) -> Array:
     """Sums of `count` windows along one dimension."""
     total: Any = None
-    # One number after the other is added: over a long window that is too much for single precision.
+    # Numbers are added one by one: over a long window single precision would lose digits.
     kind: Any = np.float64 if size > _LONG_WINDOW and x.dtype.kind == "f" else x.dtype
     for i in range(size):
         part = x[(slice(None),) * dim + (slice(i, i + (count - 1) * step + 1, step),)]

@@ -32,7 +32,7 @@ def _fractional_places(samples: Array, *, sizes: Shape, counts: Shape, kernel: S
     rank = len(sizes)
     out: Any = 0
     for axis, (size, count, width) in enumerate(zip(sizes, counts, kernel, strict=True)):
-        # Of two samples the first belongs to the width, of three to the depth: so PyTorch has it.
+        # PyTorch's order: with two samples the first is for the width, with three for the depth.
         begin = _starts(samples[..., 1 - axis if rank == 2 else axis], size, count, width)
         shape = [1] * (2 * rank)
         shape[axis] = count

@@ -30,10 +30,8 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-def _max_pool(
-    x: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes
-) -> tuple[Array, Array]:
-    windows = Windows(kernel, stride, padding, dilation)
+def _max_pool(x: Array, *, kernel: Sizes, counts: Sizes, **how: Sizes) -> tuple[Array, Array]:
+    windows = Windows(kernel, **how)
     if math.prod(kernel) * math.prod(counts) <= LONGEST_TABLE:
         found = max_over_windows(x, window_table(x.shape[2:], windows.slide(counts)), counts)
         if found is not None:
@@ -43,7 +41,7 @@ def _max_pool(
     values, which = np.full(shape, _lowest(x.dtype), x.dtype), np.full(shape, -1)
     for number, offset in enumerate(np.ndindex(*kernel)):
         part = padded[(slice(None), slice(None), *windows.places(offset, counts))]
-        # The first is taken whatever it is: the lowest number of all may be in the window, and not in the padding.
+        # The first element is always taken: the window itself, not only the padding, may hold the lowest number.
         larger = (part > values) | (which < 0)
         if x.dtype.kind == "f":
             larger |= np.isnan(part)
@@ -113,20 +111,12 @@ def _largest_of(x: Array, cells: list[list[int]], counts: Sizes) -> tuple[Array,
     return np.take_along_axis(flat, places, -1).reshape(shape), places.reshape(shape)
 
 
-def _max_pool_reference(
-    x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes
-) -> tuple[Array, Array]:
+def _max_pool_reference(x: Array, counts: Sizes, **how: Sizes) -> tuple[Array, Array]:
     numbers = np.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
-    cells = []
-    for window in np.ndindex(*counts):
-        cell = []
-        for offset in np.ndindex(*kernel):
-            spans = zip(window, offset, stride, padding, dilation, strict=True)
-            at = tuple(o * s - p + i * d for o, i, s, p, d in spans)
-            if all(0 <= a < n for a, n in zip(at, x.shape[2:], strict=True)):
-                cell.append(int(numbers[at]))
-        cells.append(cell)
-    return _largest_of(x, cells, counts)
+    cells: dict[Sizes, list[int]] = {window: [] for window in np.ndindex(*counts)}
+    for at, _, window in Windows(**how).meetings(x.shape[2:], counts):
+        cells[window].append(int(numbers[at]))
+    return _largest_of(x, list(cells.values()), counts)
 
 
 def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: Sizes) -> dict[str, Any]:
@@ -176,7 +166,7 @@ def _cell_table(sizes: Sizes, counts: Sizes) -> Array:
 
 
 def _first_largest(x: Array) -> Array:
-    """Where the largest along the last axis is: of equals the first, of NaNs the last, as in PyTorch."""
+    """The index of the largest along the last axis: the first of equal ones, the last of NaNs, as in PyTorch."""
     at: Array = x.argmax(-1)
     if x.dtype.kind == "f":
         nan = np.isnan(x)

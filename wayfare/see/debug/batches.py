@@ -1,4 +1,4 @@
-"""What automatic batching did while somebody looked on: each call with its example and line, and its group."""
+"""What automatic batching did during a recording: each call with its example and line, and its group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Batches:
         self._unused: list[int] = []
 
     def starts(self, calls: list[Any], entries: int) -> int:
-        """A group of calls is about to run; gives its number."""
+        """A group of calls is about to run; returns its number."""
         self.running = calls
         signature = calls[0].signature
         group = len(self.groups)
@@ -46,7 +46,7 @@ class Batches:
             inputs = [self._numbers.get(id(v.call), -1) for v in call.inputs if v.__class__ is Value]
             inputs = list(dict.fromkeys(i for i in inputs if i >= 0))
             depth = 1 + max((self.calls[i][6] for i in inputs), default=-1)
-            # A call that failed to run comes again.
+            # A call that failed comes again.
             self._numbers[id(call)] = len(self.calls)
             self.calls.append((example, signature.name, group, row, call.code, call.offset, depth, inputs))
         self.groups.append({
@@ -105,7 +105,7 @@ class Batches:
             return -1
         first, last = self.groups[self.calls[number][2]]["nodes"]
         outs = len(value.call.signature.outs)
-        # What a group gives is what it made last.
+        # The results of a group are what it made last.
         made: int = last - outs + value.number
         return made if made >= first else last - 1
 
@@ -121,7 +121,7 @@ class Batches:
 
     def node_of(self, tensor: Any) -> int:
         """The entry of the array that a tensor of an example is a row of; -1 where it was not seen."""
-        return self._made(tensor._lazy)
+        return self._made(tensor._handle)
 
     def let_go(self) -> None:
         """Release all calls and signatures."""

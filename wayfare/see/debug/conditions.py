@@ -19,14 +19,14 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.write_clock import owner_of
 from wayfare.see.debug.here import Here
 
-# Beyond so many bad arrays those that are gone are forgotten.
+# With more bad arrays than this, those that are gone are forgotten.
 _MOST_KNOWN = 10_000
 
 Test = Callable[[Here, Any], Any]
 
 
 class Conditions:
-    """All that must hold. Of `nan` and `inf` one is enough."""
+    """All of them must hold; of `nan` and `inf`, one is enough."""
 
     def __init__(
         self, name: str, test: Test | None, *, nan: bool, inf: bool, op: Any, module: Any, shape: Any, line: Any,
@@ -52,7 +52,7 @@ class Conditions:
         self._example = example
         self.any = bool(test or nan or inf or self._ops or self._modules or self._line or example is not None
                         or shape is not None)  # fmt: skip
-        # What is a matter of numbers can go wrong in both directions; a place is passed twice, and meant once.
+        # Numbers can go bad in both directions. An op, a module or a line is passed twice; the forward pass is meant.
         by_value = test is not None or nan or inf
         self.forward = backward is not True
         self.backward = by_value if backward is None else bool(backward)
@@ -84,7 +84,7 @@ class Conditions:
             if not reason:
                 return False
         if self._test is not None:
-            # What the condition computes is nobody's business: not recorded, and not looked at.
+            # What the condition computes is neither recorded nor watched.
             with changed_mode(watcher=None, anomaly=None, grad=False):
                 if not bool(self._test(here, value)):
                     return False
@@ -115,7 +115,7 @@ class Conditions:
 
 
 class _Spread:
-    """Where bad numbers begin. What they are carried on into is not told of again: that would be every later op."""
+    """Finds where bad numbers begin. Ops that only pass them on are not reported: that would be every later op."""
 
     def __init__(self, kind: str, find: Callable[[Any], bool]) -> None:
         self.kind = kind
@@ -123,12 +123,12 @@ class _Spread:
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def begins(self, here: Here, made: Any) -> bool:
-        """Is there a bad number in what was made that does not come from one that is known?"""
+        """Has the result a bad number that does not come from a known one?"""
         if not self._find(made):
             return False
         sources = here.given if here.backward else here.inputs
         carried = [t._array for t in sources if t is not None and self._find(t._array)]
-        # Gradients are summed on their way, so that those that come in are new arrays.
+        # Gradients are summed on their way, so those that come in are new arrays.
         known = bool(carried and self._known) if here.backward else any(self._is_known(array) for array in carried)
         for array in (made, *carried):
             self._known[id(owner_of(array))] = weakref.ref(owner_of(array))
@@ -194,7 +194,7 @@ def _line(name: str, given: Any) -> tuple[str, int] | None:
 
 
 def _is_at(filename: str, line: int, wanted: tuple[str, int]) -> bool:
-    """Is it that line of that file, whatever folders were left out?"""
+    """Is it that line of that file? The first folders of the path may be left out."""
     if line != wanted[1]:
         return False
     parts, asked = (os.path.normpath(path).split(os.sep) for path in (filename, wanted[0]))

@@ -8,7 +8,7 @@ import os
 import pdb
 import sys
 from collections.abc import Iterator, MutableMapping
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from wayfare.core.callsite import INSIDE
@@ -28,23 +28,30 @@ def stop_in(frame: FrameType, here: Any) -> None:
 
 
 def _by_hook(frame: FrameType, here: Any) -> None:
-    """Call the hook from a line that is the user's by name: a debugger stops in the frame that called it."""
-    code = compile("\n" * (frame.f_lineno - 1) + "__breakpoint__()", frame.f_code.co_filename, "exec")
-    code = code.replace(co_name=frame.f_code.co_name)
+    """Call the hook from a frame with the user's file, line and names: a debugger stops in the frame that called it."""
+    names = {".hook": sys.breakpointhook, **frame.f_locals, "here": here}  # no name of a user has a dot
+    code = _call_first.__code__.replace(
+        co_filename=frame.f_code.co_filename, co_firstlineno=frame.f_lineno, co_name=frame.f_code.co_name,
+        co_argcount=len(names), co_nlocals=len(names), co_varnames=tuple(names),
+    )  # fmt: skip
     print(here, file=sys.stderr)
-    exec(code, frame.f_globals, {**frame.f_locals, "here": here, "__breakpoint__": sys.breakpointhook})
+    FunctionType(code, frame.f_globals)(*names.values())
+
+
+# On one line, so that its first line is the line that runs.
+_call_first: Any = lambda hook: hook()
 
 
 class Debugger(pdb.Pdb):
-    """pdb, begun in the middle of a line: what it is told to do next counts from the frame it was begun in."""
+    """pdb, started in the middle of a line: its commands count from the frame it was started in."""
 
     def __init__(self, here: Any) -> None:
-        # No handler of its own, which would stay after `continue` and turn Ctrl-C into a prompt for good.
+        # No signal handler: it would stay after `continue`, and every Ctrl-C would open a prompt.
         super().__init__(nosigint=True)
         self._here = here
 
     def stop_in(self, frame: FrameType) -> None:
-        """Ask for commands in a frame, and arrange what they say."""
+        """Ask for commands in a frame, and prepare what they ask for."""
         tracing = sys.gettrace()
         sys.settrace(None)
         self.reset()
@@ -57,12 +64,12 @@ class Debugger(pdb.Pdb):
         self.interaction(frame, None)
         if self.quitting:
             raise bdb.BdbQuit
-        # `continue` stops nowhere but at breakpoints; whoever was tracing before goes on.
+        # `continue` stops at breakpoints only; an earlier trace function goes on.
         goes_on = self.stoplineno == -1 and not self.breaks
         sys.settrace(tracing if goes_on else self.trace_dispatch)
 
     def stop_here(self, frame: FrameType) -> bool:
-        """To step means to step in the user's code: not through ours, nor through what ours calls of Python's."""
+        """Steps go through the user's code only: not through ours, nor through library code that ours calls."""
         above: FrameType | None = frame
         while above is not None and above.f_code.co_filename.startswith(_PYTHONS_OWN):
             above = above.f_back

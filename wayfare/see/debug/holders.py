@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 from wayfare.core.callsite import INSIDE, Site
 from wayfare.core.node import Node
 
-# How far up is looked.
+# How many levels up are searched.
 _LEVELS = 8
 _FEW = 100
-# What so many objects hold is a matter of the interpreter, not of the user.
+# With this many holders, it is an object of the interpreter, not of the user.
 _MANY = 1000
-# Python's own modules and installed packages are not searched for names beforehand: they have hundreds of thousands.
+# The names of Python's own modules and of installed packages are not collected: there are hundreds of thousands.
 _LIBRARIES = os.path.dirname(os.__file__) + os.sep
-# A node leads to its inputs, not to a name: what a graph holds is said of the tensor at its end.
+# A node leads to its inputs, not to a name: what a graph holds is reported for the tensor at its end.
 _DULL = (BuiltinFunctionType, CodeType, FrameType, Node, WrapperDescriptorType, type)
 
 
@@ -73,7 +73,7 @@ class Names:
         if frame.f_locals is frame.f_globals:
             return
         for name, value in frame.f_locals.items():
-            # Of several names the innermost frame's is the one that is looked for.
+            # The name in the innermost frame goes before others.
             self._locals.setdefault(id(value), (name, frame))
 
     def of(self, thing: Any) -> Holder | None:
@@ -155,7 +155,7 @@ def _parents(wanted: dict[int, _Way], ours: set[int]) -> list[tuple[Any, _Way]]:
     """(object that refers, the wanted one that it refers to) for all there are."""
     found: list[tuple[Any, _Way]] = []
     ids = wanted.keys()
-    # Few are found quickest by the collector itself, many by looking once at what every object refers to.
+    # For few objects, get_referrers is faster; for many, one pass over what every object refers to.
     few = [way.thing for way in wanted.values()] if len(wanted) <= _FEW else None
     for parent in gc.get_objects() if few is None else gc.get_referrers(*few):
         kind = type(parent)
@@ -166,7 +166,7 @@ def _parents(wanted: dict[int, _Way], ours: set[int]) -> list[tuple[Any, _Way]]:
 
 
 def _joined(parent: Any, thing: Any, path: str, places: Places) -> str:
-    """How what is reached from an object by a path is reached from one that refers to the object."""
+    """The path from an object's parent, where `path` is the path from the object."""
     if isinstance(thing, dict) and getattr(parent, "__dict__", None) is thing:
         # The dictionary of an instance is written as an attribute.
         key, _, rest = path.partition("]")
@@ -179,7 +179,7 @@ def _step(parent: Any, thing: Any, places: Places) -> str:
     if isinstance(parent, (dict, list, tuple, deque)):
         if id(parent) not in places:
             pairs = parent.items() if isinstance(parent, dict) else enumerate(parent)
-            # The first place of several is the one to name.
+            # If it is there several times, the first place is named.
             places[id(parent)] = {id(value): key for key, value in reversed(list(pairs))}
         found = places[id(parent)]
         return f"[{found[id(thing)]!r}]" if id(thing) in found else "[…]"

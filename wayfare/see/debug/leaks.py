@@ -20,11 +20,11 @@ from wayfare.see.debug.holders import Holder, Names, holders_of
 from wayfare.see.debug.watching import looking_on
 from wayfare.see.graph.node_info import CallSites, CountedOnce, arrays_in
 
-# For how many tensors of one line it is found out who holds them.
+# For so many tensors of one line the holder is searched.
 _ASKED = 3
-# A line that is this often in one graph, with each result made from the one before, was run in a loop.
+# A line that is this often in one graph, each time with the result before, ran in a loop.
 _OFTEN = 8
-# Lines are noted for so many tensors before those that are gone are looked for.
+# With more tensors than this, those that are gone are removed.
 _FEW = 10_000
 
 
@@ -81,7 +81,7 @@ class Leaks:
     def __init__(self, rows: list[Row], *, growth: bool = False) -> None:
         self.rows = rows
         self.growth = growth
-        # Weakly, the tensors that were alive: who holds one may change, and then it is no new one.
+        # Weak references to the tensors that were alive: a tensor with another holder is not a new tensor.
         self._seen: dict[int, weakref.ref[Tensor]] = {}
         self._origins: Origins | None = None
         self._looking: looking_on | None = None
@@ -111,7 +111,7 @@ class Leaks:
             was = old.get(row.key, _NOTHING)
             tensors, size = row.tensors - was.tensors, row.bytes - was.bytes
             if row.site is None:
-                # Neither is one that replaced another, nor one that is only held by somebody else now.
+                # A tensor that replaced another does not count, nor one that only has another holder now.
                 fresh = [size for at, size in row.members.items() if not before._saw(at)]
                 tensors, size = min(tensors, len(fresh)), min(size, sum(fresh))
             row = replace(row, tensors=tensors, bytes=size, nodes=row.nodes - was.nodes,
@@ -151,7 +151,7 @@ class Leaks:
 
 
 class Origins(Watcher):
-    """Notes the line of what has no node to remember it: what is made while nothing is recorded."""
+    """Notes the lines of tensors without a node: those that are made while no gradient is recorded."""
 
     def __init__(self) -> None:
         self._sites: dict[int, tuple[weakref.ref[Any], Site]] = {}
@@ -191,13 +191,13 @@ def snapshot(origins: Origins | None) -> Leaks:
     gc.collect()
     names = Names()
     tensors, nodes, modules = _alive(Tensor, Node, Module)
-    # What a graph holds is said of the tensor at its end.
+    # What a graph holds is reported for the tensor at its end.
     ours = {id(tensors), id(nodes), id(modules), *(id(node.edges) for node in nodes)}
     rows: dict[Any, Row] = {}
     memory = CountedOnce()
     places = CallSites()
     sites = [_site_of(tensor, places, origins) for tensor in tensors]
-    # The lines of which few tensors are to be asked for their holder; without a line each is.
+    # The holder is searched for a few tensors of each line, and for all tensors without a line.
     asked: Counter[Site] = Counter()
     sample: list[int] = []
     for number, site in enumerate(sites):
@@ -223,12 +223,12 @@ def snapshot(origins: Origins | None) -> Leaks:
             answers.setdefault(row.key, []).append(holder)
         row.tensors += 1
         groups.append((number, row))
-    # One of the tensors in a list may have a name of its own: what most are held by is the one to name.
+    # One tensor of a list may have a name of its own, so the most common holder is named.
     for key, found_here in answers.items():
         often = Counter((holder.name, holder.kind) for holder in found_here)
-        # Of few that were asked each may say another name: then what holds several goes before a name for one.
+        # If every answer is different, what holds several tensors goes before the name of a single one.
         rows[key].holder = max(found_here, key=lambda h: (often[h.name, h.kind], h.kind != "Tensor"))
-    # Leaves first: what they own is not the graph's, which only looks at it.
+    # Leaves first: the memory is theirs, although graphs refer to it, too.
     for number, row in sorted(groups, key=lambda pair: tensors[pair[0]].grad_fn is not None):
         size = memory.new(tensors[number]._array)
         row.bytes += size
@@ -243,7 +243,7 @@ def snapshot(origins: Origins | None) -> Leaks:
 def _alive(*kinds: type) -> list[list[Any]]:
     """All objects of some kinds."""
     found: list[list[Any]] = [[] for _ in kinds]
-    # By the type, found out once for each: isinstance asks objects of others, who may answer with a warning.
+    # By type, looked up once for each: isinstance would run code of foreign objects, which may warn.
     lists: dict[type, list[Any] | None] = {}
     for thing in gc.get_objects():
         kind = type(thing)
@@ -277,7 +277,7 @@ def _count_graphs(
     ends = [(split_edge(tensors[n]._edge)[0], row) for n, row in groups if tensors[n]._edge is not None]
     for node, row in sorted(ends, key=lambda end: end[0].number):
         _walk(node, row, seen, memory, places)
-    # Nodes that no tensor leads to are held by themselves: the youngest leads to the others.
+    # Other nodes are held directly, by no tensor: the youngest leads to the others.
     for node in sorted(nodes, key=lambda node: -node.number):
         if id(node) not in seen:
             row = Row(places.of(node), None)

@@ -1,7 +1,7 @@
-"""Statistics of many arrays: what is needed of each is copied at once, and worked out for all of them together later.
+"""Statistics of many arrays: each is copied when it is seen, and the statistics of all are computed together later.
 
-An array is never kept. A small one is copied, so that the program waits for nothing else; of a larger one a few hundred
-elements are, spread over it, and its extremes and means are taken at once, so that a single NaN is never missed.
+No array is kept. Copying a small array is quick. Of a larger one a few hundred elements are copied, spread over it, and
+its extremes and means are computed at once, so that a single NaN is never missed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Arrays up to this size are copied whole, and looked at when there is time.
+# Arrays up to this size are copied whole.
 COPIED = 8192
 # The histogram is made of so many elements, spread evenly over the array.
 SAMPLE = 512
 # Arrays up to this size are shown whole, and kept until somebody asks.
 WHOLE = 64
-# From so many elements on even the extremes are those of a (larger) sample: a pass over the array costs too much.
+# From this many elements on, even the extremes are those of a (larger) sample: a pass over all would cost too much.
 _HUGE = 1 << 21
-# Bytes copied before they are worked out, and how many elements of them at a time.
+# Statistics are computed when so many bytes are copied, of so many elements at a time.
 _PENDING = 1 << 27
 _AT_ONCE = 1 << 18
 _BINS, _FEW_BINS, _FEWEST = 24, 12, 8
-# Elements shown in all: of a run of many thousand values those of the first.
+# The most elements that are shown; in a run of many thousand values only the first ones show theirs.
 _SHOWN = 1 << 20
 
 
@@ -74,7 +74,7 @@ class Measures:
         self._same: dict[int, int] = {}
 
     def take(self, array: Array, show: bool) -> int:
-        """Copy what is needed of an array; gives its number. With `show`, its elements can be asked for too."""
+        """Copy what is needed of an array, and return its number. With `show`, its elements are kept as well."""
         number = self.count
         self.count = number + 1
         if array.size > COPIED:
@@ -92,7 +92,7 @@ class Measures:
         return number
 
     def take_view(self, array: Array, source: int, show: bool) -> int:
-        """The same for an array of the very elements of one that was taken: its statistics are known."""
+        """The same for a view of all elements of an array that was taken: the statistics are equal."""
         number = self.count
         self.count = number + 1
         self._same[number] = source
@@ -165,7 +165,7 @@ class Measures:
 
 
 def _exact(size: int, flat: Array) -> Exact:
-    """Extremes and means of a large array; of a huge one those of some of it, but any NaN or infinity is found."""
+    """Extremes and means of a large array. A huge one is sampled, but any NaN or infinity is found."""
     usual = flat.dtype.kind == "f" and flat.dtype.itemsize >= 4
     part = flat
     if usual and flat.size > _HUGE:
@@ -179,7 +179,7 @@ def _exact(size: int, flat: Array) -> Exact:
         mean, square = float(np.add.reduce(part, dtype=np.float64)) / part.size, 0.0
     if -np.inf < low and high < np.inf and (part is flat or square < np.inf):
         return Exact(size, low, high, mean, square, 0, 0)
-    # Something is not finite, or nearly so: count, and look at the rest.
+    # Something is not finite, or its square is not: count, and use the other elements.
     finite = np.isfinite(flat)
     nans, times = int(np.isnan(flat).sum()), size // flat.size
     good = flat[finite].astype(np.float64)
@@ -191,9 +191,9 @@ def _exact(size: int, flat: Array) -> Exact:
 
 
 def _combined(sample: Statistics, exact: Exact, looked_at: int) -> Statistics:
-    """Exact numbers where there are any, and the rest in proportion to the sample."""
+    """Exact numbers where they are known; the rest is estimated from the sample."""
     variance = exact.mean_square - exact.mean**2
-    # What is left of a difference of nearly equal numbers is noise.
+    # The difference of nearly equal numbers is noise.
     steady = variance > 1e-3 * exact.mean_square
     return Statistics(
         exact.low, exact.high, exact.mean, variance**0.5 if steady else sample.deviation, exact.nans, exact.infinite,

@@ -1,4 +1,4 @@
-"""Which arrays are alive, what they weigh, and which value each of them is. They are held weakly."""
+"""Which arrays are alive, how many bytes they take, and which value each of them is. They are held weakly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ndarray = np.ndarray
 
 
 class Alive(weakref.ref):  # type: ignore[type-arg]
-    """An array that still lives: which value it is (-1: none), and what it weighs."""
+    """An array that is alive: which value it is (-1: none), and its bytes."""
 
     __slots__ = ("bytes", "key", "node")
 
@@ -30,20 +30,20 @@ class Memory:
         self._bytes = 0
         # By the id of the array, which is its own as long as it is in here.
         self._alive: dict[int, Alive] = {}
-        # Those that are gone put themselves here, and are buried when somebody looks: Python code that ran at the death
-        # of an array would lose an exception (Ctrl-C).
+        # Dead ones are appended here, and removed at the next look: an exception (Ctrl-C) in Python code that runs when
+        # an array dies would be lost.
         self._dead: deque[Alive] = deque()
         self._counts = True
 
     @property
     def bytes(self) -> int:
-        """What the arrays that live weigh."""
+        """The bytes of the arrays that are alive."""
         self._bury()
         return self._bytes
 
     @property
     def alive(self) -> dict[int, Alive]:
-        """The arrays that live, by their ids."""
+        """The arrays that are alive, by id."""
         self._bury()
         return self._alive
 
@@ -67,7 +67,7 @@ class Memory:
             return
         known.bytes = 0
         if array.base.__class__ is _ndarray:
-            # A view weighs nothing, but what it looks into does.
+            # A view has no memory of its own; its base has.
             self.note(array.base, -1)
 
     def _bury(self) -> None:

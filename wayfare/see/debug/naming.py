@@ -17,10 +17,10 @@ class Naming:
     """
 
     def __init__(self, given: Any) -> None:
-        # Of each module: what it is inside of (the number of a root), the way from there, its class.
+        # For each module: the number of its root, the path from there, and its class.
         self.modules: list[tuple[int, str, str]] = []
         self.roots: list[str] = []
-        # (number of the module, call it is inside of, how often it had been called before)
+        # (number of the module, the call around it, how often it was called before)
         self.calls: list[tuple[int, int, int]] = []
         self._numbers: dict[int, tuple[int, Module]] = {}
         self._counts: dict[int, int] = {}
@@ -78,7 +78,7 @@ class Naming:
         return None if found is None or found[0]() is not tensor else found[1:]
 
     def path(self, root: int, path: str) -> str:
-        """A way as one would write it. With one model only its own name says nothing; a variable has no root (-1)."""
+        """A path as text. If there is only one model, its name is left out; a variable has no root (-1)."""
         name = self.roots[root] if root >= 0 and len(self.roots) > 1 else ""
         return f"{name}.{path}".strip(".")
 
@@ -90,7 +90,7 @@ class Naming:
         return self.path(root, path)
 
     def let_go(self) -> None:
-        """Nothing more will be told: hold no module any longer."""
+        """The end: hold no module any longer."""
         self._numbers, self._known, self._running = {}, {}, {}
 
 

@@ -1,4 +1,4 @@
-"""Which compiled functions were called while somebody looked on, and what their plans run as one kernel.
+"""Which compiled functions were called during a recording, and what their plans run as one kernel.
 
 A function runs as plain Python while it is looked at, so its plan is told from what was replayed before; values are
 matched to kernels by op and shape, in the order of both.

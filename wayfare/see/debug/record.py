@@ -14,7 +14,7 @@ from wayfare.see.debug.recorder import Recorder
 from wayfare.see.debug.run import Run
 from wayfare.see.debug.watching import looking_on
 
-# More values than this are counted and left out: a page of so many is not read, and the memory would be felt.
+# Values beyond this many are counted and left out: nobody reads a page of so many, and it would take much memory.
 LIMIT = 500_000
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.batch.frontend import running_example
-from wayfare.batch.record.lazy_tensor import LazyTensor
 from wayfare.batch.run.backward import MapNode
 from wayfare.batch.session import Session
 from wayfare.codegen.routines.rows import Rows
@@ -17,6 +16,7 @@ from wayfare.compiler.function import Compiled
 from wayfare.core.mode import Watcher
 from wayfare.core.node import Node
 from wayfare.core.spec import Spec
+from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
 from wayfare.core.walk import split_edge
 from wayfare.see.debug.batches import Batches
@@ -29,7 +29,7 @@ from wayfare.see.graph.node_info import arrays_in
 from wayfare.see.run_document import INPUT, LEAF, OP
 
 _ndarray = np.ndarray
-# For so many tensors the name of a variable is looked for: a loop over data has no end of them.
+# The name of a variable is searched for this many tensors only: a loop over data has no end of them.
 _NAMED = 1000
 
 
@@ -61,7 +61,7 @@ class Recorder(Watcher):
     def __init__(self, naming: Naming, chosen: Callable[[str, Any], bool], limit: int, elements: bool = True) -> None:
         self.naming = naming
         self.limit = limit
-        # Up to this size elements are shown whoever was chosen.
+        # Values up to this size show their elements even if they were not chosen.
         self._small = WHOLE if elements else -1
         self.left_out = 0
         # Plain tuples in the order of the fields of Entry: making a tuple costs a third of making an Entry.
@@ -73,13 +73,13 @@ class Recorder(Watcher):
         self.batches = Batches()
         self.compiled = Calls()
         self._chosen = chosen
-        # Larger values whose elements are shown: those of their gradients are, too.
+        # Larger values whose elements are shown, and those of their gradients.
         self._picked: set[int] = set()
         self._now = Memory()
         self._by_number: dict[int, int] = {}
         self._rows: dict[tuple[int, int], int] = {}
         self._touched: dict[int, tuple[Tensor, int]] = {}
-        # How many tensors from outside were looked for among the user's variables.
+        # How many tensors from outside were searched among the user's variables.
         self._unnamed = 0
 
     # -- forward
@@ -100,7 +100,7 @@ class Recorder(Watcher):
             else:
                 at = by_number.get(edge.number) if edge.__class__ is Node else None
                 sources.append(self._find(t) if at is None else at)
-        # Tuples of numbers are nothing for the garbage collector to look at.
+        # The garbage collector skips tuples of numbers.
         given = tuple(sources)
         first = len(entries)
         saved = 0
@@ -168,7 +168,7 @@ class Recorder(Watcher):
         array = t._array
         gathered = self.batches.sources(t) if self.batches.running is not None else None
         if gathered is not None and len(gathered) == 1:
-            # All rows of one result where they lie: it is that result.
+            # All rows of one result, in place: it is that result itself.
             base = self._now.alive.get(id(array.base))
             if base is not None and base.node == gathered[0] and array.shape == self.entries[base.node][5]:
                 self._now.note(array, base.node)
@@ -198,7 +198,7 @@ class Recorder(Watcher):
         return at
 
     def _of_graph(self, node: Any, out: int, t: Any) -> int:
-        """The entry of a node that was made before anybody looked on, with those it was computed from."""
+        """The entry of a node that was made before the recording began; the nodes it was computed from come first."""
         if isinstance(node, MapNode):
             return self._row(node, out, t)
         found: list[Any] = []
@@ -275,7 +275,7 @@ class Recorder(Watcher):
             if g.__class__ is _ndarray:
                 now.note(g, -1)
         self.memory.append(now.bytes)
-        # A leaf that an op reads twice gets what comes over both ways at once.
+        # A leaf that an op reads twice gets both gradients at once.
         leaves = {id(edge): edge for edge, g in zip(node.edges, made, strict=False)
                   if edge.__class__ is Tensor and g is not None}  # fmt: skip
         if leaves:
@@ -309,7 +309,7 @@ class Recorder(Watcher):
     # -- what begins and ends
 
     def starts(self, what: Any) -> None:
-        """A group, or a compiled function, begins; all else is told of when it has happened."""
+        """A group or a compiled function begins. Everything else is recorded when it has ended."""
         if what.__class__ is list:
             at = self.batches.starts(what, len(self.entries))
             self.events.append(("g", at))
@@ -318,7 +318,7 @@ class Recorder(Watcher):
             self.compiled.starts(what, len(self.entries))
 
     def ended(self, what: Any) -> None:
-        """A group, a call or a session has ended; or a backward pass, and what is in the leaves is final."""
+        """A group, a call or a session has ended; or a backward pass, after which the gradients of leaves are final."""
         if what.__class__ is list:
             self.batches.ended(len(self.entries))
         elif what.__class__ is Compiled:
@@ -348,7 +348,7 @@ class Recorder(Watcher):
             return
         example = running_example()
         number = -1 if example is None else example.number
-        at = self.batches.node_of(tensor) if tensor.__class__ is LazyTensor else self._find(tensor)
+        at = self.batches.node_of(tensor) if tensor.__class__ is StandIn else self._find(tensor)
         self.events.append(("d", at, how, outcome_text(how, array), *user_line(), number))
         self.memory.append(self._now.bytes)
 

@@ -56,7 +56,7 @@ class Run:
         if self._document is not None:
             return self._document
         assert self._recorder is not None
-        # Millions of small lists and no garbage among them: looking for it would take most of the time.
+        # Millions of small lists, none of them garbage: a collection would take most of the time.
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -65,7 +65,7 @@ class Run:
             if collects:
                 gc.enable()
         if self._over:
-            # It says all, in less room.
+            # The document has everything, in less memory.
             self._document, self._recorder = made, None
         return made
 

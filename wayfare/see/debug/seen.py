@@ -190,7 +190,7 @@ def steps_of(document: dict[str, Any], chosen: slice = slice(None)) -> Iterator[
     for call, group in enumerate(batching["calls"]["group"] if batching else ()):
         firsts.setdefault(group, call)
     events = document["events"]
-    # A graph that was not run while somebody looked on does not know of memory.
+    # The document of a graph that was not recorded has no memory.
     alive = document["memory"] or [0] * len(events)
     for event, memory in zip(events[chosen], alive[chosen], strict=False):
         kind, at = KINDS.get(event[0], event[0]), event[1]
@@ -272,7 +272,7 @@ def summary_of(document: dict[str, Any]) -> Summary:
     nodes = document["nodes"]
     kinds = [event[0] for event in document["events"]]
     made = sum(size for size, kind in zip(nodes["bytes"], nodes["kind"], strict=True) if kind == OP)
-    # Of an op with several outputs the first.
+    # The first output of each op.
     firsts = [at for at, kind in enumerate(nodes["kind"]) if kind == OP and nodes["out"][at] == 0]
     ops = Counter(nodes["op"][at] for at in firsts)
     by_op = {str(document["strings"][op]): count for op, count in ops.items()}

@@ -1,4 +1,4 @@
-"""How several watchers look on at once, and one of them comes and goes."""
+"""Several watchers in force at once; one of them is added or removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wayfare.core.mode import Watcher, current, set_mode
 
 
 class Several(Watcher):
-    """Several watchers as one. Each is told of everything, those that came first first."""
+    """Several watchers as one. Each is told everything, in the order in which they came."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self.watchers = tuple(watchers)
@@ -61,7 +61,7 @@ def together(watcher: Watcher, present: Watcher | None) -> Watcher:
 
 
 def without(watcher: Watcher, present: Watcher | None) -> Watcher | None:
-    """Those who are there, but for one."""
+    """The watchers that are there, without one."""
     if not isinstance(present, Several):
         return None if present is watcher else present
     others = list(present.watchers)
@@ -73,7 +73,7 @@ def without(watcher: Watcher, present: Watcher | None) -> Watcher | None:
 
 
 class looking_on:
-    """`with looking_on(watcher):` — the watcher looks on in this thread, beside those that do already."""
+    """`with looking_on(watcher):` — the watcher is in force in this thread, beside those that are already."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher

@@ -1,4 +1,4 @@
-"""What is found out while code runs and kept as a few words: the line, the name of a variable, an attribute."""
+"""Facts found while code runs and kept as a few words: the line, the name of a variable, an attribute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wayfare.core.spec import OF_NUMPY, spec_of
 from wayfare.core.tensor import Tensor
 from wayfare.see.graph.listing import short
 
-# What attributes may be that never changes and shows itself.
+# Types of attributes that never change and have a short text.
 PLAIN = frozenset({int, float, bool, str, tuple, type(None)})
 
 
@@ -34,7 +34,7 @@ def variable_of(t: Any) -> tuple[int, str] | None:
 
 
 def attribute_text(value: Any) -> Any:
-    """An attribute without anything in it that is large or may change."""
+    """An attribute as text where it is large or may change."""
     if value.__class__ in PLAIN and value.__class__ is not tuple:
         return value
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype in OF_NUMPY):
@@ -46,7 +46,7 @@ def attribute_text(value: Any) -> Any:
 
 
 def outcome_text(how: str, array: Any) -> str:
-    """What Python saw: a number or a truth value; of several their shape."""
+    """What Python read: a number or a truth value; the shape if there are several."""
     if array.size == 1:
         value = array.reshape(-1)[0]
         return str(bool(value)) if how == "bool()" else str(value.item())

@@ -71,7 +71,7 @@ class Profile:
 
     @property
     def own_seconds(self) -> float:
-        """How much longer it took because somebody looked on, as far as that was measured."""
+        """How much longer the block took because of the profiling, as far as that was measured."""
         return self._ended().own
 
     @property

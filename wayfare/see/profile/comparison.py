@@ -104,7 +104,7 @@ def compare(
 
 
 def _as_tuples(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
-    # One tensor is a batch, and its rows are none.
+    # A tensor is one batch: its rows are no batches.
     if isinstance(batches, (wf.Tensor, str, bytes)) or not isinstance(batches, Iterable):
         raise ArgumentTypeError(f"compare: batches must be a list of argument tuples, not {type(batches).__name__}",
                                 fix="One batch is a list of one: [(x, y)].")  # fmt: skip

@@ -19,10 +19,10 @@ from wayfare.see.profile.costs import Place
 Array = np.ndarray[Any, Any]
 # Points of the picture; when there are more, two become one.
 _POINTS = 1024
-# What is alive is written down anew when memory is higher by this factor than when it was last: a long climb with many
-# small falls would take forever otherwise.
+# What is alive is listed again when memory is higher by this factor than at the last list: otherwise a long climb with
+# many small falls would take forever.
 _STEP = 1.01
-# Kinds of arrays (place and shape) that are remembered before those of which none is left are forgotten.
+# With more kinds of arrays (place and shape) than this, those of which none is left are forgotten.
 _KINDS = 4096
 
 
@@ -38,7 +38,7 @@ class Alive:
 
 
 class _Held(weakref.ref[Array]):
-    """A weak reference to an array that was made; dead, it lies in the queue."""
+    """A weak reference to an array that was made. It goes to the queue when the array dies."""
 
     __slots__ = ("alive", "key", "size")
 
@@ -80,7 +80,7 @@ class Memory:
         self.now += size
 
     def drain(self) -> None:
-        """Take off what is gone. To be called before an array is counted: it may have got the same address."""
+        """Subtract what is gone. Called before an array is counted, which may have the address of a dead one."""
         dead = self._dead
         if not dead:
             return
@@ -158,7 +158,7 @@ def in_columns(points: Iterable[tuple[float, int]], count: int, end: float) -> l
         i = min(int(at / end * count), count - 1) if end > 0 else 0
         if i > column:
             highest[column + 1 : i] = [last] * (i - column - 1)
-            # What was in use before lasts into the part in which something happens next.
+            # What was in use before is still in use when this part begins.
             highest[i] = last
             column = i
         highest[i] = max(highest[i], size)

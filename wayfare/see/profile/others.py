@@ -73,7 +73,7 @@ class Others:
         self._before: list[_Counts] = []
 
     def starts(self, what: Any) -> bool:
-        """It begins; is it part of a backward pass?"""
+        """Something begins. Returns whether it is part of a backward pass."""
         if isinstance(what, Compiled):
             self._before.append(_Counts(what))
             return False
@@ -117,7 +117,7 @@ class Others:
                 ("(batching: scheduling)", "batching", scheduling)]  # fmt: skip
 
     def _compiled(self, compiled: Compiled, whole: float) -> None:
-        if not self._before:  # it began before we looked on
+        if not self._before:  # it began before the profile did
             return
         before, now = self._before.pop(), _Counts(compiled)
         known = self._compiled_by_id.get(id(compiled))

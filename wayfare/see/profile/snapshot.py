@@ -151,7 +151,7 @@ def _write_back(array: Any, values: Any) -> None:
 
 
 def _visible(function: Any) -> Iterator[Any]:
-    """What a function can see without being handed it; where guards give up, at least what it names itself."""
+    """What a function can see besides its arguments; where guards give up, at least the names in its own code."""
     seen = reach(function)
     yield from seen.tensors.values()
     for place in seen.locations:

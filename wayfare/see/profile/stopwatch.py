@@ -1,7 +1,7 @@
 """The watcher behind `wf.profile()`: it times whatever starts and ends, and counts what was made.
 
-What runs inside something else is taken off its time, and so is the watching itself: every method here measures how
-long it took, and the clock of a profile stands still meanwhile.
+The time of what runs inside something else is subtracted from it. So is the time of the profiling itself: every method
+here measures how long it took, and the clock of the profile stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Stopwatch(Watcher):
         if stack and stack[-1].what is what:
             frame = stack.pop()
         else:
-            # What lies above was left by an error. Something that began before we looked on is not there.
+            # Entries above it were left by an error. What began before the profile did is not there.
             for i in range(len(stack) - 1, -1, -1):
                 if stack[i].what is what:
                     break
@@ -272,7 +272,7 @@ class Stopwatch(Watcher):
             calls.calls += 1
             self._in_modules.append((module, calls, entered - self.began - self.own))
         elif executor().counts_modules:
-            # Examples take turns, and their ops run later: what runs in groups is in no module.
+            # Examples take turns and their ops run later, so ops in groups are in no module.
             self._calls_of(module).calls += 1
         self.own += perf_counter() - entered
 
@@ -309,7 +309,7 @@ class Stopwatch(Watcher):
             return known[1]
         path = self._paths_of(root).get(id(module)) if root is not module else None
         if path is None:
-            # A part of no module that is running: maybe of one that was called before, else it stands for itself.
+            # It is in no module that is running: maybe in one that was called before, else it is a root itself.
             root, path = next(((known, paths[id(module)]) for known, paths in self._known_roots()
                                if id(module) in paths), (module, ""))  # fmt: skip
             self._paths_of(root)
@@ -317,7 +317,7 @@ class Stopwatch(Watcher):
         found = self.modules.get(about)
         if found is None:
             found = self.modules[about] = ModuleCalls(*about)
-        if len(self._known_as) >= _MODULES:  # models are made anew all the time
+        if len(self._known_as) >= _MODULES:  # a program may make new models all the time
             self._known_as.clear()
         self._known_as[key] = (weakref.ref(module), found)
         return found

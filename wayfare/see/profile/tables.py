@@ -77,19 +77,13 @@ def shortened(rows: list[Cost], most: int) -> list[Cost]:
     if not rest:
         return rows
     made = Cost(f"{len(rest)} more", "rest")
-    for row in rest:
-        made.calls += row.calls
-        made.seconds += row.seconds
-        made.forward_seconds += row.forward_seconds
-        made.backward_seconds += row.backward_seconds
-        made.flops += row.flops
-        made.bytes += row.bytes
-        made.share += row.share
+    for name in ("calls", "seconds", "forward_seconds", "backward_seconds", "flops", "bytes", "share"):
+        setattr(made, name, sum(getattr(row, name) for row in rest))
     return [*rows[:most], made]
 
 
 def headline(p: Profile) -> list[str]:
-    """Where the time went, in a few words, and what looking on has cost."""
+    """Where the time went, in a few words, and what the profiling has cost."""
     by_kind: dict[str, float] = {}
     for row in p.rows("op"):
         if row.kind == "op":
@@ -152,7 +146,6 @@ def picture(memory: Memory, seconds: float) -> str:
         return ""
     scale = _HEIGHT * 8 / memory.peak
     heights = [min(round(size * scale), _HEIGHT * 8) for size in in_columns(memory.curve.points(), WIDTH, seconds)]
-    # What is there shows, however little it is.
     lines = ["".join([_BLOCKS[max(0, min(8, h - 8 * row))] for h in heights]) for row in range(_HEIGHT - 1, -1, -1)]
     title = f"memory: at most {bytes_text(memory.peak)} at {time_text(memory.peak_at)}"
     end = time_text(seconds)

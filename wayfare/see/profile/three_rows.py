@@ -1,6 +1,6 @@
 """A comparison as three rows: training time, memory and flexibility of each way of running the same step.
 
-What is said of flexibility is what was seen: shapes that came, values that Python looked at, calls that were recorded.
+The row on flexibility says what was seen: shapes that came, values that Python read, calls that were recorded.
 """
 
 from __future__ import annotations

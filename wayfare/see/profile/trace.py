@@ -21,7 +21,7 @@ def text(watch: Stopwatch) -> Iterator[str]:
     yield json.dumps({"name": "process_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": "wayfare"}})
     yield ",\n" + json.dumps({"name": "thread_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": "profile"}})
     known: dict[Place, dict[str, Any]] = {}
-    # Whatever began first and lasts longest stands around the rest.
+    # What begins first and lasts longest comes first: it encloses the rest.
     for event in sorted(watch.events, key=lambda e: (e[1], -e[2])):
         yield ",\n" + json.dumps(_complete(event, several, known))
     last = None

@@ -40,22 +40,18 @@ class Row:
     recorded: int  # calls that were recorded, from the first call to the last
     retraces: int  # those after the warm-up
     python: list[str] = field(default_factory=list)  # why calls ran as plain Python
-    decisions: int = 0  # lines of the step that look at a value, and by it a plan goes on
-    paths: int = 0  # ways through the step that are planned
+    decisions: int = 0  # lines of the step that read a value, by which a plan chooses its path
+    paths: int = 0  # paths through the step that are planned
 
 
-class Run:
-    """One way, from its first call to its row of the table."""
+class _Timed:
+    """A step and its batches: the first call, a warm-up, then rounds of as many passes as the clock needs."""
 
-    def __init__(self, way: str, called: Any, batches: Sequence[tuple[Any, ...]], before: Snapshot) -> None:
-        self.way = way
-        self._called = called
-        self._compiled: Any = called if isinstance(called, Compiled) else getattr(called, "_compiled", None)
-        self._batches = batches
-        self._before = before
+    def __init__(self, called: Any, batches: Sequence[tuple[Any, ...]]) -> None:
+        self._called, self._batches = called, batches
         self._seconds: list[float] = []
         self._peak = 0
-        before.restore_arguments()
+        self._prepare()
         start = time.perf_counter()
         called(*batches[0])
         self._first = time.perf_counter() - start
@@ -64,15 +60,16 @@ class Run:
         for _ in range(_WARM_UP):
             self._pass()
         start = time.perf_counter()
-        with counted() as during:
+        with counted() as self._counts:
             self._pass()
-        self._counts = during
         once = max(time.perf_counter() - start, 1e-9)
         self._passes = max(1, min(1000, round(_ROUND_SECONDS / once)))
-        self._warm = self._recorded()
+
+    def _prepare(self) -> None:
+        """Called before each pass, outside of the clock."""
 
     def _pass(self) -> None:
-        self._before.restore_arguments()
+        self._prepare()
         called = self._called
         for batch in self._batches:
             called(*batch)
@@ -82,12 +79,26 @@ class Run:
         spent = 0.0
         called, batches = self._called, self._batches
         for _ in range(self._passes):
-            self._before.restore_arguments()
+            self._prepare()
             start = time.perf_counter()
             for batch in batches:
                 called(*batch)
             spent += time.perf_counter() - start
         self._seconds.append(spent / (self._passes * len(batches)))
+
+
+class Run(_Timed):
+    """One way, from its first call to its row of the table."""
+
+    def __init__(self, way: str, called: Any, batches: Sequence[tuple[Any, ...]], before: Snapshot) -> None:
+        self.way = way
+        self._compiled: Any = called if isinstance(called, Compiled) else getattr(called, "_compiled", None)
+        self._before = before
+        super().__init__(called, batches)
+        self._warm = self._recorded()
+
+    def _prepare(self) -> None:
+        self._before.restore_arguments()
 
     def measure_memory(self) -> None:
         """The highest use of memory in any step, beyond what was in use when it began.
@@ -144,37 +155,12 @@ def counted_paths(told: dict[str, Any]) -> tuple[int, int]:
     return len(decisions), paths
 
 
-class TorchRun:
+class TorchRun(_Timed):
     """The same step written for PyTorch. What it trains stays trained: nothing is known of its state."""
-
-    def __init__(self, called: Any, batches: Sequence[tuple[Any, ...]]) -> None:
-        self._torch: Any = importlib.import_module("torch")
-        self._called, self._batches = called, batches
-        self._seconds: list[float] = []
-        self._peak = 0
-        start = time.perf_counter()
-        called(*batches[0])
-        self._first = time.perf_counter() - start
-        for _ in range(_WARM_UP):
-            self._pass()
-        start = time.perf_counter()
-        self._pass()
-        self._passes = max(1, min(1000, round(_ROUND_SECONDS / max(time.perf_counter() - start, 1e-9))))
-
-    def _pass(self) -> None:
-        for batch in self._batches:
-            self._called(*batch)
-
-    def round(self) -> None:
-        """Time some passes over the batches."""
-        start = time.perf_counter()
-        for _ in range(self._passes):
-            self._pass()
-        self._seconds.append((time.perf_counter() - start) / (self._passes * len(self._batches)))
 
     def measure_memory(self) -> None:
         """The highest use of memory in any step, as PyTorch's own profiler tells of its allocations."""
-        profiler = self._torch.profiler
+        profiler: Any = importlib.import_module("torch").profiler
         for batch in self._batches:
             with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as found:
                 self._called(*batch)

@@ -18,6 +18,14 @@ def batching_section(material: Material) -> Section:
     """The section."""
     section = Section("batching", "Batching")
     stats = material.batching
+    if stats is not None and not stats.nodes and (stats.paths is not None or stats.looped):
+        section.body = join([
+            muted("The model is written for one example. Examples that took a path through the Python code which was "
+                  "recorded before ran in groups, without Python. The others ran one after another."),
+            tag("pre", str(stats)),
+        ])  # fmt: skip
+        section.lines = str(stats).splitlines()[:1]
+        return section
     if stats is None or not stats.nodes:
         section.missing = ("Nothing was batched in this step. A model written for one example runs over many with "
                            "wf.map(model, examples); then give batching=wf.batching.last().")  # fmt: skip

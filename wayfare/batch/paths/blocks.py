@@ -1,0 +1,150 @@
+"""One block of a trace tree as a function of a batch: the steps between two decisions, for many examples at once.
+
+Blocks that do the same (the body of a loop, met at each iteration) have equal keys and share one such function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.autograd.vmap import map_batch
+from wayfare.batch.record.opaque_call import QuietFused
+from wayfare.compiler.record.graph import Graph, Source
+from wayfare.compiler.replay.trace_tree import Block
+from wayfare.core.dispatch import apply, tensor_ops
+from wayfare.core.numpy_math import Array
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.ir.graph import Step, Value, in_order
+
+# Runs of a block, op by op, before its kernels are compiled.
+_BEFORE_FUSION = 16
+
+
+def evaluate(values: Sequence[Value], known: dict[Value, Any], cuts: dict[Value, tuple[bool, ...]]) -> list[Tensor]:
+    """Run the steps that compute values, as ordinary ops on tensors. Where a gradient stops, the input is detached."""
+    given = {id(v.step) for v in known}
+    for step in in_order(values, given):
+        if step.op is None:
+            _enter_constant(step, known)
+        elif id(step) not in given:
+            inputs = [known[v] for v in step.inputs]
+            for i, stops in enumerate(cuts.get(step.outputs[0], ())):
+                if stops and inputs[i].requires_grad:
+                    inputs[i] = inputs[i].detach()
+            made = apply(step.op, tuple(inputs), step.attrs)
+            known.update(zip(step.outputs, made if isinstance(made, (tuple, list)) else (made,), strict=True))
+    return [known[v] for v in values]
+
+
+def _enter_constant(step: Step, known: dict[Value, Any]) -> None:
+    value = step.outputs[0]
+    if value not in known:
+        known[value] = wrap(_array_of(step))
+
+
+def _array_of(step: Step) -> Array:
+    what = step.data
+    return what if isinstance(what, np.ndarray) else np.asarray(what, step.outputs[0].dtype)
+
+
+class BatchedBlock:
+    """The steps of a block for a batch. `rows` are the values that it reads for each example, `shared` the tensors that
+    are the same for all of them."""
+
+    __slots__ = ("_batched", "_fused", "_runs", "cuts", "rows", "shared", "targets")
+
+    def __init__(self, name: str, rows: list[Value], shared: list[Source], targets: list[Value], graph: Graph) -> None:
+        self.rows = rows
+        self.shared = shared
+        self.targets = targets
+        self.cuts = graph.cuts
+        self._runs = 0
+        self._batched = map_batch(self._one, (0,) * len(rows) + (None,) * len(shared), 0)
+        self._batched.__name__ = name
+        self._fused: Any = None
+
+    def _one(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The block for one example."""
+        leaves = [*self.rows, *[source.value for source in self.shared]]
+        return tuple(evaluate(self.targets, dict(zip(leaves, tensors, strict=True)), self.cuts))
+
+    def run(self, rows: Sequence[Tensor], shared: Sequence[Tensor], size: int) -> Sequence[Tensor]:
+        """Run it for a batch of `size` examples."""
+        if not self.rows:
+            return [tensor_ops.expand(t, shape=(size, *t.shape)) for t in self._one(*shared)]
+        self._runs += 1
+        if self._runs <= _BEFORE_FUSION:
+            return self._batched(*rows, *shared)  # type: ignore[no-any-return]
+        if self._fused is None:
+            self._fused = QuietFused(self._batched)
+        return self._fused(*rows, *shared)  # type: ignore[no-any-return]
+
+
+class BlockInputs:
+    """What a block of the tree reads, and the key that is equal for blocks that do the same."""
+
+    __slots__ = ("key", "rows", "shared", "targets")
+
+    def __init__(self, block: Block, before: set[Value], graph: Graph, rows_of: frozenset[int]) -> None:
+        """`before` are values of earlier blocks, `rows_of` the arguments that differ between examples, by number."""
+        recording = block.recording
+        self.targets = block.targets if recording is None else [*recording.made, *recording.unused]
+        by_value = {source.value: source for source in graph.sources}
+        self.rows: list[Value] = []
+        self.shared: list[Source] = []
+        numbers: dict[Value, int] = {}
+        key: list[Any] = []
+        stop = {id(v.step) for v in before}
+        for step in _depth_first(self.targets, stop):
+            if id(step) in stop:
+                for v in step.outputs:
+                    if v in before:
+                        self._add_row(v, numbers, key)
+            elif step.op is None:
+                value = step.outputs[0]
+                source = by_value.get(value)
+                if source is None:
+                    key.append((step.kind, _constant_key(step)))
+                elif source.kind == "argument" and source.what in rows_of:
+                    self._add_row(value, numbers, key)
+                    continue
+                else:
+                    key.append((source.kind, source.what if source.kind == "argument" else id(source.what)))
+                    self.shared.append(source)
+                numbers[value] = len(numbers)
+            else:
+                key.append((id(step.op), tuple([numbers[v] for v in step.inputs]), repr(tuple(step.attrs.items())),
+                            graph.cuts.get(step.outputs[0]), tuple([v.shape for v in step.outputs])))  # fmt: skip
+                for v in step.outputs:
+                    numbers[v] = len(numbers)
+        key.append(tuple([numbers[v] for v in self.targets]))
+        self.key = (block.how, *key)
+
+    def _add_row(self, value: Value, numbers: dict[Value, int], key: list[Any]) -> None:
+        numbers[value] = len(numbers)
+        key.append(("row", value.shape, value.dtype))
+        self.rows.append(value)
+
+
+def _depth_first(values: Sequence[Value], stop: set[int]) -> list[Step]:
+    """The steps that compute values, inputs first. The order depends on the structure alone: steps that recordings
+    share are older than others, so by age equal blocks would have their steps in different orders."""
+    found: dict[int, Step] = {}
+    stack = [(v.step, False) for v in reversed(values)]
+    while stack:
+        step, entered = stack.pop()
+        if entered:
+            found.setdefault(id(step), step)
+        elif id(step) not in found:
+            stack.append((step, True))
+            if id(step) not in stop:
+                stack += [(v.step, False) for v in reversed(step.inputs)]
+    return list(found.values())
+
+
+def _constant_key(step: Step) -> Any:
+    array = _array_of(step)
+    return (array.shape, array.dtype.char, array.tobytes()) if array.nbytes <= 1 << 16 else id(array)

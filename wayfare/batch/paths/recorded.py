@@ -1,0 +1,264 @@
+"""The recorded paths of a mapped function, kept from one map to the next: which examples can run along them.
+
+Paths are recorded as for `wf.compile`: an example runs as plain Python, and what it does with tensors is noted. Only
+functions without side effects have paths, so examples that run along them may run in any order. Examples that run as
+Python keep their order: it is always the first one left that is recorded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from wayfare.batch.fibers.example import Example
+from wayfare.batch.function_profile import FunctionProfile, MapTiming
+from wayfare.batch.paths.results import deliver
+from wayfare.batch.paths.run import BatchedTree, PathRun
+from wayfare.batch.paths.stats import PathStats
+from wayfare.compiler.check.compare import Difference, same
+from wayfare.compiler.fallback import Plain
+from wayfare.compiler.function import Compiled
+from wayfare.compiler.record.recorder_state import KEEP_HISTORY
+from wayfare.compiler.replay.entry import Entry
+from wayfare.compiler.signature import Signature
+from wayfare.compiler.structure import Opaque
+from wayfare.core.callsite import outside_frames
+from wayfare.core.mode import STATE
+from wayfare.ir.graph import in_order
+
+# Fewer examples with one signature are not worth a group.
+LEAST = 3
+# The most examples of one map that are recorded.
+_RECORDED = 2
+# With `batch=True` what runs must not depend on measured times: this many recordings, and one more in so many maps.
+_ALWAYS, _EVERY = 64, 8
+# After so many maps in a row without an example on a path, the next maps do not look for one; then twice as many.
+_FRUITLESS = 8
+# Runs that failed before the paths of an entry are given up.
+_FAILURES = 3
+
+# Timings that are remembered, and how many are needed to compare them with the loop.
+_TIMINGS, _ENOUGH = 5, 3
+# Groups may take this much longer than the loop: less is within the noise.
+_SLOWER = 1.1
+
+# Runs examples one after another as plain Python. Returns the seconds of each.
+Loop = Callable[[list[Example]], list[float]]
+
+
+class Signed:
+    """An example with the signature of its arguments."""
+
+    __slots__ = ("call", "example")
+
+    def __init__(self, example: Example) -> None:
+        self.example = example
+        self.call = Signature(example.args, {}, STATE.mode, False)
+
+
+class RecordedPaths:
+    """The paths of one function."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.compiled = Compiled(function, check=False)
+        self.reason = ""  # why no example of this function runs along paths
+        self._trees: dict[tuple[int, frozenset[int]], BatchedTree] = {}
+        self._refused: dict[int, str] = {}  # by id of an entry: why its examples do not run along paths
+        self._failures = self._maps = 0
+        self._fruitless, self._look_at, self._pause = 0, 0, _FRUITLESS
+        self._timings: deque[MapTiming] = deque(maxlen=_TIMINGS)
+
+    def run(
+        self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
+    ) -> list[Example]:
+        """Run the examples whose paths are known. Returns the others, in order. With `always`, also if that is slower
+        than the loop."""
+        self._maps += 1
+        if self.reason or self._maps < self._look_at:
+            stats.refused(self.reason or "hardly any example has a recorded path")
+            return examples
+        if not (profile.by_loop or always):
+            profile.timed(loop(examples[:LEAST]))
+            examples = examples[LEAST:]
+        began = perf_counter()
+        rest: list[Example] = []
+        signed: list[Signed] = []
+        for example in examples:
+            try:
+                signed.append(Signed(example))
+            except (Opaque, TypeError):
+                rest.append(example)
+        if len(signed) < LEAST:
+            if not signed:
+                self.reason = "its arguments are not tensors, numbers, or structures of these"
+            return examples
+        timing = MapTiming(len(examples))
+        left = self._along(signed, loop, stats, timing)
+        left = self._grow(left, rest, loop, stats, timing, always)
+        timing.seconds = perf_counter() - began
+        timing.examples = max(stats.examples, 1)
+        self.compiled._budget.total += timing.seconds
+        self._fruitless = 0 if stats.examples else self._fruitless + 1
+        if self._fruitless >= _FRUITLESS:
+            self._fruitless, self._pause = 0, 2 * self._pause
+            self._look_at = self._maps + self._pause
+        if stats.examples and not stats.recorded and not stats.checked:
+            self._timings.append(timing)
+            if not always:
+                self._judge(profile)
+        return sorted([*rest, *[one.example for one in left]], key=lambda example: example.number)
+
+    def _judge(self, profile: FunctionProfile) -> None:
+        """Go back to other ways of running if groups take longer than the loop."""
+        if len(self._timings) >= _ENOUGH:
+            by_paths, by_loop = profile.costs(list(self._timings))
+            if by_paths > _SLOWER * by_loop:
+                self.reason = f"along its paths it takes {by_paths / by_loop:.1f} times as long as the loop"
+
+    # -- recording
+
+    def _grow(
+        self, left: list[Signed], rest: list[Example], loop: Loop, stats: PathStats, timing: MapTiming, always: bool
+    ) -> list[Signed]:
+        """Record the first examples that are left, and run others along the new paths."""
+        while left and stats.recorded < _RECORDED and self._may_record(always):
+            first = min(left, key=lambda one: one.example.number)
+            if rest and rest[0].number < first.example.number:
+                break  # that one is not recorded, and comes first
+            alike = sum([one.call.key == first.call.key for one in left])
+            if (alike < LEAST and not self._entries(first)) or not self._record(first, loop, stats):
+                break
+            left.remove(first)
+            left = self._along(left, loop, stats, timing)
+        return left
+
+    def _may_record(self, always: bool) -> bool:
+        compiled = self.compiled
+        return compiled._recorded < _ALWAYS + self._maps // _EVERY if always else compiled._budget.allows()
+
+    def _entries(self, one: Signed) -> list[Entry]:
+        return self.compiled._cache.entries.get(one.call.key, [])
+
+    def _entry(self, one: Signed) -> Entry | None:
+        """The entry that holds for an example."""
+        for entry in self._entries(one):
+            if entry.holds(one.call.tensors):
+                return entry
+        return None
+
+    def _record(self, one: Signed, loop: Loop, stats: PathStats) -> bool:
+        """Run an example as Python and record it. False if that is not possible; then it has not run."""
+        compiled, cache = self.compiled, self.compiled._cache
+        key, entry, example = one.call.key, self._entry(one), one.example
+        reason = cache.reason(key)
+        if entry is not None:
+            reason = reason or entry.eager_reason or self._refused.get(id(entry))
+        if reason:
+            stats.refused(reason)
+            return False
+        function = example.function
+        example.function = lambda *args: compiled._record(entry, one.call, args, {})
+        try:
+            loop([example])
+        finally:
+            example.function = function
+        if example.result.__class__ is Plain:
+            stats.refused(example.result.reason or "recording it has to wait")
+            return False
+        stats.recorded += 1
+        entry = self._entry(one)
+        reason = cache.reason(key)
+        if entry is not None:
+            reason = reason or entry.eager_reason or _unbatchable(entry)
+            if reason:
+                self._refused[id(entry)] = reason
+        if reason:
+            stats.refused(reason)
+        return True
+
+    # -- running
+
+    def _along(self, signed: list[Signed], loop: Loop, stats: PathStats, timing: MapTiming) -> list[Signed]:
+        """Run what can run along recorded paths; returns the rest."""
+        by_key: dict[Any, list[Signed]] = {}
+        for one in signed:
+            by_key.setdefault(one.call.key, []).append(one)
+        left: list[Signed] = []
+        for members in by_key.values():
+            left += self._members(members, loop, stats, timing)
+        return left
+
+    def _members(self, members: list[Signed], loop: Loop, stats: PathStats, timing: MapTiming) -> list[Signed]:
+        """The same for examples with one signature."""
+        entry = self._entry(members[0]) if len(members) >= LEAST else None
+        if entry is None or entry.tree.root is None or entry.eager_reason or id(entry) in self._refused:
+            return members
+        arguments = [one.call.tensors for one in members]
+        differ = frozenset([n for n, t in enumerate(arguments[0]) if any([args[n] is not t for args in arguments])])
+        if not differ:
+            return members
+        tree = self._trees.get((id(entry), differ))
+        if tree is None:
+            tree = self._trees[id(entry), differ] = BatchedTree(entry, differ)
+        try:
+            run = PathRun(tree, arguments, STATE.mode is None or STATE.mode.grad)
+        except Exception as error:
+            # An error of one example fails the whole group: Python raises it on its own line.
+            self._failures += 1
+            stats.failed = error
+            if self._failures >= _FAILURES:
+                self._refused[id(entry)] = f"a group failed: {type(error).__name__}: {error}"
+            return members
+        deliver(run, [one.example for one in members], timing)
+        if not self._checked(run, members, entry, loop, stats):
+            return members
+        stats.add(run)
+        return [members[i] for i in sorted([int(i) for _, _, unseen in run.unseen for i in unseen])]
+
+    def _checked(self, run: PathRun, members: list[Signed], entry: Entry, loop: Loop, stats: PathStats) -> bool:
+        """Compare one example of each path with plain Python, at its 1st, 2nd, 4th, 8th, … run."""
+        for finished in run.finished:
+            block = finished.block
+            block.hits += 1
+            if block.hits <= block.next_check:
+                continue
+            block.next_check = 2 * block.hits - 1
+            stats.checked += 1
+            example = members[int(finished.examples[0])].example
+            python = example.again()
+            loop([python])
+            try:
+                same("the result", example.result, python.result)
+            except Difference as found:
+                reason = f"the result of its recorded path was found to differ from Python in {found}"
+                self._refused[id(entry)] = reason
+                warnings.warn(f"map: {entry.name} does not run along recorded paths, because {reason}",
+                              stacklevel=outside_frames())  # fmt: skip
+                return False
+        return True
+
+
+def _unbatchable(entry: Entry) -> str:
+    """Why the paths of an entry cannot be run for many examples at once; "" if they can."""
+    for block in entry.tree.walk():
+        recording = block.recording
+        if recording is None:
+            continue
+        if recording.slots or recording.calls or recording.draws:
+            return "it draws random numbers, or steps an optimiser"
+        if recording.writes or recording.grads or recording.forgotten or recording.grad_guards or recording.effects:
+            return "it changes tensors or variables from outside"
+        if recording.customs:
+            return "it uses a custom Function"
+        if any([out.kind == "view" or out.leaf or out.grad >= 0 for out in recording.outputs]) or recording.dead:
+            return "it returns a view, a new leaf, or a tensor with a gradient"
+        if any([source.kind not in ("argument", "captured") for source in recording.sources]):
+            return "it reads a gradient, or views that overlap"
+        wanted = [*recording.made, *recording.unused, *[decision.value for decision in recording.decisions]]
+        if any([step.op is KEEP_HISTORY for step in in_order(wanted)]):
+            return "it writes in place without a gradient"
+    return ""

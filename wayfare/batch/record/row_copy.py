@@ -1,0 +1,95 @@
+"""Ordinary tensors as rows of calls: their values are copied when a call is recorded.
+
+A call runs later. Until then anybody may write to the memory of a tensor that it reads: Wayfare through a view of it,
+NumPy through an array. Nobody keeps account of who can see which memory, so every such row is copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wayfare.batch.record.call import Array, Row
+from wayfare.batch.record.signature import MAX_ROW_BYTES
+from wayfare.core.dispatch import record_one
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import owner_of
+
+
+class RowCopy:
+    """The values that a tensor without history had when a call was recorded."""
+
+    __slots__ = ("data", "row", "source")
+
+    data: bytes
+    row: Row
+    source: Tensor  # the tensor that was copied
+
+    # Like a tensor, it has an array and needs no gradient.
+    _requires_grad = False
+
+    @property
+    def _array(self) -> Array:
+        return np.ndarray(self.row.shape, self.row.dtype, self.data)
+
+
+_new = RowCopy.__new__
+
+
+class RowCopies:
+    """What pending calls read of ordinary tensors. A tensor that is read again with the same values gives the same
+    copy, so that calls can share it."""
+
+    __slots__ = ("_copies", "_not_copied", "_with_history")
+
+    def __init__(self) -> None:
+        # id of a tensor → its copy, which holds the tensor
+        self._copies: dict[int, RowCopy] = {}
+        # id of a tensor with a history → the tensor, its edge, and its copy
+        self._with_history: dict[int, tuple[Tensor, Any, Tensor]] = {}
+        self._not_copied: list[Tensor] = []
+
+    def of(self, t: Tensor, row: Row) -> Any:
+        """An ordinary tensor, of that shape and dtype, as a row of a call."""
+        if t._requires_grad:
+            return self._of_history(t)
+        data = t._array.tobytes()
+        copy = self._copies.get(id(t))
+        if copy is not None and copy.row is row and copy.data == data:
+            return copy
+        copy = _new(RowCopy)
+        copy.data = data
+        copy.row = row
+        copy.source = t
+        self._copies[id(t)] = copy
+        return copy
+
+    def _of_history(self, t: Tensor) -> Tensor:
+        array = t._array
+        if array.nbytes > MAX_ROW_BYTES:
+            self._not_copied.append(t)
+            return t
+        found = self._with_history.get(id(t))
+        if found is not None and found[1] is t._edge and found[2]._array.shape == array.shape:
+            if found[2]._array.tobytes() == array.tobytes():
+                return found[2]
+        copy = wrap(array.copy())
+        if t._edge is None:
+            record_one(REGISTRY["clone"], (t,), [array], copy, {})  # so that the gradient reaches the leaf
+        else:
+            copy._edge, copy._requires_grad = t._edge, True
+        self._with_history[id(t)] = t, t._edge, copy
+        return copy
+
+    def read_memory_of(self, tensor: Tensor) -> bool:
+        """Whether a call reads the memory of a tensor itself. It does where that is too large to be copied."""
+        memory = owner_of(tensor._array)
+        return any([owner_of(t._array) is memory for t in self._not_copied])
+
+    def clear(self) -> None:
+        """Forget everything: no call is pending."""
+        self._copies.clear()
+        self._with_history.clear()
+        self._not_copied.clear()
