@@ -141,7 +141,7 @@ class ZeroRedundancyOptimizer(wf.optim.Optimizer, Joinable):
         self._whole = None
 
     def memory(self) -> dict[str, int]:
-        """Bytes of state on this rank, the most on any rank, and what one process would need. Every rank must call it."""
+        """Bytes of state here, the most on any rank, and what one process would need. Every rank must call it."""
         mine = sum(v.numel() * v.element_size() for state in self.state.values() for v in state.values()
                    if isinstance(v, wf.Tensor))  # fmt: skip
         every = everyones(self._group, mine, "memory")
@@ -154,6 +154,6 @@ class ZeroRedundancyOptimizer(wf.optim.Optimizer, Joinable):
         """The group whose ranks are joined."""
         return self._group
 
-    def stand_in(self, active: int, divide_by_active: bool, syncs: bool) -> None:
+    def stand_in(self, active: int, divide_by_active: bool) -> None:
         """Update this rank's part with the gradients of the others."""
         self.step()

@@ -217,7 +217,8 @@ class _Hook:
             try:
                 if not interrupted:
                     print(f"wayfare: rank {engine.rank} of {engine.size} failed:", file=sys.stderr)
-                    cls.before(kind, error, _of_the_script(trace))
+                    error.__traceback__ = _of_the_script(trace)
+                    cls.before(kind, error, error.__traceback__)
             except Exception:
                 traceback.print_exception(kind, error, trace)
             finally:
