@@ -1,8 +1,10 @@
 """Several ranks, as real processes under mpirun: every call, data-parallel steps, equality with one process, fit."""
 
+import numpy as np
 import pytest
 
-from tests.distributed.ranks import needs_mpi, passes
+import wayfare as wf
+from tests.distributed.ranks import needs_mpi, passes, run
 
 pytestmark = needs_mpi
 
@@ -51,10 +53,6 @@ def test_fit_trains_one_model_and_resumes_on_another_number_of_ranks(strategy, t
 
 @pytest.mark.long
 def test_ddp_and_zero_are_the_same_training(tmp_path):
-    import numpy as np
-
-    import wayfare as wf
-
     found = []
     for strategy in ("ddp", "zero"):
         (tmp_path / strategy).mkdir()
@@ -69,3 +67,19 @@ def test_scripts_of_pytorch_run_with_other_imports(tmp_path):
     assert done.out.count("Train Epoch") == 2 and (tmp_path / "net.safetensors").exists()
     passes(2, "script_trainer_style.py", tmp_path / "snapshot.safetensors")
     assert (tmp_path / "snapshot.safetensors").exists()
+
+
+def test_a_checkpoint_in_parts_is_read_by_another_number_of_ranks(tmp_path):
+    done = run(2, "parts.py", tmp_path / "run", "write")
+    assert done.status != 0 and "rank 1" in done.err and "signal 9" in done.err, done.err
+    assert passes(1, "parts.py", tmp_path / "run", "read").out.count("read") == 1
+    index = (tmp_path / "run" / "index.json").read_text()
+    (tmp_path / "run" / "index.json").write_text(index.replace("part-", "../part-"))
+    with pytest.raises(ValueError, match="names files that are not its parts"):
+        wf.distributed.checkpoint.load(checkpoint_id=tmp_path / "run")
+
+
+@pytest.mark.long
+def test_a_checkpoint_in_parts_is_read_by_more_ranks(tmp_path):
+    run(2, "parts.py", tmp_path / "run", "write")
+    assert passes(3, "parts.py", tmp_path / "run", "read").out.count("read") == 3
