@@ -99,7 +99,7 @@ from wayfare.core.version import __version__
 
 if _typing.TYPE_CHECKING:
     from wayfare import data as data
-    from wayfare import metrics as metrics
+    from wayfare import distributed as distributed
     from wayfare import optim as optim
     from wayfare import train as train
     from wayfare.batch.frontend import batching, map
@@ -116,10 +116,11 @@ if _typing.TYPE_CHECKING:
     from wayfare.see.graph.text import graph
     from wayfare.see.profile.block import Profile as profile
     from wayfare.see.report import report
+    from wayfare.train import metrics as metrics
 
 __all__ = [
-    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "export", "load", "load_program", "map",
-    "metrics", "onnx", "optim", "profile", "report", "save", "scan", "train", "while_loop",
+    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "distributed", "export", "load",
+    "load_program", "map", "metrics", "onnx", "optim", "profile", "report", "save", "scan", "train", "while_loop",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
@@ -143,8 +144,8 @@ newaxis = None
 # The public modules, and where they lie.
 _MODULES = {
     "backends": "compat.backends", "cuda": "compat.cuda", "debug": "see.debug", "errors": "core.errors",
-    "linalg": "api.linalg", "onnx": "exporters.onnx", "profile": "see.profile", "signal": "api.signal",
-    "special": "api.special", "testing": "api.testing", "utils": "compat.utils",
+    "linalg": "api.linalg", "metrics": "train.metrics", "onnx": "exporters.onnx", "profile": "see.profile",
+    "signal": "api.signal", "special": "api.special", "testing": "api.testing", "utils": "compat.utils",
 }  # fmt: skip
 _sys.meta_path.insert(0, _PublicModules(__name__, _MODULES))
 _tracebacks.install()
@@ -161,7 +162,7 @@ for _name in __all__:
         globals()[_name] = _guarded(_value)
 
 # What is loaded when it is first asked for: modules (data, optim, those of _MODULES) and names of modules.
-_LAZY_MODULES = {"data", "metrics", "optim", "train", *_MODULES}
+_LAZY_MODULES = {"data", "distributed", "optim", "train", *_MODULES}
 _LAZY_NAMES = {
     "Checkpoint": "io", "load": "io", "save": "io", "Ragged": "ragged", "compile": "compiler.decorator",
     "map": "batch.frontend", "batching": "batch.frontend", "cond": "compiler.control_flow",

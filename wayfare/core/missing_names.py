@@ -47,8 +47,8 @@ LEFT_OUT = {
         **_each("sparse sparse_coo_tensor sparse_csr_tensor", "there are no sparse tensors; gradients of look-ups stay "
                 "rows by themselves, and wf.segment_sum adds up rows by group"),
         **_each("quantization ao qint8 quint8 quantize_per_tensor", "there are no quantised tensors; use wf.float32"),
-        "distributed": "training runs in one process; leave torch.distributed out",
-        "multiprocessing": "use Python's multiprocessing: tensors can be pickled",
+        "multiprocessing": "use Python's multiprocessing: tensors can be pickled; "
+                           "processes that train together are started by: wayfare launch -n 4 train.py",
         "hub": "there is no hub; wf.load reads safetensors files",
         **_each("channels_last channels_last_3d contiguous_format preserve_format memory_format",
                 "memory formats change nothing here; leave memory_format= out"),
