@@ -331,7 +331,7 @@ def test_copies_keep_defaults_cells_names_and_lines():
         """Its docstring."""
         return [chosen_later(a, b, rest, c, d, more, free) for _ in range(1)]
 
-    chosen_later = lambda *values: values  # noqa: E731
+    chosen_later = lambda *values: values
     copy = function_copy.copy_of(function, function_copy.copied_code(function, lambda called: called))
     assert copy.__code__ != function.__code__ and copy.__closure__ == function.__closure__
     assert copy(1, c=5) == function(1, c=5)

@@ -9,7 +9,6 @@ Functions that are defined inside the copied one keep their own code: others may
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -146,9 +145,13 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _with_function(code: types.CodeType, chosen: Callable[[Any], Any]) -> types.CodeType:
     """The code with the function where the syntax tree had the mark."""
-    constants = [_with_function(part, chosen) if isinstance(part, types.CodeType)
-                 else chosen if part == _MARK and isinstance(part, str) else part for part in code.co_consts]  # fmt: skip
-    return code.replace(co_consts=tuple(constants))
+
+    def constant(part: Any) -> Any:
+        if isinstance(part, types.CodeType):
+            return _with_function(part, chosen)
+        return chosen if isinstance(part, str) and part == _MARK else part
+
+    return code.replace(co_consts=tuple(map(constant, code.co_consts)))
 
 
 class _Names:
