@@ -35,6 +35,7 @@ from wayfare.core import generator as random
 from wayfare.api.fused import fused
 from wayfare.core.missing_names import MissingModules as _MissingModules
 from wayfare.core.missing_names import no_such_name as _no_such_name
+from wayfare.core.public_modules import LATER as _LATER
 from wayfare.core.public_modules import PublicModules as _PublicModules
 from wayfare.api.functions._guard import guarded as _guarded
 from wayfare.api.functions.arithmetic import *  # noqa: F403
@@ -147,7 +148,12 @@ _MODULES = {
     "linalg": "api.linalg", "metrics": "train.metrics", "onnx": "exporters.onnx", "profile": "see.profile",
     "signal": "api.signal", "special": "api.special", "testing": "api.testing", "utils": "compat.utils",
 }  # fmt: skip
-_sys.meta_path.insert(0, _PublicModules(__name__, _MODULES))
+# The same for names inside packages that lie below what the names stand for.
+_LATER.update({
+    "wayfare.nn": {"parallel": "wayfare.distributed.parallel", "SyncBatchNorm": "wayfare.distributed.sync_batch_norm"},
+    "wayfare.optim": {"ZeroRedundancyOptimizer": "wayfare.distributed.optim"},
+})  # fmt: skip
+_sys.meta_path.insert(0, _PublicModules(__name__, {**_MODULES, "nn.parallel": "distributed.parallel"}))
 _tracebacks.install()
 _sys.meta_path.append(_MissingModules(_MODULES))
 

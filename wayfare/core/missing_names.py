@@ -93,7 +93,7 @@ LEFT_OUT = {
         **{f"Lazy{name}": f"there are no lazy modules; give nn.{name} its size (the error of a call names it)"
            for name in ("Linear", *(f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "BatchNorm", "InstanceNorm")
                                     for n in (1, 2, 3)))},
-        **_each("DataParallel SyncBatchNorm parallel", "training runs on one device; use the module itself"),
+        "DataParallel": "use nn.parallel.DistributedDataParallel, with processes that wayfare launch starts",
         **_each("AdaptiveLogSoftmaxWithLoss LinearCrossEntropyLoss", "use nn.Linear and nn.CrossEntropyLoss"),
         "CrossMapLRN2d": "use nn.LocalResponseNorm",
         "NLLLoss2d": "use nn.NLLLoss, which takes images too",
@@ -122,7 +122,6 @@ LEFT_OUT = {
         "mobile_optimizer": "use wf.export or wf.onnx.export for a file",
     },
     "wayfare.utils.data": {
-        **_each("distributed DistributedSampler", "training runs in one process; use wf.data.RandomSampler"),
         **_each("dataset dataloader sampler", "its names are in wf.utils.data itself"),
         "datapipes": "there are no pipes; use wf.data.IterableDataset",
     },

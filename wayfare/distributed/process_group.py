@@ -217,7 +217,8 @@ class _Hook:
             try:
                 if not interrupted:
                     print(f"wayfare: rank {engine.rank} of {engine.size} failed:", file=sys.stderr)
-                    cls.before(kind, error, trace)
+                    error.__traceback__ = _of_the_script(trace)
+                    cls.before(kind, error, error.__traceback__)
             except Exception:
                 traceback.print_exception(kind, error, trace)
             finally:
@@ -231,6 +232,14 @@ class _Hook:
     def remove(cls) -> None:
         if cls.before is not None:
             sys.excepthook, cls.before = cls.before, None
+
+
+def _of_the_script(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of `python -m mpi4py` that have started the script."""
+    step = trace
+    while step is not None and ("runpy" in (name := step.tb_frame.f_code.co_filename) or "mpi4py" in name):
+        step = step.tb_next
+    return trace if step is None else step
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:
