@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info, list_collate
 from wayfare.core.processes.parcel import SLOT_BYTES
+from wayfare.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info, list_collate
 
 pytestmark = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="the datasets of these tests are local"
