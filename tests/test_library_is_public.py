@@ -1,6 +1,6 @@
 """The library is written against the public API only: that is the proof that the API is enough.
 
-`nn` (its modules), `optim`, `data`, `metrics`, `train`, `io`, `ragged`, `reporting` and the demos import public names
+`nn` (its modules), `optim`, `data`, `train`, `io`, `ragged`, `reporting` and the demos import public names
 of the engine, and never touch the private parts of a tensor.
 """
 
@@ -12,7 +12,7 @@ import pytest
 import wayfare as wf
 
 PACKAGE = Path(wf.__file__).parent
-LIBRARY = ["nn", "optim", "data", "metrics", "train", "io", "ragged", "see/report", "cli/demo"]
+LIBRARY = ["nn", "optim", "data", "train", "io", "ragged", "see/report", "cli/demo"]
 # What makes a parameter of a tensor, and a function of the engine, is engine.
 ENGINE = ["nn/functional", "nn/parameter.py"]
 # Private slots of Tensor, and what an op record is run with.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.autograd.after_backward import BackwardPass
 from wayfare.autograd.capture import Capture
 from wayfare.autograd.engine import run
 from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
@@ -56,7 +57,8 @@ def _backward(tensors: Any, seeds: Any, retain_graph: bool | None, create_graph:
         for t in wanted:
             if t._edge is not None:
                 t.retain_grad()
-    _run(roots, retain, create_graph, capture, accumulate=True)
+    with BackwardPass():
+        _run(roots, retain, create_graph, capture, accumulate=True)
 
 
 def grad(
