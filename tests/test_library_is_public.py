@@ -36,6 +36,8 @@ ALLOWED |= {"wayfare.core.executor.StaleCall"}
 ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.core.node.StructureHandle"}
+# Worker processes: starting, ending and hearing them.
+ALLOWED |= {f"wayfare.core.processes.{name}" for name in ("failure", "parcel", "starting")}
 # How numbers are written, and pages put together: words and pictures, no tensors.
 ALLOWED |= {"wayfare.core.format", "wayfare.see.pages.charts", "wayfare.see.pages.markup", "wayfare.see.pages.parts"}
 # What a report puts into its page, and how it leaves a model as it was.

@@ -39,6 +39,8 @@ from wayfare.distributed.collectives import (
     scatter,
     send,
 )
+from wayfare.distributed.cost_sampler import CostSampler
+from wayfare.distributed.costs import RecordedCost
 from wayfare.distributed.engine import Engine, ReduceOp
 from wayfare.distributed.objects import (
     all_gather_object,
@@ -83,6 +85,7 @@ __all__ = [
     "barrier", "monitored_barrier",
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
     "recv_object_list",
+    "CostSampler", "RecordedCost",
 ]  # fmt: skip
 
 name_ranks()
