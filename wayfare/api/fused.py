@@ -96,7 +96,7 @@ class TraceExecutor(Interceptor):
         return self.enter(op, inputs, attrs)
 
     def enter(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Enter one op, whatever it is given."""
+        """Record one op."""
         if op.random or "key" in attrs:
             raise NotFusable(f"{op.name} draws random numbers")
         needs = current().grad and op.vjp is not None and any(t._requires_grad for t in inputs)
@@ -226,7 +226,7 @@ class Fused:
             made = mode.executor.opaque_call(self, _call_function, args, options, _AS_ONE)
             return self.function(*args, **options) if made is NotImplemented else made
         if is_debugged() and not self._is_ours:
-            return self.function(*args, **options)  # whoever follows the lines wants to see them run
+            return self.function(*args, **options)  # a debugger or profiler of lines must see them run
         floats: list[float] = []
         tensors: list[Tensor] = []
         if not options and all([a.__class__ is Tensor for a in args]):

@@ -27,7 +27,7 @@ class Hooks:
     __slots__ = ("backward", "backward_pre", "forward", "forward_pre")
 
     def __init__(self) -> None:
-        # A forward hook is kept with how it is to be called: with the keyword arguments, after an error too.
+        # A forward hook is kept with how to call it: with the keyword arguments, and after an error too.
         self.forward_pre: dict[int, tuple[Hook, bool]] = {}
         self.forward: dict[int, tuple[Hook, bool, bool]] = {}
         self.backward_pre: dict[int, Hook] = {}
@@ -60,7 +60,7 @@ def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call without hooks that somebody looks at."""
+    """A call without hooks, with a watcher."""
     for watcher in watching:
         watcher.entered(module)
     try:

@@ -208,7 +208,7 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """A random matrix with orthonormal rows or columns, whichever are fewer, times `gain`.
+    """A random matrix with orthonormal rows or columns, the fewer of the two, times `gain`.
 
     Of a tensor with more dimensions, the first is the rows and all others together the columns.
     """

@@ -302,7 +302,7 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> KeyChanges:
         """Copy values in from a `state_dict`: everything, or nothing and an error that lists all that does not fit.
 
-        Without `strict`, keys on one side only are no error. With `assign` the tensors themselves are taken over.
+        Without `strict`, keys on one side only are accepted. With `assign` the tensors themselves are taken over.
         """
         return KeyChanges(*load_state(self, state_dict, strict, assign))
 
@@ -346,7 +346,7 @@ class Module:
         return self
 
     def _convert(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Give every parameter and buffer other memory; they stay the same tensors to whoever holds them."""
+        """Give every parameter and buffer new memory; the tensor objects stay the same."""
         for _, tensor in self._named_tensors(_TENSORS, "", True, True):
             grad = tensor.grad
             tensor.grad = None

@@ -23,7 +23,7 @@ def one_call(method: F) -> F:
 def one_call_of_any_rank(
     only_if: Callable[[Any], bool] = lambda layer: True, fits: Callable[[Any, Any], bool] | None = None
 ) -> Callable[[F], F]:
-    """The same for those that take a batch in front of whatever they take, if the layer is such a one.
+    """The same for methods that take a batch in front of arguments of any rank, if `only_if(layer)` holds.
 
     `fits(layer, first argument)` says quickly that a call cannot fail, where it can tell by an ordinary tensor.
     """
@@ -48,7 +48,7 @@ def _as_one(method: F, about: _OfLayer) -> F:
 
 
 def one_call_function(function: F) -> F:
-    """The same for a function that depends on its arguments only, whatever it makes of a batch in front of them."""
+    """The same for a function that depends on its arguments only, also if it treats a batch in front in its own way."""
     about = _OfFunction(function.__name__)
 
     @functools.wraps(function)
@@ -81,7 +81,7 @@ class _OfFunction:
         return self._name
 
     def guard(self, function: Any) -> Callable[[], bool]:
-        """Nothing but its arguments matters."""
+        """It depends on its arguments only."""
         return lambda: True
 
 

@@ -37,7 +37,7 @@ class Packing:
 
 
 def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packing:
-    """Any form of sequences, packed; `name` is the layer that is given them and takes so many features."""
+    """Any form of sequences, packed; `name` is the layer, `features` the number of features that it takes."""
     if isinstance(given, PackedSequence):
         _check_features(name, given.data, features)
         sizes = tuple(given.batch_sizes.tolist())
@@ -91,7 +91,7 @@ def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packin
 
 
 def _of_padded_with_lengths(name: str, given: Any, features: int) -> Packing:
-    """A named tuple of `data` [batch, longest, features] and `lengths` [batch]: only what is no padding is run."""
+    """A named tuple of `data` [batch, longest, features] and `lengths` [batch]: the padding is not run."""
     data, lengths = given.data, given.lengths.numpy()
     if data.ndim != 3 or data.shape[2] != features:
         fix = "Embed the numbers first: p._replace(data=embedding(p.data))." if data.ndim == 2 else ""

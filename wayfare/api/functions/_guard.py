@@ -19,7 +19,7 @@ _OUR_NAMES = {"axis": "dim", "axes": "dim", "keepdims": "keepdim", "x": "input",
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; if it stumbles over an argument that should have been a tensor, the error says so."""
+    """The same function; if it fails because an argument is not a tensor, the error says so."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:

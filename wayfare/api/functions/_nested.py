@@ -16,7 +16,7 @@ from wayfare.core.tensor import Tensor
 
 
 def array_from(data: Any, dtype: Any, op: str, *, copy: bool) -> Array:
-    """The array of what a tensor is to be made of, in the given dtype or in that of the numbers."""
+    """The data of a new tensor as an array, in the given dtype or in that of the data."""
     wanted = None if dtype is None else as_dtype(dtype, op=op)
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):  # NumPy's own, and tables, images, …
         array = np.asarray(data)

@@ -85,7 +85,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 @method
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """`n` parts as equal as can be, or parts that begin at the given indices."""
+    """`n` parts of nearly equal size, or parts that begin at the given indices."""
     axis = _axis("tensor_split", input, dim)
     length, where = input.shape[axis], indices_or_sections
     if isinstance(where, Tensor):

@@ -1,4 +1,4 @@
-"""Multi-head attention: projections into heads, attention in each of them, and a projection of what they found."""
+"""Multi-head attention: projections into heads, attention in each head, and a projection of the result."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def _with_weights(
     if seen is not None:
         scores = where(seen, scores, -math.inf)
     if seen is not None or mask is not None:
-        # A softmax of nothing but -inf is NaN, and so would its gradient be: such rows go around it.
+        # The softmax of a row of -inf only is NaN, and so is its gradient: such rows get zeros, past the softmax.
         nothing = scores.detach().amax(-1, keepdim=True) == -math.inf
         weights = where(nothing, 0.0, softmax(where(nothing, 0.0, scores), -1))
     else:

@@ -38,7 +38,7 @@ def embedding(
     """The rows of `weight` at the numbers in `input`.
 
     The row `padding_idx` gets no gradient. With `max_norm` the rows that are looked up are first scaled, in place, to
-    that norm at most. The gradient is always sparse until somebody asks for the whole; `sparse` changes nothing.
+    that norm at most. The gradient is always kept as rows until `.grad` is read; `sparse` changes nothing.
     """
     index = as_index("embedding", input)
     if weight.ndim != 2:

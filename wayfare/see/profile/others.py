@@ -1,4 +1,4 @@
-"""What takes time and is no op: backward passes, compiled functions, optimisers, and sessions of automatic batching."""
+"""Costs other than ops: backward passes, compiled functions, optimisers, and sessions of automatic batching."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CompiledCost:
     name: str
     calls: int = 0
     seconds: float = 0.0  # with what ran inside
-    recorded: int = 0  # calls that Python ran to write them down
+    recorded: int = 0  # calls that were recorded
     plain: int = 0  # calls that ran as plain Python
     kernels: int = 0  # native kernels that ran inside
     products: int = 0  # products of matrices inside its plans
@@ -63,7 +63,7 @@ class BatchingCost:
 
 
 class Others:
-    """Keeps what is known of them beyond their time."""
+    """Collects their counts."""
 
     def __init__(self) -> None:
         self._compiled_by_id: dict[int, tuple[weakref.ref[Compiled], CompiledCost]] = {}
