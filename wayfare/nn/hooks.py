@@ -50,7 +50,7 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
 
 
 def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call without hooks, taken as one by automatic batching; NotImplemented where `forward` is to run."""
+    """A call without hooks that automatic batching takes as one; NotImplemented where `forward` must run."""
     mode = STATE.mode
     if mode is None or mode.plain_calls:
         return NotImplemented
@@ -148,7 +148,7 @@ class _Crossing(Function):
 
 
 class _BackwardWatch:
-    """One call of a module whose gradients are watched: hooks see those of its outputs and of its inputs."""
+    """One call of a module with backward hooks: they get the gradients of its outputs and of its inputs."""
 
     def __init__(self, module: Module, hooks: Hooks) -> None:
         self._module = module
@@ -181,7 +181,7 @@ class _BackwardWatch:
             if given is not None:
                 grads = given if isinstance(given, tuple) else (given,)
         self._grad_output = grads
-        if not self._places:  # No input wants a gradient, so this is all there will be to see.
+        if not self._places:  # No input requires a gradient, so there are no others.
             self._run_hooks((None,) * self._count)
         return grads
 
@@ -214,7 +214,7 @@ def _cross(values: tuple[Any, ...], seen: Callable[[tuple[Any, ...]], Any]) -> t
 
 
 def name_the_way(module: Module, error: WayfareError) -> None:
-    """Tell an error on its way up through which modules it came, so that it can name the layer by its path."""
+    """Add this module to the path of an error, so that the error can name the layer."""
     inner = error.module
     if inner is None:
         text = repr(module)

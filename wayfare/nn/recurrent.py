@@ -185,7 +185,7 @@ def _projected_lstm(
     rows: Tensor, states: list[Tensor], weights: list[Parameter], projection: Parameter, sizes: tuple[int, ...],
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """An LSTM whose h is a linear map of what an LSTM's would be: step by step on the graph."""
+    """An LSTM whose h is projected at each step: step by step on the graph."""
     (h, c), (weight_ih, weight_hh, *biases) = states, weights
     of_input = linear(rows, weight_ih, biases[0] + biases[1] if biases else None)
     outs = list(of_input.split(list(sizes)))

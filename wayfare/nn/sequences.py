@@ -1,4 +1,4 @@
-"""Sequences as recurrent layers run them: rows packed in order of time, and the way back to the form they came in."""
+"""Sequences for recurrent layers: rows packed in order of time, and back to the form of the input."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Packing:
         self._order, self._back = order, back
 
     def longest_first(self, states: Tensor, dim: int) -> Tensor:
-        """States given in the order of the input in that of the rows."""
+        """States from the order of the input to that of the rows."""
         return states if self._order is None else states.index_select(dim, self._order)
 
     def in_given_order(self, states: Tensor, dim: int) -> Tensor:
-        """The way back."""
+        """States from the order of the rows to that of the input."""
         return states if self._back is None else states.index_select(dim, self._back)
 
 

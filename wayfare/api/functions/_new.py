@@ -28,7 +28,7 @@ def made(array: Array, requires_grad: bool = False) -> Tensor:
 
 
 def like(t: Tensor, out: Tensor) -> Tensor:
-    """A new tensor made after `t`: where that is one for each example of a vmap, so is this."""
+    """A new tensor like `t`: if `t` has one value for each example of a vmap, so has this."""
     return executor().one_for_each(t, out) if UNUSUAL else out
 
 

@@ -29,7 +29,7 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
 
 
 def _parts(x: Tensor, axis: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
-    """The stretches between neighbouring edges."""
+    """The parts between neighbouring edges."""
     cut = _OPS["slice"]
     return tuple(
         apply(cut, (x,), {"dim": axis, "start": start, "stop": max(start, stop), "step": 1})

@@ -141,7 +141,7 @@ def _with_more(
     x: Tensor, static: Tensor | None, extra: Tensor | None, add_zero: bool, batch: int, heads: int, width: int,
     batch_first: bool,
 ) -> Tensor:  # fmt: skip
-    """Keys or values in heads, with a learnt one and one of zeros behind them if asked."""
+    """Keys or values in heads; on request with a learnt one and one of zeros at the end."""
     if static is not None:
         if tuple(static.shape[::2]) != (batch * heads, width):
             raise ShapeError(f"{_OP}: static keys and values are [{batch * heads}, L, {width}], not {static.spec}")
@@ -183,7 +183,7 @@ def _mask(
     given = [mask for mask in (attn_mask, padding) if mask is not None]
     if not given:
         return None, is_causal
-    if all(mask.dtype is bool_ for mask in given):  # True means: not to be looked at.
+    if all(mask.dtype is bool_ for mask in given):  # True hides a key.
         hidden = given[0] if len(given) == 1 else given[0] | given[1]
         return ~hidden, is_causal
     numbers = [where(mask, -math.inf, 0.0) if mask.dtype is bool_ else mask for mask in given]

@@ -85,7 +85,7 @@ def avg_pool(
 
 
 def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool) -> Any:
-    """How many elements each window has: a number if all have as many."""
+    """How many elements each window has: one number if all are equal."""
     if executor().sizes_may_differ:
         return _divisors_of_any_size(x, kernel, steps, around, counts, include_pad)
     out: Any = np.ones((), np.int64)
@@ -133,7 +133,7 @@ def lp_pool(
     """The norm of each window in `rank` dimensions."""
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
     mean = avg_pool(op, rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
-    # A sum of nothing has a gradient of 0, though the root's slope there is infinite.
+    # At a sum of 0 the gradient is 0, although that of the root is infinite.
     sums = tensor_ops.where(mean != 0, mean, tensor_ops.zeros_like(mean)) * math.prod(kernel)
     return sums ** (1.0 / norm_type)  # type: ignore[no-any-return]
 
