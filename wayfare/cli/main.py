@@ -12,6 +12,7 @@ from typing import Any
 from wayfare.cli import cache_report, doctor
 from wayfare.cli.demo import command as demo_command
 from wayfare.core.version import __version__
+from wayfare.distributed import launch
 from wayfare.exporters import export_command, inspect_command
 from wayfare.see.viewer import command as view_command
 
@@ -29,6 +30,7 @@ class _Parser(argparse.ArgumentParser):
 # What each command is for; `add_arguments` and `run` of its module.
 COMMANDS: dict[str, tuple[str, Any]] = {
     "demo": ("train small networks on numbers, words and trees, and show each stage of it", demo_command),
+    "launch": ("start a script on several processes that train together", launch),
     "view": ("open a saved run in the browser", view_command),
     "export": ("write a function or a module as a model file for ONNX Runtime or Wayfare, and try it", export_command),
     "inspect": ("say what is in a model file: an ONNX model, or a program of wf.export", inspect_command),

@@ -73,6 +73,8 @@ class Compiled(OpaqueCall):
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
         self._recording = False
+        # Whether the backward pass that may follow a call is recorded with it.
+        self.records_gradient = True
         self._calls = 0
         self._recorded = 0
         self._checked = 0
@@ -390,6 +392,7 @@ class Compiled(OpaqueCall):
         recorder = Recorder(entry.graph, call.tensors, {**seen.tensors, **self._found_tensors})
         recorder.code = getattr(function, "__code__", None)
         recorder.seen_arrays = seen.arrays
+        recorder.records_gradient = self.records_gradient
         self._recording = True
         mode = current()
         try:

@@ -61,24 +61,32 @@ def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only
 
 def write(planned: Plan, path: str, texts: dict[str, str], *, follow: bool = True) -> None:
     """Write what was planned, with these texts in the metadata; without `follow`, through no link."""
+    parts = contents(planned, texts)  # the header is checked before the file is opened
+    first = next(parts)
+
+    def fill(descriptor: int) -> None:
+        write_all(descriptor, first)
+        for part in parts:
+            write_all(descriptor, part)
+
+    replace_file(path, fill, follow=follow)
+
+
+def contents(planned: Plan, texts: dict[str, str]) -> Iterator[memoryview]:
+    """The bytes of a file: its header, then one tensor at a time, so that at most one copy is alive."""
     metadata = dict(texts)
     if planned.structure is not None:
         metadata |= {FORMAT_KEY: FORMAT, WRITER_KEY: wf.__version__, STRUCTURE_KEY: planned.structure}
     else:
         metadata |= {"format": "pt"}  # what libraries built on PyTorch look for
     header, order = header_bytes(planned.arrays, metadata)
-
-    def contents(descriptor: int) -> None:
-        write_all(descriptor, memoryview(header))
-        for name in order:
-            array = planned.arrays[name]
-            # One tensor at a time, so that at most one copy is alive.
-            dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-            if dense.dtype == bool:  # whatever bytes memory that nobody wrote to may have
-                dense = dense.view(np.uint8) != 0
-            write_all(descriptor, _bytes_of(dense))
-
-    replace_file(path, contents, follow=follow)
+    yield memoryview(header)
+    for name in order:
+        array = planned.arrays[name]
+        dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        if dense.dtype == bool:  # whatever bytes memory that nobody wrote to may have
+            dense = dense.view(np.uint8) != 0
+        yield _bytes_of(dense)
 
 
 def open_for_reading(path: str, op: str = "load") -> BinaryIO:

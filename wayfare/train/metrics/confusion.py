@@ -9,9 +9,9 @@ import numpy as np
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError
-from wayfare.metrics.inputs import Reading
-from wayfare.metrics.metric import Array, Metric, State, ratio
-from wayfare.metrics.tables import class_names, square
+from wayfare.train.metrics.inputs import Reading
+from wayfare.train.metrics.metric import Array, Metric, State, ratio
+from wayfare.train.metrics.tables import class_names, square
 
 __all__ = ["ConfusionMatrix"]
 

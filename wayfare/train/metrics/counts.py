@@ -8,8 +8,8 @@ import numpy as np
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError
-from wayfare.metrics.inputs import Reading, array
-from wayfare.metrics.metric import Metric, Quotient, State, ratio
+from wayfare.train.metrics.inputs import Reading, array
+from wayfare.train.metrics.metric import Metric, Quotient, State, ratio
 
 __all__ = ["Accuracy", "F1", "Precision", "Recall", "Specificity", "TopK"]
 

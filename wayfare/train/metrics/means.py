@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wayfare.core.errors import ShapeError
-from wayfare.metrics.inputs import Reading, array, shape_of
-from wayfare.metrics.metric import Quotient, State
+from wayfare.train.metrics.inputs import Reading, array, shape_of
+from wayfare.train.metrics.metric import Quotient, State
 
 __all__ = ["Mean", "Perplexity"]
 

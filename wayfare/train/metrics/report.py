@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import ArgumentError
-from wayfare.metrics.confusion import ConfusionMatrix
-from wayfare.metrics.metric import Array, ratio
-from wayfare.metrics.tables import WIDTH, aligned, class_names, short, square
+from wayfare.train.metrics.confusion import ConfusionMatrix
+from wayfare.train.metrics.metric import Array, ratio
+from wayfare.train.metrics.tables import WIDTH, aligned, class_names, short, square
 
 __all__ = ["ClassificationReport", "classification_report"]
 

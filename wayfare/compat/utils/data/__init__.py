@@ -4,9 +4,7 @@ from typing import NoReturn
 
 from wayfare.core.missing_names import no_such_name as _no_such_name
 from wayfare.data import *  # noqa: F403
-
-# As a package it may be asked for modules: `import wayfare.utils.data.distributed` is answered with advice.
-__path__: list[str] = []
+from wayfare.distributed.samplers import DistributedSampler as DistributedSampler
 
 
 def __getattr__(name: str) -> NoReturn:

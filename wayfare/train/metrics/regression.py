@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import ShapeError
-from wayfare.metrics.inputs import pair
-from wayfare.metrics.metric import Array, Metric, Quotient, State, ratio
+from wayfare.train.metrics.inputs import pair
+from wayfare.train.metrics.metric import Array, Metric, Quotient, State, ratio
 
 __all__ = ["MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredError", "R2", "RootMeanSquaredError"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError
-from wayfare.metrics.inputs import Reading, array
-from wayfare.metrics.metric import Array, Metric, State, ratio
+from wayfare.train.metrics.inputs import Reading, array
+from wayfare.train.metrics.metric import Array, Metric, State, ratio
 
 __all__ = ["AveragePrecision", "ROCAUC"]
 

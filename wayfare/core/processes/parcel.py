@@ -1,9 +1,9 @@
-"""Batches from a worker to its parent: a message through a pipe, and the numbers of large arrays through memory that
-both see.
+"""Messages between a worker and its parent: through a pipe, and the numbers of large arrays through memory that both
+see.
 
 A parent gives every task a slot of shared memory that nobody else uses until the answer was read, so there is nothing
 to lock and nothing a killed worker could leave locked. Where there is no such memory (workers that were not forked),
-or a batch does not fit, the arrays follow the message through the pipe.
+or a message does not fit, the arrays follow the message through the pipe.
 """
 
 from __future__ import annotations
