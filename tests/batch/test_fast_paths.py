@@ -287,3 +287,21 @@ def test_joins_that_are_not_alike_give_what_the_loop_gives():
             assert mine.dtype == theirs.dtype and wf.equal(mine, theirs)
     with pytest.raises(wf.errors.WayfareError, match="dim"):
         wf.map(lambda k: wf.cat([w * k, w * k], 3), [1.0, 2.0], batch=True)
+
+
+def test_several_rows_of_a_table_are_looked_up_together_and_wrong_ones_fail_at_once():
+    table = nn.Embedding(5, 3)
+    sentences = [wf.tensor([0, 4]), wf.tensor([1, 2]), wf.tensor([3, 3])]
+    same(wf.map(table, sentences, batch=True), [table(s) for s in sentences])
+    stats = wf.batching.last()
+    assert (stats.nodes, stats.groups, stats.rounds) == (3, 1, 1)
+    went_on = []
+
+    def look_up(words):
+        made = table(words)
+        went_on.append(words)
+        return made
+
+    with pytest.raises(IndexError, match="example 1"):
+        wf.map(look_up, [sentences[0], wf.tensor([1, 5]), wf.tensor([1, -1])], batch=True)
+    assert len(went_on) == 1
