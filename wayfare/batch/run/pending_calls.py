@@ -74,8 +74,8 @@ class PendingCalls(Interceptor):
         self.no_common_calls = False
         # What pending calls read of ordinary tensors.
         self.row_copies = RowCopies()
-        # True if some lazy tensor is a view of an ordinary one.
-        self.has_outside_views = False
+        # ids of the memory of ordinary tensors that lazy tensors are views of.
+        self.viewed_memory: set[int] = set()
         self._segment = Segment(self.stats)
         self._groups = 0
         # True if a call failed and its example went on.
@@ -136,7 +136,7 @@ class PendingCalls(Interceptor):
 
     def note_outside_view(self, tensor: Tensor) -> None:
         """A lazy tensor was made that is a view of an ordinary one."""
-        self.has_outside_views = True
+        self.viewed_memory.add(id(owner_of(tensor._array)))
         self.ownership.share(tensor)
 
     def flag_set(self, tensor: Tensor, what: str) -> None:
@@ -335,7 +335,7 @@ class PendingCalls(Interceptor):
         self.hub.wait(None)
         if self.pending:  # other examples went on before this one
             self.flush()
-        self.has_outside_views = False
+        self.viewed_memory.clear()
         self.overwritten = []
         segment, self._segment = self._segment, Segment(self.stats)
         live, self.live = self.live, []
