@@ -101,7 +101,7 @@ def child_sum(m: Any, mode: str, data: str, count: int = 64, hidden: int = 128, 
 
 
 def crf_tagger(m: Any, mode: str, data: str, count: int = 40, hidden: int = 128, size: int = 128) -> Prepared:
-    """Tags of a sentence by two LSTMs and a CRF; the best path is read tag by tag, and what it costs weighs the loss."""
+    """Tags of a sentence by two LSTMs and a CRF; the best path is read tag by tag, and weighs the loss."""
     corpus = read(data)
     shapes: Shapes = {
         "embed.weight": (len(corpus.letters), size),

@@ -305,3 +305,25 @@ def test_several_rows_of_a_table_are_looked_up_together_and_wrong_ones_fail_at_o
     with pytest.raises(IndexError, match="example 1"):
         wf.map(look_up, [sentences[0], wf.tensor([1, 5]), wf.tensor([1, -1])], batch=True)
     assert len(went_on) == 1
+
+
+def test_calls_with_numbers_and_names_have_fast_paths_of_their_own(long_ways):
+    w = wf.ones(3, requires_grad=True)
+
+    def work(x, k, name, flag=None):
+        made = (x * w + k).sin().cos()
+        return made if name == "a" else made.tanh()
+
+    def program(x):
+        x = x * 2
+        return [work(x, k, name, flag) for k in (0, 1, True, 2) for name in ("a", "b") for flag in (None, 1)][-1]
+
+    def several(x):
+        x = x * 2
+        return wf.stack([work(x, 1, "a"), work(x, True, "b"), work(x, 1, "b"), work(x, 300, "a"), work(x, 300, "b")])
+
+    check(program, [wf.full((3,), float(i)) for i in range(4)])
+    long_ways.clear()
+    check(several, [wf.full((3,), float(i)) for i in range(12)])
+    check(several, [wf.full((3,), float(i)) for i in range(12)])
+    assert 0 < len(long_ways) <= 10

@@ -75,7 +75,7 @@ def _are_rows(layer: Embedding, indices: Tensor) -> bool:
     array = indices._array
     if array.ndim == 0:
         return 0 <= array.item() < layer.num_embeddings
-    return bool(array.size and 0 <= array.min() and array.max() < layer.num_embeddings)
+    return bool(array.size and array.min() >= 0 and array.max() < layer.num_embeddings)
 
 
 class Embedding(_Table):

@@ -95,6 +95,12 @@ class PendingCalls(Interceptor):
         """The mode outside the session, with the grad mode of the inside."""
         return outer_mode(self.outer)
 
+    def set_outer_mode(self, grad: bool) -> None:
+        """Set the mode outside the session, with this grad mode."""
+        if grad not in self._modes:
+            self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
+        set_mode(self._modes[grad])
+
     def born(self, thing: Any) -> None:
         """The running example made a module, or an array that owns its memory."""
         self.ownership.add(thing, self.hub.current, self.calls_run + len(self.pending))
@@ -290,9 +296,7 @@ class PendingCalls(Interceptor):
         self._groups += 1
         group = Group(self._groups, self.stats.rounds, signature, calls)
         grad = signature.grad
-        if grad not in self._modes:
-            self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
-        set_mode(self._modes[grad])
+        self.set_outer_mode(grad)
         observer = watcher()
         if observer is not None:
             observer.starts(calls)
