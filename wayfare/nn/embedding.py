@@ -70,9 +70,12 @@ def _check_table(name: str, embeddings: Tensor) -> tuple[int, int]:
     return rows, columns
 
 
-def _is_a_row(layer: Embedding, index: Tensor) -> bool:
-    """Is it one number of a row that is there?"""
-    return index.ndim == 0 and 0 <= index.item() < layer.num_embeddings
+def _are_rows(layer: Embedding, indices: Tensor) -> bool:
+    """Are these numbers of rows that are there?"""
+    array = indices._array
+    if array.ndim == 0:
+        return 0 <= array.item() < layer.num_embeddings
+    return bool(array.size and array.min() >= 0 and array.max() < layer.num_embeddings)
 
 
 class Embedding(_Table):
@@ -102,7 +105,7 @@ class Embedding(_Table):
         """Does a row not depend on the other rows that are looked up? With `scale_grad_by_freq` it does."""
         return self.max_norm is None and not self.scale_grad_by_freq
 
-    @one_call_of_any_rank(only_if=_is_alike, fits=_is_a_row)
+    @one_call_of_any_rank(only_if=_is_alike, fits=_are_rows)
     def forward(self, input: Tensor) -> Tensor:
         """Integers (…) to (…, embedding_dim)."""
         how = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
