@@ -8,11 +8,18 @@
 
 An `Engine` (engine.py) moves arrays: MPI (mpi.py), or a process alone. A `ProcessGroup` is an engine with a time-out
 and a record of calls, bytes and waiting (`group.stats`); `init_process_group` makes that of all processes,
-`adopt_engine` makes it of an engine of one's own. The calls on tensors (collectives.py, objects.py) start a transfer of the engine and
-give or await a `Work`. In debug mode (WAYFARE_DISTRIBUTED_DEBUG=1) the calls of all ranks are compared first.
+`adopt_engine` makes it of an engine of one's own. The calls on tensors (collectives.py, objects.py) start a transfer
+of the engine and give or await a `Work`. In debug mode (WAYFARE_DISTRIBUTED_DEBUG=1) the calls of all ranks are
+compared first.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from wayfare.core.errors import DistributedError
+from wayfare.core.missing_names import no_such_name as _no_such_name
+from wayfare.distributed import algorithms as algorithms
+from wayfare.distributed.algorithms.join import Join, Joinable
 from wayfare.distributed.collectives import (
     all_gather,
     all_gather_into_tensor,
@@ -64,11 +71,14 @@ from wayfare.distributed.process_group import (
 )
 from wayfare.distributed.work import Work
 
+if TYPE_CHECKING:
+    from wayfare.distributed import optim as optim
+
 __all__ = [
     "init_process_group", "adopt_engine", "destroy_process_group", "is_available", "is_initialized",
     "is_mpi_available", "is_nccl_available", "get_rank", "get_world_size", "get_backend", "new_group",
     "get_process_group_ranks", "get_global_rank", "get_group_rank", "ProcessGroup", "GroupMember", "Engine", "Work",
-    "ReduceOp", "DistributedError",
+    "ReduceOp", "DistributedError", "Join", "Joinable", "algorithms", "optim",
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv", "isend", "irecv",
     "barrier", "monitored_barrier",
@@ -78,3 +88,10 @@ __all__ = [
 ]  # fmt: skip
 
 name_ranks()
+
+if not TYPE_CHECKING:  # a type checker knows all names without it
+
+    def __getattr__(name: str) -> object:
+        if name == "optim":  # loaded when it is first asked for
+            return importlib.import_module(f"{__name__}.optim")
+        raise _no_such_name(__name__, name)

@@ -8,7 +8,8 @@ no rank used keeps none. Gradients that are rows of an embedding are sent as row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from wayfare.autograd.after_backward import after_backward
 from wayfare.core.errors import DistributedError
 from wayfare.core.mode import executor
 from wayfare.core.write_clock import note_write
+from wayfare.distributed.algorithms.join import Join
 from wayfare.distributed.engine import Array, ReduceOp
 from wayfare.distributed.objects import from_rank
 from wayfare.distributed.process_group import ProcessGroup
@@ -39,7 +41,7 @@ class Bucket:
         self.waiting = len(self.members)
         self._params = [params[i] for i in self.members]
         ends = np.cumsum([0, *(p.numel() for p in self._params)]).tolist()
-        self._spans = list(zip(ends[:-1], ends[1:], strict=True))
+        self._spans = list(pairwise(ends))
         dtype = np.dtype(self._params[0].dtype.name)
         self._flat: Array = np.zeros(ends[-1] + len(self.members), dtype)
         self._sum = np.empty_like(self._flat)
@@ -89,7 +91,8 @@ class Reducer:
         self.enabled = True
         # By how much the sum is divided: the number of ranks, unless some have run out of data (algorithms/join.py).
         self.divisor = group.size()
-        self.steps = 0
+        self.join: Join | None = None
+        self.after_pass: Callable[[], None] | None = None
         self._names = [name for name, _ in named]
         self._params = [p for _, p in named]
         self._cap = cap * _MB
@@ -130,12 +133,14 @@ class Reducer:
             return
         executor().not_replayable("DistributedDataParallel sends gradients to other processes")
         if not self._arrived:
+            if self.join is not None:
+                self.join.comes()
             self._begin()
             after_backward(self.finish)
         number = self._number[id(p)]
         if number in self._arrived:
-            raise DistributedError(f"DistributedDataParallel: the gradient of {self._names[number]!r} came twice in one "
-                                   "backward pass, and the first may be on its way",
+            raise DistributedError(f"DistributedDataParallel: the gradient of {self._names[number]!r} came twice in "
+                                   "one backward pass, and the first may be on its way",
                                    fix="Part of the model runs backward inside backward (a checkpoint); wrap "
                                    "the accumulation in no_sync().")  # fmt: skip
         self._arrived[number] = None
@@ -167,7 +172,8 @@ class Reducer:
             bucket.receive(self.divisor)
         for exchange in self._rows:
             exchange.exchange(self.divisor)
-        self.steps += 1
+        if self.after_pass is not None:
+            self.after_pass()
         arrived, self._arrived = list(self._arrived), {}
         self._next = 0
         if not self._is_rebuilt:

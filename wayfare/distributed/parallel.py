@@ -1,4 +1,4 @@
-"""`DistributedDataParallel`: every rank has the model and a part of each batch; gradients are averaged over the ranks."""
+"""`DistributedDataParallel`: every rank has the model and a part of each batch; the ranks' gradients are averaged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 import wayfare as wf
 from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DistributedError
-from wayfare.core.mode import executor
 from wayfare.core.write_clock import note_write
 from wayfare.distributed.agreement import differing_ranks
-from wayfare.distributed.buckets import Reducer
 from wayfare.distributed.algorithms.join import Join, Joinable
+from wayfare.distributed.buckets import Reducer
 from wayfare.distributed.objects import everyones
 from wayfare.distributed.process_group import ProcessGroup, group_of
 
@@ -32,7 +31,9 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
     whole batch. Parameters that a rank does not use need no flag: `find_unused_parameters`, `static_graph` and
     `gradient_as_bucket_view` are accepted and change nothing.
 
-    With `broadcast_buffers`, buffers (running statistics of batch norm) are those of rank 0 at every forward pass.
+    With `broadcast_buffers`, buffers (running statistics of batch norm) become those of rank 0 after every backward
+    pass. `wf.map(model, examples)` and `wf.compile` see the model as if it were not wrapped; a compiled function that
+    calls `backward()` itself runs as plain Python, because its gradients go to other processes.
     """
 
     def __init__(
@@ -63,36 +64,21 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
             copy_from(0, [*module.parameters(), *module.buffers()], self._group)
         by_rows = [p for p in _tables(module) if p.requires_grad]
         self._reducer = Reducer(named, by_rows, self._group, cap)
-        self._pass = _Pass(broadcast_buffers and any(True for _ in module.buffers()))
+        if broadcast_buffers and any(True for _ in module.buffers()):
+            self._reducer.after_pass = lambda: copy_from(0, list(module.buffers()), self._group)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the model computes on this rank's part of the batch."""
-        self._before_forward()
         return self.module(*inputs, **kwargs)
-
-    def _before_forward(self) -> None:
-        state, reducer = self._pass, self._reducer
-        if not self.training or not wf.is_grad_enabled():
-            return
-        reducer.enabled = state.syncs
-        if reducer.steps == state.last and state.has_begun:  # another call before the backward pass
-            return
-        state.last, state.has_begun = reducer.steps, True
-        if state.join is not None:
-            state.join.comes(state.syncs)
-        if state.has_buffers and state.syncs:
-            executor().not_replayable("DistributedDataParallel takes over the buffers of rank 0")
-            copy_from(0, list(self.module.buffers()), self._group)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forward passes in this block send no gradients: they add up on each rank until a pass outside it."""
-        before, self._pass.syncs = self._pass.syncs, False
+        """Backward passes in this block send nothing: gradients add up on each rank until a pass outside it."""
+        before, self._reducer.enabled = self._reducer.enabled, False
         try:
             yield
         finally:
-            self._pass.syncs = before
-            self._pass.has_begun = False
+            self._reducer.enabled = before
 
     def join(
         self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
@@ -110,18 +96,14 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
 
     def joined(self, join: Join | None) -> None:
         """A block of `Join` begins or ends."""
-        self._pass.join = join
-        self._pass.has_begun = False
+        self._reducer.join = join
 
-    def stand_in(self, active: int, divide_by_active: bool, syncs: bool) -> None:
+    def stand_in(self, active: int, divide_by_active: bool) -> None:
         """Take part in a pass of the ranks that still have data, with nothing of its own."""
-        if self._pass.has_buffers and syncs:
-            copy_from(0, list(self.module.buffers()), self._group)
         self.divide_by(active if divide_by_active else self._group.size())
-        if syncs:
-            for p in self.module.parameters():
-                p.grad = None
-            self._reducer.finish()
+        for p in self.module.parameters():
+            p.grad = None
+        self._reducer.finish()
 
     def divide_by(self, count: int) -> None:
         """By how much sums of gradients are divided from now on."""
@@ -135,18 +117,6 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
     def buckets(self) -> list[list[str]]:
         """The names of the parameters in each bucket, in the order of sending."""
         return self._reducer.bucket_names
-
-
-class _Pass:
-    """What is known of the forward passes since the last backward pass. No attribute of the module: examples of a map
-    may not change a module."""
-
-    def __init__(self, has_buffers: bool) -> None:
-        self.has_buffers = has_buffers
-        self.syncs = True
-        self.has_begun = False
-        self.last = 0
-        self.join: Join | None = None
 
 
 def _twin(group: ProcessGroup) -> ProcessGroup:
@@ -201,6 +171,6 @@ def _check_same(module: wf.nn.Module, group: ProcessGroup) -> None:
     others = differing_ranks(group, b"".join(np.ascontiguousarray(v).tobytes() for v in values))
     if others and group.rank() == 0:
         shown = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
-        warnings.warn(f"DistributedDataParallel: {shown} began with other weights than rank 0, whose weights are taken. "
-                      "The same wf.manual_seed(…) on every rank gives the same weights.",
+        warnings.warn(f"DistributedDataParallel: {shown} began with other weights than rank 0, whose weights are "
+                      "taken. The same wf.manual_seed(…) on every rank gives the same weights.",
                       stacklevel=outside_frames())  # fmt: skip

@@ -15,8 +15,8 @@ __all__ = ["SyncBatchNorm"]
 class SyncBatchNorm(wf.nn.BatchNorm1d):
     """Batch norm over (N, C, …) with the mean and variance of the whole batch, of which each rank has a part.
 
-    `SyncBatchNorm.convert_sync_batchnorm(model)` puts it in the place of every BatchNorm1d, 2d and 3d. In eval mode, and
-    in a process alone, it is an ordinary batch norm.
+    `SyncBatchNorm.convert_sync_batchnorm(model)` puts it in the place of every BatchNorm1d, 2d and 3d. In eval mode,
+    and in a process alone, it is an ordinary batch norm.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class SyncBatchNorm(wf.nn.BatchNorm1d):
     @classmethod
     def convert_sync_batchnorm(cls, module: wf.nn.Module, process_group: Any = None) -> wf.nn.Module:
         """The module with a SyncBatchNorm in the place of every batch norm; parameters and statistics are kept."""
-        if isinstance(module, (wf.nn.BatchNorm1d, wf.nn.BatchNorm2d, wf.nn.BatchNorm3d)) and not isinstance(module, cls):
+        plain = (wf.nn.BatchNorm1d, wf.nn.BatchNorm2d, wf.nn.BatchNorm3d)
+        if isinstance(module, plain) and not isinstance(module, cls):
             made = cls(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
                        process_group)  # fmt: skip
             for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):

@@ -28,7 +28,7 @@ class Joinable:
     def divide_by(self, count: int) -> None:
         """By how much sums of gradients are divided from now on."""
 
-    def stand_in(self, active: int, divide_by_active: bool, syncs: bool) -> None:
+    def stand_in(self, active: int, divide_by_active: bool) -> None:
         """Make the transfers of one step without data."""
         raise NotImplementedError
 
@@ -41,7 +41,7 @@ class Join:
 
     A rank that is through takes part in the transfers of the others with zeros, and at the end all ranks have the
     weights of one that was there to the last step. The first of the `joinables` must be a DistributedDataParallel: its
-    forward pass tells the others that a rank still has data. Means divide by all ranks, or with
+    backward pass tells the others that a rank still has data. Means divide by all ranks, or with
     `divide_by_initial_world_size=False` by those that still have data.
     """
 
@@ -59,22 +59,23 @@ class Join:
         self._by_active = not options.get("divide_by_initial_world_size", True)
         self._last = 0
 
-    def comes(self, syncs: bool = True) -> None:
+    def comes(self) -> None:
         """This rank has data for another step."""
-        active, _ = self._count(True, syncs)
+        active = self._count(True)
         if active < self._group.size() and self._throws:
             raise DistributedError("Join: a rank has run out of data", fix="throw_on_early_termination=True asked for "
                                    "this error.")  # fmt: skip
         self._joinables[0].divide_by(active if self._by_active else self._group.size())
 
-    def _count(self, here: bool, syncs: bool) -> tuple[int, bool]:
-        """How many ranks have data, and whether their step sends gradients."""
-        mine = np.array([here, here and syncs, self._group.rank() + 1 if here else 0])
-        every = np.empty((self._group.size(), 3), mine.dtype)
+    def _count(self, here: bool) -> int:
+        """How many ranks have data."""
+        mine = np.array([here], np.uint8)
+        every = np.empty((self._group.size(), 1), mine.dtype)
         self._group.work(self._group.engine.all_gather(mine, every), "the count of ranks with data").wait()
-        if every[:, 2].any():
-            self._last = int(every[:, 2].max()) - 1
-        return int(every[:, 0].sum()), bool(every[:, 1].any())
+        present = np.flatnonzero(every)
+        if present.size:
+            self._last = int(present[0])
+        return int(present.size)
 
     def __enter__(self) -> Join:
         if self._enabled:
@@ -88,14 +89,14 @@ class Join:
         if error is not None:
             return
         while True:
-            active, syncs = self._count(False, False)
+            active = self._count(False)
             if not active:
                 break
             if self._throws:
                 raise DistributedError("Join: this rank has run out of data, and others have not",
                                        fix="throw_on_early_termination=True asked for this error.")  # fmt: skip
             for each in self._joinables:
-                each.stand_in(active, self._by_active, syncs)
+                each.stand_in(active, self._by_active)
         for each in self._joinables:
             each.divide_by(self._group.size())
             each.catch_up(self._last)
