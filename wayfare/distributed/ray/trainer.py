@@ -19,7 +19,8 @@ try:
     from ray.train.backend import Backend, BackendConfig
 except ImportError as error:
     raise DistributedError(f"wayfare.ray: Ray Train could not be loaded ({error})",
-                           fix='Install it with: pip install "wayfare[ray]" (Ray 2.40 or later).') from None  # fmt: skip
+                           fix='Install it with: pip install "wayfare[ray]" (Ray 2.40 or later).'
+                           ) from None  # fmt: skip
 
 
 def _trainer() -> Any:
@@ -42,7 +43,7 @@ _FILE = "state.safetensors"
 _MAX_FAILURES = 3
 
 
-class _WayfareBackend(Backend):  # type: ignore[misc]
+class _WayfareBackend(Backend):
     """Joins the workers of a run into a process group."""
 
     def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
@@ -54,7 +55,7 @@ class _WayfareBackend(Backend):  # type: ignore[misc]
 
 
 @dataclass
-class WayfareConfig(BackendConfig):  # type: ignore[misc]
+class WayfareConfig(BackendConfig):
     """How workers are joined: the time-out of calls in seconds, and the threads of each worker (None: all cores)."""
 
     timeout: float = 1800.0
