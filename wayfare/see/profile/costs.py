@@ -23,7 +23,8 @@ class Place:
 
     def __init__(self, name: str, kind: str, code: CodeType | None, offset: int, module: Any) -> None:
         self.name = name
-        self.kind = kind  # "op", or what else takes time: "backward", "compiled", "optimiser", "batching"
+        self.kind = kind  # "op", or what else takes time: "backward", "compiled", "optimiser", "batching",
+        # "waiting" (for other ranks)
         self.code, self.offset = code, offset
         self.module = module
         self.calls = self.backward_calls = 0

@@ -1,4 +1,5 @@
-"""Costs other than ops: backward passes, compiled functions, optimisers, and sessions of automatic batching."""
+"""Costs other than ops: backward passes, compiled functions, optimisers, sessions of automatic batching, and waiting for
+other ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 from wayfare.batch.session import Session
 from wayfare.compiler.function import Compiled
 from wayfare.core.counters import COUNTERS
+from wayfare.distributed.work import Work
 from wayfare.optim import Optimizer
 
 
@@ -77,7 +79,7 @@ class Others:
         if isinstance(what, Compiled):
             self._before.append(_Counts(what))
             return False
-        return not isinstance(what, (list, Optimizer, Session))
+        return not isinstance(what, (list, Optimizer, Session, Work))
 
     def ended(self, what: Any, whole: float, seconds: float) -> Iterable[tuple[str, str, float]]:
         """It has ended after `whole` seconds, `seconds` of them its own: (name, kind, seconds) of its parts."""
@@ -86,6 +88,8 @@ class Others:
             return [(f"{what._name} (compiled)", "compiled", seconds)]
         if isinstance(what, Optimizer):
             return [(f"{type(what).__name__}.step", "optimiser", seconds)]
+        if isinstance(what, Work):
+            return [(f"(waiting: {what.call})", "waiting", seconds)]
         if isinstance(what, Session):
             return self._session(what, seconds)
         if what.__class__ is list:

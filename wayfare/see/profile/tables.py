@@ -93,7 +93,7 @@ def headline(p: Profile) -> list[str]:
             name = "gradients" if row.kind == "backward" else row.kind
             by_kind[name] = by_kind.get(name, 0.0) + row.seconds
     whole = sum(by_kind.values()) or 1.0
-    order = ("ops", "gradients", "compiled", "batching", "optimiser", "outside")
+    order = ("ops", "gradients", "compiled", "batching", "optimiser", "waiting", "outside")
     parts = [f"{name} {share_text(by_kind[name] / whole)}" for name in order if by_kind.get(name)]
     share = p.own_seconds / p.seconds if p.seconds else 0.0
     return [
