@@ -74,7 +74,7 @@ def _are_rows(layer: Embedding, indices: Tensor) -> bool:
     """Are these numbers of rows that are there?"""
     array = indices._array
     if array.ndim == 0:
-        return 0 <= array.item() < layer.num_embeddings
+        return 0 <= int(array) < layer.num_embeddings
     return bool(array.size and array.min() >= 0 and array.max() < layer.num_embeddings)
 
 

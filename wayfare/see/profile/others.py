@@ -1,5 +1,5 @@
-"""Costs other than ops: backward passes, compiled functions, optimisers, sessions of automatic batching, and waiting for
-other ranks."""
+"""Costs other than ops: backward passes, compiled functions, optimisers, sessions of automatic batching, and waiting
+for other ranks."""
 
 from __future__ import annotations
 
