@@ -31,12 +31,9 @@ def is_inference(self: Tensor) -> bool:
 
 @method
 def backward(
-    self: Tensor,
-    gradient: Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
+    self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False,
     inputs: Any = None,
-) -> None:
+) -> None:  # fmt: skip
     """Sum into `.grad` of every leaf the derivative of this tensor (see `wf.autograd.backward`)."""
     _run(self, gradient, retain_graph, create_graph, inputs=inputs)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Array, Row, lazy_view, row_of_array
+from wayfare.batch.record.function_call import as_copy
 from wayfare.batch.record.inplace import write
 from wayfare.batch.record.layout import probe_array
 from wayfare.batch.record.module_call import MODULE_INFO, opaque_form_of
@@ -209,12 +210,16 @@ class Session(PendingCalls):
         if not form:
             return NotImplemented
         function, info = form
-        if info is MODULE_INFO and any([a.__class__ is list for a in args]):
-            # Lists have any length: examples share the steps inside, not the opaque call.
-            return NotImplemented
-        if "forward" in module.__dict__ and info is not MODULE_INFO:
-            return NotImplemented
-        return self._opaque_call(module, function, args, options, info, mode, id(module), 4)
+        if info is not MODULE_INFO:
+            if "forward" in module.__dict__:
+                return NotImplemented
+            return self._opaque_call(module, function, args, options, info, mode, id(module), 4)
+        # Lists have any length: examples share the steps inside, not the opaque call.
+        if not any([a.__class__ is list for a in args]):
+            made = self._opaque_call(module, function, args, options, info, mode, id(module), 4)
+            if made is not NotImplemented:
+                return made
+        return as_copy(module.forward)(*args, **options)
 
     def _signature_of_call(
         self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, info: OpaqueInfo

@@ -26,6 +26,7 @@ from wayfare.compiler.record.call_audit import CallAudit
 from wayfare.compiler.record.effects import Assigned, Variable
 from wayfare.compiler.record.recorder import GiveUp, Recorder
 from wayfare.compiler.replay.entry import Entry, Unseen
+from wayfare.compiler.replay.fast_end import Ended
 from wayfare.compiler.replay.fast_path import MISS, FastPaths, fast_path
 from wayfare.compiler.replay.trace_tree import Inconsistent
 from wayfare.compiler.signature import Signature
@@ -44,6 +45,8 @@ _STRIKES, _MISSES = 3, 8
 _REASONS = 32
 # Calls that are timed after each self-check.
 _SAMPLES = 6
+# The most replays that a new fast path has to wait for.
+_WAIT = 16
 # After these numbers of replays, this many calls run as plain Python and are timed.
 _BURSTS, _BURST = (4, 64, 1024), 6
 
@@ -69,6 +72,8 @@ class Compiled(OpaqueCall):
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
         self._recording = False
+        # Whether the backward pass that may follow a call is recorded with it.
+        self.records_gradient = True
         self._calls = 0
         self._recorded = 0
         self._checked = 0
@@ -263,7 +268,7 @@ class Compiled(OpaqueCall):
         if end.hits in _BURSTS and not self._check:
             entry.burst = _BURST
             self._fast_paths.keep(lambda path: path.entry is not entry)
-            entry.fast_path_tried = False
+            entry.fast_path_tried = -1
         try:
             result, seconds, difference = check.compare(lambda: self._aside(args, options))
         except Exception as error:
@@ -336,6 +341,8 @@ class Compiled(OpaqueCall):
                 if self._cache.strikes:
                     self._cache.strikes.pop(path.key, None)
             return made
+        except Ended as ended:
+            raise ended.__cause__ or ended from None
         except Exception:
             pass  # Nothing was changed: the slow path fails again, and handles the error.
         finally:
@@ -345,14 +352,17 @@ class Compiled(OpaqueCall):
     def _add_fast_path(self, entry: Entry, call: Signature, args: Any, options: Any) -> None:
         """Make a fast path for calls with this signature if that is possible, or tell it that weights have moved."""
         for path in self._fast_paths:
-            if path.entry is entry:
+            if path.entry is entry and path.version == entry.version:
                 if path.moved != entry.moved:
                     path.renew()
                 return
-        if not entry.fast_path_tried and not self._states:
-            entry.fast_path_tried = True
-            if self._check is False and entry.tree.root is not None:
-                entry.tree.root.next_check = sys.maxsize
+        if entry.fast_path_tried != entry.version and entry.hits >= entry.next_fast_path and not self._states:
+            entry.fast_path_tried = entry.version
+            entry.next_fast_path = entry.hits + min(entry.recordings - 1, _WAIT)  # while the tree grows, not each time
+            if self._check is False:
+                for block in entry.tree.walk():
+                    block.next_check = sys.maxsize
+            self._fast_paths.keep(lambda path: path.entry is not entry)
             made = fast_path(entry, call.key, args, options, call.tensors, call.objects)
             if made is not None:
                 entry.timings.calls.clear()  # the times of the slow path say nothing about the calls to come
@@ -380,6 +390,7 @@ class Compiled(OpaqueCall):
         recorder = Recorder(entry.graph, call.tensors, {**seen.tensors, **self._found_tensors})
         recorder.code = getattr(function, "__code__", None)
         recorder.seen_arrays = seen.arrays
+        recorder.records_gradient = self.records_gradient
         self._recording = True
         mode = current()
         try:

@@ -117,7 +117,7 @@ class Op:
     - `loop_reduction`: the reduction of the loop language that it is: "sum", "prod", "max", "min", "any", "all",
       "argmax", "argmin"; "" for none.
     - `expression`: `rule(args, attrs, parameter)` that writes an elementwise op in the loop language, where neither its
-      formula nor the function of its name is the way.
+      formula nor the function of its name is the way; of a check: which elements are wrong.
     - `gemm`: the product of matrices that it is for BLAS: "nn", or "nt" (the second one transposed); "" for none.
     - `onnx`: the name of an ONNX operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that writes nodes
       with the builder `b`, or NotExportable. None: the formula, written out.

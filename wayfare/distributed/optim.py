@@ -152,6 +152,10 @@ class ZeroRedundancyOptimizer(wf.optim.Optimizer, Joinable):
                                    fix="Call consolidate_state_dict() on every rank first.")  # fmt: skip
         return self._whole
 
+    def local_state_dict(self) -> dict[str, Any]:
+        """The part of the state that this rank has, for `wf.distributed.checkpoint.save`."""
+        return self._inner.state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a whole state; each rank keeps its part."""
         self._inner.load_state_dict(state_dict)

@@ -177,7 +177,7 @@ def _check_place(engine: Engine, world_size: int, rank: int) -> None:
     script = Path(sys.argv[0]).name or "train.py"
     if world_size not in (-1, engine.size):
         raise DistributedError(f"init_process_group: world_size={world_size} was given, and "
-                               f"{engine.size} process{'' if engine.size == 1 else 'es'} were started",
+                               f"{engine.size} process{' was' if engine.size == 1 else 'es were'} started",
                                fix=f"Start it with: wayfare launch -n {world_size} {script}, or leave world_size "
                                "out.")  # fmt: skip
     if rank not in (-1, engine.rank):

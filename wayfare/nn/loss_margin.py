@@ -78,14 +78,9 @@ class MultiMarginLoss(WeightedLoss):
     """What the right class lacks of a lead of `margin` over each other, to the power `p`, averaged over classes."""
 
     def __init__(
-        self,
-        p: int = 1,
-        margin: float = 1.0,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
+        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: Any = None,
+        reduce: Any = None, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         if p not in (1, 2):
             raise ArgumentError(f"MultiMarginLoss: p must be 1 or 2, it is {p}")
         if weight is not None and weight.ndim != 1:
@@ -113,15 +108,9 @@ class TripletMarginLoss(_MarginLoss):
     """What the negative lacks of being `margin` further from the anchor than the positive, by p-norm."""
 
     def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
+        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, size_average: Any = None,
+        reduce: Any = None, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         if not margin > 0:
             raise ArgumentError(f"TripletMarginLoss: margin must be positive, it is {margin}")
         super().__init__(margin, size_average, reduce, reduction)
@@ -143,13 +132,9 @@ class TripletMarginWithDistanceLoss(_MarginLoss):
     distance_function: Callable[[Tensor, Tensor], Tensor]
 
     def __init__(
-        self,
-        *,
-        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
+        self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+        swap: bool = False, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         if not margin > 0:
             raise ArgumentError(f"TripletMarginWithDistanceLoss: margin must be positive, it is {margin}")
         super().__init__(margin, reduction=reduction)

@@ -6,20 +6,13 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import wayfare.nn.functional as F
 from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions.creation import empty, ones, tensor, zeros
 from wayfare.core.errors import ArgumentError
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor
-from wayfare.nn.functional.norm import (
-    batch_norm,
-    count_batch,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    local_response_norm,
-    rms_norm,
-)
+from wayfare.nn.functional.norm import count_batch
 from wayfare.nn.init import ones_, zeros_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
@@ -121,7 +114,7 @@ class _BatchNorm(_RunningNorm):
                 batches = count_batch(self.num_batches_tracked)
                 if momentum is None:
                     momentum = 1 / batches
-        return batch_norm(
+        return F.batch_norm(
             input, mean, var, self.weight, self.bias, by_batch, 0.0 if momentum is None else momentum, self.eps
         )
 
@@ -175,7 +168,7 @@ class _InstanceNorm(_RunningNorm):
             warnings.warn(f"{type(self).__name__}: the input has {channels} channels, not num_features="
                           f"{self.num_features}; without affine that number is not used", stacklevel=3)  # fmt: skip
         momentum = 0.0 if self.momentum is None else self.momentum
-        out = instance_norm(
+        out = F.instance_norm(
             input.unsqueeze(0) if alone else input, self.running_mean, self.running_var, self.weight, self.bias,
             self.training or not self.track_running_stats, momentum, self.eps,
         )  # fmt: skip
@@ -221,7 +214,7 @@ class LayerNorm(_Scaling):
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, *normalized_shape) to the same shape."""
-        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """The shape and the settings."""
@@ -257,7 +250,7 @@ class RMSNorm(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, *normalized_shape) to the same shape."""
-        return rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         """The shape and the settings."""
@@ -285,7 +278,7 @@ class GroupNorm(_Scaling):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, …) to the same shape."""
-        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """Groups, channels and settings."""
@@ -307,7 +300,7 @@ class LocalResponseNorm(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, …) to the same shape."""
-        return local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -42,29 +42,14 @@ def _native_from(forward: Callable[..., Any], formula: Callable[..., Any] | None
 
 
 def elementwise(
-    name: str,
-    *,
-    arity: int = 1,
-    formula: Callable[..., Any] | None = None,
-    forward: Callable[..., Any] | None = None,
-    vjp: Vjp | Rule = None,
-    reference: Callable[..., Any],
-    domain: Domain | Sequence[Domain] = (-2.0, 2.0),
-    samples: Samples | None = None,
-    sample_attrs: Sequence[dict[str, Any]] = ({},),
-    result: str = "same",
-    promotion: str = "common",
-    kinds: str = "biuf",
-    masks: tuple[int, ...] = (),
-    attrs: dict[str, Attribute] = NO_ATTRIBUTES,
-    grad_name: str = "",
-    smooth: bool = True,
-    onnx: Onnx = None,
-    native_from: int | None = None,
-    numpy_dtypes: str = "",
-    expression: Callable[..., Any] | None = None,
+    name: str, *, arity: int = 1, formula: Callable[..., Any] | None = None, forward: Callable[..., Any] | None = None,
+    vjp: Vjp | Rule = None, reference: Callable[..., Any], domain: Domain | Sequence[Domain] = (-2.0, 2.0),
+    samples: Samples | None = None, sample_attrs: Sequence[dict[str, Any]] = ({},), result: str = "same",
+    promotion: str = "common", kinds: str = "biuf", masks: tuple[int, ...] = (),
+    attrs: dict[str, Attribute] = NO_ATTRIBUTES, grad_name: str = "", smooth: bool = True, onnx: Onnx = None,
+    native_from: int | None = None, numpy_dtypes: str = "", expression: Callable[..., Any] | None = None,
     workspace: int | None = None,
-) -> Op:
+) -> Op:  # fmt: skip
     """An op that works on each element by itself; inputs broadcast.
 
     Without a `formula` the op is the elementary function of that name in `m`. A `forward` is a faster way on NumPy
@@ -121,12 +106,9 @@ def _kind_fix(given: Spec, kinds: str) -> str:
 
 
 def _elementwise_samples(
-    arity: int,
-    domain: Domain | Sequence[Domain],
-    sample_attrs: Sequence[dict[str, Any]],
-    masks: tuple[int, ...],
+    arity: int, domain: Domain | Sequence[Domain], sample_attrs: Sequence[dict[str, Any]], masks: tuple[int, ...],
     smooth: bool,
-) -> Samples:
+) -> Samples:  # fmt: skip
     domains: list[Domain] = [domain] * arity if isinstance(domain[0], (int, float)) else list(domain)  # type: ignore[list-item, arg-type]
     layouts: list[list[tuple[int, ...]]] = [[(3, 4)] * arity, [()] * arity, [(2, 0)] * arity]
     if arity > 1:
@@ -182,26 +164,12 @@ def spread(m: Any, value: Any, dim: tuple[int, ...], keepdim: bool, shape: tuple
 
 
 def reduction(
-    name: str,
-    *,
-    forward: Callable[..., Any] | None = None,
-    formula: Callable[..., Any] | None = None,
-    native_from: int = NATIVE_FROM,
-    vjp: Rule | None,
-    work: Work | None = None,
-    reference: Callable[..., Any],
-    dtype: Callable[[Any], Any] = lambda dtype: dtype,
-    domain: Domain = (-2.0, 2.0),
-    samples: Samples | None = None,
-    sample_attrs: Sequence[dict[str, Any]] = ({},),
-    kinds: str = "biuf",
-    attrs: dict[str, Attribute] = NO_ATTRIBUTES,
-    empty: bool = True,
-    grad_name: str = "",
-    smooth: bool = True,
-    onnx: Onnx = None,
-    **facts: Any,
-) -> Op:
+    name: str, *, forward: Callable[..., Any] | None = None, formula: Callable[..., Any] | None = None,
+    native_from: int = NATIVE_FROM, vjp: Rule | None, work: Work | None = None, reference: Callable[..., Any],
+    dtype: Callable[[Any], Any] = lambda dtype: dtype, domain: Domain = (-2.0, 2.0), samples: Samples | None = None,
+    sample_attrs: Sequence[dict[str, Any]] = ({},), kinds: str = "biuf", attrs: dict[str, Attribute] = NO_ATTRIBUTES,
+    empty: bool = True, grad_name: str = "", smooth: bool = True, onnx: Onnx = None, **facts: Any,
+) -> Op:  # fmt: skip
     """An op that reduces dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
     One that is made of others has a `formula` over ops instead of a forward. `dtype` maps the dtype of the input to
@@ -235,21 +203,11 @@ def reduction(
 
 
 def movement(
-    name: str,
-    *,
-    forward: Callable[..., Any],
-    shape: Callable[..., tuple[int, ...]],
-    vjp: Rule | None,
-    reference: Callable[..., Any],
-    samples: Samples,
-    attrs: dict[str, Attribute],
-    shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
-    view: bool = True,
-    sparse: Callable[..., Any] | None = None,
-    grad_name: str = "",
-    onnx: Onnx = None,
-    **facts: Any,
-) -> Op:
+    name: str, *, forward: Callable[..., Any], shape: Callable[..., tuple[int, ...]], vjp: Rule | None,
+    reference: Callable[..., Any], samples: Samples, attrs: dict[str, Attribute],
+    shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None, view: bool = True,
+    sparse: Callable[..., Any] | None = None, grad_name: str = "", onnx: Onnx = None, **facts: Any,
+) -> Op:  # fmt: skip
     """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
     batch size)` gives the attributes that do the same behind one more leading axis (None: `behind_batch`). `facts` are
     further fields of the record."""
@@ -317,14 +275,9 @@ def in_front(name: str, shift: Callable[[dict[str, Any], int], dict[str, Any]] =
 
 
 def define(
-    name: str,
-    *,
-    batch: BatchRule | None = None,
-    forward: Callable[..., Any] | None = None,
-    formula: Callable[..., Any] | None = None,
-    native_from: int = NATIVE_FROM,
-    **parts: Any,
-) -> Op:
+    name: str, *, batch: BatchRule | None = None, forward: Callable[..., Any] | None = None,
+    formula: Callable[..., Any] | None = None, native_from: int = NATIVE_FROM, **parts: Any,
+) -> Op:  # fmt: skip
     """An op of no family: every part stated, the batch rule by loop unless given.
 
     Without a `forward`, the `formula` over ops is what it does: op by op on small arrays, from `native_from` elements

@@ -70,3 +70,17 @@ def at_index(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
     """The element whose position in its row is the second input, 0 elsewhere."""
     x, place = args
     return loop_math.where(index() == convert(place, "i64"), x, const(0, x.dtype))  # type: ignore[no-any-return]
+
+
+def wrong_class(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
+    """Is this neither one of the classes nor the number to ignore?"""
+    x = convert(args[0], "i64")
+    outside = (x < const(0, "i64")) | (x >= parameter(attrs["classes"], "i64"))
+    return outside & (x != parameter(attrs["ignore_index"], "i64"))
+
+
+def wrong_length(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
+    """Is this negative, or more than there are (-1: no limit)?"""
+    x, most = convert(args[0], "i64"), parameter(attrs["most"], "i64")
+    zero = const(0, "i64")
+    return (x < zero) | ((x > most) & (most >= zero))

@@ -70,26 +70,13 @@ class Run:
 
 
 def fit(
-    model: Any,
-    data: Iterable[Any],
-    *,
-    optimizer: Any,
-    loss: Callable[[Any, Any], wf.Tensor] | None = None,
-    epochs: int = 1,
-    validation: Iterable[Any] | None = None,
-    metrics: Mapping[str, Any] | Sequence[Any] = (),
-    step: Step | None = None,
-    scheduler: Any = None,
-    clip: float | None = None,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: str | os.PathLike[str] | wf.Checkpoint | None = None,
-    resume: bool = False,
-    log: str | os.PathLike[str] | None = None,
-    dry_run: bool = False,
-    overfit: int | None = None,
-    progress: bool = True,
+    model: Any, data: Iterable[Any], *, optimizer: Any, loss: Callable[[Any, Any], wf.Tensor] | None = None,
+    epochs: int = 1, validation: Iterable[Any] | None = None, metrics: Mapping[str, Any] | Sequence[Any] = (),
+    step: Step | None = None, scheduler: Any = None, clip: float | None = None, callbacks: Sequence[Callback] = (),
+    checkpoint: str | os.PathLike[str] | wf.Checkpoint | None = None, resume: bool = False,
+    log: str | os.PathLike[str] | None = None, dry_run: bool = False, overfit: int | None = None, progress: bool = True,
     strategy: str | None = None,
-) -> History:
+) -> History:  # fmt: skip
     """Train a model on batches for some epochs, and return what each epoch measured.
 
     `data` and `validation` are loaders, or anything that gives batches each time it is gone through. A batch is
@@ -237,13 +224,9 @@ def _lost(run: Run, batches: int) -> OperationError:
 
 
 def evaluate(
-    model: Any,
-    data: Iterable[Any],
-    *,
-    loss: Callable[[Any, Any], wf.Tensor] | None = None,
-    metrics: Mapping[str, Any] | Sequence[Any] = (),
-    step: Step | None = None,
-) -> dict[str, float]:
+    model: Any, data: Iterable[Any], *, loss: Callable[[Any, Any], wf.Tensor] | None = None,
+    metrics: Mapping[str, Any] | Sequence[Any] = (), step: Step | None = None,
+) -> dict[str, float]:  # fmt: skip
     """The loss (if one is given) and metrics of a model on batches, in eval mode and without recording.
 
     The model's mode is put back after.

@@ -1,4 +1,4 @@
-"""`fit` on several ranks. Arguments: the strategy, the folder, and "first" or "resume"."""
+"""`fit` on several ranks. Arguments: the strategy, the folder, and "first", "resume" or "again"."""
 
 import sys
 from pathlib import Path
@@ -19,11 +19,11 @@ wf.manual_seed(0)
 model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2)).double()
 optimizer = wf.optim.Adam(model.parameters(), lr=0.05)
 scheduler = wf.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-epochs = 2 if part == "first" else 3
+epochs = {"first": 2, "resume": 3, "again": 4}[part]
 history = wf.train.fit(
     model, batches, optimizer=optimizer, loss=nn.functional.cross_entropy, epochs=epochs, validation=batches,
     metrics={"accuracy": wf.metrics.Accuracy()}, strategy=strategy, checkpoint=folder / "run", scheduler=scheduler,
-    resume=part == "resume", log=folder / "log.jsonl", clip=1.0,
+    resume=part != "first", log=folder / "log.jsonl", clip=1.0,
 )  # fmt: skip
 rank, size = dist.get_rank(), dist.get_world_size()
 every = [None] * size

@@ -20,6 +20,7 @@ from wayfare.core.mode import STATE
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.quiet import COMPLAINTS
 from wayfare.core.spec import DType, bool_, default_dtype, float16, float32, promote_operands, scalar_dtype
+from wayfare.core.stand_in import FAST_PATHS, StandIn
 from wayfare.core.tensor import Tensor, constant, to_tensor
 from wayfare.core.write_clock import note_write
 
@@ -201,6 +202,10 @@ def unary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) ->
     def call(input: Tensor) -> Tensor:
         if input.__class__ is Tensor and (not floats_only or input._array.dtype is _F32 or input._array.dtype is _F64):
             return apply1(op, input)
+        if input.__class__ is StandIn and op in FAST_PATHS:
+            made = FAST_PATHS[op](input)
+            if made is not NotImplemented:
+                return made  # type: ignore[no-any-return]
         return promoted(op, (input,))
 
     return publish(call, name or op.name, doc, write_unary(op, call, name or op.name) if inplace else None)
@@ -244,6 +249,10 @@ def binary(
             dtype = input._array.dtype
             if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):
                 return apply2(op, input, other)
+        elif input.__class__ is StandIn and op in FAST_PATHS:
+            made = FAST_PATHS[op](input, other)
+            if made is not NotImplemented:
+                return made  # type: ignore[no-any-return]
         if tensors:
             need_tensors(name or op.name, tensors, input, other)
         return promoted(op, (input, other))

@@ -180,13 +180,7 @@ def empty(
 
 
 def _filled(
-    op: str,
-    make: Any,
-    size: Sequence[Any],
-    named: dict[str, Any],
-    dtype: Any,
-    device: Any,
-    requires_grad: bool,
+    op: str, make: Any, size: Sequence[Any], named: dict[str, Any], dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
     check_device(device)
     extra = set(named) - {"size"}

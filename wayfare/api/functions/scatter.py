@@ -174,14 +174,9 @@ def index_reduce(
 
 
 def searchsorted(
-    sorted_sequence: Tensor,
-    input: Tensor | float,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Tensor:
+    sorted_sequence: Tensor, input: Tensor | float, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Where each value of `input` belongs in the sorted last dimension of `sorted_sequence`."""
     if side not in (None, "left", "right") or (side == "left" and right):
         raise OperationError(f"searchsorted: side={side!r} and right={right} do not go together")

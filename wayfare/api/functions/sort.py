@@ -113,12 +113,9 @@ def _answers(values: Any, inverse: Any, counts: Any, return_inverse: bool, retur
 
 @method
 def unique(
-    input: Tensor,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
+    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
     dim: int | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The distinct elements in order (or the distinct slices along `dim`); on request where each element went
     and how often each occurs."""
     check_tensor("unique", input)

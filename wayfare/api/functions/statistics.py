@@ -156,13 +156,9 @@ def _bin_counts(values: Array, bins: int, low: float, high: float, weight: Array
 
 @method
 def histogram(
-    input: Tensor,
-    bins: Any,
-    *,
-    range: Sequence[float] | None = None,
-    weight: Tensor | None = None,
+    input: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None,
     density: bool = False,
-) -> Histogram:
+) -> Histogram:  # fmt: skip
     """A histogram in `bins` equal bins over `range`, or between the edges that a tensor `bins` gives."""
     check_tensor("histogram", input)
     check_floating("histogram", input)
@@ -175,11 +171,7 @@ def histogram(
 
 
 def histogramdd(
-    input: Tensor,
-    bins: Any,
-    range: Sequence[float] | None = None,
-    weight: Tensor | None = None,
-    density: bool = False,
+    input: Tensor, bins: Any, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
 ) -> Histogram:
     """A histogram in several dimensions: the last dimension of `input` holds the coordinates."""
     check_tensor("histogramdd", input)

@@ -139,13 +139,9 @@ def cutoffs(op: str, A: Tensor, atol: Any, rtol: Any) -> tuple[Tensor, Tensor]:
 
 
 def pinv(
-    A: Tensor,
-    rcond: float | Tensor | None = None,
-    hermitian: bool = False,
-    *,
-    atol: float | Tensor | None = None,
+    A: Tensor, rcond: float | Tensor | None = None, hermitian: bool = False, *, atol: float | Tensor | None = None,
     rtol: float | Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The pseudo-inverse. Singular values up to max(atol, rtol times the largest) count as zero."""
     check_tensor("pinv", A)
     if A.ndim < 2 or not A.dtype.is_floating_point:

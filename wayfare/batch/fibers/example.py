@@ -9,6 +9,7 @@ from greenlet import GreenletExit
 
 from wayfare.batch.analysis.exception_scopes import EXAMPLE_CODES
 from wayfare.batch.record.call import Value
+from wayfare.batch.record.function_call import as_copy
 from wayfare.core.callsite import NO_LINE, Site
 from wayfare.core.generator import example_generator
 from wayfare.core.mode import Mode
@@ -81,7 +82,7 @@ class Example:
     def body(self) -> None:
         """The function that the fiber runs."""
         try:
-            self.result = _begin(self.function, self.args)
+            self.result = _begin(as_copy(self.function), self.args)
         except GreenletExit:
             pass
         except BaseException as error:

@@ -53,6 +53,9 @@ class PendingCalls(Interceptor):
         self.common_results: dict[Signature, tuple[Value, ...]] = {}
         # Class of a module → (function, OpaqueInfo) if its calls may be opaque, else False.
         self.opaque_classes: dict[type, Any] = {}
+        # A function or method of the user → what is called in its place; a function → its copy.
+        self.callees: dict[Any, Any] = {}
+        self.copies: dict[Any, Any] = {}
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0

@@ -26,7 +26,7 @@ from wayfare.ir.plan.buffers import Buffer, BufferAssignment, View, contiguous_s
 from wayfare.ir.plan.groups import NearPartition, is_one_row
 from wayfare.ir.plan.lower import accumulations, is_matmul, uses_of
 from wayfare.ir.plan.memory import with_zeros
-from wayfare.ir.plan.native import native_actions
+from wayfare.ir.plan.native import CheckAction, native_actions
 from wayfare.ir.plan.rematerialise import Rematerialisation
 
 # A kernel is named after this many of its ops.
@@ -117,7 +117,7 @@ class Builder:
         views = self.assignment
         reads, writes = [views[v] for v in step.inputs], [views[v] for v in step.outputs]
         if op.family == "check":
-            check = PythonAction(op, step.attrs, reads, [])
+            check = CheckAction(op, step.attrs, reads)
             # A check of an input runs first, so that it does not split a list of native actions.
             self._actions.insert(0 if reads[0].buffer.kind == "input" else len(self._actions), check)
         elif step.outputs[0] in views.copies and 0 not in step.outputs[0].shape:

@@ -43,13 +43,9 @@ def _soft_margin_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
 
 
 def hinge_embedding_loss(
-    input: Tensor,
-    target: Tensor,
-    margin: float = 1.0,
-    size_average: Any = None,
-    reduce: Any = None,
+    input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """A distance where the target is 1, what it lacks of `margin` where it is -1."""
     reduction = read_reduction("hinge_embedding_loss", reduction, size_average, reduce)
     check_tensors("hinge_embedding_loss", input, target)
@@ -64,14 +60,9 @@ def _hinge_embedding_loss(input: Tensor, target: Tensor, margin: float, reductio
 
 
 def margin_ranking_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """What `target * (input1 - input2)` lacks of `margin`; the target 1 says that the first should be larger."""
     reduction = read_reduction("margin_ranking_loss", reduction, size_average, reduce)
     if not input1.ndim == input2.ndim == target.ndim:
@@ -87,14 +78,9 @@ def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin:
 
 
 def cosine_embedding_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`1 - cos` for pairs that belong together (target 1), what `cos` exceeds `margin` by for others (-1)."""
     reduction = read_reduction("cosine_embedding_loss", reduction, size_average, reduce)
     if target.ndim > 1 or input1.ndim != target.ndim + 1:
@@ -128,15 +114,9 @@ def _matrix(name: str, input: Tensor) -> Tensor:
 
 
 def multi_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
     """What the right class lacks of a lead of `margin` over each other, to the power `p`, averaged over classes."""
     reduction = read_reduction("multi_margin_loss", reduction, size_average, reduce)
     if p not in (1, 2):
@@ -196,13 +176,9 @@ def multilabel_margin_loss(
 
 
 def multilabel_soft_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The mean over classes of the cross entropy of sigmoid scores against targets 0 and 1."""
     reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
     check_tensors("multilabel_soft_margin_loss", input, target)
@@ -222,17 +198,9 @@ def _multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor |
 
 
 def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
-    swap: bool = False,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
     """What the negative lacks of being `margin` further from the anchor than the positive, by p-norm."""
     reduction = read_reduction("triplet_margin_loss", reduction, size_average, reduce)
 
@@ -245,15 +213,10 @@ def triplet_margin_loss(
 
 
 def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-    margin: float = 1.0,
-    swap: bool = False,
+    anchor: Tensor, positive: Tensor, negative: Tensor, *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`triplet_margin_loss` with a distance of one's own. `swap`: the nearer of anchor and positive counts."""
     reduction = read_reduction("triplet_margin_with_distance_loss", reduction)
     if margin <= 0:

@@ -42,12 +42,9 @@ def _check_last(name: str, input: Tensor, normalized_shape: Sequence[int]) -> tu
 
 
 def layer_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Mean 0 and variance 1 over the last dimensions, then `* weight + bias`."""
     dim = _check_last("layer_norm", input, normalized_shape)
     for name, given in (("weight", weight), ("bias", bias)):
@@ -167,15 +164,9 @@ def count_batch(batches: Tensor) -> int | Tensor:
 
 
 def batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float | Tensor = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     """Mean 0 and variance 1 for each channel over the batch, then `* weight + bias`.
 
     In training the running statistics are updated in place; otherwise they are used.
@@ -226,15 +217,9 @@ def _by_statistics(
 
 
 def instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
+    bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     """Mean 0 and variance 1 for each channel of each example, then `* weight + bias`."""
     _check_channels(
         "instance_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias

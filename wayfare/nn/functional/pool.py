@@ -147,15 +147,9 @@ lp_pool3d = of_rank(lp_pool, "lp_pool3d", 3, "The `norm_type`-norm of each windo
 
 
 def _max_pool(
-    op: str,
-    rank: int,
-    input: Tensor,
-    kernel_size: IntOrInts,
-    stride: Any,
-    padding: IntOrInts,
-    dilation: IntOrInts,
+    op: str, rank: int, input: Tensor, kernel_size: IntOrInts, stride: Any, padding: IntOrInts, dilation: IntOrInts,
     ceil_mode: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     kernel, steps, around = _window_args(op, rank, kernel_size, stride, padding)
     gaps = per_dim(op, "dilation", dilation, rank, 1)
     x, added = with_batch(op, input, rank)

@@ -32,14 +32,9 @@ _OPS = REGISTRY
 
 
 def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
     """The rows of `weight` at the numbers in `input`.
 
     The row `padding_idx` gets no gradient. With `max_norm` the rows that are looked up are first scaled, in place, to
@@ -84,18 +79,10 @@ def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_t
 
 
 def embedding_bag(
-    input: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor:
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
     """The sum, mean or max of rows of `weight` over bags of numbers: the rows of `input` if it has two dimensions, or
     the pieces that begin at `offsets` if it has one. An empty bag gives zeros; `padding_idx` counts for nothing. With
     `scale_grad_by_freq` the gradient of a row is divided by how often its number occurs."""

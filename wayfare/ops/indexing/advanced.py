@@ -27,13 +27,7 @@ _ALL = slice(None)
 
 
 def check_bounds(
-    op: str,
-    index: Array,
-    size: int,
-    dim: int,
-    *,
-    wrap: bool = False,
-    error: type[Exception] = IndexRangeError,
+    op: str, index: Array, size: int, dim: int, *, wrap: bool = False, error: type[Exception] = IndexRangeError
 ) -> None:
     """Every entry must be from 0 (with `wrap`: from -size) to size - 1; the first that is not is named."""
     if index.dtype.kind not in "iu":

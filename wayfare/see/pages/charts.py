@@ -45,13 +45,9 @@ def _spread(curves: Curves) -> tuple[float, float]:
 
 
 def curves(
-    given: Curves,
-    title: str,
-    across: str = "epoch",
-    start: int = 1,
-    unit: str = "{:.4g}",
+    given: Curves, title: str, across: str = "epoch", start: int = 1, unit: str = "{:.4g}",
     marks: Mapping[int, str] | None = None,
-) -> Markup:
+) -> Markup:  # fmt: skip
     """Values over epochs or events, each named with its last value; `marks` are words at places along the way."""
     shown = _finite(given)
     if not shown:
@@ -124,11 +120,7 @@ def _drawn(shown: Curves, across: str, start: int, unit: str, marks: Mapping[int
 
 
 def _line(
-    values: Sequence[float],
-    x: Callable[[float], float],
-    y: Callable[[float], float],
-    colour: str,
-    told: list[str],
+    values: Sequence[float], x: Callable[[float], float], y: Callable[[float], float], colour: str, told: list[str]
 ) -> list[Markup]:
     """One curve, broken where it is no number; each point tells its value."""
     # More points than can be seen apart: each stretch keeps its largest, so that no peak is lost.
