@@ -37,9 +37,9 @@ def run(options: Options) -> Report:
         part(report)
     judged = [row for row in report.measurements if row.met is not None]
     report.note(f"\nwanted: {sum(row.met is True for row in judged)} of {len(judged)} rows met")
-    report.note(f"Every rank has one thread. Best of {options.rounds} rounds in each of {_runs(options)} runs, the sides "
-                "taking turns. Other work on the machine makes ranks wait for each other; processor time does not "
-                "see that.")  # fmt: skip
+    report.note(f"Every rank has one thread. Best of {options.rounds} rounds in each of {_runs(options)} runs, the "
+                "sides taking turns. Other work on the machine makes ranks wait for each other; processor time does "
+                "not see that.")  # fmt: skip
     return report
 
 

@@ -1,4 +1,4 @@
-"""Fast paths of training steps and of branches on values: whole paths in one native call, and nothing done by halves."""
+"""Fast paths of training steps and of branches on values: whole paths in one native call, nothing done by halves."""
 
 import pytest
 
@@ -226,7 +226,7 @@ def test_training_with_branches(taken):
         return loss * 2 if scores.sum() > 0 else loss
 
     twin = Twin(loss=loss_of)
-    for turn in range(12):
+    for _ in range(12):
         for seed in range(4):
             before = taken[0]
             twin.train(*batch(seed))
@@ -262,7 +262,7 @@ def test_gradients_through_a_branch(taken):
 
     compiled = wf.compile(function)
     w = numbers(3, 3).requires_grad_()
-    for turn in range(8):
+    for _ in range(8):
         for seed in range(4):
             x = numbers(2, 3, seed=seed)
             found = []

@@ -212,7 +212,7 @@ def _train_epoch(
 
 
 def _lost(run: Run, batches: int) -> OperationError:
-    """The error for a loss that is no number any more; the history so far comes with it."""
+    """The error for a loss that is NaN or infinite; it holds the history so far."""
     rate = float(run.optimizer.param_groups[0]["lr"])
     error = OperationError(
         f"fit: the loss is {run.loss} in epoch {run.epoch}, batch {batches + 1} (learning rate {rate:g})",

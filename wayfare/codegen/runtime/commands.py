@@ -183,6 +183,10 @@ class Commands:
             return [command for made in self._made for command in made]
         return [command for request in self._requests for command in self._answer(request, threads)]
 
+    def release(self) -> None:
+        """Free the memory that is kept for the next run, which then has to be prepared again."""
+        self._free.clear()
+
     def own(self, array: Array) -> BufferView:
         """A view of an array that belongs to the list."""
         self.constants.append(array)

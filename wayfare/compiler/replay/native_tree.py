@@ -172,6 +172,8 @@ class NativeTree:
                 numbers.append(self._keep(given))
             jump = Jump(otherwise=stop(leaf.done))
         pieces = [self.commands.add(commands, numbers) for commands, _ in self._lists[id(block)]]
+        for commands, _ in self._lists[id(block)]:
+            commands.release()  # it will hardly run alone again, and its scratch memory may be large
         for piece, after, (_, wrong) in zip(pieces, pieces[1:], self._lists[id(block)], strict=False):
             self.commands.jump(piece, Jump(wrong, table={0: after}, otherwise=stop(UNSEEN)))
         self.commands.jump(pieces[-1], jump)

@@ -23,6 +23,7 @@ from wayfare.ir.plan.actions import (  # fmt: skip
     UpdateAction,
 )
 from wayfare.ir.plan.buffers import Buffer, BufferAssignment, View, contiguous_strides, new_view
+from wayfare.ir.plan.early_updates import early_updates
 from wayfare.ir.plan.groups import NearPartition, is_one_row
 from wayfare.ir.plan.lower import accumulations, is_matmul, uses_of
 from wayfare.ir.plan.memory import with_zeros
@@ -54,7 +55,7 @@ class Builder:
             wanted = [v for v in item.members if v in stored]
             if wanted:
                 self._kernel(partition, item, wanted)
-        actions = with_zeros(self._actions, self._zeros)
+        actions = early_updates(with_zeros(self._actions, self._zeros))
         kept = {self.assignment[v].buffer.real for v in outputs}
 
         def rematerialise(group: Group, v: Value, view: View) -> KernelAction:

@@ -197,7 +197,7 @@ def _check_top(top: Any) -> None:
 
 
 def _write(path: Any, parts: Iterable[str]) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"profile: takes the name of a file, not {type(path).__name__}")
     replace_text(os.fspath(path), parts)

@@ -58,7 +58,7 @@ class Cost:
     total_seconds: float = 0.0  # of a module: with its submodules, forward only
 
     def add(self, place: Place) -> None:
-        """Count a place in."""
+        """Add a place."""
         self.calls += place.calls
         self.backward_calls += place.backward_calls
         self.forward_seconds += place.seconds

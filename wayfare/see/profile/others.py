@@ -1,5 +1,5 @@
-"""What takes time and is no op: backward passes, compiled functions, optimisers, sessions of automatic batching, and
-waiting for other ranks."""
+"""Costs other than ops: backward passes, compiled functions, optimisers, sessions of automatic batching, and waiting
+for other ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CompiledCost:
     name: str
     calls: int = 0
     seconds: float = 0.0  # with what ran inside
-    recorded: int = 0  # calls that Python ran to write them down
+    recorded: int = 0  # calls that were recorded
     plain: int = 0  # calls that ran as plain Python
     kernels: int = 0  # native kernels that ran inside
     products: int = 0  # products of matrices inside its plans
@@ -65,7 +65,7 @@ class BatchingCost:
 
 
 class Others:
-    """Keeps what is known of them beyond their time."""
+    """Collects their counts."""
 
     def __init__(self) -> None:
         self._compiled_by_id: dict[int, tuple[weakref.ref[Compiled], CompiledCost]] = {}

@@ -72,7 +72,7 @@ def _name(by: str, row: Cost) -> str:
 
 
 def shortened(rows: list[Cost], most: int) -> list[Cost]:
-    """So many rows, and the rest as one."""
+    """The first `most` rows, and the rest as one."""
     rest = rows[most:]
     if not rest:
         return rows
@@ -121,7 +121,7 @@ def summary(p: Profile) -> str:
 
 
 def compiled_text(cost: CompiledCost) -> str:
-    """What became of the calls of a compiled function."""
+    """How the calls of a compiled function ran."""
     parts = [f"{cost.hits} replayed", f"{cost.recorded} recorded"]
     if cost.plain:
         parts.append(f"{cost.plain} in plain Python")
