@@ -153,7 +153,8 @@ _LATER.update({
     "wayfare.nn": {"parallel": "wayfare.distributed.parallel", "SyncBatchNorm": "wayfare.distributed.sync_batch_norm"},
     "wayfare.optim": {"ZeroRedundancyOptimizer": "wayfare.distributed.optim"},
 })  # fmt: skip
-_sys.meta_path.insert(0, _PublicModules(__name__, {**_MODULES, "nn.parallel": "distributed.parallel"}))
+_sys.meta_path.insert(0, _PublicModules(__name__, {**_MODULES, "nn.parallel": "distributed.parallel",
+                                                     "ray": "distributed.ray"}))  # fmt: skip
 _tracebacks.install()
 _sys.meta_path.append(_MissingModules(_MODULES))
 

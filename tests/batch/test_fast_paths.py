@@ -287,3 +287,43 @@ def test_joins_that_are_not_alike_give_what_the_loop_gives():
             assert mine.dtype == theirs.dtype and wf.equal(mine, theirs)
     with pytest.raises(wf.errors.WayfareError, match="dim"):
         wf.map(lambda k: wf.cat([w * k, w * k], 3), [1.0, 2.0], batch=True)
+
+
+def test_several_rows_of_a_table_are_looked_up_together_and_wrong_ones_fail_at_once():
+    table = nn.Embedding(5, 3)
+    sentences = [wf.tensor([0, 4]), wf.tensor([1, 2]), wf.tensor([3, 3])]
+    same(wf.map(table, sentences, batch=True), [table(s) for s in sentences])
+    stats = wf.batching.last()
+    assert (stats.nodes, stats.groups, stats.rounds) == (3, 1, 1)
+    went_on = []
+
+    def look_up(words):
+        made = table(words)
+        went_on.append(words)
+        return made
+
+    with pytest.raises(IndexError, match="example 1"):
+        wf.map(look_up, [sentences[0], wf.tensor([1, 5]), wf.tensor([1, -1])], batch=True)
+    assert len(went_on) == 1
+
+
+def test_calls_with_numbers_and_names_have_fast_paths_of_their_own(long_ways):
+    w = wf.ones(3, requires_grad=True)
+
+    def work(x, k, name, flag=None):
+        made = (x * w + k).sin().cos()
+        return made if name == "a" else made.tanh()
+
+    def program(x):
+        x = x * 2
+        return [work(x, k, name, flag) for k in (0, 1, True, 2) for name in ("a", "b") for flag in (None, 1)][-1]
+
+    def several(x):
+        x = x * 2
+        return wf.stack([work(x, 1, "a"), work(x, True, "b"), work(x, 1, "b"), work(x, 300, "a"), work(x, 300, "b")])
+
+    check(program, [wf.full((3,), float(i)) for i in range(4)])
+    long_ways.clear()
+    check(several, [wf.full((3,), float(i)) for i in range(12)])
+    check(several, [wf.full((3,), float(i)) for i in range(12)])
+    assert 0 < len(long_ways) <= 10

@@ -30,7 +30,7 @@ from wayfare.batch.run.pending_calls import PendingCalls
 from wayfare.batch.run.runners import run_op, run_random, run_selected
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply
-from wayfare.core.mode import STATE, Mode
+from wayfare.core.mode import STATE, Mode, set_mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.pytree import TENSOR, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
@@ -42,7 +42,7 @@ _FOR_DISPLAY = frozenset({"repr()", "format()"})
 # Reads that need an ordinary tensor.
 _NEED_MEMORY = frozenset({"as_strided()", "storage_offset()", "pickle"})
 # At most this many fast paths are tried for one owner: each one that misses costs time.
-_MAX_FAST_PATHS = 4
+_MAX_FAST_PATHS = 8
 
 
 class Session(PendingCalls):
@@ -271,8 +271,18 @@ class Session(PendingCalls):
         """Run an op eagerly, on ordinary tensors."""
         if any([t.__class__ is StandIn for t in inputs]):
             self.materialise()
-        with self.outside():
-            made = apply(op, inputs, attrs)
+        inside = STATE.mode
+        assert inside is not None
+        if op.view:
+            # Views are frequent, and draw no random numbers: they need no mode of their own.
+            try:
+                self.set_outer_mode(inside.grad)
+                made = apply(op, inputs, attrs)
+            finally:
+                set_mode(inside)
+        else:
+            with self.outside():
+                made = apply(op, inputs, attrs)
         for t in made if made.__class__ is tuple else (made,):
             self.born(t._array)
         for t in inputs:

@@ -82,7 +82,7 @@ def _answer(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A stream that cannot write "·" or "→" shows a question mark for it; that is no reason to stop.
+        # A stream that cannot write "·" or "→" shows a question mark for it; the program goes on.
         sys.stdout.reconfigure(errors="replace")
     status: int = COMMANDS[options.command][1].run(options)
     # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
@@ -96,5 +96,5 @@ def _said(sentence: str) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: the interpreter would try once more at its end."""
+    """Drop what is still to be written: the interpreter would try again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

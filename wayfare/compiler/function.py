@@ -73,8 +73,7 @@ class Compiled(OpaqueCall):
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
         self._recording = False
-        # Whether the backward pass that may follow a call is recorded with it.
-        self.records_gradient = True
+        self.records_gradient = True  # the backward pass that may follow a call is recorded with it
         self._calls = 0
         self._recorded = 0
         self._checked = 0
@@ -414,9 +413,7 @@ class Compiled(OpaqueCall):
             set_mode(current().replace(grad=left.grad, inference=left.inference))
         return result
 
-    def _keep(
-        self, entry: Entry, call: Signature, recorder: Recorder, assigned: Assigned, result: Any
-    ) -> None:
+    def _keep(self, entry: Entry, call: Signature, recorder: Recorder, assigned: Assigned, result: Any) -> None:
         """Add a recording to its entry, if it can be replayed."""
         cache, key = self._cache, call.key
         try:
@@ -427,10 +424,7 @@ class Compiled(OpaqueCall):
         except Dropped as reason:
             cache.leave(key, str(reason))
             self._forget()
-        except Exception as error:
-            if not isinstance(error, Retry):  # the call itself succeeded
-                return self._leave(entry, f"recording it failed: {type(error).__name__}: {error}")
-            changed = error
+        except Retry as changed:
             entry.reset_graph()
             strikes, what = cache.strike(key), str(changed)
             if strikes >= (_STRIKES if what else _MISSES):
@@ -441,6 +435,8 @@ class Compiled(OpaqueCall):
                 # The next call may find objects that this one has created.
                 states = frozenset(state.identity for state in self._states)
                 entry.guards = Guards(entry.guards.seen.refreshed(states))
+        except Exception as error:  # the call itself succeeded
+            self._leave(entry, f"recording it failed: {type(error).__name__}: {error}")
 
     def _plain(self) -> dict[str, int]:
         """Why calls ran as plain Python, and how many did."""

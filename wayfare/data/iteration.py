@@ -25,7 +25,7 @@ class Epoch:
     skip: int
 
     def seed_of(self, batch: int) -> int | None:
-        """The seed of a batch, the same whoever fetches it."""
+        """The seed of a batch, the same in every worker."""
         return mixed(self.seed, batch) if self.seeded else None
 
 

@@ -135,7 +135,7 @@ class _Worker:
                 if message is None:
                     return
         except (EOFError, OSError):
-            os._exit(1)  # the parent is gone without a word: nobody will read what is being fetched
+            os._exit(1)  # the parent has died: the batch would not be read
 
     def _start_epoch(self, epoch: Epoch) -> None:
         assert _info is not None

@@ -54,7 +54,7 @@ class Workers:
         forked = context.get_start_method() == "fork"
         # Every task that is under way has a slot.
         self._slots = [shared_slots(prefetch) if forked else [] for _ in range(count)]
-        # Also at the end of the program, and when whoever uses the workers is gone.
+        # Also at the end of the program, and when the owner of the workers is gone.
         self.stop = weakref.finalize(self, end, self._pid, self._processes, self._tasks, self._answers)
         try:
             with undisturbed():

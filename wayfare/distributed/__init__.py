@@ -72,13 +72,14 @@ from wayfare.distributed.process_group import (
 from wayfare.distributed.work import Work
 
 if TYPE_CHECKING:
+    from wayfare.distributed import checkpoint as checkpoint
     from wayfare.distributed import optim as optim
 
 __all__ = [
     "init_process_group", "adopt_engine", "destroy_process_group", "is_available", "is_initialized",
     "is_mpi_available", "is_nccl_available", "get_rank", "get_world_size", "get_backend", "new_group",
     "get_process_group_ranks", "get_global_rank", "get_group_rank", "ProcessGroup", "GroupMember", "Engine", "Work",
-    "ReduceOp", "DistributedError", "Join", "Joinable", "algorithms", "optim",
+    "ReduceOp", "DistributedError", "Join", "Joinable", "algorithms", "checkpoint", "optim",
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv", "isend", "irecv",
     "barrier", "monitored_barrier",
@@ -92,6 +93,6 @@ name_ranks()
 if not TYPE_CHECKING:  # a type checker knows all names without it
 
     def __getattr__(name: str) -> object:
-        if name == "optim":  # loaded when it is first asked for
-            return importlib.import_module(f"{__name__}.optim")
+        if name in ("checkpoint", "optim"):  # loaded when it is first asked for
+            return importlib.import_module(f"{__name__}.{name}")
         raise _no_such_name(__name__, name)

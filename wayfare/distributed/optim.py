@@ -18,6 +18,11 @@ from wayfare.distributed.process_group import ProcessGroup, group_of
 __all__ = ["ZeroRedundancyOptimizer"]
 
 
+def _not_split() -> ArgumentError:
+    return ArgumentError("ZeroRedundancyOptimizer: LBFGS looks at all parameters, so its state cannot be split",
+                         fix="Use it without ZeroRedundancyOptimizer.")  # fmt: skip
+
+
 class ZeroRedundancyOptimizer(wf.optim.Optimizer, Joinable):
     """Each rank updates its part of the parameters, keeps the state of that part only, and sends the result to all.
 
@@ -36,15 +41,28 @@ class ZeroRedundancyOptimizer(wf.optim.Optimizer, Joinable):
             raise ArgumentTypeError("ZeroRedundancyOptimizer: optimizer_class must be a class of wf.optim, such as "
                                     f"wf.optim.Adam, not {optimizer_class!r}")  # fmt: skip
         if optimizer_class is wf.optim.LBFGS:
-            raise ArgumentError("ZeroRedundancyOptimizer: LBFGS looks at all parameters together, so its state cannot "
-                                "be split", fix="Use it without ZeroRedundancyOptimizer.")  # fmt: skip
+            raise _not_split()
         if overlap_with_ddp:
             raise ArgumentError("ZeroRedundancyOptimizer: overlap_with_ddp is not there yet", fix="Leave it out.")
-        self._group = group_of(process_group)
-        self._inner = optimizer_class(params, **defaults)
-        super().__init__(self._inner.param_groups, self._inner.defaults)
-        self.param_groups = self._inner.param_groups
-        self.state = self._inner.state
+        self._wrap(optimizer_class(params, **defaults), group_of(process_group))
+
+    @classmethod
+    def around(cls, optimizer: wf.optim.Optimizer, process_group: Any = None) -> ZeroRedundancyOptimizer:
+        """An optimiser that is already there, with its state split from now on; its schedules go on."""
+        if isinstance(optimizer, cls):
+            return optimizer
+        if isinstance(optimizer, wf.optim.LBFGS):
+            raise _not_split()
+        made = cls.__new__(cls)
+        made._wrap(optimizer, group_of(process_group))
+        return made
+
+    def _wrap(self, inner: wf.optim.Optimizer, group: ProcessGroup) -> None:
+        self._group = group
+        self._inner = inner
+        wf.optim.Optimizer.__init__(self, [{"params": list(g["params"])} for g in inner.param_groups], inner.defaults)
+        self.param_groups = inner.param_groups
+        self.state = inner.state
         self._whole: dict[str, Any] | None = None
         self._split()
 
@@ -133,6 +151,10 @@ class ZeroRedundancyOptimizer(wf.optim.Optimizer, Joinable):
             raise DistributedError("ZeroRedundancyOptimizer: this rank has only its own part of the state",
                                    fix="Call consolidate_state_dict() on every rank first.")  # fmt: skip
         return self._whole
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """The part of the state that this rank has, for `wf.distributed.checkpoint.save`."""
+        return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a whole state; each rank keeps its part."""

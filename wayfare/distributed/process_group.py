@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
+import io
 import os
 import sys
-import traceback
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,8 @@ __all__ = ["ProcessGroup", "adopt_engine", "destroy_process_group", "get_backend
 
 Backend = Literal["auto", "mpi", "nccl", "ray", "gloo"]
 _HALF_HOUR = 1800.0
+# Seconds between the error of a rank and the end of all, where the other ranks have the same error to show.
+_GRACE = 0.3
 _INSTALL = 'Install it with: pip install "wayfare[mpi]" (mpi4py, and Open MPI with its mpirun).'
 
 
@@ -173,7 +177,7 @@ def _check_place(engine: Engine, world_size: int, rank: int) -> None:
     script = Path(sys.argv[0]).name or "train.py"
     if world_size not in (-1, engine.size):
         raise DistributedError(f"init_process_group: world_size={world_size} was given, and "
-                               f"{engine.size} process{'' if engine.size == 1 else 'es'} were started",
+                               f"{engine.size} process{' was' if engine.size == 1 else 'es were'} started",
                                fix=f"Start it with: wayfare launch -n {world_size} {script}, or leave world_size "
                                "out.")  # fmt: skip
     if rank not in (-1, engine.rank):
@@ -216,14 +220,16 @@ class _Hook:
             interrupted = issubclass(kind, KeyboardInterrupt)
             try:
                 if not interrupted:
-                    print(f"wayfare: rank {engine.rank} of {engine.size} failed:", file=sys.stderr)
                     error.__traceback__ = _of_the_script(trace)
-                    cls.before(kind, error, error.__traceback__)
-            except Exception:
-                traceback.print_exception(kind, error, trace)
+                    # In one piece, so that those of several ranks do not mix.
+                    with contextlib.redirect_stderr(io.StringIO()) as text:
+                        cls.before(kind, error, error.__traceback__)
+                    sys.stderr.write(f"wayfare: rank {engine.rank} of {engine.size} failed:\n{text.getvalue()}")
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
+                if isinstance(error, DistributedError):
+                    time.sleep(_GRACE)
                 engine.abort(130 if interrupted else 1)
 
         sys.excepthook = end_all

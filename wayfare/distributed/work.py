@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.core.errors import DistributedError
+from wayfare.core.mode import watchers
 from wayfare.distributed.engine import Request
 
 __all__ = ["Work"]
@@ -40,7 +41,8 @@ class Work:
         finish: Callable[[], Any] | None = None, background: bool = False,
     ) -> None:  # fmt: skip
         self._request = request
-        self._call = call
+        # What is waited for, for messages and profiles.
+        self.call = call
         self._timeout = timeout
         self._stats = stats
         self._finish = finish
@@ -59,6 +61,16 @@ class Work:
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result, at most the group's time-out or this one (a timedelta, or seconds)."""
+        looking_on = watchers()
+        for watching in looking_on:
+            watching.starts(self)
+        try:
+            return self._wait(timeout)
+        finally:
+            for watching in looking_on:
+                watching.ended(self)
+
+    def _wait(self, timeout: Any) -> bool:
         if self.is_completed():
             return True
         limit = self._timeout if timeout is None else seconds(timeout)
@@ -69,7 +81,7 @@ class Work:
             if polls < _EAGER_POLLS:
                 continue
             if (waited := time.perf_counter() - start) > limit:
-                raise DistributedError(f"distributed: {self._call} has waited {waited:.1f} s for other ranks, the "
+                raise DistributedError(f"distributed: {self.call} has waited {waited:.1f} s for other ranks, the "
                                        "time-out", fix="A rank may be slow, dead or doing something else. Give "
                                        "init_process_group a longer timeout, or run with WAYFARE_DISTRIBUTED_DEBUG=1 "
                                        "to have the ranks' calls compared.")  # fmt: skip

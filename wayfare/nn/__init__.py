@@ -16,6 +16,8 @@ from wayfare.nn.summary import Summary as Summary
 from wayfare.nn.summary import summary as summary
 
 if TYPE_CHECKING:
+    from wayfare.distributed.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+    from wayfare.nn import parallel as parallel
     from wayfare.nn.activation import *  # noqa: F403
     from wayfare.nn.attention import *  # noqa: F403
     from wayfare.nn.cells import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""MultiheadAttention: queries look at keys in several ways at once, and bring home a mixture of values."""
+"""MultiheadAttention: several attentions side by side, each on its part of the features."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class NonDynamicallyQuantizableLinear(Linear):
 class MultiheadAttention(Module):
     """`num_heads` attentions side by side, each on its share of `embed_dim` features.
 
-    Queries, keys and values are projected (keys from `kdim` and values from `vdim` features, if those differ), heads
-    attend, and what they found is projected once more. `dropout` takes weights away in training; `add_bias_kv` adds a
+    Queries, keys and values are projected (keys from `kdim` and values from `vdim` features, if those differ), each
+    head attends, and the result is projected. `dropout` drops weights in training; `add_bias_kv` adds a
     learnt key and value to each sequence, `add_zero_attn` one of zeros. With `batch_first` sequences are [N, L, E],
     else [L, N, E]; a single one is [L, E].
     """

@@ -68,7 +68,7 @@ class _Convolving(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias anew, uniform within ±1/√(numbers that one output is made of)."""
+        """Draw a new weight and bias, uniform within ±1/√(number of inputs of one output)."""
         kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in = math.prod(self.weight.shape[1:])
@@ -76,7 +76,7 @@ class _Convolving(Module):
             uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        """Channels, kernel and stride, and what differs from the usual."""
+        """Channels, kernel and stride, and options that differ from the default."""
         zeros, ones = (0,) * self._rank, (1,) * self._rank
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
         parts += differing(self, padding=zeros, dilation=ones, output_padding=zeros, groups=1)

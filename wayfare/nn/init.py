@@ -83,7 +83,7 @@ def trunc_normal_(
         warnings.warn(f"trunc_normal_: the mean {mean} is more than 2 deviations from [{a}, {b}], so nearly all values "
                       "lie at its near end", stacklevel=2)  # fmt: skip
     low, high = (a - mean) / std, (b - mean) / std
-    # Above the middle the probabilities are too close to 1 to tell them apart: there, look at the mirror image.
+    # Above the middle the probabilities are too close to 1 to distinguish: use the mirror image there.
     sign = -1.0 if low + high > 0 else 1.0
     low, high = sorted((sign * low, sign * high))
     with no_grad():
@@ -123,7 +123,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Convolution weights [out, in, …] that hand on the channels of their input unchanged, within each group."""
+    """Convolution weights [out, in, …] that pass the channels of their input on unchanged, within each group."""
     _check_dims("dirac_", tensor, (3, 4, 5))
     channels = tensor.shape[0]
     if groups < 1 or channels % groups:
@@ -208,7 +208,7 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """A random matrix with orthonormal rows or columns, whichever are fewer, times `gain`.
+    """A random matrix with orthonormal rows or columns, the fewer of the two, times `gain`.
 
     Of a tensor with more dimensions, the first is the rows and all others together the columns.
     """

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class _Scaling(Module):
-    """What is normalised is then scaled and shifted: by one number each for every channel or element, or not at all."""
+    """A norm whose result is scaled and shifted, by one number for each channel or element, or not at all."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -45,7 +45,7 @@ class _Scaling(Module):
 class _RunningNorm(_Scaling):
     """Normalisation for each channel that can keep running statistics."""
 
-    # Which numbers of dimensions the input may have, and how it is then laid out.
+    # The numbers of dimensions that the input may have, and the names of its dimensions.
     _ranks: tuple[int, ...]
     _letters: str
     running_mean: Tensor | None
@@ -70,7 +70,7 @@ class _RunningNorm(_Scaling):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Forget what was tracked."""
+        """Reset the running statistics."""
         if self.running_mean is not None:
             self.running_mean.zero_()
         if self.running_var is not None:
@@ -79,7 +79,7 @@ class _RunningNorm(_Scaling):
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """Scale by one, shift by zero, and forget what was tracked."""
+        """Scale by one, shift by zero, and reset the running statistics."""
         self.reset_running_stats()
         super().reset_parameters()
 
@@ -194,7 +194,7 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 def _as_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """One size is the last one."""
+    """One int is the size of the last dimension."""
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
@@ -227,7 +227,7 @@ class LayerNorm(_Scaling):
 class RMSNorm(Module):
     """Divided by the root of the mean square over the last dimensions, those of `normalized_shape`, then `* weight`.
 
-    Without `eps` it is the dtype's own.
+    The default `eps` is that of the dtype.
     """
 
     def __init__(

@@ -212,19 +212,19 @@ class _AdaptiveMaxPool(_Pooling):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest element of each of `output_size` cells of (N, C, L), as even as can be."""
+    """The largest element of each of `output_size` cells of (N, C, L), of nearly equal size."""
 
     _rank, _function = 1, staticmethod(F.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest element of each of `output_size` cells of (N, C, H, W), as even as can be; None keeps a size."""
+    """The largest element of each of `output_size` cells of (N, C, H, W), of nearly equal size; None keeps a size."""
 
     _rank, _function = 2, staticmethod(F.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest element of each of `output_size` cells of (N, C, D, H, W), as even as can be; None keeps a size."""
+    """The largest element of each of `output_size` cells of (N, C, D, H, W), of nearly equal size."""
 
     _rank, _function = 3, staticmethod(F.adaptive_max_pool3d)
 
@@ -242,19 +242,19 @@ class _AdaptiveAvgPool(_Pooling):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """The average of each of `output_size` cells of (N, C, L), as even as can be."""
+    """The average of each of `output_size` cells of (N, C, L), of nearly equal size."""
 
     _rank, _function = 1, staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The average of each of `output_size` cells of (N, C, H, W), as even as can be; None keeps a size."""
+    """The average of each of `output_size` cells of (N, C, H, W), of nearly equal size; None keeps a size."""
 
     _rank, _function = 2, staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """The average of each of `output_size` cells of (N, C, D, H, W), as even as can be; None keeps a size."""
+    """The average of each of `output_size` cells of (N, C, D, H, W), nearly equal in size; None keeps a size."""
 
     _rank, _function = 3, staticmethod(F.adaptive_avg_pool3d)
 

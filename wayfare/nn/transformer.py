@@ -95,7 +95,7 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention of a sequence to itself, then a feed-forward network for each position; both with a way around them.
+    """Attention of a sequence to itself, then a feed-forward network for each position; both are residual.
 
     `norm_first` normalises what goes into each part, else what comes out. Sequences are [L, N, d_model], with
     `batch_first` [N, L, d_model], single ones [L, d_model], or ragged.
@@ -225,7 +225,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder and a decoder that looks at what it made: from a source sequence and a target so far to a target.
+    """An encoder, and a decoder that attends to its output: from a source sequence and a partial target to a target.
 
     `custom_encoder` and `custom_decoder` take the places of the two.
     """

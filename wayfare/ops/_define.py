@@ -25,12 +25,12 @@ NO_ATTRIBUTES: dict[str, Attribute] = {}
 Onnx = str | Callable[..., Any] | NotExportable | None
 
 
-# From how many elements on a native loop is faster than NumPy, as `python -m benchmarks.dispatch` measures it. NumPy's
+# The number of elements from which a native loop is faster than NumPy (`python -m benchmarks.dispatch`). NumPy's
 # own vector loops are as fast until a second thread helps; SciPy goes element by element; a formula of several steps
 # visits memory once for each.
 UFUNC, _SCIPY, _FORMULA = 80_000, 512, 2048
 NEVER = sys.maxsize
-# A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
+# A gradient rule usually has several steps, and one loop computes all gradients of a node.
 _LARGE_VJP_FROM = 8192
 
 
@@ -86,7 +86,7 @@ _HALF = np.dtype("float16")
 
 
 def _on_numpy(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A formula as it stands on NumPy arrays; in float16 its steps would lose too much, so they run in float32."""
+    """A formula applied to NumPy arrays. In float16 the steps would lose too much precision, so they run in float32."""
 
     def forward(*arrays: Any, **attrs: Any) -> Any:
         if arrays[0].dtype is _HALF:
@@ -208,7 +208,7 @@ def movement(
     shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None, view: bool = True,
     sparse: Callable[..., Any] | None = None, grad_name: str = "", onnx: Onnx = None, **facts: Any,
 ) -> Op:  # fmt: skip
-    """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
+    """An op of one input that moves elements. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
     batch size)` gives the attributes that do the same behind one more leading axis (None: `behind_batch`). `facts` are
     further fields of the record."""
 
@@ -305,7 +305,7 @@ def shaped_alike(name: str, which: int = 0) -> Callable[..., Spec]:
 
 
 def refuses(name: str, argument: str) -> Rule:
-    """The gradient rule of an input by which nobody knows the derivative: an error, never a silent zero."""
+    """The gradient rule of an input whose derivative is not implemented: an error, never a silent zero."""
 
     def rule(m: Any, g: Any, _y: Any, *_inputs: Any, **_attrs: Any) -> Any:
         raise OperationError(f"{name}: the derivative by {argument} is not implemented",

@@ -1,4 +1,4 @@
-"""Elementwise ops in the loop language, where neither their formula nor the function of their name is the way.
+"""Elementwise ops in the loop language that are neither their formula nor a function of the same name there.
 
 Each is the `expression` of a record, `rule(args, attrs, parameter)`: `parameter(number, dtype)` is a number that is
 given when the loop runs.
@@ -20,7 +20,7 @@ Attrs = dict[str, Any]
 
 
 def cast(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
-    """A cast as NumPy's astype does it; to half precision, the number is rounded and computed with in single."""
+    """A cast like NumPy's astype. A cast to half precision rounds, and the loop goes on in single precision."""
     dtype = attrs["dtype"].numpy
     if dtype == np.float16:
         return convert(converted(args[0], "f16"), "f32")
@@ -28,7 +28,7 @@ def cast(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
 
 
 def zeros_like(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
-    """Zero, whatever the input is."""
+    """Zero for every input."""
     return const(0, args[0].dtype)
 
 

@@ -25,6 +25,9 @@ from wayfare.optim.rmsprop import RMSprop
 from wayfare.optim.sgd import SGD
 from wayfare.optim.sparse_adam import SparseAdam
 
+if TYPE_CHECKING:
+    from wayfare.distributed.optim import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
+
 __all__ = [
     "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "Optimizer", "RAdam", "RMSprop",
     "SparseAdam", "lr_scheduler",

@@ -59,7 +59,7 @@ class Adagrad(ElementwiseOptimizer):
         return _adagrad(group["weight_decay"] != 0), self._numbers(group, counts[0]), {"step": counts[0] + 1}
 
     def takes_rows(self, group: Group) -> bool:
-        """Weight decay moves every row, whatever its gradient."""
+        """Weight decay moves every row, also one without a gradient."""
         return bool(group["weight_decay"] == 0)
 
     def update_rows(self, group: Group, rows: wf.Tensor, tensors: list[Any], *counts: Any) -> State:

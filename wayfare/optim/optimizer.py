@@ -231,7 +231,7 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change every parameter by its gradient.
 
-        `closure` computes the loss and the gradients anew; its loss is returned.
+        `closure` computes the loss and the gradients again; its loss is returned.
         """
         raise NotImplementedError(f"{self._name} has no step()")
 

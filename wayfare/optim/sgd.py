@@ -81,7 +81,7 @@ class SGD(ElementwiseOptimizer):
         return _with_momentum(decay != 0, bool(group["nesterov"])), numbers, {}
 
     def takes_rows(self, group: Group) -> bool:
-        """Momentum and decay move every row, whatever its gradient."""
+        """Momentum and decay move every row, also one without a gradient."""
         return bool(group["momentum"] == 0 and group["weight_decay"] == 0)
 
     def update_rows(self, group: Group, rows: wf.Tensor, tensors: list[Any], *counts: Any) -> State:

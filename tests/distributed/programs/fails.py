@@ -68,7 +68,7 @@ for step in range(1_000_000 if what.startswith(("kill", "sleep")) else 6):
 
                 write = replace.write_all
 
-                def slow(descriptor, data):
+                def slow(descriptor, data, write=write):
                     write(descriptor, data[: len(data) // 2])
                     time.sleep(30)
 

@@ -157,7 +157,7 @@ def std_mean(
 
 def _truth(op: str, input: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     check_tensor(op, input)
-    # Here, unlike for sums, an empty tuple of dims folds nothing.
+    # Unlike for sums, an empty tuple of dims reduces nothing here.
     dims = () if isinstance(dim, (tuple, list)) and not dim else normal_dims(op, dim, input.ndim)
     return apply(REGISTRY[op], (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
 

@@ -79,8 +79,8 @@ def _median(name: str, input: Tensor, dim: Any, keepdim: bool, ignore_nan: bool)
 @method
 def median(input: Tensor, dim: int | Unset = UNSET, keepdim: bool = False) -> Any:
     """The median of all elements, or with a dim values and indices along it: the lower of two middle ones.
-    NaN if there is one. Of all elements, those equal to it share the gradient evenly; along a dim the one at the index
-    has it."""
+    NaN if there is one. Without a dim, all elements equal to it share the gradient evenly; along a dim the one at the
+    index has it."""
     return _median("median", input, dim, keepdim, False)
 
 

@@ -67,7 +67,7 @@ def _fractions(name: str, input: Tensor, q: Any) -> Tensor:
         raise OperationError(f"{name}: q must be a number or a vector, it has {wanted.ndim} dimensions")
     if not isinstance(q, Tensor):
         within = bool(((values := np.asarray(q)) >= 0).all() and (values <= 1).all())
-    else:  # one truth, so that an executor need not show all numbers
+    else:  # one bool, so that an executor need not give all numbers
         within = bool(((q >= 0) & (q <= 1)).all())
     if not within:
         raise OperationError(f"{name}: q must lie between 0 and 1, it is {q.tolist() if isinstance(q, Tensor) else q}")

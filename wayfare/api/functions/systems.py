@@ -155,7 +155,7 @@ _DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
-    """The X for which the squares of `A @ X - B` sum to least, with residuals, rank and singular values.
+    """The X with the least sum of squares of `A @ X - B`, with residuals, rank and singular values.
 
     Every `driver` computes by singular values here; it decides, as in PyTorch, what is returned beside the solution.
     """

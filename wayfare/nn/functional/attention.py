@@ -1,4 +1,4 @@
-"""Attention: a mixture of values, each weighted by how well its key fits a query."""
+"""Attention: a weighted mean of values, with weights from the products of queries and keys."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _led(t: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def _mask(op: str, mask: Tensor | None, scores: tuple[int, ...], query: Tensor) -> Tensor:
-    """The mask as the record takes it; one number that is added everywhere where there is none."""
+    """The mask as the record takes it; without a mask, one number that is added everywhere."""
     if mask is None:
         return no_mask(query)
     check_tensor(op, mask)

@@ -240,7 +240,7 @@ def _weighted_logistic_loss(
 
 
 def _check_probabilities(name: str, input: Tensor) -> None:
-    """A score outside [0, 1] has no logarithm here; where another executor runs ops there is nothing to look at."""
+    """Refuse probabilities outside [0, 1], where values can be read now."""
     if not executor().may_read(input):
         return
     array = input._read(name)

@@ -1,4 +1,4 @@
-"""Losses that ask for a margin between right and wrong, near and far."""
+"""Losses with a margin between right and wrong, near and far."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """A distance where the target is 1, what it lacks of `margin` where it is -1."""
+    """`input` (a distance) where the target is 1, `max(0, margin - input)` where it is -1."""
     reduction = read_reduction("hinge_embedding_loss", reduction, size_average, reduce)
     check_tensors("hinge_embedding_loss", input, target)
     return _hinge_embedding_loss(input, target, float(margin), reduction)  # type: ignore[no-any-return]
@@ -63,7 +63,7 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """What `target * (input1 - input2)` lacks of `margin`; the target 1 says that the first should be larger."""
+    """`max(0, margin - target * (input1 - input2))`; the target 1 says that the first should be larger."""
     reduction = read_reduction("margin_ranking_loss", reduction, size_average, reduce)
     if not input1.ndim == input2.ndim == target.ndim:
         raise OperationError(
@@ -81,7 +81,7 @@ def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """`1 - cos` for pairs that belong together (target 1), what `cos` exceeds `margin` by for others (-1)."""
+    """`1 - cos` for pairs that belong together (target 1), `max(0, cos - margin)` for others (-1)."""
     reduction = read_reduction("cosine_embedding_loss", reduction, size_average, reduce)
     if target.ndim > 1 or input1.ndim != target.ndim + 1:
         raise OperationError(f"cosine_embedding_loss: vectors of {input1.spec} do not fit a target of {target.spec}",
@@ -117,7 +117,7 @@ def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: Any = None, reduce: Any = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """What the right class lacks of a lead of `margin` over each other, to the power `p`, averaged over classes."""
+    """The sum over the wrong classes of `max(0, margin - right score + wrong score) ** p`, divided by the classes."""
     reduction = read_reduction("multi_margin_loss", reduction, size_average, reduce)
     if p not in (1, 2):
         raise OperationError(f"multi_margin_loss: p must be 1 or 2, it is {p}")
@@ -140,7 +140,7 @@ def multi_margin_loss(
 
 
 def _checked(name: str, target: Tensor, classes: int) -> Tensor:
-    """The target, once it is sure that all of it are classes."""
+    """The target, checked to hold classes only."""
     # PyTorch's is a RuntimeError here.
     attrs = {"op": name, "classes": classes, "ignore_index": 0, "error": OperationError}
     return apply(REGISTRY["checked_classes"], (target,), attrs)  # type: ignore[no-any-return]
@@ -201,7 +201,7 @@ def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """What the negative lacks of being `margin` further from the anchor than the positive, by p-norm."""
+    """`max(0, margin + distance to the positive - distance to the negative)`, with distances by p-norm."""
     reduction = read_reduction("triplet_margin_loss", reduction, size_average, reduce)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def triplet_margin_with_distance_loss(
     distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """`triplet_margin_loss` with a distance of one's own. `swap`: the nearer of anchor and positive counts."""
+    """`triplet_margin_loss` with a distance function of the user. `swap`: the nearer of anchor and positive counts."""
     reduction = read_reduction("triplet_margin_with_distance_loss", reduction)
     if margin <= 0:
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, it is {margin}")

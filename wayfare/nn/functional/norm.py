@@ -124,7 +124,7 @@ def _check_dtype(name: str, input: Tensor, what: str, given: Tensor) -> None:
 
 
 def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
-    """The input in the dtype of what it is scaled by."""
+    """The input in the dtype of its scale."""
     for given in vectors:
         if given is not None and given.dtype is not input.dtype:
             return as_dtype_of(input, given.dtype)
@@ -132,7 +132,7 @@ def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
 
 
 def _check_tracked(op: str, **running: Tensor | None) -> None:
-    """All running statistics can be written, before one of them is."""
+    """Check that all running statistics can be written, before one of them is."""
     if executor().works_on_arrays:
         for name, t in running.items():
             if t is not None:
@@ -153,7 +153,7 @@ def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float
 
 
 def count_batch(batches: Tensor) -> int | Tensor:
-    """One batch more was seen; how many that makes (under vmap, for each example)."""
+    """Count one more batch, and return the count (under vmap, for each example)."""
     if not executor().works_on_arrays:
         return as_dtype_of(batches.add_(1), float64)
     array = batches._array
@@ -198,7 +198,7 @@ def batch_norm(
 
 
 def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """No elements: nothing is normalised or tracked, but the result still hangs on the parameters."""
+    """The result for an empty input: nothing is normalised or tracked, but it depends on the parameters."""
     out = input.clone()
     if weight is not None:
         out = out * weight.select(0, 0)
@@ -208,7 +208,7 @@ def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
 def _by_statistics(
     input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """Scale and shift are worked out per channel first, so that the large array is passed over twice only."""
+    """Scale and shift are computed per channel first, so that the large array is read only twice."""
     scale = (variance + eps).rsqrt()
     if weight is not None:
         scale = scale * weight

@@ -30,7 +30,7 @@ def _check(name: str, input: Tensor, target: Tensor) -> None:
 
 
 def _averaged(losses: Tensor, weight: Tensor, reduction: str) -> Tensor:
-    """Weighted losses; their mean counts the weights."""
+    """Weighted losses; the mean divides by the sum of the weights."""
     losses = losses * weight
     return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
 

@@ -103,7 +103,7 @@ def _as_tensor(places: Any) -> Tensor:
 
 
 def _step(size: int, count: int, factor: float | None, align_corners: bool, real: Any) -> Any:
-    """How far apart in the input two neighbours of the result are."""
+    """The distance in the input of two neighbours of the result."""
     if align_corners:
         return real((size - 1) / (count - 1)) if count > 1 else real(0)
     return real(size / count if factor is None else 1 / factor)

@@ -1,4 +1,4 @@
-"""Look-ups of rows: embedding, embedding_bag, one_hot. A table's gradient is `Rows`: it costs what was used."""
+"""Look-ups of rows: embedding, embedding_bag, one_hot. The gradient of a table is `Rows`: the rows that were used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def embedding(
     """The rows of `weight` at the numbers in `input`.
 
     The row `padding_idx` gets no gradient. With `max_norm` the rows that are looked up are first scaled, in place, to
-    that norm at most. The gradient is always sparse until somebody asks for the whole; `sparse` changes nothing.
+    that norm at most. The gradient is always kept as rows until `.grad` is read; `sparse` changes nothing.
     """
     index = as_index("embedding", input)
     if weight.ndim != 2:
@@ -98,7 +98,7 @@ def embedding_bag(
         _check_weights(index, weight, per_sample_weights, mode)
     bounds = None if index.ndim == 2 and offsets is None else _bounds(index, offsets, include_last_offset)
     if executor().may_read(index):
-        # Elsewhere (in a recording, under vmap) the ops look for themselves.
+        # In a recording and under vmap the ops check it themselves.
         check_rows("embedding_bag", index._read("embedding_bag"), weight.shape[0], OperationError)
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
@@ -152,7 +152,7 @@ def _sizes(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tenso
 
 
 def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tensor:
-    """The maximum of each bag, 0 of one in which nothing counts."""
+    """The maximum of each bag; 0 for an empty one."""
     if bounds is None and rows.shape[1] == 0:
         return rows.sum(1)
     if bounds is not None and executor().works_on_arrays:
@@ -170,7 +170,7 @@ def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Ten
 
 
 def _largest_here(rows: Tensor, bounds: Tensor) -> Tensor:
-    """The same where the bounds can be looked at: only bags that are not empty have a maximum."""
+    """The same where the bounds can be read: only bags that are not empty have a maximum."""
     given = bounds._array
     filled = np.flatnonzero(given[1:] > given[:-1])
     count = given.size - 1

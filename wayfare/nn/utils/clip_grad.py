@@ -88,7 +88,7 @@ def _total(gradients: list[Tensor], order: float, dtype: DType) -> float:
 
 
 def _total_by_ops(gradients: list[Tensor], order: float, dtype: DType) -> Tensor:
-    """The same norm without looking at a number, for where another executor runs ops."""
+    """The same norm without reading a number, for other executors."""
     wide = float32 if dtype.itemsize < 4 else dtype
     gradients = [gradient.detach().to(wide) for gradient in gradients if gradient.numel()]
     if not gradients:

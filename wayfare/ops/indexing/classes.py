@@ -38,7 +38,7 @@ def _check(
 def _checked_classes(
     target: Array, *, op: str, classes: int, ignore_index: int, error: type[WayfareError] = IndexRangeError
 ) -> Array:
-    # Seen as unsigned, a negative number is a very large one: one look finds both ends.
+    # Read as unsigned, a negative number is a very large one, so one comparison checks both ends.
     if target.dtype == np.int64 and (not target.size or np.maximum.reduce(target.view(np.uint64), None) < classes):
         return target
     wrong = np.argwhere((target != ignore_index) & ((target < 0) | (target >= classes)))

@@ -27,7 +27,7 @@ LrLambda = Callable[[int], float] | list[Callable[[int], float]]
 
 
 class _FunctionLR(LRScheduler):
-    """A scheduler that asks functions of the user, one for each group. Functions are no part of the state."""
+    """A scheduler that asks functions of the user, one for each group. Functions are not part of the state."""
 
     lr_lambdas: list[Callable[[int], float]]
 

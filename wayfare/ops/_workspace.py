@@ -1,4 +1,4 @@
-"""How many elements ops make on their way to the result: padded images, places of windows, memory between strides."""
+"""Workspace of ops in elements: padded images, indices of windows, the memory that strides span."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from wayfare.core.spec import Spec
 
-# Columns of windows are made for so many numbers at a time: large enough for fast products, small enough for memory.
+# Columns of windows are made in pieces of this many numbers: large enough for a fast gemm, small enough for memory.
 COLUMN_LIMIT = 1 << 22
 
 
