@@ -104,6 +104,11 @@ class BlockPlan:
         """The outputs, and further values that the gradient reads."""
         return self._forward.run(arrays)
 
+    @property
+    def has_backward(self) -> bool:
+        """Is its gradient planned already?"""
+        return self._backward is not None
+
     def backward(self, grads: Sequence[Array | None], arrays: Sequence[Array], made: Sequence[Array]) -> list[Any]:
         """The gradients of the inputs, from those of the outputs, the inputs and what `forward` returned. As in the
         loop, an input has none if no output that depends on it has one."""

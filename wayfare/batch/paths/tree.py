@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.batch.paths.blocks import BlockInputs
+from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.functions import BlockFunction
 from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.replay.trace_tree import Block
@@ -15,8 +16,11 @@ class BatchedTree:
     """The blocks of one entry, made when they are first needed. Trees of one mapped function share the functions of
     equal blocks, so that examples with other signatures (other lengths, other numbers) can run with these."""
 
-    def __init__(self, entry: Entry, rows_of: frozenset[int], functions: dict[Any, BlockFunction]) -> None:
+    def __init__(
+        self, entry: Entry, rows_of: frozenset[int], functions: dict[Any, BlockFunction], budget: PathBudget
+    ) -> None:
         self.entry = entry
+        self._budget = budget
         # The numbers of the arguments that differ between examples.
         self.rows_of = rows_of
         # The values of these arguments, with their numbers.
@@ -52,7 +56,8 @@ class BatchedTree:
                 found = self._inputs[id(block)] = BlockInputs(block, before, self.entry.graph, self.rows_of)
                 function = self._functions.get(found.key)
                 if function is None:
-                    function = self._functions[found.key] = BlockFunction(self.entry.name, found, self.entry.graph)
+                    function = BlockFunction(self.entry.name, found, self.entry.graph, self._budget)
+                    self._functions[found.key] = function
                 found.function = function
             if block.children:
                 after = before | set(block.targets)
