@@ -310,8 +310,8 @@ def _unbatchable(entry: Entry) -> str:
             return "it uses a custom Function"
         if any([step.op is not None and step.op.family == "vjp" for step in in_order(recording.made)]):
             return "it computes gradients"
-        if any([out.kind == "view" or out.leaf or out.grad >= 0 for out in recording.outputs]) or recording.dead:
-            return "it returns a view, a new leaf, or a tensor with a gradient"
+        if any([out.leaf or out.grad >= 0 for out in recording.outputs]):
+            return "it returns a new leaf, or a tensor with a gradient"
         if any([source.kind not in ("argument", "captured") for source in recording.sources]):
             return "it reads a gradient, or views that overlap"
         wanted = [*recording.made, *recording.unused, *[decision.value for decision in recording.decisions]]

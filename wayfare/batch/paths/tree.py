@@ -7,6 +7,7 @@ from typing import Any
 from wayfare.batch.paths.blocks import BlockInputs
 from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.functions import BlockFunction
+from wayfare.compiler.record.graph import Source
 from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.replay.trace_tree import Block
 from wayfare.ir.graph import Value
@@ -27,6 +28,7 @@ class BatchedTree:
         self.row_sources: list[tuple[Value, int]] = []
         self._recordings = 0
         self._inputs: dict[int, BlockInputs] = {}
+        self._sources: dict[tuple[int, int], list[Source]] = {}
         self._functions = functions
 
     @property
@@ -44,6 +46,16 @@ class BatchedTree:
     def inputs_of(self, block: Block) -> BlockInputs:
         """What a block reads, and its function."""
         return self._inputs[id(block)]
+
+    def sources_of(self, block: Block, number: int) -> list[Source]:
+        """The inputs that have a gradient if result number `number` of a last block has one, as in the loop."""
+        found = self._sources.get((id(block), number))
+        if found is None:
+            assert block.recording is not None
+            leaves = _differentiable_inputs(block.recording.made[number], self.entry.graph.cuts)
+            found = [source for source in self.entry.graph.sources if source.value in leaves]
+            self._sources[id(block), number] = found
+        return found
 
     def _enter(self, root: Block) -> None:
         blocks: list[Block] = []
@@ -69,3 +81,25 @@ class BatchedTree:
                 for made in own.targets:
                     live.pop(made, None)
             own.live = list(live | dict.fromkeys(own.rows))
+
+
+def _differentiable_inputs(value: Value, cuts: dict[Value, tuple[bool, ...]]) -> set[Value]:
+    """The leaves that a gradient of this value reaches."""
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        v = stack.pop()
+        if v in seen or v.dtype.kind != "f":
+            continue
+        seen.add(v)
+        op = v.step.op
+        if op is None:
+            found.add(v)
+        elif op.vjp is not None and (op.differentiable_outputs is None or v.position in op.differentiable_outputs):
+            stops = cuts.get(v.step.outputs[0], ())
+            rules = op.vjp if isinstance(op.vjp, (tuple, list)) else ()
+            for i, x in enumerate(v.step.inputs):
+                if not (i < len(stops) and stops[i]) and not (i < len(rules) and rules[i] is None):
+                    stack.append(x)
+    return found
