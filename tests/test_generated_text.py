@@ -17,6 +17,7 @@ USERS = {
     "compiler/replay/fast_path.py": "a call that is replayed takes a quarter to a half longer with loops",
     "compiler/captures/guards.py": "a call of a small model with 34 guards takes a seventh longer with loops",
     "batch/record/opaque_fast_path.py": "recording a cell takes a fifth to a half longer with loops",
+    "batch/record/function_copy.py": "compiles the user's own source, with its calls looked at",
 }
 RUN_TEXT = {"exec", "eval", "compile"}
 

@@ -250,3 +250,80 @@ def test_gradients_of_two_biases_are_two_arrays():
         found.append([p.grad.clone() for p in cell.parameters()])
         assert not np.shares_memory(cell.bias_ih.grad.numpy(), cell.bias_hh.grad.numpy())
     same(*found)
+
+
+@pytest.mark.parametrize("name, form", [
+    ("tanh", lambda x, y: wf.tanh(x)), ("relu", lambda x, y: nn.functional.relu(x)),
+    ("mul", lambda x, y: wf.mul(x, y)), ("mul by a number", lambda x, y: wf.mul(x, 2.0)),
+    ("cat", lambda x, y: wf.cat([x, y])), ("cat from the end", lambda x, y: wf.cat((x, y, x), dim=-1)),
+    ("stack", lambda x, y: wf.stack([x, y], 1)), ("unsqueeze", lambda x, y: x.unsqueeze(0)),
+    ("squeeze", lambda x, y: x.view(1, 4).squeeze(0)), ("view", lambda x, y: x.view(2, 2)),
+    ("reshape", lambda x, y: x.reshape(-1, 2)), ("flatten", lambda x, y: x.view(2, 2).flatten()),
+    ("sum", lambda x, y: x.sum(0, keepdim=True)),
+])  # fmt: skip
+def test_the_second_call_of_a_kind_takes_the_fast_path(name, form, monkeypatch):
+    applied = []
+    general = sessions.Session.apply
+    monkeypatch.setattr(sessions.Session, "apply", lambda self, *given: applied.append(1) or general(self, *given))
+    w = wf.ones(4, requires_grad=True)
+    with wf.batching():
+        x, y = w * 2.0, w * 3.0
+        first = form(x, y)
+        before = len(applied)
+        second = form(y, x)
+        assert len(applied) == before, name
+    for got, want in ((first, form(w * 2.0, w * 3.0)), (second, form(w * 3.0, w * 2.0))):
+        assert wf.equal(got, want) and got.requires_grad == want.requires_grad
+        assert wf.equal(wf.autograd.grad(got.sum(), w)[0], wf.autograd.grad(want.sum(), w)[0])
+
+
+def test_joins_that_are_not_alike_give_what_the_loop_gives():
+    w = wf.ones(4, requires_grad=True)
+    joins = [lambda x: wf.cat([x, x.double()]), lambda x: wf.cat([x.view(2, 2), wf.zeros(0), x.view(2, 2)]),
+             lambda x: wf.stack([x, wf.ones(4)]), lambda x: wf.cat([x, wf.ones(2)], -1)]  # fmt: skip
+    for join in joins:
+        got = wf.map(lambda k, join=join: join(w * k), [1.0, 2.0, 3.0], batch=True)
+        for mine, theirs in zip(got, [join(w * k) for k in (1.0, 2.0, 3.0)], strict=True):
+            assert mine.dtype == theirs.dtype and wf.equal(mine, theirs)
+    with pytest.raises(wf.errors.WayfareError, match="dim"):
+        wf.map(lambda k: wf.cat([w * k, w * k], 3), [1.0, 2.0], batch=True)
+
+
+def test_several_rows_of_a_table_are_looked_up_together_and_wrong_ones_fail_at_once():
+    table = nn.Embedding(5, 3)
+    sentences = [wf.tensor([0, 4]), wf.tensor([1, 2]), wf.tensor([3, 3])]
+    same(wf.map(table, sentences, batch=True), [table(s) for s in sentences])
+    stats = wf.batching.last()
+    assert (stats.nodes, stats.groups, stats.rounds) == (3, 1, 1)
+    went_on = []
+
+    def look_up(words):
+        made = table(words)
+        went_on.append(words)
+        return made
+
+    with pytest.raises(IndexError, match="example 1"):
+        wf.map(look_up, [sentences[0], wf.tensor([1, 5]), wf.tensor([1, -1])], batch=True)
+    assert len(went_on) == 1
+
+
+def test_calls_with_numbers_and_names_have_fast_paths_of_their_own(long_ways):
+    w = wf.ones(3, requires_grad=True)
+
+    def work(x, k, name, flag=None):
+        made = (x * w + k).sin().cos()
+        return made if name == "a" else made.tanh()
+
+    def program(x):
+        x = x * 2
+        return [work(x, k, name, flag) for k in (0, 1, True, 2) for name in ("a", "b") for flag in (None, 1)][-1]
+
+    def several(x):
+        x = x * 2
+        return wf.stack([work(x, 1, "a"), work(x, True, "b"), work(x, 1, "b"), work(x, 300, "a"), work(x, 300, "b")])
+
+    check(program, [wf.full((3,), float(i)) for i in range(4)])
+    long_ways.clear()
+    check(several, [wf.full((3,), float(i)) for i in range(12)])
+    check(several, [wf.full((3,), float(i)) for i in range(12)])
+    assert 0 < len(long_ways) <= 10

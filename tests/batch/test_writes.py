@@ -313,3 +313,20 @@ def test_numbers_of_single_elements_mixed_in_dtype(way):
         return function, [xs, ks], [*xs, *ks]
 
     check(make, way)
+
+
+def test_a_write_to_a_tensor_of_its_own_beside_views_of_weights_waits_for_nothing():
+    w = weight(3, 3)
+
+    def function(k):
+        row = w[k % 3] * 2
+        start = wf.zeros(3, dtype=wf.float64)
+        start[0] = 1.0
+        view = start[1:]
+        first = start * row
+        start[1] = 5.0
+        return first + start + view.sum()
+
+    results = wf.map(function, list(range(6)), batch=True)
+    assert wf.batching.last().rounds <= 2
+    equal(results, [function(k) for k in range(6)])

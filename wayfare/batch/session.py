@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Array, Row, lazy_view, row_of_array
+from wayfare.batch.record.function_call import as_copy
 from wayfare.batch.record.inplace import write
 from wayfare.batch.record.layout import probe_array
 from wayfare.batch.record.module_call import MODULE_INFO, opaque_form_of
@@ -29,7 +30,7 @@ from wayfare.batch.run.pending_calls import PendingCalls
 from wayfare.batch.run.runners import run_op, run_random, run_selected
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply
-from wayfare.core.mode import STATE, Mode
+from wayfare.core.mode import STATE, Mode, set_mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.pytree import TENSOR, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
@@ -41,7 +42,7 @@ _FOR_DISPLAY = frozenset({"repr()", "format()"})
 # Reads that need an ordinary tensor.
 _NEED_MEMORY = frozenset({"as_strided()", "storage_offset()", "pickle"})
 # At most this many fast paths are tried for one owner: each one that misses costs time.
-_MAX_FAST_PATHS = 4
+_MAX_FAST_PATHS = 8
 
 
 class Session(PendingCalls):
@@ -209,12 +210,16 @@ class Session(PendingCalls):
         if not form:
             return NotImplemented
         function, info = form
-        if info is MODULE_INFO and any([a.__class__ is list for a in args]):
-            # Lists have any length: examples share the steps inside, not the opaque call.
-            return NotImplemented
-        if "forward" in module.__dict__ and info is not MODULE_INFO:
-            return NotImplemented
-        return self._opaque_call(module, function, args, options, info, mode, id(module), 4)
+        if info is not MODULE_INFO:
+            if "forward" in module.__dict__:
+                return NotImplemented
+            return self._opaque_call(module, function, args, options, info, mode, id(module), 4)
+        # Lists have any length: examples share the steps inside, not the opaque call.
+        if not any([a.__class__ is list for a in args]):
+            made = self._opaque_call(module, function, args, options, info, mode, id(module), 4)
+            if made is not NotImplemented:
+                return made
+        return as_copy(module.forward)(*args, **options)
 
     def _signature_of_call(
         self, key: list[Any], owner: Any, function: Any, args: Any, options: Any, info: OpaqueInfo
@@ -266,8 +271,18 @@ class Session(PendingCalls):
         """Run an op eagerly, on ordinary tensors."""
         if any([t.__class__ is StandIn for t in inputs]):
             self.materialise()
-        with self.outside():
-            made = apply(op, inputs, attrs)
+        inside = STATE.mode
+        assert inside is not None
+        if op.view:
+            # Views are frequent, and draw no random numbers: they need no mode of their own.
+            try:
+                self.set_outer_mode(inside.grad)
+                made = apply(op, inputs, attrs)
+            finally:
+                set_mode(inside)
+        else:
+            with self.outside():
+                made = apply(op, inputs, attrs)
         for t in made if made.__class__ is tuple else (made,):
             self.born(t._array)
         for t in inputs:

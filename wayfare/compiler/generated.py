@@ -1,7 +1,9 @@
 """Generated functions: Python text without loops, written for one case. Nowhere else is text compiled as Python.
 
-It has three users. Each does the same few tests at every call, and a loop over a table of these tests takes longer
-(text against loop, for a whole call, CPython 3.11):
+`compiled_tree` is for `batch/record/function_copy.py`, which compiles the user's own source with its calls looked at.
+
+The generated functions have three users. Each does the same few tests at every call, and a loop over a table of these
+tests takes longer (text against loop, for a whole call, CPython 3.11):
 
 - `compiler/replay/fast_path.py`: a compiled chain of ops takes 3.4 µs against 4.6, a small MLP 4.4 against 5.7.
 - `compiler/captures/guards.py`: the MLP, which has 34 guards, takes 4.4 µs against 5.0.
@@ -10,7 +12,10 @@ It has three users. Each does the same few tests at every call, and a loop over 
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Iterable, Sequence
+from types import CodeType
 from typing import Any
 
 
@@ -20,6 +25,14 @@ def define(name: str, parameters: str, body: Iterable[str], values: dict[str, An
     defined: dict[str, Any] = {}
     exec(compile(source, "<wayfare generated>", "exec"), values, defined)
     return defined[name]
+
+
+def compiled_tree(tree: ast.Module, filename: str, flags: int) -> CodeType:
+    """The code of a syntax tree that was read from a file of the user's and changed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # the user has heard them when the file was compiled
+        code: CodeType = compile(tree, filename, "exec", flags, dont_inherit=True)
+    return code
 
 
 def unless(tests: Sequence[str], statement: str) -> list[str]:

@@ -7,6 +7,7 @@ Whatever needs the memory or the autograd edge of a stand-in asks the handle to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, Protocol
 
@@ -14,6 +15,10 @@ from wayfare.core.spec import OF_NUMPY, DType, Size
 from wayfare.core.tensor import Tensor
 
 _new = Tensor.__new__
+
+# Op → what applies it to stand-ins quickly (the function forms come by here), or returns NotImplemented. An executor
+# sets them.
+FAST_PATHS: dict[Any, Callable[..., Any]] = {}
 
 
 class StandInHandle(Protocol):

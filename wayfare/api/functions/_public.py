@@ -20,6 +20,7 @@ from wayfare.core.mode import STATE
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.quiet import COMPLAINTS
 from wayfare.core.spec import DType, bool_, default_dtype, float16, float32, promote_operands, scalar_dtype
+from wayfare.core.stand_in import FAST_PATHS, StandIn
 from wayfare.core.tensor import Tensor, constant, to_tensor
 from wayfare.core.write_clock import note_write
 
@@ -77,7 +78,7 @@ def alias(name: str, function: Callable[..., Any], of: str = "") -> Callable[...
 
 
 def giving_way(function: Callable[[Any, Any], Tensor], reverse: bool = False) -> Callable[[Any, Any], Any]:
-    """An operator from a function: NotImplemented for what is no operand, so that the other side may try."""
+    """An operator from a function. It returns NotImplemented for other types, so that Python asks the other operand."""
 
     def call(self: Tensor, other: Any) -> Any:
         if not isinstance(other, OPERANDS):
@@ -160,7 +161,7 @@ def as_dtype_of(value: Any, dtype: DType) -> Tensor:
 
 
 def refuse_bools(values: Sequence[Any]) -> None:
-    """A difference has no bool among its operands, whatever the other is."""
+    """A difference refuses bools, whichever side they are on."""
     if any(v.dtype is bool_ if isinstance(v, Tensor) else isinstance(v, bool) for v in values):
         raise DTypeError("sub: does not take bool", fix="To turn a mask over use ~ or logical_not, for the difference "
                          "of two use ^; for numbers convert with .int().")  # fmt: skip
@@ -201,6 +202,10 @@ def unary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) ->
     def call(input: Tensor) -> Tensor:
         if input.__class__ is Tensor and (not floats_only or input._array.dtype is _F32 or input._array.dtype is _F64):
             return apply1(op, input)
+        if input.__class__ is StandIn and op in FAST_PATHS:
+            made = FAST_PATHS[op](input)
+            if made is not NotImplemented:
+                return made  # type: ignore[no-any-return]
         return promoted(op, (input,))
 
     return publish(call, name or op.name, doc, write_unary(op, call, name or op.name) if inplace else None)
@@ -244,6 +249,10 @@ def binary(
             dtype = input._array.dtype
             if dtype is other._array.dtype and (not floats_only or dtype is _F32 or dtype is _F64):
                 return apply2(op, input, other)
+        elif input.__class__ is StandIn and op in FAST_PATHS:
+            made = FAST_PATHS[op](input, other)
+            if made is not NotImplemented:
+                return made  # type: ignore[no-any-return]
         if tensors:
             need_tensors(name or op.name, tensors, input, other)
         return promoted(op, (input, other))
@@ -278,7 +287,7 @@ def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable
 
 
 def may_overwrite(t: Tensor, other: Any) -> bool:
-    """Can `t op= other` go straight into t's memory: nothing to record, same dtype, nobody else running ops?"""
+    """Can `t op= other` write t's memory directly: nothing to record, same dtype, ops run eagerly?"""
     mode = STATE.mode
     if mode is not None and (not mode.executor.works_on_arrays or mode.anomaly or mode.watcher is not None):
         return False

@@ -12,6 +12,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentTypeError, RefusedArgumentError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim
+from wayfare.core.stand_in import FAST_PATHS, StandIn
 from wayfare.core.tensor import Tensor
 
 __all__ = [
@@ -56,8 +57,20 @@ def _alike(tensors: Any) -> bool:
     )
 
 
+def _joined_quickly(name: str, tensors: Any, dim: int) -> Any:
+    """The result for stand-ins whose executor has a fast path, else NotImplemented."""
+    listed = tensors.__class__ is list or tensors.__class__ is tuple
+    op = _OPS[name]
+    if listed and tensors and tensors[0].__class__ is StandIn and op in FAST_PATHS:
+        return FAST_PATHS[op](tensors, dim)
+    return NotImplemented
+
+
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along a dimension they all have."""
+    made = _joined_quickly("cat", tensors, dim)
+    if made is not NotImplemented:
+        return made  # type: ignore[no-any-return]
     if _alike(tensors):
         dim = normal_dim("cat", dim, tensors[0].ndim)
         return apply(_OPS["cat"], tuple(tensors), {"dim": dim})  # type: ignore[no-any-return]
@@ -85,6 +98,9 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = N
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape side by side along a new dimension."""
+    made = _joined_quickly("stack", tensors, dim)
+    if made is not NotImplemented:
+        return made  # type: ignore[no-any-return]
     parts = tuple(tensors) if _alike(tensors) else read_tensors("stack", tensors)
     return apply(_OPS["stack"], parts, {"dim": normal_dim("stack", dim, parts[0].ndim + 1, "a result")})  # type: ignore[no-any-return]
 

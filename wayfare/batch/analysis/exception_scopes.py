@@ -18,14 +18,22 @@ from typing import Any
 from wayfare.batch.analysis.context_managers import Manager, manager_before, may_catch
 from wayfare.core.callsite import INSIDE
 
-# The code objects at the bottom of an example's stack: the search ends there.
-EXAMPLE_CODES: set[CodeType] = set()
+# The ids of the code objects at the bottom of an example's stack: the search ends there. (A code object is found by its
+# id, because its hash is computed anew each time, of all that is in it.)
+_EXAMPLE_CODES: set[int] = set()
 
 # (start, end, managers): instruction offsets; if there are managers, the range counts only if one of them may catch.
 Ranges = tuple[tuple[int, int, tuple[Manager, ...]], ...]
-_TRY_RANGES: dict[CodeType, Ranges] = {}
-_UPDATE_RANGES: dict[CodeType, Ranges] = {}
+# id of a code object → (the code object, its ranges)
+_Known = dict[int, tuple[CodeType, Ranges]]
+_TRY_RANGES: _Known = {}
+_UPDATE_RANGES: _Known = {}
 _MOST = 4096
+
+
+def ends_search(code: CodeType) -> None:
+    """Frames of this code are at the bottom of an example's stack."""
+    _EXAMPLE_CODES.add(id(code))
 
 
 def in_try(frame: FrameType | None) -> bool:
@@ -38,19 +46,19 @@ def in_update(frame: FrameType | None) -> bool:
     return _is_within(frame, _UPDATE_RANGES, _update_ranges)
 
 
-def _is_within(frame: FrameType | None, known: dict[CodeType, Ranges], find: Callable[[CodeType], Ranges]) -> bool:
+def _is_within(frame: FrameType | None, known: _Known, find: Callable[[CodeType], Ranges]) -> bool:
     while frame is not None:
         code = frame.f_code
-        if code in EXAMPLE_CODES:
+        if id(code) in _EXAMPLE_CODES:
             return False
-        ranges = known.get(code)
-        if ranges is None:
+        found = known.get(id(code))
+        if found is None:
             if len(known) >= _MOST:
                 known.clear()
-            ranges = known[code] = () if INSIDE[code.co_filename] else find(code)
-        if ranges:
+            found = known[id(code)] = code, () if INSIDE[code.co_filename] else find(code)
+        if found[1]:
             at = frame.f_lasti
-            for start, end, managers in ranges:
+            for start, end, managers in found[1]:
                 if start <= at < end and (not managers or any([may_catch(m, frame) for m in managers])):
                     return True
         frame = frame.f_back

@@ -16,6 +16,7 @@ import operator
 import types
 from typing import Any
 
+from wayfare.core.callsite import is_debugged
 from wayfare.core.spec import DType
 from wayfare.core.tensor import Tensor
 from wayfare.nn.module import Module
@@ -50,10 +51,11 @@ _CHANGES_STATE = frozenset({
 })  # fmt: skip
 
 
-def is_pure_module(module: Module) -> bool:
-    """Whether a call of this module only computes, from its arguments, its attributes and what its code names."""
+def only_computes(called: Any) -> bool:
+    """Whether calls of a module or a function can be opaque: they only compute, from their arguments, their attributes
+    and what their code names."""
     # No `try`: an error inside one must be raised there, so the code must run.
-    return _is_pure(module, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
+    return not is_debugged() and _is_pure(called, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
 
 
 def is_pure_function(function: Any) -> bool:

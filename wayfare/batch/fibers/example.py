@@ -7,8 +7,9 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from wayfare.batch.analysis.exception_scopes import EXAMPLE_CODES
+from wayfare.batch.analysis.exception_scopes import ends_search
 from wayfare.batch.record.call import Value
+from wayfare.batch.record.function_call import as_copy
 from wayfare.core.callsite import NO_LINE, Site
 from wayfare.core.generator import example_generator
 from wayfare.core.mode import Mode
@@ -19,7 +20,8 @@ class Example:
 
     __slots__ = (
         "_generator", "analysis", "args", "children", "done", "error", "failed", "fiber", "function", "inner", "key",
-        "mode", "number", "order", "outer", "parent", "result", "site", "waits_for",
+        "mode", "number", "order", "outer", "parent", "result", "side_effects", "site",
+        "waits_for",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +57,7 @@ class Example:
     mode: Mode | None
     waits_for: Value | None
     done: bool
+    side_effects: tuple[int, bool] | None  # how many siblings it has, and whether its function has side effects
 
     def prepare(self, mode: Mode, parent: Example | None) -> None:
         """Prepare to run in a fiber, in this mode but with its own random numbers."""
@@ -62,7 +65,7 @@ class Example:
         self.order = self.path
         self.mode = mode.replace(generator=self.generator)
         self.inner, self.children = [], 0
-        self.failed = self.fiber = self.waits_for = None
+        self.failed = self.fiber = self.waits_for = self.side_effects = None
         self.done = False
 
     @property
@@ -81,7 +84,7 @@ class Example:
     def body(self) -> None:
         """The function that the fiber runs."""
         try:
-            self.result = _begin(self.function, self.args)
+            self.result = _begin(as_copy(self.function), self.args)
         except GreenletExit:
             pass
         except BaseException as error:
@@ -100,7 +103,7 @@ class Example:
         self.inner = []
 
 
-EXAMPLE_CODES.add(Example.body.__code__)
+ends_search(Example.body.__code__)
 
 
 # Its frame counts as the user's code: if the mapped function is the library's own, there is no other.

@@ -110,9 +110,14 @@ class Hub:
         while example is not None:
             parent = example.parent
             siblings = self._all if parent is None else parent.inner
-            other = siblings[-1] if siblings and siblings[-1] is not example else siblings[0] if siblings else example
-            others = other.args if other is not example else (None,) * len(example.args)
-            if example.analysis.has_side_effects(example.function, example.args, others):
+            known = example.side_effects
+            if known is None or known[0] != len(siblings):
+                last = siblings[-1] if siblings else example
+                other = last if last is not example or not siblings else siblings[0]
+                others = other.args if other is not example else (None,) * len(example.args)
+                found = example.analysis.has_side_effects(example.function, example.args, others)
+                known = example.side_effects = len(siblings), found
+            if known[1]:
                 return True
             example = parent
         return False

@@ -15,6 +15,7 @@ from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
 from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
+from wayfare.core.write_clock import owner_of
 
 if TYPE_CHECKING:
     from wayfare.batch.session import Session
@@ -28,15 +29,16 @@ def write(session: Session, tensor: Tensor, result: Tensor, move: Callable[[Tens
     silent = tensor._requires_grad and not current().grad
     if not silent and _may_become(session, tensor) and _become(session, tensor, result):
         return
-    if tensor.__class__ is not StandIn and result.__class__ is not StandIn and not session.has_outside_views:
+    if tensor.__class__ is not StandIn and result.__class__ is not StandIn:
         example = session.hub.current
-        if example is not None and session.ownership.maker(tensor) is example and not session.is_read(tensor):
-            # No other example can see it, and no pending call reads it.
+        own = example is not None and session.ownership.maker(tensor) is example
+        if own and id(owner_of(tensor._array)) not in session.viewed_memory and not session.is_read(tensor):
+            # No other example can see it, no lazy tensor is a view of it, and no pending call reads it.
             with session.outside():
                 move(tensor, result)
             return
     lazy_ones = tensor.__class__ is StandIn or result.__class__ is StandIn
-    if lazy_ones or session.has_outside_views or tensor.requires_grad or result.requires_grad:
+    if lazy_ones or session.viewed_memory or tensor.requires_grad or result.requires_grad:
         # Calls that have run already must keep the history they were computed from.
         session.materialise()
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wayfare.batch.analysis.purity import is_pure_module
+from wayfare.batch.analysis.purity import only_computes
 from wayfare.compiler.captures.guards import Guards
 from wayfare.compiler.captures.reach import reach
 from wayfare.core.callsite import is_debugged
@@ -33,21 +33,43 @@ def opaque_form_of(module: Any) -> Any:
     return (call_forward, MODULE_INFO) if users else False
 
 
-class ModuleInfo:
-    """The OpaqueInfo of the user's modules."""
+class UsersCode:
+    """The OpaqueInfo of code that the user wrote, and that is found to only compute."""
 
     in_front = -1
+    # With fewer ops its calls are not opaque.
+    least_steps = 0
+
+    def code_of(self, owner: Any) -> Any:
+        """What is called."""
+        return owner
+
+    def only_computes(self, owner: Any) -> bool:
+        """Whether a call does nothing but compute."""
+        raise NotImplementedError
+
+    def suits(self, args: tuple[Any, ...]) -> bool:
+        """Whether a call with such arguments may be opaque."""
+        return True
+
+    def guard(self, owner: Any) -> Callable[[], bool] | None:
+        """A function that tells whether everything the code reads is unchanged; None if it does more than compute."""
+        if not self.only_computes(owner):
+            return None
+        seen = reach(self.code_of(owner))
+        return None if seen.unguardable is not None else Guards(seen).still
+
+
+class ModuleInfo(UsersCode):
+    """The OpaqueInfo of the user's modules."""
 
     def name_in(self, module: Any) -> str:
         """The name of its class."""
         return type(module).__name__
 
-    def guard(self, module: Any) -> Callable[[], bool] | None:
-        """A function that tells whether everything `forward` reads is unchanged; None if it does more than compute."""
-        if not is_pure_module(module):
-            return None
-        seen = reach(module)
-        return None if seen.unguardable is not None else Guards(seen).still
+    def only_computes(self, module: Any) -> bool:
+        """Whether `forward` does nothing but compute."""
+        return only_computes(module)
 
 
 MODULE_INFO = ModuleInfo()

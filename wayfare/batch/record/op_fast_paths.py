@@ -15,14 +15,17 @@ from wayfare.batch.record.call import Row, Value
 from wayfare.batch.session import Session
 from wayfare.core.mode import STATE
 from wayfare.core.op import REGISTRY, Op
-from wayfare.core.stand_in import StandIn
+from wayfare.core.stand_in import FAST_PATHS, StandIn
 from wayfare.core.tensor import Tensor, constant
 
+_STACK = REGISTRY["stack"]
 _new_value, _new_tensor = Value.__new__, Tensor.__new__
 _F32, _F64 = np.dtype("float32"), np.dtype("float64")
 _OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
 _REDUCTIONS = ("sum", "mean", "softmax", "log_softmax", "logsumexp", "argmax", "argmin", "norm", "amax", "amin")
 _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+_SEVERAL = ("chunk", "split", "unbind")
+_VIEWS = ("__getitem__", "squeeze", "unsqueeze", "view", "reshape", "flatten")
 _METHODS = ("sigmoid", "tanh", "relu", "exp", "log", "neg", "sqrt", "square", "abs", "sin", "cos", "__neg__")
 
 
@@ -45,6 +48,8 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
         elif cls is float or cls is int:
             second = other = constant(other, dtype)
             key = (op, row, reverse)
+        elif cls is Tensor and other._array.dtype is dtype and self.__class__ is StandIn:
+            return executor.apply(op, (other, self) if reverse else (self, other), {})
         else:
             return general(self, other)
         record = executor.op_fast_paths[mode.grad].get(key)
@@ -90,25 +95,54 @@ def _method(name: str, general: Any) -> Any:
             return general(self, *args, **options)  # it was materialised after the method was looked up
         mode: Any = STATE.mode
         executor: Any = None if mode is None else mode.executor
-        if executor.__class__ is not Session or options or mode.inference:
+        if executor.__class__ is not Session or mode.inference:
             return general(self, *args, **options)
         value = self._handle
         # With the types: True equals 1.
-        key = (name, value.row, args, tuple(map(type, args)))
+        key = (name, value.row, args, tuple(map(type, args)), *options.items(), *map(type, options.values()))
         try:
             record = executor.op_fast_paths[mode.grad].get(key)
         except TypeError:
-            return general(self, *args)
+            return general(self, *args, **options)
         if record is not None:
             return record(executor, (value,), 2)[0]
         before = len(executor.pending)
-        made = general(self, *args)
+        made = general(self, *args, **options)
         # Learn it only if the method recorded exactly one call, on this tensor alone, and returned its output.
         if len(executor.pending) == before + 1 and made.__class__ is StandIn and not made._handle.is_part:
             call_made = executor.pending[-1]
             only = len(call_made.inputs) == 1 and call_made.inputs[0] is value and call_made.extra is None
             if only and made._handle.call is call_made and made._handle.origin is None:
                 executor.learn_fast_path(key, made)
+        return made
+
+    return call
+
+
+def _join(op: Op) -> Any:
+    """`cat` or `stack` of lazy tensors."""
+
+    def call(tensors: Any, dim: Any) -> Any:
+        mode: Any = STATE.mode
+        executor: Any = None if mode is None else mode.executor
+        if executor.__class__ is not Session or mode.inference or dim.__class__ is not int:
+            return NotImplemented
+        if any([t.__class__ is not StandIn for t in tensors]):
+            return NotImplemented
+        values = tuple([t._handle for t in tensors])
+        rows = [value.row for value in values]
+        key = (op, dim, *rows)
+        record = executor.op_fast_paths[mode.grad].get(key)
+        if record is not None:
+            return record(executor, values, 3)[0]
+        first = rows[0]
+        if any([row.dtype is not first.dtype or len(row.shape) != len(first.shape) for row in rows]):
+            return NotImplemented  # tensors of one dtype and rank are joined as they are
+        rank = len(first.shape) + (op is _STACK)
+        if not -rank <= dim < rank:
+            return NotImplemented
+        made = executor.apply(op, tuple(tensors), {"dim": dim % rank})
+        executor.learn_fast_path(key, made)
         return made
 
     return call
@@ -121,6 +155,7 @@ _CACHE_SIZE = 4096
 
 def _parts(name: str, general: Any) -> Any:
     """A method that returns one view of a tensor, or a tuple of views."""
+    several = name in _SEVERAL
 
     def call(self: Tensor, *args: Any, **options: Any) -> Any:
         mode = STATE.mode
@@ -156,7 +191,7 @@ def _parts(name: str, general: Any) -> Any:
             t._requires_grad = needs_grad
             made.append(t)
         live += map(ref, made)
-        return tuple(made) if name != "__getitem__" else made[0]
+        return tuple(made) if several else made[0]
 
     return call
 
@@ -177,20 +212,28 @@ def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
     _PARTS[key] = tuple(found)
 
 
+def _no_fast_path(*_: Any) -> Any:
+    return NotImplemented
+
+
 def install() -> None:
-    """Set the fast paths as methods of StandIn."""
+    """Set the fast paths as methods of StandIn, and for the function forms."""
     for name, op in _OPERATORS.items():
         for reverse in (False, True):
             method = f"__{'r' * reverse}{name}__"
             setattr(StandIn, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
+        FAST_PATHS[REGISTRY[op]] = _binary(REGISTRY[op], _no_fast_path, False)
     for method in _COMPARISONS:
         setattr(StandIn, method, _binary(REGISTRY[method.strip("_")], getattr(Tensor, method), False))
-    for name in ("chunk", "split", "unbind", "__getitem__"):
+    for name in (*_SEVERAL, *_VIEWS):
         setattr(StandIn, name, _parts(name, getattr(Tensor, name)))
     for name in _REDUCTIONS:
         setattr(StandIn, name, _method(name, getattr(Tensor, name)))
     for name in _METHODS:
-        setattr(StandIn, name, _unary(REGISTRY[name.strip("_")], getattr(Tensor, name)))
+        op_of_name = REGISTRY[name.strip("_")]
+        setattr(StandIn, name, _unary(op_of_name, getattr(Tensor, name)))
+        FAST_PATHS[op_of_name] = _unary(op_of_name, _no_fast_path)
+    FAST_PATHS[REGISTRY["cat"]], FAST_PATHS[_STACK] = _join(REGISTRY["cat"]), _join(_STACK)
 
 
 install()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wayfare.api.fused import Fused, NotFusable, TracedValue, TraceExecutor
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.record.call import Row, row_of, row_of_array
-from wayfare.batch.record.module_call import MODULE_INFO
+from wayfare.batch.record.module_call import UsersCode
 from wayfare.batch.record.owner_table import table_of
 from wayfare.batch.record.signature import Signature, exact_key, is_shared
 from wayfare.batch.run.runners import all_inputs
@@ -62,7 +62,7 @@ class OpaqueCall:
 
     __slots__ = (
         "_batched_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name",
-        "outs", "owner", "plain", "plain_tuple", "result", "steps", "structure",
+        "outs", "owner", "plain", "plain_tuple", "result", "steps", "structure", "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -77,7 +77,8 @@ class OpaqueCall:
         self.carries: tuple[bool, ...] = ()
         self.captured: tuple[Tensor, ...] = ()
         self.result: Any = None
-        self.steps = 0
+        # How many ops the trace has, and how many of them are views.
+        self.steps = self.views = 0
         self.checks_values = False
         # fits(owner, first argument): a quick check that a call cannot fail.
         self.fits: Any = None
@@ -116,6 +117,15 @@ class OpaqueCall:
         return tuple([x if batched.get(v) else tensor_ops.expand(x, shape=(size, *x.shape))
                       for v, x in zip(values, made, strict=True)])  # fmt: skip
 
+    def shares_memory(self) -> bool:
+        """Whether a result is a view of an argument or of a captured tensor, or such a tensor itself."""
+        for value in self._traced[3]:
+            while value.step.op is not None and value.step.op.view:
+                value = value.step.inputs[0]
+            if value.step.op is None:
+                return True
+        return False
+
     def trace(self, rows: list[Row], grad: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
@@ -126,7 +136,8 @@ class OpaqueCall:
             try:
                 result = self.call(stand_ins)
             finally:
-                self.steps, self.checks_values = executor.steps, executor.checks_values
+                self.steps, self.views = executor.steps, executor.views
+                self.checks_values = executor.checks_values
             made: list[Tensor] = []
             numbers: list[float] = []
             self.result = flatten(result, made, numbers)
@@ -180,12 +191,13 @@ class _ShortTrace(_TraceAll):
 
     def __init__(self, count: int, outer: Any) -> None:
         super().__init__(count, outer)
-        self.steps = 0
+        self.steps = self.views = 0
         self.checks_values = False
 
     def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Trace one op."""
         self.steps += 1
+        self.views += op.view
         self.checks_values |= op.checks_values
         if self.steps > _MAX_STEPS:
             raise TooLong("it has too many steps")
@@ -326,6 +338,8 @@ def _traced(
     structure = flatten((args, options), [], numbers)
     if numbers or history.follows_data or history.too_long >= _MAX_TOO_LONG or history.changed > _MAX_CHANGES:
         return None
+    if isinstance(info, UsersCode) and not info.suits(args):
+        return None
     holds = info.guard(owner)
     if holds is None:
         return None
@@ -340,7 +354,9 @@ def _traced(
     except (NotFusable, WayfareError):
         # It reads values or draws random numbers; or the arguments are wrong, and its ops give a better error.
         return None
-    if info is MODULE_INFO:
+    if isinstance(info, UsersCode):
+        if opaque.steps - opaque.views < info.least_steps or (info.least_steps and opaque.shares_memory()):
+            return None
         history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
     return opaque if opaque.steps <= _MAX_STEPS and not history.follows_data and holds() else None
 

@@ -32,16 +32,16 @@ FastPath = Callable[[Any, tuple[Any, ...]], Any]
 
 
 def shape_of(args: tuple[Any, ...]) -> tuple[str | int, ...] | None:
-    """The structure of arguments: for each one "value" (a lazy tensor), "outside" (an ordinary one), "none" (None), or
-    the length of a tuple of lazy tensors. None if there is anything else."""
+    """The structure of arguments: for each one "value" (a lazy tensor), "outside" (an ordinary one), "constant" (None,
+    a whole number or a string), or the length of a tuple of lazy tensors. None if there is anything else."""
     shape: list[str | int] = []
     for part in args:
         if part.__class__ is StandIn:
             shape.append("value")
         elif part.__class__ is Tensor:
             shape.append("outside")
-        elif part is None:
-            shape.append("none")
+        elif part is None or part.__class__ in (int, bool, str):
+            shape.append("constant")
         elif part.__class__ is tuple and part and all([t.__class__ is StandIn for t in part]):
             shape.append(len(part))
         else:
@@ -67,7 +67,8 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
     )
     expected = [v.row for v in rows]
     fast_path: FastPath = factory(
-        signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth
+        signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth,
+        [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)],
     )
     return fast_path
 
@@ -127,10 +128,14 @@ def _fast_path_factory(
     rows: list[str] = []
     emit(f"if len(args) != {len(shape)}: return MISSED")
     emit(f"{', '.join(names)}, = args")
+    # Constants first: a function that is called with several has one fast path for each.
+    for name, part in zip(names, shape, strict=True):
+        if part == "constant":
+            equal = f"{name}.__class__ is constant_{name}.__class__ and {name} == constant_{name}"
+            emit(f"if {name} is not constant_{name} and not ({equal}): return MISSED")
     for name, part in zip(names, shape, strict=True):
         inner = [name]
-        if part == "none":
-            emit(f"if {name} is not None: return MISSED")
+        if part == "constant":
             continue
         if isinstance(part, int):
             emit(f"if {name}.__class__ is not tuple or len({name}) != {part}: return MISSED")
@@ -154,10 +159,11 @@ def _fast_path_factory(
     emit("return made0" if single else f"return ({_results(carries)})")
     expected = ", ".join([f"expected_row{k}" for k in range(len(rows))])
     outs = ", ".join([f"out{k}" for k in range(len(carries))])
-    before = [f"{expected}, = expected", f"{outs}, = outs", "fits = signature.target.fits"]
+    constants = [f"constant_{name} = given[{i}]" for i, name in enumerate(names) if shape[i] == "constant"]
+    before = [f"{expected}, = expected", f"{outs}, = outs", "fits = signature.target.fits", *constants]
     # Fast paths are found by the id of their owner. They hold the owner, so that the id is not reused.
     parameters = "session, args, owner=owner"
-    return _factory("signature, owner, holds, expected, outs, bytes_made, depth", before, parameters, body)
+    return _factory("signature, owner, holds, expected, outs, bytes_made, depth, given", before, parameters, body)
 
 
 def _emit_record(emit: Callable[[str], None], rows: str, carries: tuple[bool, ...], checks: bool) -> None:
@@ -214,5 +220,5 @@ def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_
 
 def _flat(shape: tuple[str | int, ...]) -> list[str]:
     """The structure flattened: "value" or "outside" for each row."""
-    return [sort for part in shape if part != "none"
+    return [sort for part in shape if part != "constant"
             for sort in (["value"] * part if isinstance(part, int) else [part])]  # fmt: skip

@@ -53,6 +53,9 @@ class PendingCalls(Interceptor):
         self.common_results: dict[Signature, tuple[Value, ...]] = {}
         # Class of a module → (function, OpaqueInfo) if its calls may be opaque, else False.
         self.opaque_classes: dict[type, Any] = {}
+        # A function or method of the user → what is called in its place; a function → its copy.
+        self.callees: dict[Any, Any] = {}
+        self.copies: dict[Any, Any] = {}
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
@@ -71,8 +74,8 @@ class PendingCalls(Interceptor):
         self.no_common_calls = False
         # What pending calls read of ordinary tensors.
         self.row_copies = RowCopies()
-        # True if some lazy tensor is a view of an ordinary one.
-        self.has_outside_views = False
+        # ids of the memory of ordinary tensors that lazy tensors are views of.
+        self.viewed_memory: set[int] = set()
         self._segment = Segment(self.stats)
         self._groups = 0
         # True if a call failed and its example went on.
@@ -91,6 +94,12 @@ class PendingCalls(Interceptor):
     def outside(self) -> outer_mode:
         """The mode outside the session, with the grad mode of the inside."""
         return outer_mode(self.outer)
+
+    def set_outer_mode(self, grad: bool) -> None:
+        """Set the mode outside the session, with this grad mode."""
+        if grad not in self._modes:
+            self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
+        set_mode(self._modes[grad])
 
     def born(self, thing: Any) -> None:
         """The running example made a module, or an array that owns its memory."""
@@ -133,7 +142,7 @@ class PendingCalls(Interceptor):
 
     def note_outside_view(self, tensor: Tensor) -> None:
         """A lazy tensor was made that is a view of an ordinary one."""
-        self.has_outside_views = True
+        self.viewed_memory.add(id(owner_of(tensor._array)))
         self.ownership.share(tensor)
 
     def flag_set(self, tensor: Tensor, what: str) -> None:
@@ -287,9 +296,7 @@ class PendingCalls(Interceptor):
         self._groups += 1
         group = Group(self._groups, self.stats.rounds, signature, calls)
         grad = signature.grad
-        if grad not in self._modes:
-            self._modes[grad] = (self.outer or Mode()).replace(grad=grad, executor=None)
-        set_mode(self._modes[grad])
+        self.set_outer_mode(grad)
         observer = watcher()
         if observer is not None:
             observer.starts(calls)
@@ -332,7 +339,7 @@ class PendingCalls(Interceptor):
         self.hub.wait(None)
         if self.pending:  # other examples went on before this one
             self.flush()
-        self.has_outside_views = False
+        self.viewed_memory.clear()
         self.overwritten = []
         segment, self._segment = self._segment, Segment(self.stats)
         live, self.live = self.live, []

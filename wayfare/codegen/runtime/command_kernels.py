@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -270,19 +271,20 @@ def update_commands(
     step = numbers.strides[0] if numbers.shape else 0
     given = [numbers.view((), (), step * i) for i in range(count)]
     found: dict[Layout, Command] = {}
+    # Sets of one layout (the parameters of equal layers) have equal blocks but for the addresses.
+    known: dict[Any, tuple[Command, list[list[int]], float] | None] = {}
     for views in sets:
         operands = (*views[:own], *given, *views[own:])
-        kinds = (*kernel.loop.inputs, *kernel.loop.outputs)
-        if any(NUMPY[o.dtype] != p.dtype for o, p in zip(kinds, operands, strict=True)):
-            raise Unsuited
-        shape = views[0].shape
-        if any(p.shape != shape for p in views):
-            raise Unsuited
-        for view in views[own:]:
-            _check_output(view, shape)
-        if 0 in shape:
+        key = tuple([(view.shape, view.strides, view.dtype, view.offset) for view in views])
+        if key not in known:
+            known[key] = _set_blocks(kernel, operands, (own, count), found)
+        made = known[key]
+        if made is None:
             continue
-        _add_set(kernel, shape, operands, (own, count), found)
+        command, blocks, work = made
+        command.addresses += operand_addresses(operands, len(blocks), len(command.blocks))
+        command.blocks += [[*block] for block in blocks]
+        command.work += work
     total = sum(c.work for c in found.values())
     for command in found.values():
         command.shared = parts_for(total, threads) > 1 and len(command.blocks) > 1
@@ -290,11 +292,23 @@ def update_commands(
     return list(found.values())
 
 
-def _add_set(
-    kernel: Kernel, shape: Shape, views: Sequence[BufferView], numbers: tuple[int, int], found: dict[Layout, Command]
-) -> None:
-    nest, starts = _nest(kernel, shape, None, views)
+def _set_blocks(
+    kernel: Kernel, operands: Sequence[BufferView], numbers: tuple[int, int], found: dict[Layout, Command]
+) -> tuple[Command, list[list[int]], float] | None:
+    """The command for a set of operands, its argument blocks without addresses, and its work; None if it is empty."""
     first, count = numbers
+    kinds = (*kernel.loop.inputs, *kernel.loop.outputs)
+    shape = operands[0].shape
+    own = (*operands[:first], *operands[first + count :])
+    if any([p.shape != shape for p in own]):
+        raise Unsuited
+    if any([NUMPY[o.dtype] != p.dtype for o, p in zip(kinds, operands, strict=True)]):
+        raise Unsuited
+    for view in operands[first + count :]:
+        _check_output(view, shape)
+    if 0 in shape:
+        return None
+    nest, starts = _nest(kernel, shape, None, operands)
     # The scalars always have class "b", so that sets of one element use the same code.
     classes = nest.layout.classes
     layout = Layout(nest.layout.mode, classes[:first] + "b" * count + classes[first + count :])
@@ -302,7 +316,4 @@ def _add_set(
     if code is None:
         raise Unsuited
     command = found.setdefault(layout, Command("kernel", "", code.rows, [], [], 0.0))
-    blocks = _blocks(layouts.pieces(nest, _PIECE), starts)
-    command.addresses += operand_addresses(views, len(blocks), len(command.blocks))
-    command.blocks += blocks
-    command.work += kernel.work(nest) * len(starts)
+    return command, _blocks(layouts.pieces(nest, _PIECE), starts), kernel.work(nest) * len(starts)

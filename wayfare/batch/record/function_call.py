@@ -1,0 +1,162 @@
+"""Calls of the user's plain functions, closures and methods inside a map.
+
+The mapped function runs as a copy whose calls come by here (`function_copy`). A function that only computes becomes one
+opaque call, as a module does; every other function of the user runs as a copy too, so that its calls come by here in
+turn. Everything else is called as it is.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from wayfare.batch.analysis.known_pure import is_stdlib_code
+from wayfare.batch.analysis.purity import is_library_code, only_computes
+from wayfare.batch.record.function_copy import copied_code, copy_of
+from wayfare.batch.record.module_call import UsersCode
+from wayfare.core.mode import STATE
+from wayfare.core.pytree import flatten, only_tensors
+from wayfare.nn.module import Module
+
+# A call of a function with fewer ops gains nothing.
+_LEAST_STEPS = 3
+# After so many calls in a row that could not be opaque, a function is not tried again in this session.
+_MOST_MISSES = 4
+# So many functions of one code, or owners of one method, are tried: more are made anew again and again.
+_MOST_OWNERS = 64
+_MOST_CALLEES = 4096
+
+
+class FunctionInfo(UsersCode):
+    """The OpaqueInfo of a function (`function` is None: the owner is the function) or of a method of the owner."""
+
+    least_steps = _LEAST_STEPS
+
+    def __init__(self, function: types.FunctionType | None = None) -> None:
+        self._function = function
+
+    def name_in(self, owner: Any) -> str:
+        """The name of the function."""
+        return str((self._function or owner).__name__)
+
+    def code_of(self, owner: Any) -> Any:
+        """The function, or the method of its owner."""
+        return owner if self._function is None else types.MethodType(self._function, owner)
+
+    def only_computes(self, owner: Any) -> bool:
+        """Whether the function only computes."""
+        return only_computes(self.code_of(owner))
+
+    def suits(self, args: tuple[Any, ...]) -> bool:
+        """Whether there are tensors, and no tree of numbers: a function that gets one follows its data."""
+        tensors: list[Any] = []
+        nested = [part for part in args if part.__class__ is tuple or part.__class__ is list]
+        flatten(args, tensors, [])
+        return bool(tensors) and all([only_tensors(flatten(part, [], [])) for part in nested])
+
+
+_OF_FUNCTION = FunctionInfo()
+
+
+def _run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
+class _KnownCode:
+    """What is known of the code of a function."""
+
+    __slots__ = ("code", "copied", "is_users", "owners")
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self.code = function.__code__  # held, so that its id is not reused
+        self.is_users = not (is_library_code(function) or is_stdlib_code(self.code))
+        self.copied = copied_code(function, chosen) if self.is_users else None
+        # How many functions with this code, or owners of this method, were tried as opaque calls.
+        self.owners = 0
+
+
+_KNOWN: dict[int, _KnownCode] = {}
+
+
+def _known(function: types.FunctionType) -> _KnownCode:
+    code = function.__code__
+    found = _KNOWN.get(id(code))
+    if found is None:
+        if len(_KNOWN) >= _MOST_CALLEES:
+            _KNOWN.clear()
+        found = _KNOWN[id(code)] = _KnownCode(function)
+    return found
+
+
+def chosen(called: Any) -> Any:
+    """What is to be called in place of `called`: copies of the user's functions call this before each call."""
+    cls = called.__class__
+    if cls is not types.MethodType and cls is not types.FunctionType:
+        return called
+    mode: Any = STATE.mode
+    if mode is None or not mode.executor.batches:
+        return called
+    session = mode.executor
+    found = session.callees.get(called)
+    return found or _choose(session, called, may_be_opaque=True)
+
+
+def as_copy(called: Any) -> Any:
+    """A function of the user, or a method, as a copy whose calls come by here."""
+    mode: Any = STATE.mode
+    if called.__class__ is not types.MethodType and called.__class__ is not types.FunctionType:
+        return called
+    return _choose(mode.executor, called, may_be_opaque=False) if mode is not None and mode.executor.batches else called
+
+
+def _choose(session: Any, called: Any, may_be_opaque: bool) -> Any:
+    owner = None
+    function = called
+    if called.__class__ is types.MethodType:
+        owner, function = called.__self__, called.__func__
+        if function.__class__ is not types.FunctionType:
+            return called
+    known = _known(function)
+    found = called
+    if known.copied is not None:
+        copy = session.copies.get(function)
+        if copy is None:
+            copy = session.copies[function] = copy_of(function, known.copied)
+        found = copy if owner is None else types.MethodType(copy, owner)
+    if not may_be_opaque:
+        return found
+    if known.is_users and known.owners < _MOST_OWNERS and (owner is None or isinstance(owner, Module)):
+        known.owners += 1
+        found = _opaque_if_possible(session, called, found, function, owner)
+    if len(session.callees) >= _MOST_CALLEES:
+        session.callees.clear()
+    session.callees[called] = found
+    return found
+
+
+def _opaque_if_possible(session: Any, called: Any, copy: Any, function: types.FunctionType, owner: Any) -> Any:
+    """A function that makes an opaque call of its arguments, or calls the copy."""
+    if owner is None:
+        of_call = (called, _run)
+        info = _OF_FUNCTION
+    else:
+        of_call = (owner, function)
+        info = FunctionInfo(function)
+    misses = 0
+
+    def call(*args: Any, **options: Any) -> Any:
+        nonlocal misses
+        mode: Any = STATE.mode
+        if mode is None or mode.executor is not session:
+            return called(*args, **options)  # the session has ended since
+        made = session.opaque_call(*of_call, args, options, info)
+        if made is not NotImplemented:
+            misses = 0
+            return made
+        misses += 1
+        if misses >= _MOST_MISSES:
+            session.callees[called] = copy
+        return copy(*args, **options)
+
+    return call
