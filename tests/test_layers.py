@@ -31,7 +31,7 @@ LAYERS = [
     "optim",
     "exporters",
     "data",
-    "metrics",
+    "distributed",
     "see",
     "train",
     "compat",

@@ -1,6 +1,6 @@
 """The library is written against the public API only: that is the proof that the API is enough.
 
-`nn` (its modules), `optim`, `data`, `metrics`, `train`, `io`, `ragged`, `reporting` and the demos import public names
+`nn` (its modules), `optim`, `data`, `train`, `io`, `ragged`, `reporting` and the demos import public names
 of the engine, and never touch the private parts of a tensor.
 """
 
@@ -12,7 +12,7 @@ import pytest
 import wayfare as wf
 
 PACKAGE = Path(wf.__file__).parent
-LIBRARY = ["nn", "optim", "data", "metrics", "train", "io", "ragged", "see/report", "cli/demo"]
+LIBRARY = ["nn", "optim", "data", "train", "io", "ragged", "see/report", "cli/demo"]
 # What makes a parameter of a tensor, and a function of the engine, is engine.
 ENGINE = ["nn/functional", "nn/parameter.py"]
 # Private slots of Tensor, and what an op record is run with.
@@ -36,6 +36,8 @@ ALLOWED |= {"wayfare.core.executor.StaleCall"}
 ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}
 ALLOWED |= {"wayfare.core.node.StructureHandle"}
+# Worker processes: starting, ending and hearing them.
+ALLOWED |= {f"wayfare.core.processes.{name}" for name in ("failure", "parcel", "starting")}
 # How numbers are written, and pages put together: words and pictures, no tensors.
 ALLOWED |= {"wayfare.core.format", "wayfare.see.pages.charts", "wayfare.see.pages.markup", "wayfare.see.pages.parts"}
 # What a report puts into its page, and how it leaves a model as it was.

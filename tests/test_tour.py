@@ -16,7 +16,7 @@ DESIGN = ROOT / "docs" / "design"
 PAGES = sorted(DESIGN.glob("*.md"))
 
 # The layers that share the page library.md, which has a heading for each.
-LIBRARY = {"ragged", "io", "optim", "data", "metrics", "train", "compat", "cli"}
+LIBRARY = {"ragged", "io", "optim", "data", "train", "compat", "cli"}
 
 NAMED = re.compile(r"`(?P<file>wayfare/[\w/]+\.py)`\s+→\s+(?P<names>`[\w.]+`(?:,\s+`[\w.]+`)*)")
 FILE = re.compile(r"`([\w/]+\.py)`")

@@ -27,6 +27,7 @@ NAMESPACES = [
     "wayfare.func",
     "wayfare.linalg",
     "wayfare.metrics",
+    "wayfare.distributed",
     "wayfare.nn",
     "wayfare.nn.functional",
     "wayfare.nn.init",

@@ -35,6 +35,7 @@ from wayfare.core import generator as random
 from wayfare.api.fused import fused
 from wayfare.core.missing_names import MissingModules as _MissingModules
 from wayfare.core.missing_names import no_such_name as _no_such_name
+from wayfare.core.public_modules import LATER as _LATER
 from wayfare.core.public_modules import PublicModules as _PublicModules
 from wayfare.api.functions._guard import guarded as _guarded
 from wayfare.api.functions.arithmetic import *  # noqa: F403
@@ -99,7 +100,7 @@ from wayfare.core.version import __version__
 
 if _typing.TYPE_CHECKING:
     from wayfare import data as data
-    from wayfare import metrics as metrics
+    from wayfare import distributed as distributed
     from wayfare import optim as optim
     from wayfare import train as train
     from wayfare.batch.frontend import batching, map
@@ -116,10 +117,11 @@ if _typing.TYPE_CHECKING:
     from wayfare.see.graph.text import graph
     from wayfare.see.profile.block import Profile as profile
     from wayfare.see.report import report
+    from wayfare.train import metrics as metrics
 
 __all__ = [
-    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "export", "load", "load_program", "map",
-    "metrics", "onnx", "optim", "profile", "report", "save", "scan", "train", "while_loop",
+    "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "distributed", "export", "load",
+    "load_program", "map", "metrics", "onnx", "optim", "profile", "report", "save", "scan", "train", "while_loop",
     "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
     "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
@@ -143,10 +145,16 @@ newaxis = None
 # The public modules, and where they lie.
 _MODULES = {
     "backends": "compat.backends", "cuda": "compat.cuda", "debug": "see.debug", "errors": "core.errors",
-    "linalg": "api.linalg", "onnx": "exporters.onnx", "profile": "see.profile", "signal": "api.signal",
-    "special": "api.special", "testing": "api.testing", "utils": "compat.utils",
+    "linalg": "api.linalg", "metrics": "train.metrics", "onnx": "exporters.onnx", "profile": "see.profile",
+    "signal": "api.signal", "special": "api.special", "testing": "api.testing", "utils": "compat.utils",
 }  # fmt: skip
-_sys.meta_path.insert(0, _PublicModules(__name__, _MODULES))
+# The same for names inside packages that lie below what the names stand for.
+_LATER.update({
+    "wayfare.nn": {"parallel": "wayfare.distributed.parallel", "SyncBatchNorm": "wayfare.distributed.sync_batch_norm"},
+    "wayfare.optim": {"ZeroRedundancyOptimizer": "wayfare.distributed.optim"},
+})  # fmt: skip
+_sys.meta_path.insert(0, _PublicModules(__name__, {**_MODULES, "nn.parallel": "distributed.parallel",
+                                                     "ray": "distributed.ray"}))  # fmt: skip
 _tracebacks.install()
 _sys.meta_path.append(_MissingModules(_MODULES))
 
@@ -161,7 +169,7 @@ for _name in __all__:
         globals()[_name] = _guarded(_value)
 
 # What is loaded when it is first asked for: modules (data, optim, those of _MODULES) and names of modules.
-_LAZY_MODULES = {"data", "metrics", "optim", "train", *_MODULES}
+_LAZY_MODULES = {"data", "distributed", "optim", "train", *_MODULES}
 _LAZY_NAMES = {
     "Checkpoint": "io", "load": "io", "save": "io", "Ragged": "ragged", "compile": "compiler.decorator",
     "map": "batch.frontend", "batching": "batch.frontend", "cond": "compiler.control_flow",

@@ -173,6 +173,36 @@ def test_gradients_flow_on_into_what_made_the_arguments():
     close(got, total(lambda f, hs: [f(h) for h in hs]))
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("chosen", [slice(None), slice(0, 1)], ids=["all", "one"])
+def test_a_tensor_that_is_two_examples(chosen, create_graph):
+    def function(x):
+        return (x * x).sum() if x[0] > 0 else x.prod()
+
+    twice, *others = vectors(6, requires_grad=True)
+    xs = [twice, *others, twice]
+    got = wf.autograd.grad(sum(mapped(function, xs)[chosen]), twice, create_graph=create_graph)
+    want = wf.autograd.grad(sum([function(x) for x in xs][chosen]), twice, create_graph=create_graph)
+    close(got[0], want[0])
+
+
+def test_what_a_result_does_not_depend_on_has_no_gradient():
+    w, v = (wf.tensor([0.5, 1.5]).double().requires_grad_() for _ in range(2))
+
+    def function(x, y):
+        return ((x * w).sum(), (y * v).sum()) if x.sum() > 0 else ((x * w).prod(), y.max())
+
+    columns = vectors(8, 2, requires_grad=True), vectors(8, 2, seed=5, requires_grad=True)
+    for _ in range(3):
+        for t in (w, v, *columns[0], *columns[1]):
+            t.grad = None
+        results = mapped(function, *columns)
+        sum(first for first, _ in results[:6]).backward()
+        assert w.grad is not None and v.grad is None
+        assert [x.grad is None for x in columns[0]] == [False] * 6 + [True] * 2
+        assert all(y.grad is None for y in columns[1])
+
+
 def test_each_result_can_be_differentiated_by_itself_and_once(model):
     xs, labels = halting_examples(8)
     results = mapped(model, xs, labels, times=8)

@@ -10,7 +10,7 @@ from tests.batch.programs import difference
 from tests.batch.scenarios.collected import ALL, known
 from tests.batch.scenarios.harness import check
 from wayfare.batch import frontend
-from wayfare.batch.paths import choose, recorded
+from wayfare.batch.paths import choose, functions, recorded
 
 COUNT = int(os.environ.get("WAYFARE_PROGRAMS", "200"))
 TOGETHER = 50
@@ -18,8 +18,10 @@ TOGETHER = 50
 
 @pytest.fixture(autouse=True)
 def at_once(always_batched, monkeypatch):
-    """Paths are recorded and used in the first map, by two examples already, however dear that is."""
+    """Paths are recorded and used in the first map, by two examples already, however dear that is; and blocks are
+    planned at once."""
     monkeypatch.setattr(choose, "FIRST_MAPS", 0)
+    monkeypatch.setattr(functions, "_BEFORE_PLAN", 0)
     for module in (choose, recorded):
         monkeypatch.setattr(module, "LEAST", 2)
     monkeypatch.setattr(recorded, "_RECORDED", 6)

@@ -236,7 +236,7 @@ def test_an_empty_list():
 
 
 def test_without_native_code_every_request_is_refused(monkeypatch):
-    monkeypatch.setattr(command_lists, "_ready", lambda: False)
+    monkeypatch.setattr(command_lists, "ready", lambda: False)
     x = numbers(4, 4)
     view, out = views(x, x)
     commands = Commands()

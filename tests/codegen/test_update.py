@@ -202,7 +202,7 @@ def test_without_native_code_the_result_is_the_same(monkeypatch, dtype):
         return params
 
     wanted = run(SGD)
-    monkeypatch.setattr(commands, "_ready", lambda: False)
+    monkeypatch.setattr(commands, "ready", lambda: False)
     half_way = run(Update("test_no_routine", SGD.formula, 2, (0,), 1))
     monkeypatch.setattr(kernel, "_usable", [False])
     without = run(Update("test_no_native", SGD.formula, 2, (0,), 1))

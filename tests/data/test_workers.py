@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare.core.processes.parcel import SLOT_BYTES
 from wayfare.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info, list_collate
-from wayfare.data.transport import SLOT_BYTES
 
 pytestmark = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="the datasets of these tests are local"
@@ -136,7 +136,7 @@ def test_large_and_strange_batches_travel():
 
 
 def test_what_does_not_fit_into_a_slot_goes_through_the_pipe(monkeypatch):
-    monkeypatch.setattr("wayfare.data.transport.SLOT_BYTES", 50_000)
+    monkeypatch.setattr("wayfare.core.processes.parcel.SLOT_BYTES", 50_000)
     assert SLOT_BYTES > 50_000
     data = TensorDataset(wf.arange(40_000).reshape(40, 1000), wf.arange(40))
     assert numbers(DataLoader(data, 10, num_workers=2)) == numbers(DataLoader(data, 10))

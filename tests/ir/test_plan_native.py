@@ -158,7 +158,8 @@ def test_recurrences_of_any_size(name, rows, hidden, features, steps):
 def test_all_steps_of_many_sequences_are_one_command():
     arrays, _ = recurrence("lstm_sequence", 24, 700, hidden=16, features=8)
     plan = check("lstm_sequence", arrays, {"sizes": (24,) * 700, "reverse": False}, [1])
-    titles = plan.single_list.titles
+    ((commands, _),) = plan.native_lists()
+    titles = commands.titles
     assert titles.count("lstm_sequence 700×24×8→16 float32") == 1 and len(titles) < 10
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wayfare.core.symbolic_sizes import Dim, Number, holds, noted, settled, size_classes, symbol, symbolic_shape
+from wayfare.core.symbolic_sizes import Dim, Number, evaluated, holds, noted, size_classes, symbol, symbolic_shape
 
 
 def test_arithmetic_is_remembered():
@@ -14,12 +14,12 @@ def test_arithmetic_is_remembered():
         (n**2, 100), (10 - c, 7), (sum((n, c)), 13),
     ):  # fmt: skip
         assert isinstance(made, Dim)
-        assert settled(made, (10, 3)) == again
+        assert evaluated(made, (10, 3)) == again
     whole = [(math.floor(n / c), 3), (math.ceil(n / c), 4), (math.trunc(n / 4 + 1), 3), (divmod(n, c)[1], 1)]
     for made, again in whole:
-        assert isinstance(made, Dim) and settled(made, (10, 3)) == again
+        assert isinstance(made, Dim) and evaluated(made, (10, 3)) == again
     assert isinstance(n / c, Number)
-    assert settled(1 / n + 0.5, (10, 3)) == 0.6
+    assert evaluated(1 / n + 0.5, (10, 3)) == 0.6
 
 
 def test_they_are_numbers_all_the_same():
@@ -64,5 +64,5 @@ def test_nothing_is_noted_outside():
 def test_classes_of_sizes():
     assert size_classes([(3, 4), (4,), (1, 3), (0,)]) == (((0, 1), (1,), (-1, 0), (-2,)), (3, 4))
     shape = symbolic_shape((0, -1, 1), (3, 4))
-    assert shape == (3, 1, 4) and settled(shape, (7, 8)) == (7, 1, 8)
-    assert settled({"shape": [shape[0] + 1, "a"]}, (7, 8)) == {"shape": [8, "a"]}
+    assert shape == (3, 1, 4) and evaluated(shape, (7, 8)) == (7, 1, 8)
+    assert evaluated({"shape": [shape[0] + 1, "a"]}, (7, 8)) == {"shape": [8, "a"]}

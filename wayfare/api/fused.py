@@ -32,7 +32,7 @@ from wayfare.ir.variants import Variants, signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Calls (shapes, dtypes, other arguments) for which the way is known.
+# The largest number of calls (shapes, dtypes, other arguments) whose records are kept.
 _READY = 256
 _TURN = lock()
 
@@ -55,7 +55,7 @@ class TracedValue:
 
     @property
     def is_leaf(self) -> bool:
-        """What the function computes is none. Arguments may be, which a trace does not know."""
+        """No: the function computed it. (Arguments may be leaves, which a trace does not know.)"""
         if self.row.step.op is None:
             raise NotFusable("it asks whether an argument is a leaf")
         return False
@@ -78,7 +78,7 @@ def _is_traced(t: Tensor) -> bool:
 
 
 class TraceExecutor(Interceptor):
-    """Writes down the ops that a function runs."""
+    """Records the ops that a function runs."""
 
     counts_modules = times_modules = False
 
@@ -96,7 +96,7 @@ class TraceExecutor(Interceptor):
         return self.enter(op, inputs, attrs)
 
     def enter(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Enter one op, whatever it is given."""
+        """Record one op."""
         if op.random or "key" in attrs:
             raise NotFusable(f"{op.name} draws random numbers")
         needs = current().grad and op.vjp is not None and any(t._requires_grad for t in inputs)
@@ -139,7 +139,7 @@ class TraceExecutor(Interceptor):
         return not _is_traced(tensor)
 
     def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
-        """Refuse a custom Function: what it does is no op."""
+        """Refuse a custom Function: it is not an op."""
         raise OperationError(f"{function.__name__}: a custom Function cannot be taken apart here",
                              fix="Write it in tensor ops.")  # fmt: skip
 
@@ -226,7 +226,7 @@ class Fused:
             made = mode.executor.opaque_call(self, _call_function, args, options, _AS_ONE)
             return self.function(*args, **options) if made is NotImplemented else made
         if is_debugged() and not self._is_ours:
-            return self.function(*args, **options)  # whoever follows the lines wants to see them run
+            return self.function(*args, **options)  # a debugger or profiler of lines must see them run
         floats: list[float] = []
         tensors: list[Tensor] = []
         if not options and all([a.__class__ is Tensor for a in args]):
@@ -364,7 +364,7 @@ class Fused:
         return "\n".join(parts)
 
     def explain(self) -> str:
-        """What the function has become so far."""
+        """The records made so far, as text."""
         count = sum(v is not None for v in self._ready.values())
         plain = sum(v is None for v in self._structures.values())
         lines = [f"{self.name}: {len(self._structures)} structures, traced {self.traces} times, "
@@ -382,7 +382,7 @@ class Fused:
 
 
 def _identity(t: Tensor) -> Any:
-    """What makes two tensors from outside the same: being one, or being small, constant and equal."""
+    """The key of a tensor from outside: its identity, or the content of a small constant."""
     if not t._requires_grad and t._array.size <= 64:
         return (t._array.shape, t._array.dtype.char, t._array.tobytes())
     return id(t)

@@ -23,7 +23,7 @@ def _op_of(ufunc: Any) -> Op | None:
 
 
 def array_ufunc(self: Tensor, ufunc: Any, how: str, *inputs: Any, **options: Any) -> Any:
-    """NumPy asks here before it would turn a tensor into a bare array and lose its gradient."""
+    """NumPy calls this before it would convert a tensor to a plain array and lose its gradient."""
     if ufunc is np.matmul and how == "__call__" and not options:
         return matmul(*inputs)
     op = _op_of(ufunc) if how == "__call__" else None

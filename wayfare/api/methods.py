@@ -13,7 +13,7 @@ from wayfare.core.tensor import Tensor
 
 @method
 def _is_view(self: Tensor) -> bool:
-    """Does it look into the memory of another tensor?"""
+    """Is it a view of another tensor?"""
     return self._view is not None
 
 
@@ -31,18 +31,15 @@ def is_inference(self: Tensor) -> bool:
 
 @method
 def backward(
-    self: Tensor,
-    gradient: Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
+    self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False,
     inputs: Any = None,
-) -> None:
+) -> None:  # fmt: skip
     """Sum into `.grad` of every leaf the derivative of this tensor (see `wf.autograd.backward`)."""
     _run(self, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _base_of(self: Tensor) -> Any:
-    """The tensor whose memory this one looks into, or None."""
+    """The tensor that this one is a view of, or None."""
     return None if self._view is None else self._view.base
 
 
@@ -72,7 +69,7 @@ for _name in _LEFT_OUT:
 
 
 def _names(self: Tensor) -> list[str]:
-    """The names that a tensor has; of those left out, asking for one only tells what to write."""
+    """The names that a tensor has, without those that only raise an error with advice."""
     return [name for name in object.__dir__(self) if name not in _LEFT_OUT]
 
 

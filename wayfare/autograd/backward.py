@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.autograd.after_backward import BackwardPass
 from wayfare.autograd.capture import Capture
 from wayfare.autograd.engine import run
 from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
@@ -19,13 +20,9 @@ from wayfare.core.tensor import Tensor, wrap
 
 
 def backward(
-    tensors: Tensor | Sequence[Tensor],
-    grad_tensors: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    grad_variables: Any = None,
-    inputs: Tensor | Sequence[Tensor] | None = None,
-) -> None:
+    tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retain_graph: bool | None = None,
+    create_graph: bool = False, grad_variables: Any = None, inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:  # fmt: skip
     """Sum into `.grad` of every leaf the derivative of the given tensors.
 
     A tensor of more than one element needs its gradient in `grad_tensors`. The graph is freed on the way unless
@@ -56,20 +53,15 @@ def _backward(tensors: Any, seeds: Any, retain_graph: bool | None, create_graph:
         for t in wanted:
             if t._edge is not None:
                 t.retain_grad()
-    _run(roots, retain, create_graph, capture, accumulate=True)
+    with BackwardPass():
+        _run(roots, retain, create_graph, capture, accumulate=True)
 
 
 def grad(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    only_inputs: bool = True,
-    allow_unused: bool | None = None,
-    is_grads_batched: bool = False,
-    materialize_grads: bool = False,
-) -> tuple[Tensor, ...]:
+    outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], grad_outputs: Any = None,
+    retain_graph: bool | None = None, create_graph: bool = False, only_inputs: bool = True,
+    allow_unused: bool | None = None, is_grads_batched: bool = False, materialize_grads: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """The derivatives of `outputs` with respect to `inputs`, given back; no `.grad` is touched.
 
     An input that played no part is an error unless `allow_unused` (then None) or `materialize_grads` (then zeros). With

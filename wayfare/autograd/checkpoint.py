@@ -68,12 +68,9 @@ class _Segment:
 
 
 def checkpoint(
-    function: Callable[..., Any],
-    *args: Any,
-    use_reentrant: bool | None = None,
-    preserve_rng_state: bool = True,
+    function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True,
     **options: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """`function(*args, **options)` without keeping the values for its gradient: backward computes them again.
 
     Random numbers are the same both times unless `preserve_rng_state=False`. `use_reentrant` is accepted for

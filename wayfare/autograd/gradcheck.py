@@ -54,16 +54,9 @@ def _analytic(out: Tensor, x: Tensor) -> Any:
 
 
 def gradcheck(
-    func: Callable[..., Any],
-    inputs: Any,
-    *,
-    eps: float = 1e-6,
-    atol: float = 1e-5,
-    rtol: float = 1e-3,
-    raise_exception: bool = True,
-    nondet_tol: float = 0.0,
-    **_ignored: Any,
-) -> bool:
+    func: Callable[..., Any], inputs: Any, *, eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3,
+    raise_exception: bool = True, nondet_tol: float = 0.0, **_ignored: Any,
+) -> bool:  # fmt: skip
     """Compare the gradients of `func` at `inputs` with finite differences; True, or an error that shows the gap.
 
     The tensors to check must be float64, require a gradient and be leaves.

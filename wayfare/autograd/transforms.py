@@ -227,13 +227,9 @@ def _prune(roots: list[Any]) -> None:
 
 
 def vmap(
-    func: Callable[..., Any],
-    in_dims: Any = 0,
-    out_dims: Any = 0,
-    randomness: str = "error",
-    *,
+    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
     chunk_size: int | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., Any]:  # fmt: skip
     """A function that runs `func`, written for one example, on a whole batch at once.
 
     `in_dims` says which dimension of each argument is the batch (None: shared by all examples), as a number, or a

@@ -19,9 +19,11 @@ from wayfare.batch.record import op_fast_paths as _op_fast_paths  # noqa: F401 -
 from wayfare.batch.run.schedule import Agenda, ByDepth, Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
+from wayfare.batch.workers.choose import workers_of
 from wayfare.compiler.bypass import end_all_bypasses
 from wayfare.core.callsite import current_site, is_debugged, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.executor import EAGER
 from wayfare.core.generator import key_for
 from wayfare.core.mode import LOOPING, STATE, changed_mode, current, watcher, watchers
 from wayfare.core.op import memory_error
@@ -54,6 +56,7 @@ class _Options(TypedDict, total=False):
     batch: bool | None
     schedule: Schedule | None
     limit: int | None
+    workers: int | None
 
 
 @overload
@@ -69,7 +72,7 @@ def map(
 ) -> list[Result]: ...  # fmt: skip
 def map(
     fn: Callable[..., Any], *iterables: Iterable[Any], batch: bool | None = None, schedule: Schedule | None = None,
-    limit: int | None = None,
+    limit: int | None = None, workers: int | None = None,
 ) -> list[Any]:  # fmt: skip
     """`[fn(example) for example in examples]`, with the work of all examples run in few large groups.
 
@@ -85,12 +88,19 @@ def map(
     `batch=True` always batches; `batch=False` never does, and runs one example after another, line by line, with the
     same random numbers. `schedule` decides in which order groups run (`wf.batching.Agenda()`, `wf.batching.ByDepth()`),
     `limit` is how many bytes of results may be pending before they are computed; with either the map is always batched.
+
+    `workers=n` spreads the examples over n processes, where Python itself is the limit; they are kept from one map to
+    the next. Values and gradients are those of one process to rounding. A function that changes Python objects or
+    tensors that others see, or that is not faster so, runs in one process, with a warning.
     """
     if not callable(fn):
         raise ArgumentTypeError(f"map: the first argument must be a function of one example, not {type(fn).__name__}")
     if not iterables:
         raise ArgumentTypeError("map: there are no examples", fix="Call wf.map(function, examples).")
     _check(schedule, limit)
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
+        raise ArgumentError(f"map: workers is a number of processes, not {workers!r}",
+                            fix="Give a whole number, or leave it out.")  # fmt: skip
     columns = [_listed(column) for column in iterables]
     if len(columns) > 1 and len({len(column) for column in columns}) > 1:
         lengths = ", ".join(str(len(column)) for column in columns)
@@ -108,20 +118,10 @@ def map(
         return []
     profile = profile_of(fn)
     try:
-        if isinstance(executor, Session) and batch is not False:
-            _batched(executor, profile, examples, profile.first(fn))
-            if in_try(user_frame(2)):
-                executor.run_calls_of(examples)  # errors must be raised inside this `try`
-        elif batch is False or not executor.allows_batches or _line_by_line():
-            _loop(examples)
-        elif schedule is not None or limit is not None:
-            _in_session(profile, examples, schedule, limit)
-        elif batch:
-            left, path_stats = _along_paths(profile, examples, always=True)
-            if left:
-                _in_session(profile, left).paths = path_stats
+        if workers is not None and executor is EAGER and outer is None and schedule is None and limit is None:
+            _spread(profile, examples, workers, batch)
         else:
-            _batched_or_loop(profile, examples)
+            _run(profile, examples, batch, schedule, limit)
     except MemoryError as error:
         raise memory_error("map", error) from None
     except RecursionError as error:
@@ -137,6 +137,62 @@ def map(
         for example in examples:
             example.release()
     return results
+
+
+def _run(
+    profile: FunctionProfile, examples: list[Example], batch: bool | None, schedule: Schedule | None = None,
+    limit: int | None = None,
+) -> None:  # fmt: skip
+    """Run examples in this process, in the way that the options and the profile say."""
+    executor = current().executor
+    if isinstance(executor, Session) and batch is not False:
+        _batched(executor, profile, examples, profile.first(examples[0].function))
+        if in_try(user_frame(2)):
+            executor.run_calls_of(examples)  # errors must be raised inside this `try`
+    elif batch is False or not executor.allows_batches or _line_by_line():
+        _loop(examples)
+    elif schedule is not None or limit is not None:
+        _in_session(profile, examples, schedule, limit)
+    elif batch:
+        left, path_stats = _along_paths(profile, examples, always=True)
+        if left:
+            _in_session(profile, left).paths = path_stats
+    else:
+        _batched_or_loop(profile, examples)
+
+
+def run_in_worker(fn: Callable[..., Any], examples: list[Example], batch: bool | None) -> Stats | None:
+    """Run examples in a worker of `wf.map`."""
+    _THREAD.stats = None
+    _run(profile_of(fn), examples, batch)
+    return _THREAD.stats
+
+
+def _spread(profile: FunctionProfile, examples: list[Example], workers: int, batch: bool | None) -> None:
+    """Run examples in worker processes, or here if that cannot be right or is not faster."""
+    # Not before somebody wants it: multiprocessing takes a while to import.
+    from wayfare.batch.workers.pool import in_a_worker
+    from wayfare.batch.workers.spread import NotSpread, spread
+
+    known = workers_of(profile)
+    if workers < 2 or in_a_worker() or _line_by_line() or len(examples) < 2 or not known.plan(profile):
+        made = len(profile.by_map)
+        began = perf_counter()
+        _run(profile, examples, batch)
+        timing = profile.by_map[-1] if len(profile.by_map) > made else None
+        known.one_took(len(examples), perf_counter() - began, timing)
+        return
+    first = examples[0]
+    why = known.effects_of(first.function, first.args)
+    try:
+        if why:
+            raise NotSpread(f"it changes what others see: {why}")
+        _THREAD.stats = stats = spread(examples, workers, batch, known, profile, run_in_worker)
+        known.spread_took(len(examples), stats)
+    except NotSpread as reason:
+        known.refused = str(reason)
+        profile.warn_once(f"map: {profile.name} runs in one process, because {reason}.")
+        _run(profile, examples, batch)
 
 
 def _along_paths(

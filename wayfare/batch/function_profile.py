@@ -58,6 +58,7 @@ class FunctionProfile:
         self._retry_at = 0  # the map in which batching is tried again
         self._backoff = 1
         self.analysis: FunctionAnalysis | None = None  # of the function that was mapped last
+        self.workers: Any = None  # the WorkerProfile, if it was mapped with `workers=`
         self._trials = 0
         self._warned: set[str] = set()
         # Seconds for an example in the loop, and the timings of the last maps.

@@ -7,6 +7,7 @@ from typing import Any
 
 from wayfare.batch.paths.stats import PathStats
 from wayfare.batch.record.signature import OWN_LEAF, Signature
+from wayfare.batch.workers.stats import WorkerStats
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 
@@ -38,6 +39,8 @@ class Stats:
     looped: int = 0
     # Examples that ran along recorded paths, without Python; None if the function has none.
     paths: PathStats | None = None
+    # What ran in worker processes; None without `workers=`.
+    workers: WorkerStats | None = None
     # Lines of the user's code where examples waited for a value, and how often.
     waits: dict[str, int] = field(default_factory=dict)
     profile: Any = field(default="", repr=False)
@@ -79,6 +82,8 @@ class Stats:
             lines = [f"{self.looped} example{'s' * (self.looped != 1)} ran as a plain loop"] if self.looped else []
         if self.paths is not None:
             lines += self.paths.lines()
+        if self.workers is not None:
+            lines += self.workers.lines()
         if self.waits:
             most = sorted(self.waits.items(), key=lambda item: -item[1])[:3]
             lines.append("waits: " + ", ".join([f"{line} {count} times" for line, count in most]))

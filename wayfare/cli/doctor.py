@@ -110,7 +110,7 @@ def _llvm() -> str:
         return "absent"
     try:
         name = import_module("llvmlite.binding").get_host_cpu_name()
-    except Exception as error:  # whatever is wrong with the library is what the report is for
+    except Exception as error:  # the report is there to show any error of the library
         return f"present, but it does not load: {error}"
     return f"present, for {name}"
 

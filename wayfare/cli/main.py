@@ -12,6 +12,7 @@ from typing import Any
 from wayfare.cli import cache_report, doctor
 from wayfare.cli.demo import command as demo_command
 from wayfare.core.version import __version__
+from wayfare.distributed import launch
 from wayfare.exporters import export_command, inspect_command
 from wayfare.see.viewer import command as view_command
 
@@ -29,6 +30,7 @@ class _Parser(argparse.ArgumentParser):
 # What each command is for; `add_arguments` and `run` of its module.
 COMMANDS: dict[str, tuple[str, Any]] = {
     "demo": ("train small networks on numbers, words and trees, and show each stage of it", demo_command),
+    "launch": ("start a script on several processes that train together", launch),
     "view": ("open a saved run in the browser", view_command),
     "export": ("write a function or a module as a model file for ONNX Runtime or Wayfare, and try it", export_command),
     "inspect": ("say what is in a model file: an ONNX model, or a program of wf.export", inspect_command),
@@ -80,7 +82,7 @@ def _answer(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A stream that cannot write "·" or "→" shows a question mark for it; that is no reason to stop.
+        # A stream that cannot write "·" or "→" shows a question mark for it; the program goes on.
         sys.stdout.reconfigure(errors="replace")
     status: int = COMMANDS[options.command][1].run(options)
     # A reader that is gone, as in `wayfare demo | head`, shows here and not in the interpreter's last breath.
@@ -94,5 +96,5 @@ def _said(sentence: str) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: the interpreter would try once more at its end."""
+    """Drop what is still to be written: the interpreter would try again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -53,14 +53,16 @@ class Timings:
         if len(self.eager) < _FEW_EAGER or len(self.calls) < _FEW_CALLS:
             return None
         now, python = _typical(self.calls), _typical(self.eager)
-        return (now, python) if now > _SLOWER * python else None
+        # The fastest quarter as well: on a busy machine many calls of one way may have had to wait.
+        slower = now > _SLOWER * python and _typical(self.calls, 1) > _typical(self.eager, 1)
+        return (now, python) if slower else None
 
     def typical(self) -> tuple[float | None, float | None]:
         """Seconds of a call, compiled and as plain Python; None where it was not measured."""
         return _typical(self.calls) if self.calls else None, _typical(self.eager) if self.eager else None
 
 
-def _typical(samples: deque[float]) -> float:
+def _typical(samples: deque[float], quarters: int = 3) -> float:
     """The mean of the fastest three quarters, so that what else the machine did is left out."""
-    chosen = sorted(samples)[: max(1, len(samples) * 3 // 4)]
+    chosen = sorted(samples)[: max(1, len(samples) * quarters // 4)]
     return sum(chosen) / len(chosen)

@@ -26,10 +26,12 @@ from wayfare.compiler.record.call_audit import CallAudit
 from wayfare.compiler.record.effects import Assigned, Variable
 from wayfare.compiler.record.recorder import GiveUp, Recorder
 from wayfare.compiler.replay.entry import Entry, Unseen
+from wayfare.compiler.replay.fast_end import Ended
 from wayfare.compiler.replay.fast_path import MISS, FastPaths, fast_path
 from wayfare.compiler.replay.trace_tree import Inconsistent
 from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
+from wayfare.core import buffer_pool
 from wayfare.core.callsite import MONITORS, is_debugged
 from wayfare.core.errors import CheckError
 from wayfare.core.format import time_text
@@ -44,6 +46,8 @@ _STRIKES, _MISSES = 3, 8
 _REASONS = 32
 # Calls that are timed after each self-check.
 _SAMPLES = 6
+# The most replays that a new fast path has to wait for.
+_WAIT = 16
 # After these numbers of replays, this many calls run as plain Python and are timed.
 _BURSTS, _BURST = (4, 64, 1024), 6
 
@@ -69,6 +73,8 @@ class Compiled(OpaqueCall):
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
         self._recording = False
+        # Whether the backward pass that may follow a call is recorded with it.
+        self.records_gradient = True
         self._calls = 0
         self._recorded = 0
         self._checked = 0
@@ -145,13 +151,12 @@ class Compiled(OpaqueCall):
     def _sampled(self, seconds: float) -> None:
         """Add the time of the last call, which was a replay; leave it to Python if that is faster."""
         entry = self._answered
-        if entry is None:
-            return
-        entry.timings.calls.append(seconds)
-        found = entry.timings.loses()
-        if found is not None:
-            now, python = map(time_text, found)
-            self._leave(entry, f"replaying it takes {now} and plain Python {python}")
+        if entry is not None:
+            entry.timings.calls.append(seconds)
+            found = entry.timings.loses()
+            if found is not None:
+                now, python = map(time_text, found)
+                self._leave(entry, f"replaying it takes {now} and plain Python {python}")
 
     def _slow_path(self, args: tuple[Any, ...], options: dict[str, Any], mode: Mode | None) -> Any:
         """Compute the signature of a call; replay it, record it, or run plain Python."""
@@ -166,12 +171,12 @@ class Compiled(OpaqueCall):
             answer = self._answer(call, args, options, began)
         finally:
             self._lock.release()
-        if answer.__class__ is Plain:
-            made = self._fallback.run(answer, args, options, self._calls)
-            if self._fallback.bypass_calls:
-                start_bypass(self)
-            return made
-        return answer
+        if answer.__class__ is not Plain:
+            return answer
+        made = self._fallback.run(answer, args, options, self._calls)
+        if self._fallback.bypass_calls:
+            start_bypass(self)
+        return made
 
     def _wait(self) -> bool:
         """Acquire the lock. False if another thread runs Python in this function: that may take long, or wait for
@@ -186,12 +191,11 @@ class Compiled(OpaqueCall):
     def _answer(self, call: Signature, args: Any, options: Any, began: float) -> Any:
         """The result of the call, or `Plain` if Python has to run it."""
         cache, key = self._cache, call.key
-        reason = cache.reason(key)
-        if reason is not None:
+        if (reason := cache.reason(key)) is not None:
             return Plain(reason)
-        variants = cache.entries.get(key)
-        for thorough in (False, True) if variants and len(variants) > 1 else (True,):
-            for entry in variants or ():
+        variants = cache.entries.get(key) or ()
+        for thorough in (False, True) if len(variants) > 1 else (True,):
+            for entry in variants:
                 if entry.holds(call.tensors, thorough):
                     return self._replay(entry, call, args, options, began)
         if variants:
@@ -263,12 +267,13 @@ class Compiled(OpaqueCall):
         if end.hits in _BURSTS and not self._check:
             entry.burst = _BURST
             self._fast_paths.keep(lambda path: path.entry is not entry)
-            entry.fast_path_tried = False
+            entry.fast_path_tried = -1
         try:
             result, seconds, difference = check.compare(lambda: self._aside(args, options))
         except Exception as error:
             self._leave(entry, f"a replay succeeded where Python raises {type(error).__name__}")
             raise
+        buffer_pool.trim()  # buffers of Python's run would be kept, and are of no use to a plan
         entry.timings.eager.append(seconds)
         budget.total += seconds + check.seconds
         if difference:
@@ -288,6 +293,8 @@ class Compiled(OpaqueCall):
         seconds = perf_counter() - began
         entry.timings.eager.append(seconds)
         self._budget.total += seconds
+        if not entry.burst:
+            buffer_pool.trim()
         return result
 
     def _aside(self, args: Any, options: Any) -> Any:
@@ -336,6 +343,8 @@ class Compiled(OpaqueCall):
                 if self._cache.strikes:
                     self._cache.strikes.pop(path.key, None)
             return made
+        except Ended as ended:
+            raise ended.__cause__ or ended from None
         except Exception:
             pass  # Nothing was changed: the slow path fails again, and handles the error.
         finally:
@@ -345,14 +354,17 @@ class Compiled(OpaqueCall):
     def _add_fast_path(self, entry: Entry, call: Signature, args: Any, options: Any) -> None:
         """Make a fast path for calls with this signature if that is possible, or tell it that weights have moved."""
         for path in self._fast_paths:
-            if path.entry is entry:
+            if path.entry is entry and path.version == entry.version:
                 if path.moved != entry.moved:
                     path.renew()
                 return
-        if not entry.fast_path_tried and not self._states:
-            entry.fast_path_tried = True
-            if self._check is False and entry.tree.root is not None:
-                entry.tree.root.next_check = sys.maxsize
+        if entry.fast_path_tried != entry.version and entry.hits >= entry.next_fast_path and not self._states:
+            entry.fast_path_tried = entry.version
+            entry.next_fast_path = entry.hits + min(entry.recordings - 1, _WAIT)  # while the tree grows, not each time
+            if self._check is False:
+                for block in entry.tree.walk():
+                    block.next_check = sys.maxsize
+            self._fast_paths.keep(lambda path: path.entry is not entry)
             made = fast_path(entry, call.key, args, options, call.tensors, call.objects)
             if made is not None:
                 entry.timings.calls.clear()  # the times of the slow path say nothing about the calls to come
@@ -380,6 +392,7 @@ class Compiled(OpaqueCall):
         recorder = Recorder(entry.graph, call.tensors, {**seen.tensors, **self._found_tensors})
         recorder.code = getattr(function, "__code__", None)
         recorder.seen_arrays = seen.arrays
+        recorder.records_gradient = self.records_gradient
         self._recording = True
         mode = current()
         try:

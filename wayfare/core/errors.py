@@ -190,6 +190,10 @@ class NotReadyError(WayfareError, AttributeError):
     """A module used before its __init__ has run."""
 
 
+class DistributedError(WayfareError, RuntimeError):
+    """Processes that cannot be joined, that do different things, or that do not answer."""
+
+
 class LoopError(WayfareError):
     """A loop that breaks a rule of the loop language, or a formula that cannot be written as one."""
 

@@ -47,8 +47,8 @@ LEFT_OUT = {
         **_each("sparse sparse_coo_tensor sparse_csr_tensor", "there are no sparse tensors; gradients of look-ups stay "
                 "rows by themselves, and wf.segment_sum adds up rows by group"),
         **_each("quantization ao qint8 quint8 quantize_per_tensor", "there are no quantised tensors; use wf.float32"),
-        "distributed": "training runs in one process; leave torch.distributed out",
-        "multiprocessing": "use Python's multiprocessing: tensors can be pickled",
+        "multiprocessing": "use Python's multiprocessing: tensors can be pickled; "
+                           "processes that train together are started by: wayfare launch -n 4 train.py",
         "hub": "there is no hub; wf.load reads safetensors files",
         **_each("channels_last channels_last_3d contiguous_format preserve_format memory_format",
                 "memory formats change nothing here; leave memory_format= out"),
@@ -93,7 +93,7 @@ LEFT_OUT = {
         **{f"Lazy{name}": f"there are no lazy modules; give nn.{name} its size (the error of a call names it)"
            for name in ("Linear", *(f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "BatchNorm", "InstanceNorm")
                                     for n in (1, 2, 3)))},
-        **_each("DataParallel SyncBatchNorm parallel", "training runs on one device; use the module itself"),
+        "DataParallel": "use nn.parallel.DistributedDataParallel, with processes that wayfare launch starts",
         **_each("AdaptiveLogSoftmaxWithLoss LinearCrossEntropyLoss", "use nn.Linear and nn.CrossEntropyLoss"),
         "CrossMapLRN2d": "use nn.LocalResponseNorm",
         "NLLLoss2d": "use nn.NLLLoss, which takes images too",
@@ -122,7 +122,6 @@ LEFT_OUT = {
         "mobile_optimizer": "use wf.export or wf.onnx.export for a file",
     },
     "wayfare.utils.data": {
-        **_each("distributed DistributedSampler", "training runs in one process; use wf.data.RandomSampler"),
         **_each("dataset dataloader sampler", "its names are in wf.utils.data itself"),
         "datapipes": "there are no pipes; use wf.data.IterableDataset",
     },

@@ -29,7 +29,7 @@ from wayfare.core.errors import LoopError, OperationError, OutOfMemoryError, Way
 from wayfare.core.flops import FAMILIES, Work, unknown
 from wayfare.core.format import bytes_text
 from wayfare.core.signature import Signature
-from wayfare.core.spec import OF_NUMPY, spec_of
+from wayfare.core.spec import OF_NUMPY, Spec, spec_of
 
 Forward = Callable[..., Any]
 Infer = Callable[..., Any]
@@ -110,14 +110,15 @@ class Op:
       order), "part" (a basic index), "strides" (any strides, also beyond the input), "copy" (as they are, in memory of
       their own), "identity" (as they are); "" for anything else.
     - `fresh`: the result is always new memory, which nothing else can see.
-    - `workspace`: the bytes it needs on its way, in multiples of the bytes of inputs and results; None: as its family.
+    - `workspace`: the memory it needs in addition to inputs and results: a multiple of their bytes, or `rule(specs,
+      attrs)` that gives a number of elements. None: as its family.
 
     How it becomes native code, or a model file:
 
     - `loop_reduction`: the reduction of the loop language that it is: "sum", "prod", "max", "min", "any", "all",
       "argmax", "argmin"; "" for none.
     - `expression`: `rule(args, attrs, parameter)` that writes an elementwise op in the loop language, where neither its
-      formula nor the function of its name is the way.
+      formula nor the function of its name is the way; of a check: which elements are wrong.
     - `gemm`: the product of matrices that it is for BLAS: "nn", or "nt" (the second one transposed); "" for none.
     - `onnx`: the name of an ONNX operator that takes the same inputs, or `rule(b, *inputs, **attrs)` that writes nodes
       with the builder `b`, or NotExportable. None: the formula, written out.
@@ -149,7 +150,7 @@ class Op:
     view: bool = False
     moves: str = ""
     fresh: bool = False
-    workspace: int | None = None
+    workspace: int | Callable[[Sequence[Spec], dict[str, Any]], int] | None = None
     broadcasts: bool = False
     sparse: Forward | None = None
     random: bool = False

@@ -9,7 +9,21 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-__all__ = ["PublicModules"]
+__all__ = ["LATER", "PublicModules", "later_name"]
+
+# Names that a package has from a layer above it, loaded when they are asked for: package → name → module. The table is
+# in `wayfare/__init__.py`; a name that is its module's own stands for the module itself.
+LATER: dict[str, dict[str, str]] = {}
+
+
+def later_name(package: str, name: str) -> object | None:
+    """A name that a package has from above; None if there is none."""
+    module = LATER.get(package, {}).get(name)
+    if module is None:
+        return None
+    found = importlib.import_module(module)
+    return getattr(found, name, found)
+
 
 
 class PublicModules(MetaPathFinder):
@@ -28,10 +42,13 @@ class PublicModules(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not fullname.startswith(self._package):
             return None
-        name, dot, inner = fullname[len(self._package) :].partition(".")
-        if name not in self._rooms:
+        public = fullname[len(self._package) :]
+        parts = public.split(".")
+        names = [".".join(parts[:count]) for count in (1, 2)]
+        name = next((name for name in names if name in self._rooms), None)
+        if name is None:
             return None
-        real = f"{self._package}{self._rooms[name]}{dot}{inner}"
+        real = f"{self._package}{self._rooms[name]}{public[len(name) :]}"
         return None if find_spec(real) is None else ModuleSpec(fullname, _SameModule(real))
 
 

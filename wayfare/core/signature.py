@@ -6,7 +6,7 @@ program read from a file) checks them with the signature of the record first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,6 @@ from wayfare.core.spec import DType, Spec, bool_
 
 # A type of value, and at which depth of nested tuples it is.
 Kind = tuple[str, int]
-# The workspace of an op in elements, where that can be more than the size of inputs and results.
-Room = Callable[[Sequence[Spec], dict[str, Any]], int]
 
 # Any number of inputs.
 MANY = 1 << 20
@@ -84,7 +82,6 @@ class Signature:
     masks: tuple[int, ...] = ()
     # The result has one dimension more than the input.
     grows: bool = False
-    room: Room | None = None
 
     def problem(self, name: str, family: str, kinds: str, specs: Sequence[Spec], attrs: dict[str, Any]) -> str:
         """Why this call is not valid, as a sentence; empty if it is."""
@@ -135,10 +132,10 @@ class Signature:
 
 def takes(
     inputs: int, most: int | None = None, /, *, mixed: bool = False, masks: tuple[int, ...] = (), grows: bool = False,
-    room: Room | None = None, **attrs: Attribute,
+    **attrs: Attribute,
 ) -> Signature:  # fmt: skip
     """`takes(2, dim=DIM)`: two inputs and one attribute. `takes(1, MANY, dim=DIM)`: one input or more."""
-    return Signature(inputs, inputs if most is None else most, attrs, mixed, masks, grows, room)
+    return Signature(inputs, inputs if most is None else most, attrs, mixed, masks, grows)
 
 
 def _as_kind(known: Attribute, value: Any) -> Any:

@@ -64,15 +64,15 @@ def value_of(formula: Formula, symbols: Sequence[Any]) -> Any:
     return _OPERATORS[formula[0]](*(value_of(part, symbols) for part in formula[1:]))
 
 
-def settled(structure: Any, symbols: Sequence[Any]) -> Any:
+def evaluated(structure: Any, symbols: Sequence[Any]) -> Any:
     """A structure with every symbolic number replaced by its value for these values of the symbols."""
     if isinstance(structure, (Dim, Number)):
         return value_of(structure.formula, symbols)
     if isinstance(structure, (tuple, list)) and structure:
-        made = [settled(part, symbols) for part in structure]
+        made = [evaluated(part, symbols) for part in structure]
         return tuple(made) if isinstance(structure, tuple) else made
     if isinstance(structure, dict):
-        return {name: settled(part, symbols) for name, part in structure.items()}
+        return {name: evaluated(part, symbols) for name, part in structure.items()}
     return structure
 
 

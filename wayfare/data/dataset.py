@@ -21,7 +21,7 @@ Sample = TypeVar("Sample", covariant=True)
 
 
 class Dataset(Generic[Sample]):
-    """Examples by number: a subclass has `__getitem__(index)`, and `__len__` if it is to be shuffled.
+    """Examples by number: a subclass has `__getitem__(index)`, and `__len__` if it can be shuffled.
 
     It may also have `__getitems__(indices)`, which fetches the examples of a batch at once: a list of samples, or a
     `Stacked`.

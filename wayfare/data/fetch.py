@@ -38,7 +38,7 @@ class Recipe:
         return _plain(self.dataset) and self.collate in (default_collate, default_convert, list_collate, pad_collate)
 
     def fetcher(self) -> Callable[[Any], Any]:
-        """The function from indices to a batch; a stream begins anew."""
+        """The function from indices to a batch; a stream starts again."""
         return self._stream() if self.is_stream else self._by_number
 
     def _by_number(self, indices: Any) -> Any:

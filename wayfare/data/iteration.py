@@ -25,7 +25,7 @@ class Epoch:
     skip: int
 
     def seed_of(self, batch: int) -> int | None:
-        """The seed of a batch, the same whoever fetches it."""
+        """The seed of a batch, the same in every worker."""
         return mixed(self.seed, batch) if self.seeded else None
 
 
@@ -144,7 +144,9 @@ class WorkersIterator(EpochIterator):
             number = self._turns.popleft()
             kind, body = self._workers.answer(number, self._timeout)
             if kind == FAILED:
-                raise body.raised_again(number)
+                raise body.raised_again(
+                    f"{body.name} in DataLoader worker {number}: {body.message}\n\nIn the worker:\n{body.trace}"
+                )
             if kind == BATCH:
                 self._give(number)
                 return body

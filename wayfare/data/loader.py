@@ -127,7 +127,7 @@ class DataLoader(Generic[Batch]):
             if function is not None and not callable(function):
                 raise ArgumentTypeError(f"DataLoader: {name} must be a function, not {type(function).__name__}")
         if seed is not None:
-            wf.Generator().manual_seed(seed)  # refuses what is no seed
+            wf.Generator().manual_seed(seed)  # raises if it is not a seed
             if generator is not None:
                 raise ArgumentError("DataLoader: seed and generator both decide the order", fix="Give one of them.")
         self._ready = False
@@ -248,7 +248,7 @@ class DataLoader(Generic[Batch]):
         return epoch
 
     def _free_workers(self, recipe: Recipe, seed: int) -> Workers:
-        """Workers for an epoch: those kept from the one before, if nobody uses them, or new ones."""
+        """Workers for an epoch: those kept from the last epoch, if they are free, or new ones."""
         current = self._current()
         busy = current is not None and not current.finished
         if self._workers is not None and self._workers.stop.alive and not busy:

@@ -17,7 +17,7 @@ from wayfare.data.randomness import drawn_seed, mixed
 
 __all__ = ["Permutation", "all_at_once", "random_order"]
 
-# Up to so many numbers are drawn at once: as Python's ints they take a few hundred MB.
+# Up to this many numbers are drawn at once: as Python's ints they take a few hundred MB.
 AT_ONCE = 1 << 23
 
 _ROUNDS = 8
@@ -74,7 +74,7 @@ class Permutation(Sequence[int]):
 
 
 def all_at_once(count: int) -> bool:
-    """Are so many numbers few enough to be drawn and held all at once?"""
+    """Are `count` numbers few enough to be drawn and held at once?"""
     return count <= AT_ONCE
 
 

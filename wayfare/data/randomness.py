@@ -51,7 +51,7 @@ class OwnRandomness:
         self._outside: tuple[Any, ...] = ()
 
     def seed(self, seed: int) -> None:
-        """Begin the stream anew in the next block."""
+        """Start the stream again in the next block."""
         self._seed = seed
 
     def __enter__(self) -> None:

@@ -152,7 +152,7 @@ class RandomSampler(RandomOrder[int]):
         rounds = -(-wanted // size) if size else 0
         own, lazily = own_stream(wanted, generator)
         orders: Iterable[Sequence[int]] = (random_order(size, own) for _ in range(rounds))
-        # Else all are drawn now: whoever iterates later, perhaps after other draws, gets the same.
+        # Else all are drawn now, so that a later iteration, perhaps after other draws, gives the same.
         return itertools.islice(itertools.chain.from_iterable(orders if lazily else list(orders)), wanted)
 
     def __len__(self) -> int:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import pickle
 import queue
-import signal
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import wayfare as wf
-from wayfare.core.errors import WayfareError
+from wayfare.core.processes.failure import Failure
+from wayfare.core.processes.parcel import Parcel
+from wayfare.core.processes.starting import own_signals
 from wayfare.data.fetch import END, Recipe
 from wayfare.data.randomness import seed_all
-from wayfare.data.transport import Parcel
 
 __all__ = ["WorkerInfo", "get_worker_info"]
 
@@ -61,53 +59,6 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An exception in a worker: its class, pickled, and what happened, as text."""
-
-    kind: bytes | None
-    name: str
-    message: str
-    trace: str
-
-    @staticmethod
-    def of(error: BaseException) -> Failure:
-        """Take down an exception."""
-        try:
-            kind = pickle.dumps(type(error))
-        except Exception:  # a class inside a function, for instance
-            kind = None
-        message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        return Failure(kind, type(error).__name__, message, "".join(traceback.format_exception(error)))
-
-    def raised_again(self, worker: int) -> BaseException:
-        """The exception to raise in the parent: of the same class where that can be, else a RuntimeError."""
-        text = f"{self.name} in DataLoader worker {worker}: {self.message}\n\nIn the worker:\n{self.trace}"
-        try:
-            kind = pickle.loads(self.kind) if self.kind is not None else RuntimeError
-            # Raised from an iterator, these two would only end the loop.
-            if not issubclass(kind, BaseException) or issubclass(kind, StopIteration | StopAsyncIteration):
-                return RuntimeError(text)
-            if issubclass(kind, WayfareError):
-                # Its own way of being made would add a line of the parent's to the sentence.
-                sentence: WayfareError = kind.__new__(kind)
-                sentence.args, sentence.sentence, sentence.fix = (text,), self.message, ""
-                return sentence
-            error: BaseException = kind(_Verbatim(text))
-            return error if text in str(error) else RuntimeError(text)
-        except Exception:  # a class that wants other arguments, or that this process does not have
-            return RuntimeError(text)
-
-
-class _Verbatim(str):
-    """Text that looks the same in the message of a KeyError, which shows what it was given by repr."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-@dataclass(frozen=True)
 class Duties:
     """What a worker is told when it starts."""
 
@@ -125,11 +76,7 @@ BATCH, ENDED, SKIPPED, FAILED = "batch", "ended", "skipped", "failed"
 
 def run(duties: Duties, tasks: Connection, answers: Connection, slots: list[mmap.mmap]) -> None:
     """Work until told to stop or until the parent is gone."""
-    # Ctrl-C goes to the parent, which ends its workers; what the parent does on SIGTERM is not the worker's way.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    own_signals()
     try:
         _Worker(duties, tasks, answers, slots).work()
     except _Unwanted:
@@ -188,7 +135,7 @@ class _Worker:
                 if message is None:
                     return
         except (EOFError, OSError):
-            os._exit(1)  # the parent is gone without a word: nobody will read what is being fetched
+            os._exit(1)  # the parent has died: the batch would not be read
 
     def _start_epoch(self, epoch: Epoch) -> None:
         assert _info is not None

@@ -6,48 +6,25 @@ noticed as soon as somebody waits for an answer.
 
 from __future__ import annotations
 
-import _thread
 import multiprocessing
 import os
-import signal
-import sys
-import threading
-import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import wayfare as wf
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.processes.parcel import Message, shared_slots
+from wayfare.core.processes.starting import default_context, end, how_it_ended, quiet_start, two_pipes, undisturbed
 from wayfare.data.fetch import Recipe
-from wayfare.data.transport import Message, shared_slots
 from wayfare.data.worker import SKIPPED, Duties, Epoch, Task, run
-
-# How long a worker may take to finish what it is doing before it is ended, in seconds.
-_GRACE = 1.0
-
-# The parent's ends of all pipes. A forked child must not keep copies: workers would not notice that the parent is gone.
-_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def _close_ends() -> None:
-    for end in list(_ends):
-        end.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_ends)
 
 
 def context_for(chosen: Any) -> Any:
     """How processes are started: as the user says, or by fork where that is sound, or else by spawn."""
     if chosen is None:
-        # Apple's system libraries do not survive a fork.
-        forks = "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
-        return multiprocessing.get_context("fork" if forks else "spawn")
+        return default_context()
     if isinstance(chosen, str):
         known = multiprocessing.get_all_start_methods()
         if chosen not in known:
@@ -58,48 +35,6 @@ def context_for(chosen: Any) -> Any:
         raise ArgumentTypeError("DataLoader: multiprocessing_context must be a name or a context of multiprocessing, "
                                 f"not {type(chosen).__name__}")  # fmt: skip
     return chosen
-
-
-def _interrupt_soon() -> None:
-    time.sleep(0.05)
-    _thread.interrupt_main()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C comes when the block is over: in the middle of a start or an end, a worker would be forgotten."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield  # only the main thread hears of it, and only if Python handles it
-        return
-    arrived = []
-    signal.signal(signal.SIGINT, lambda number, _frame: arrived.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if arrived:
-            # Not here: this may be the end of an iterator nobody refers to any more, where exceptions are lost. And not
-            # by a Thread object, whose start would wait until the thread runs.
-            try:
-                _thread.start_new_thread(_interrupt_soon, ())
-            except RuntimeError:
-                pass  # the program is at its end
-
-
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """A new process gets no Ctrl-C before it has learnt to ignore it, and says nothing about forks and threads."""
-    masks = hasattr(signal, "pthread_sigmask")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
-    try:
-        with warnings.catch_warnings():
-            # The engine's threads and locks are ready for a fork.
-            warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            yield
-    finally:
-        if masks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Workers:
@@ -119,10 +54,10 @@ class Workers:
         forked = context.get_start_method() == "fork"
         # Every task that is under way has a slot.
         self._slots = [shared_slots(prefetch) if forked else [] for _ in range(count)]
-        # Also at the end of the program, and when whoever uses the workers is gone.
-        self.stop = weakref.finalize(self, _end, self._pid, self._processes, self._tasks, self._answers)
+        # Also at the end of the program, and when the owner of the workers is gone.
+        self.stop = weakref.finalize(self, end, self._pid, self._processes, self._tasks, self._answers)
         try:
-            with _undisturbed():
+            with undisturbed():
                 for number in range(count):
                     duties = Duties(number, count, recipe, init, seed, wf.get_default_dtype())
                     self._start(context, duties, self._slots[number])
@@ -134,15 +69,13 @@ class Workers:
         return len(self._processes)
 
     def _start(self, context: Any, duties: Duties, slots: list[Any]) -> None:
-        take, give = context.Pipe(duplex=False)
-        hear, tell = context.Pipe(duplex=False)
-        _ends.update((give, hear))
+        take, give, hear, tell = two_pipes(context)
         self._tasks.append(give)
         self._answers.append(hear)
         process = context.Process(target=run, args=(duties, take, tell, slots), daemon=True,
                                   name=f"wayfare-data-{duties.number}")  # fmt: skip
         try:
-            with _quiet_start():
+            with quiet_start():
                 process.start()
             self._processes.append(process)
         except AssertionError as error:
@@ -219,49 +152,11 @@ class Workers:
 
     def _death(self, number: int) -> OperationError:
         process = self._processes[number]
-        process.join(_GRACE)
-        code = process.exitcode
-        if code is not None and code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = f"signal {-code}"
-            how, fix = f"was killed by {name}", "Look for a crash in native code that the dataset uses."
-            if name == "SIGKILL":
-                fix = "Often the system had no memory left: use fewer workers or smaller batches."
-        else:
-            how = "ended" if code is None else f"ended with exit code {code}"
-            fix = "Look in the dataset for what ends the process; num_workers=0 runs it here, where it is seen."
+        how, signal = how_it_ended(process)
+        fix = "Look in the dataset for what ends the process; num_workers=0 runs it here, where it is seen."
+        if signal == "SIGKILL":
+            fix = "Often the system had no memory left: use fewer workers or smaller batches."
+        elif signal:
+            fix = "Look for a crash in native code that the dataset uses."
         return OperationError(f"DataLoader: worker {number} (pid {process.pid}) {how} before it had sent its batch",
                               fix=fix)  # fmt: skip
-
-
-def _end(pid: int, processes: list[Any], tasks: list[Connection], answers: list[Connection]) -> None:
-    """End the workers: they are asked, then told, then killed."""
-    if os.getpid() != pid:
-        return  # a forked copy of the parent: they are not its workers
-    with _undisturbed():
-        for pipe in tasks:
-            try:
-                pipe.send(None)
-            except OSError:
-                pass  # it is dead already
-        for pipe in (*tasks, *answers):
-            pipe.close()
-        _join(processes)
-        for how in ("terminate", "kill"):
-            alive = [process for process in processes if process.is_alive()]
-            for process in alive:
-                getattr(process, how)()
-            _join(alive)
-        for process in processes:
-            if not process.is_alive():
-                process.close()
-        processes.clear()
-
-
-def _join(processes: list[Any]) -> None:
-    """Wait a little for processes to end."""
-    until = time.monotonic() + _GRACE
-    for process in processes:
-        process.join(max(0.0, until - time.monotonic()))

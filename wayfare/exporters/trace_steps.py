@@ -98,7 +98,7 @@ class ReadStep(TraceStep):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for the same read of another run, whatever it saw."""
+        """Equal for the same read of another run, also if it saw another value."""
         return ("read", self.how, self.place, self.path)
 
     @property

@@ -1,4 +1,4 @@
-"""Run documents are read with distrust: a length and a number of values that a run can have, and nothing but files."""
+"""Run documents are checked when they are read: plain files only, with the size and the values that a run can have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_document(path: str, op: str) -> Any:
 
 
 def _some(file: BinaryIO, count: int) -> bytes:
-    """Up to so many bytes: the system may give them in parts."""
+    """Up to `count` bytes: the system may give them in parts."""
     parts = []
     while count and (part := file.read(count)):
         parts.append(part)

@@ -50,7 +50,7 @@ def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only
     """Read a file of `wf.save`, or any safetensors file, which gives a dict of tensors.
 
     Tensors come back without `requires_grad`, each with memory of its own; bfloat16 becomes float32, which holds it
-    exactly. Pickles are refused, whatever `weights_only` says: it exists for scripts that pass it.
+    exactly. Pickles are refused for every `weights_only`, which exists for scripts that pass it.
     """
     name = path_text("load", path)
     if map_location is not None:
@@ -61,30 +61,38 @@ def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only
 
 def write(planned: Plan, path: str, texts: dict[str, str], *, follow: bool = True) -> None:
     """Write what was planned, with these texts in the metadata; without `follow`, through no link."""
+    parts = contents(planned, texts)  # the header is checked before the file is opened
+    first = next(parts)
+
+    def fill(descriptor: int) -> None:
+        write_all(descriptor, first)
+        for part in parts:
+            write_all(descriptor, part)
+
+    replace_file(path, fill, follow=follow)
+
+
+def contents(planned: Plan, texts: dict[str, str]) -> Iterator[memoryview]:
+    """The bytes of a file: its header, then one tensor at a time, so that at most one copy is alive."""
     metadata = dict(texts)
     if planned.structure is not None:
         metadata |= {FORMAT_KEY: FORMAT, WRITER_KEY: wf.__version__, STRUCTURE_KEY: planned.structure}
     else:
         metadata |= {"format": "pt"}  # what libraries built on PyTorch look for
     header, order = header_bytes(planned.arrays, metadata)
-
-    def contents(descriptor: int) -> None:
-        write_all(descriptor, memoryview(header))
-        for name in order:
-            array = planned.arrays[name]
-            # One tensor at a time, so that at most one copy is alive.
-            dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-            if dense.dtype == bool:  # whatever bytes memory that nobody wrote to may have
-                dense = dense.view(np.uint8) != 0
-            write_all(descriptor, _bytes_of(dense))
-
-    replace_file(path, contents, follow=follow)
+    yield memoryview(header)
+    for name in order:
+        array = planned.arrays[name]
+        dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        if dense.dtype == bool:  # undefined memory may hold any bytes
+            dense = dense.view(np.uint8) != 0
+        yield _bytes_of(dense)
 
 
 def open_for_reading(path: str, op: str = "load") -> BinaryIO:
     """The file, opened; a sentence if it is not there or no file."""
     try:
-        # Without waiting: opening a pipe that nobody writes to would.
+        # Without waiting: opening a pipe without a writer would wait.
         descriptor = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_BINARY", 0))
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
@@ -98,7 +106,7 @@ def open_for_reading(path: str, op: str = "load") -> BinaryIO:
     except FileAccessError:
         raise
     except OSError as error:
-        if os.path.isdir(path) or error.errno == errno.ENXIO:  # Windows opens no folder, and nobody opens a socket
+        if os.path.isdir(path) or error.errno == errno.ENXIO:  # Windows cannot open a folder, and no system a socket
             raise _no_file(op, path, os.path.isdir(path)) from None
         refused = FileAccessError(f"{op}: cannot open {path!r}: {error.strerror}")
         refused.errno = error.errno
@@ -250,7 +258,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def path_text(op: str, path: Any, obj: Any = None) -> str:
-    """The path as text; a sentence for what is no path."""
+    """The path as text; an error for anything else."""
     try:
         text = os.fspath(path)
     except TypeError:

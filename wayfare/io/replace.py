@@ -1,4 +1,4 @@
-"""Replacing a file so that whatever happens, the old file or the new one is there whole.
+"""Replacing a file so that after any failure the old file or the new one is there, complete.
 
 The new contents go to a temporary file in the same folder, are forced to the disk, and take the name of the old file
 in one step. The temporary file is locked while its writer lives, so a leftover of a killed process can be told apart.

@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Plan:
-    """What is to be written: arrays by their names in the file, and the structure, None for a plain dict of tensors."""
+    """The content of a file: arrays by their names in the file, and the structure, None for a plain dict of tensors."""
 
     def __init__(self, root: str) -> None:
         self.arrays: dict[str, Array] = {}
@@ -115,7 +115,7 @@ class Plan:
 
 
 def plan(value: Any, root: str = "state", *, plain: bool = True) -> Plan:
-    """Look at all that is to be saved, before any file is touched. `plain`: a dict of tensors needs no structure."""
+    """Check everything before any file is touched. `plain`: a dict of tensors needs no structure."""
     made = Plan(root)
     if plain and isinstance(value, dict):
         arrays = {name: array_of(item) for name, item in value.items() if _is_plain_name(name)}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.core.symbolic_sizes import settled
+from wayfare.core.symbolic_sizes import evaluated
 from wayfare.ir.graph import Value, in_order
 
 
@@ -16,9 +16,9 @@ def traced_flops(outputs: Iterable[Value], symbols: Sequence[Any] = ()) -> int |
     for step in in_order(outputs):
         if step.op is None:
             continue
-        inputs, made = ([Spec(settled(v.shape, symbols), OF_NUMPY[v.dtype]) for v in group]
+        inputs, made = ([Spec(evaluated(v.shape, symbols), OF_NUMPY[v.dtype]) for v in group]
                         for group in (step.inputs, step.outputs))  # fmt: skip
-        count = step.op.flops(inputs, made, settled(step.attrs, symbols))
+        count = step.op.flops(inputs, made, evaluated(step.attrs, symbols))
         if count is None:
             return None
         total += count

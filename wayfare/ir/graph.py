@@ -17,6 +17,7 @@ import numpy as np
 from wayfare.core.callsite import Site
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, ByName, Op
+from wayfare.core.operators import Operators
 from wayfare.core.spec import OF_NUMPY, Spec
 
 _births = itertools.count()
@@ -79,7 +80,7 @@ class Step:
         return self
 
 
-class Value:
+class Value(Operators):
     """Output number `position` of a step."""
 
     __slots__ = ("dtype", "position", "shape", "step")
@@ -116,67 +117,8 @@ class Value:
     def __repr__(self) -> str:
         return f"<{self.step.name} {self.spec}>"
 
-    __hash__ = object.__hash__
-
-    def __add__(self, other: Any) -> Any:
-        return run("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return run("add", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return run("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return run("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return run("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return run("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return run("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return run("div", other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return run("pow", self, other)
-
-    def __neg__(self) -> Any:
-        return run("neg", self)
-
-    def __abs__(self) -> Any:
-        return run("abs", self)
-
     def __invert__(self) -> Any:
         return run("logical_not" if self.dtype.kind == "b" else "bitwise_not", self)
-
-    def __and__(self, other: Any) -> Any:
-        return run("bitwise_and", self, other)
-
-    def __or__(self, other: Any) -> Any:
-        return run("bitwise_or", self, other)
-
-    def __eq__(self, other: Any) -> Any:
-        return run("eq", self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return run("ne", self, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return run("lt", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return run("le", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return run("gt", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return run("ge", self, other)
 
     def __bool__(self) -> bool:
         raise TypeError("a traced value has no truth value: it is only known when the program runs")
@@ -238,6 +180,9 @@ def unbound(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
 def run(name: str, *inputs: Any, **attrs: Any) -> Any:
     """Record an op by its name."""
     return record(REGISTRY[name], inputs, attrs)
+
+
+Value._apply = staticmethod(run)
 
 
 def record(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from wayfare.core.missing_names import no_such_name as _no_such_name
+from wayfare.core.public_modules import later_name as _later_name
 from wayfare.nn import functional as functional
 from wayfare.nn import init as init
 from wayfare.nn import utils as utils
@@ -15,6 +16,8 @@ from wayfare.nn.summary import Summary as Summary
 from wayfare.nn.summary import summary as summary
 
 if TYPE_CHECKING:
+    from wayfare.distributed.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+    from wayfare.nn import parallel as parallel
     from wayfare.nn.activation import *  # noqa: F403
     from wayfare.nn.attention import *  # noqa: F403
     from wayfare.nn.cells import *  # noqa: F403
@@ -58,9 +61,12 @@ if not TYPE_CHECKING:  # a type checker knows all names without it
         _load()
         if name == "__all__":
             return [known for known in globals() if not known.startswith("_")]
-        if name not in globals():
+        if name in globals():
+            return globals()[name]
+        later = _later_name(__name__, name)
+        if later is None:
             raise _no_such_name(__name__, name)
-        return globals()[name]
+        return later
 
 
 def __dir__() -> list[str]:

@@ -76,13 +76,9 @@ class Hardtanh(_MayWriteInPlace):
     """Each element brought into [min_val, max_val]."""
 
     def __init__(
-        self,
-        min_val: float = -1.0,
-        max_val: float = 1.0,
-        inplace: bool = False,
-        min_value: float | None = None,
+        self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, min_value: float | None = None,
         max_value: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(inplace)
         if min_value is not None or max_value is not None:
             warnings.warn("Hardtanh: min_value and max_value are deprecated, use min_val and max_val",

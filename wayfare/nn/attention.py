@@ -1,4 +1,4 @@
-"""MultiheadAttention: queries look at keys in several ways at once, and bring home a mixture of values."""
+"""MultiheadAttention: several attentions side by side, each on its part of the features."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class NonDynamicallyQuantizableLinear(Linear):
 class MultiheadAttention(Module):
     """`num_heads` attentions side by side, each on its share of `embed_dim` features.
 
-    Queries, keys and values are projected (keys from `kdim` and values from `vdim` features, if those differ), heads
-    attend, and what they found is projected once more. `dropout` takes weights away in training; `add_bias_kv` adds a
+    Queries, keys and values are projected (keys from `kdim` and values from `vdim` features, if those differ), each
+    head attends, and the result is projected. `dropout` drops weights in training; `add_bias_kv` adds a
     learnt key and value to each sequence, `add_zero_attn` one of zeros. With `batch_first` sequences are [N, L, E],
     else [L, N, E]; a single one is [L, E].
     """
@@ -41,19 +41,10 @@ class MultiheadAttention(Module):
     bias_v: Parameter | None
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
         if embed_dim <= 0 or num_heads <= 0:
             raise ArgumentError("MultiheadAttention: embed_dim and num_heads must be positive, they are "
                                 f"{embed_dim} and {num_heads}")  # fmt: skip
@@ -97,16 +88,10 @@ class MultiheadAttention(Module):
                 xavier_normal_(extra)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """The output, of the query's shape, and the weights [N, L, S] (or [N, heads, L, S], or None).
 
         `key_padding_mask` [N, S] and `attn_mask` [L, S] or [N * heads, L, S] hide keys where they are True; those of a

@@ -24,7 +24,7 @@ __all__ = ["RNNCellBase", "RNNCell", "LSTMCell", "GRUCell"]
 
 @fused
 def lstm_gates(x: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The next h and c, from what input and state say to the gates (input, forget, cell, output) and the last c."""
+    """The next h and c, from the projections of input and state (gates input, forget, cell, output) and the last c."""
     i, f, g, o = (of_x + of_a for of_x, of_a in zip(x.chunk(4, -1), a.chunk(4, -1), strict=True))
     after = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return o.sigmoid() * after.tanh(), after
@@ -32,7 +32,7 @@ def lstm_gates(x: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 @fused
 def gru_gates(x: Tensor, a: Tensor, h: Tensor) -> Tensor:
-    """The next h, from what input and state say to the gates (reset, update, new) and the last h."""
+    """The next h, from the projections of input and state (gates reset, update, new) and the last h."""
     (xr, xz, xn), (ar, az, an) = x.chunk(3, -1), a.chunk(3, -1)
     new = (xn + (xr + ar).sigmoid() * an).tanh()
     return new + (xz + az).sigmoid() * (h - new)  # type: ignore[no-any-return]
@@ -71,13 +71,13 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights and biases anew, evenly within ±1/√hidden_size."""
+        """Draw new weights and biases, uniform within ±1/√hidden_size."""
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for parameter in self.parameters():
             uniform_(parameter, -bound, bound)
 
     def extra_repr(self) -> str:
-        """Sizes, and what is not as usual."""
+        """Sizes, and options that differ from the default."""
         return ", ".join([f"{self.input_size}, {self.hidden_size}", *differing(self, bias=True)])
 
     def _checked_input(self, input: Any) -> None:
@@ -131,7 +131,7 @@ class RNNCell(RNNCellBase):
         self.nonlinearity = nonlinearity
 
     def extra_repr(self) -> str:
-        """Sizes, and what is not as usual."""
+        """Sizes, and options that differ from the default."""
         return ", ".join([super().extra_repr(), *differing(self, nonlinearity="tanh")])
 
     @one_call

@@ -358,7 +358,7 @@ class ParameterDict(_ByName):
         del self._order[key]
 
     def _ordered(self, entries: dict[str, Any], *given: Any) -> Iterable[tuple[str, Any]]:
-        # As in PyTorch: a plain dictionary is sorted, so that its parameters have one order whoever wrote it.
+        # As in PyTorch: a plain dictionary is sorted, so that its parameters always have one order.
         plain = given and isinstance(given[0], Mapping) and not isinstance(given[0], (OrderedDict, ParameterDict))
         return sorted(entries.items(), key=lambda entry: entry[0]) if plain else entries.items()
 

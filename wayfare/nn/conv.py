@@ -6,22 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import wayfare.nn.functional as F
 from wayfare.api.functions.creation import empty
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
-from wayfare.nn.functional.conv import (
-    IntOrInts,
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    fold,
-    per_dim,
-    unfold,
-)
-from wayfare.nn.functional.pad import pad
+from wayfare.nn.functional.conv import IntOrInts, per_dim
 from wayfare.nn.init import kaiming_uniform_, uniform_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
@@ -79,7 +68,7 @@ class _Convolving(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias anew, uniform within ±1/√(numbers that one output is made of)."""
+        """Draw a new weight and bias, uniform within ±1/√(number of inputs of one output)."""
         kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in = math.prod(self.weight.shape[1:])
@@ -87,7 +76,7 @@ class _Convolving(Module):
             uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        """Channels, kernel and stride, and what differs from the usual."""
+        """Channels, kernel and stride, and options that differ from the default."""
         zeros, ones = (0,) * self._rank, (1,) * self._rank
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
         parts += differing(self, padding=zeros, dilation=ones, output_padding=zeros, groups=1)
@@ -122,7 +111,7 @@ class _Convolution(_Convolving):
         """(N, in_channels, *sizes), or without N, to (N, out_channels, *sizes of the result)."""
         padding: str | IntOrInts = self.padding
         if self.padding_mode != "zeros":
-            input, padding = pad(input, self._around(), self.padding_mode), 0
+            input, padding = F.pad(input, self._around(), self.padding_mode), 0
         return self._function(  # type: ignore[no-any-return]
             input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
         )
@@ -135,7 +124,7 @@ class Conv1d(_Convolution):
     "reflect", "replicate" or "circular".
     """
 
-    _rank, _function = 1, staticmethod(conv1d)
+    _rank, _function = 1, staticmethod(F.conv1d)
 
 
 class Conv2d(_Convolution):
@@ -145,7 +134,7 @@ class Conv2d(_Convolution):
     they are: "zeros", "reflect", "replicate" or "circular".
     """
 
-    _rank, _function = 2, staticmethod(conv2d)
+    _rank, _function = 2, staticmethod(F.conv2d)
 
 
 class Conv3d(_Convolution):
@@ -155,7 +144,7 @@ class Conv3d(_Convolution):
     they are: "zeros", "reflect", "replicate" or "circular".
     """
 
-    _rank, _function = 3, staticmethod(conv3d)
+    _rank, _function = 3, staticmethod(F.conv3d)
 
 
 class _TransposedConvolution(_Convolving):
@@ -206,19 +195,19 @@ class _TransposedConvolution(_Convolving):
 class ConvTranspose1d(_TransposedConvolution):
     """The adjoint of Conv1d: (N, in_channels, L) with a weight (in_channels, out_channels / groups, kernel)."""
 
-    _rank, _function = 1, staticmethod(conv_transpose1d)
+    _rank, _function = 1, staticmethod(F.conv_transpose1d)
 
 
 class ConvTranspose2d(_TransposedConvolution):
     """The adjoint of Conv2d: (N, in_channels, H, W) with a weight (in_channels, out_channels / groups, *kernel)."""
 
-    _rank, _function = 2, staticmethod(conv_transpose2d)
+    _rank, _function = 2, staticmethod(F.conv_transpose2d)
 
 
 class ConvTranspose3d(_TransposedConvolution):
     """The adjoint of Conv3d: (N, in_channels, D, H, W), a weight (in_channels, out_channels / groups, *kernel)."""
 
-    _rank, _function = 3, staticmethod(conv_transpose3d)
+    _rank, _function = 3, staticmethod(F.conv_transpose3d)
 
 
 class Unfold(Module):
@@ -235,7 +224,7 @@ class Unfold(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, H, W) to (N, C · kernel H · kernel W, number of windows)."""
-        return unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
     extra_repr = shows("kernel_size", "dilation", "padding", "stride")
 
@@ -256,6 +245,6 @@ class Fold(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C · kernel H · kernel W, number of windows) to (N, C, *output_size)."""
-        return fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
     extra_repr = shows("output_size", "kernel_size", "dilation", "padding", "stride")

@@ -1,6 +1,6 @@
-"""Tables of vectors: Embedding looks rows up, EmbeddingBag folds the rows of each bag into one.
+"""Tables of vectors: Embedding looks rows up, EmbeddingBag reduces the rows of each bag to one.
 
-A table's gradient is kept as the rows that were used, whatever `sparse` says.
+The gradient of a table is kept as the rows that were used, for every value of `sparse`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Table(Module):
         self.weight = Parameter(given, requires_grad=trained)
 
     def reset_parameters(self) -> None:
-        """Draw the table anew: normal numbers, zeros in the row of padding."""
+        """Draw a new table: normal numbers, zeros in the row of padding."""
         normal_(self.weight)
         if self.padding_idx is not None:
             with no_grad():
@@ -102,7 +102,7 @@ class Embedding(_Table):
         self.sparse = sparse
 
     def _is_alike(self) -> bool:
-        """Are the rows the same whatever else is looked up with them? By frequency they are not."""
+        """Does a row not depend on the other rows that are looked up? With `scale_grad_by_freq` it does."""
         return self.max_norm is None and not self.scale_grad_by_freq
 
     @one_call_of_any_rank(only_if=_is_alike, fits=_are_rows)
@@ -112,7 +112,7 @@ class Embedding(_Table):
         return embedding(input, self.weight, *how)
 
     def extra_repr(self) -> str:
-        """Sizes, and what differs from the usual."""
+        """Sizes, and options that differ from the default."""
         usual = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "sparse": False}
         return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *differing(self, **usual)])
 
@@ -160,7 +160,7 @@ class EmbeddingBag(_Table):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """Sizes, the mode, and what differs from the usual."""
+        """Sizes, the mode, and options that differ from the default."""
         parts = [f"{self.num_embeddings}, {self.embedding_dim}"]
         parts += differing(self, max_norm=None, norm_type=2, scale_grad_by_freq=False)
         return ", ".join([*parts, f"mode={self.mode!r}", *differing(self, padding_idx=None)])

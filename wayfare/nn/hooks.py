@@ -27,7 +27,7 @@ class Hooks:
     __slots__ = ("backward", "backward_pre", "forward", "forward_pre")
 
     def __init__(self) -> None:
-        # A forward hook is kept with how it is to be called: with the keyword arguments, after an error too.
+        # A forward hook is kept with how to call it: with the keyword arguments, and after an error too.
         self.forward_pre: dict[int, tuple[Hook, bool]] = {}
         self.forward: dict[int, tuple[Hook, bool, bool]] = {}
         self.backward_pre: dict[int, Hook] = {}
@@ -50,7 +50,7 @@ def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
 
 
 def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call without hooks, taken as one by automatic batching; NotImplemented where `forward` is to run."""
+    """A call without hooks that automatic batching takes as one; NotImplemented where `forward` must run."""
     mode = STATE.mode
     if mode is None or mode.plain_calls:
         return NotImplemented
@@ -60,7 +60,7 @@ def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call without hooks that somebody looks at."""
+    """A call without hooks, with a watcher."""
     for watcher in watching:
         watcher.entered(module)
     try:
@@ -148,7 +148,7 @@ class _Crossing(Function):
 
 
 class _BackwardWatch:
-    """One call of a module whose gradients are watched: hooks see those of its outputs and of its inputs."""
+    """One call of a module with backward hooks: they get the gradients of its outputs and of its inputs."""
 
     def __init__(self, module: Module, hooks: Hooks) -> None:
         self._module = module
@@ -181,7 +181,7 @@ class _BackwardWatch:
             if given is not None:
                 grads = given if isinstance(given, tuple) else (given,)
         self._grad_output = grads
-        if not self._places:  # No input wants a gradient, so this is all there will be to see.
+        if not self._places:  # No input requires a gradient, so there are no others.
             self._run_hooks((None,) * self._count)
         return grads
 
@@ -214,7 +214,7 @@ def _cross(values: tuple[Any, ...], seen: Callable[[tuple[Any, ...]], Any]) -> t
 
 
 def name_the_way(module: Module, error: WayfareError) -> None:
-    """Tell an error on its way up through which modules it came, so that it can name the layer by its path."""
+    """Add this module to the path of an error, so that the error can name the layer."""
     inner = error.module
     if inner is None:
         text = repr(module)

@@ -72,13 +72,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
 
 
 def trunc_normal_(
-    tensor: Tensor,
-    mean: float = 0.0,
-    std: float = 1.0,
-    a: float = -2.0,
-    b: float = 2.0,
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
     generator: Generator | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """From the part of the normal distribution that lies between `a` and `b` (values, not deviations)."""
     _check("trunc_normal_", tensor)
     if not std > 0 or not a <= b:
@@ -87,7 +83,7 @@ def trunc_normal_(
         warnings.warn(f"trunc_normal_: the mean {mean} is more than 2 deviations from [{a}, {b}], so nearly all values "
                       "lie at its near end", stacklevel=2)  # fmt: skip
     low, high = (a - mean) / std, (b - mean) / std
-    # Above the middle the probabilities are too close to 1 to tell them apart: there, look at the mirror image.
+    # Above the middle the probabilities are too close to 1 to distinguish: use the mirror image there.
     sign = -1.0 if low + high > 0 else 1.0
     low, high = sorted((sign * low, sign * high))
     with no_grad():
@@ -127,7 +123,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Convolution weights [out, in, …] that hand on the channels of their input unchanged, within each group."""
+    """Convolution weights [out, in, …] that pass the channels of their input on unchanged, within each group."""
     _check_dims("dirac_", tensor, (3, 4, 5))
     channels = tensor.shape[0]
     if groups < 1 or channels % groups:
@@ -188,12 +184,9 @@ def _kaiming_std(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: s
 
 
 def kaiming_uniform_(
-    tensor: Tensor,
-    a: float = 0,
-    mode: str = "fan_in",
-    nonlinearity: str = "leaky_relu",
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Evenly from ±gain·√(3 / fan): keeps the size of values (`fan_in`) or gradients (`fan_out`) through ReLUs.
 
     `a` is the negative slope of the nonlinearity behind, if that is `"leaky_relu"`.
@@ -203,12 +196,9 @@ def kaiming_uniform_(
 
 
 def kaiming_normal_(
-    tensor: Tensor,
-    a: float = 0,
-    mode: str = "fan_in",
-    nonlinearity: str = "leaky_relu",
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Normal with the deviation gain/√fan; the arguments are those of `kaiming_uniform_`."""
     std = _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity)
     return tensor if std is None else normal_(tensor, 0.0, std, generator)
@@ -218,7 +208,7 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """A random matrix with orthonormal rows or columns, whichever are fewer, times `gain`.
+    """A random matrix with orthonormal rows or columns, the fewer of the two, times `gain`.
 
     Of a tensor with more dimensions, the first is the rows and all others together the columns.
     """

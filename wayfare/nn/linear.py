@@ -18,7 +18,7 @@ __all__ = ["Identity", "Linear", "Bilinear"]
 
 
 class Identity(Module):
-    """Gives back what it is given, whatever it was made with: a place holder."""
+    """Returns its input; any arguments of the constructor are ignored. A placeholder."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias anew."""
+        """Draw a new weight and bias."""
         kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
@@ -84,7 +84,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias anew."""
+        """Draw a new weight and bias."""
         bound = 1 / math.sqrt(self.in1_features)
         uniform_(self.weight, -bound, bound)
         if self.bias is not None:

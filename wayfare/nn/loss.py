@@ -22,7 +22,7 @@ _TENSOR_OPTIONS = ("weight", "pos_weight")
 
 
 def _without_inputs(init: Callable[..., None]) -> Callable[..., None]:
-    """`init`, refusing an output and a target: a loss is made first and called on them then."""
+    """`init`, refusing an output and a target: those are for the call of the loss."""
     names = list(inspect.signature(init).parameters.values())[1:]
     allowed = [n for n, p in enumerate(names) if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in _TENSOR_OPTIONS]
 
@@ -47,7 +47,7 @@ class Loss(Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A loss of one's own may be made of tensors.
+        # A loss of the user may take tensors.
         if "__init__" in cls.__dict__ and cls.__module__.startswith("wayfare.nn."):
             cls.__init__ = _without_inputs(cls.__dict__["__init__"])  # type: ignore[method-assign]
 
@@ -144,14 +144,9 @@ class PoissonNLLLoss(Loss):
     """
 
     def __init__(
-        self,
-        log_input: bool = True,
-        full: bool = False,
-        size_average: Any = None,
-        eps: float = 1e-8,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
+        self, log_input: bool = True, full: bool = False, size_average: Any = None, eps: float = 1e-8,
+        reduce: Any = None, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         super().__init__(size_average, reduce, reduction)
         self.log_input = log_input
         self.full = full

@@ -22,14 +22,9 @@ class CrossEntropyLoss(WeightedLoss):
     """
 
     def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
+        self, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+        reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
@@ -46,13 +41,9 @@ class NLLLoss(WeightedLoss):
     """The negative of the log-probability that the input gives to each target class: use it after `LogSoftmax`."""
 
     def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
+        self, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
         reduction: str = "mean",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
 
@@ -75,13 +66,9 @@ class BCEWithLogitsLoss(WeightedLoss):
     pos_weight: Tensor | None
 
     def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
+        self, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
         pos_weight: Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(weight, size_average, reduce, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
@@ -112,12 +99,9 @@ class CTCLoss(Loss):
         self.zero_infinity = zero_infinity
 
     def forward(
-        self,
-        log_probs: Tensor,
-        targets: Tensor,
-        input_lengths: Tensor | Sequence[int],
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int],
         target_lengths: Tensor | Sequence[int],
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Log-probabilities [T, N, C] or [T, C]; labels [N, S], or all of them one after the other; lengths [N]."""
         return F.ctc_loss(
             log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity

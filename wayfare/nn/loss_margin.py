@@ -1,4 +1,4 @@
-"""Losses that ask for a margin between right and wrong, near and far, as modules."""
+"""Losses with a margin between right and wrong, near and far, as modules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SoftMarginLoss(Loss):
 
 
 class HingeEmbeddingLoss(_MarginLoss):
-    """A distance where the target is 1, what it lacks of `margin` where it is -1."""
+    """`input` (a distance) where the target is 1, `max(0, margin - input)` where it is -1."""
 
     def __init__(
         self, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -49,7 +49,7 @@ class HingeEmbeddingLoss(_MarginLoss):
 
 
 class MarginRankingLoss(_MarginLoss):
-    """What `target * (input1 - input2)` lacks of `margin`; the target 1 says that the first should be larger."""
+    """`max(0, margin - target * (input1 - input2))`; the target 1 says that the first should be larger."""
 
     def __init__(
         self, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -62,7 +62,7 @@ class MarginRankingLoss(_MarginLoss):
 
 
 class CosineEmbeddingLoss(_MarginLoss):
-    """`1 - cos` for pairs that belong together (target 1), what `cos` exceeds `margin` by for others (-1)."""
+    """`1 - cos` for pairs that belong together (target 1), `max(0, cos - margin)` for others (-1)."""
 
     def __init__(
         self, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -75,17 +75,12 @@ class CosineEmbeddingLoss(_MarginLoss):
 
 
 class MultiMarginLoss(WeightedLoss):
-    """What the right class lacks of a lead of `margin` over each other, to the power `p`, averaged over classes."""
+    """The sum over the wrong classes of `max(0, margin - right score + wrong score) ** p`, divided by the classes."""
 
     def __init__(
-        self,
-        p: int = 1,
-        margin: float = 1.0,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
+        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: Any = None,
+        reduce: Any = None, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         if p not in (1, 2):
             raise ArgumentError(f"MultiMarginLoss: p must be 1 or 2, it is {p}")
         if weight is not None and weight.ndim != 1:
@@ -110,18 +105,12 @@ class MultiLabelMarginLoss(Loss):
 
 
 class TripletMarginLoss(_MarginLoss):
-    """What the negative lacks of being `margin` further from the anchor than the positive, by p-norm."""
+    """`max(0, margin + distance to the positive - distance to the negative)`, with distances by p-norm."""
 
     def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
+        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, size_average: Any = None,
+        reduce: Any = None, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         if not margin > 0:
             raise ArgumentError(f"TripletMarginLoss: margin must be positive, it is {margin}")
         super().__init__(margin, size_average, reduce, reduction)
@@ -138,18 +127,14 @@ class TripletMarginLoss(_MarginLoss):
 
 
 class TripletMarginWithDistanceLoss(_MarginLoss):
-    """`TripletMarginLoss` with a distance of one's own. `swap`: the nearer of anchor and positive counts."""
+    """`TripletMarginLoss` with a distance function of the user. `swap`: the nearer of anchor and positive counts."""
 
     distance_function: Callable[[Tensor, Tensor], Tensor]
 
     def __init__(
-        self,
-        *,
-        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
+        self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+        swap: bool = False, reduction: str = "mean",
+    ) -> None:  # fmt: skip
         if not margin > 0:
             raise ArgumentError(f"TripletMarginWithDistanceLoss: margin must be positive, it is {margin}")
         super().__init__(margin, reduction=reduction)
@@ -157,7 +142,7 @@ class TripletMarginWithDistanceLoss(_MarginLoss):
         self.swap = swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Whatever the distance takes, three of one shape."""
+        """Three inputs of the distance function, of one shape."""
         return F.triplet_margin_with_distance_loss(
             anchor, positive, negative, distance_function=self.distance_function, margin=self.margin, swap=self.swap,
             reduction=self.reduction,

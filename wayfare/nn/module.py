@@ -32,14 +32,14 @@ Result = TypeVar("Result", covariant=True)
 
 
 class HasForward(Protocol[P, Result]):
-    """What a type checker must know of a module to tell what a call of it takes and gives."""
+    """What a type checker needs to infer the signature of a call of a module."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> Result:
         """What the module computes."""
 
 
 class KeyChanges(NamedTuple):
-    """What `load_state_dict` found beside the keys it used."""
+    """The keys that `load_state_dict` did not use."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -153,7 +153,7 @@ class Module:
             raise KeyError(f"{type(self).__name__} already has an attribute {name!r}")
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Take in a parameter under a name; None keeps the place empty."""
+        """Register a parameter under a name; None reserves the name."""
         self._check_name(name, "parameter")
         if param is not None and not isinstance(param, Parameter):
             raise ArgumentTypeError(f"register_parameter: {name!r} must be an nn.Parameter or None, not "
@@ -161,21 +161,21 @@ class Module:
         self._enter(name, PARAMETER, param)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Take in a tensor that is state but not learnt; one that is not persistent is left out of `state_dict`."""
+        """Register a tensor that is state but not learnt; if it is not persistent, `state_dict` leaves it out."""
         self._check_name(name, "buffer")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise ArgumentTypeError(f"register_buffer: {name!r} must be a Tensor or None, not {type(tensor).__name__}")
         self._enter(name, BUFFER if persistent else TRANSIENT, tensor)
 
     def register_module(self, name: str, module: Module | None) -> None:
-        """Take in a module under a name."""
+        """Register a module under a name."""
         self._check_name(name, "module")
         if module is not None and not isinstance(module, Module):
             raise ArgumentTypeError(f"add_module: {name!r} must be an nn.Module or None, not {type(module).__name__}")
         self._enter(name, MODULE, module)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Take in a module under a name."""
+        """Register a module under a name."""
         self.register_module(name, module)
 
     # -- looking around -------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> KeyChanges:
         """Copy values in from a `state_dict`: everything, or nothing and an error that lists all that does not fit.
 
-        Without `strict`, keys on one side only are no error. With `assign` the tensors themselves are taken over.
+        Without `strict`, keys on one side only are accepted. With `assign` the tensors themselves are taken over.
         """
         return KeyChanges(*load_state(self, state_dict, strict, assign))
 
@@ -329,7 +329,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or fill them with zeros."""
+        """Drop the gradients, or fill them with zeros."""
         for parameter in self.parameters():
             if set_to_none:
                 parameter.grad = None
@@ -346,7 +346,7 @@ class Module:
         return self
 
     def _convert(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Give every parameter and buffer other memory; they stay the same tensors to whoever holds them."""
+        """Give every parameter and buffer new memory; the tensor objects stay the same."""
         for _, tensor in self._named_tensors(_TENSORS, "", True, True):
             grad = tensor.grad
             tensor.grad = None

@@ -6,20 +6,13 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import wayfare.nn.functional as F
 from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions.creation import empty, ones, tensor, zeros
 from wayfare.core.errors import ArgumentError
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor
-from wayfare.nn.functional.norm import (
-    batch_norm,
-    count_batch,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    local_response_norm,
-    rms_norm,
-)
+from wayfare.nn.functional.norm import count_batch
 from wayfare.nn.init import ones_, zeros_
 from wayfare.nn.module import Module
 from wayfare.nn.parameter import Parameter
@@ -31,7 +24,7 @@ __all__ = [
 
 
 class _Scaling(Module):
-    """What is normalised is then scaled and shifted: by one number each for every channel or element, or not at all."""
+    """A norm whose result is scaled and shifted, by one number for each channel or element, or not at all."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -52,7 +45,7 @@ class _Scaling(Module):
 class _RunningNorm(_Scaling):
     """Normalisation for each channel that can keep running statistics."""
 
-    # Which numbers of dimensions the input may have, and how it is then laid out.
+    # The numbers of dimensions that the input may have, and the names of its dimensions.
     _ranks: tuple[int, ...]
     _letters: str
     running_mean: Tensor | None
@@ -77,7 +70,7 @@ class _RunningNorm(_Scaling):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Forget what was tracked."""
+        """Reset the running statistics."""
         if self.running_mean is not None:
             self.running_mean.zero_()
         if self.running_var is not None:
@@ -86,7 +79,7 @@ class _RunningNorm(_Scaling):
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """Scale by one, shift by zero, and forget what was tracked."""
+        """Scale by one, shift by zero, and reset the running statistics."""
         self.reset_running_stats()
         super().reset_parameters()
 
@@ -121,7 +114,7 @@ class _BatchNorm(_RunningNorm):
                 batches = count_batch(self.num_batches_tracked)
                 if momentum is None:
                     momentum = 1 / batches
-        return batch_norm(
+        return F.batch_norm(
             input, mean, var, self.weight, self.bias, by_batch, 0.0 if momentum is None else momentum, self.eps
         )
 
@@ -175,7 +168,7 @@ class _InstanceNorm(_RunningNorm):
             warnings.warn(f"{type(self).__name__}: the input has {channels} channels, not num_features="
                           f"{self.num_features}; without affine that number is not used", stacklevel=3)  # fmt: skip
         momentum = 0.0 if self.momentum is None else self.momentum
-        out = instance_norm(
+        out = F.instance_norm(
             input.unsqueeze(0) if alone else input, self.running_mean, self.running_var, self.weight, self.bias,
             self.training or not self.track_running_stats, momentum, self.eps,
         )  # fmt: skip
@@ -201,7 +194,7 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 def _as_shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """One size is the last one."""
+    """One int is the size of the last dimension."""
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
@@ -221,7 +214,7 @@ class LayerNorm(_Scaling):
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, *normalized_shape) to the same shape."""
-        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """The shape and the settings."""
@@ -234,7 +227,7 @@ class LayerNorm(_Scaling):
 class RMSNorm(Module):
     """Divided by the root of the mean square over the last dimensions, those of `normalized_shape`, then `* weight`.
 
-    Without `eps` it is the dtype's own.
+    The default `eps` is that of the dtype.
     """
 
     def __init__(
@@ -257,7 +250,7 @@ class RMSNorm(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, *normalized_shape) to the same shape."""
-        return rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         """The shape and the settings."""
@@ -285,7 +278,7 @@ class GroupNorm(_Scaling):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, …) to the same shape."""
-        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """Groups, channels and settings."""
@@ -307,7 +300,7 @@ class LocalResponseNorm(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, …) to the same shape."""
-        return local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -23,7 +23,7 @@ def one_call(method: F) -> F:
 def one_call_of_any_rank(
     only_if: Callable[[Any], bool] = lambda layer: True, fits: Callable[[Any, Any], bool] | None = None
 ) -> Callable[[F], F]:
-    """The same for those that take a batch in front of whatever they take, if the layer is such a one.
+    """The same for methods that take a batch in front of arguments of any rank, if `only_if(layer)` holds.
 
     `fits(layer, first argument)` says quickly that a call cannot fail, where it can tell by an ordinary tensor.
     """
@@ -42,13 +42,13 @@ def _as_one(method: F, about: _OfLayer) -> F:
                     return made
         return method(self, *args, **options)
 
-    # For a call of the layer itself, which comes by here only where it is taken apart.
+    # For a call of the layer itself, which passes through here only if it is not taken as one.
     call.as_one = (method, about)  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
 def one_call_function(function: F) -> F:
-    """The same for a function that depends on its arguments only, whatever it makes of a batch in front of them."""
+    """The same for a function that depends on its arguments only, also if it treats a batch in front in its own way."""
     about = _OfFunction(function.__name__)
 
     @functools.wraps(function)
@@ -69,7 +69,7 @@ def _run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 class _OfFunction:
-    """What automatic batching is told of such a function."""
+    """What automatic batching knows about such a function."""
 
     in_front = -1
 
@@ -81,12 +81,12 @@ class _OfFunction:
         return self._name
 
     def guard(self, function: Any) -> Callable[[], bool]:
-        """Nothing but its arguments matters."""
+        """It depends on its arguments only."""
         return lambda: True
 
 
 class _OfLayer:
-    """What automatic batching is told of such a method."""
+    """What automatic batching knows about such a method."""
 
     def __init__(
         self, method: str, most: int, only_if: Callable[[Any], bool] = lambda layer: True,
@@ -103,12 +103,12 @@ class _OfLayer:
         return name if self._method == "forward" or self._method.startswith("_") else f"{name}.{self._method}"
 
     def guard(self, layer: Any) -> Callable[[], bool] | None:
-        """A function that says whether the layer's attributes are those of now."""
+        """A function that says whether the attributes of the layer are still the same."""
         return _snapshot(layer) if self._only_if(layer) else None
 
 
 def _snapshot(layer: Any) -> Callable[[], bool]:
-    """A function that says whether the layer's attributes are those of now."""
+    """A function that says whether the attributes of the layer are still the same."""
     reference = weakref.ref(layer)
     attributes = dict(layer.__dict__)
     wanted = _wanted(attributes)

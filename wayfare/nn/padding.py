@@ -1,4 +1,4 @@
-"""Padding as layers: zeros, a constant, or the input continued by reflection, by its edge or by going round."""
+"""Padding as layers: zeros, a constant, or the input continued by reflection, by its edge or circularly."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class _CircularPadding(_Padding):
     _mode = "circular"
 
     def forward(self, input: Tensor) -> Tensor:
-        """The input with what lies at the other end around its last dimensions."""
+        """The input with its last dimensions continued circularly."""
         check_tensor(type(self).__name__, input)
         if input.ndim not in (self._rank + 1, self._rank + 2):
             raise ArgumentError(f"{type(self).__name__}: the input must have {self._rank + 2} dimensions, or "
@@ -145,18 +145,18 @@ class _CircularPadding(_Padding):
 
 
 class CircularPad1d(_CircularPadding):
-    """The last dimension of (N, C, L) continued by going round: the end before the beginning, and so on."""
+    """The last dimension of (N, C, L) continued circularly: the end before the beginning, and so on."""
 
     _rank = 1
 
 
 class CircularPad2d(_CircularPadding):
-    """The last two dimensions of (N, C, H, W) continued by going round."""
+    """The last two dimensions of (N, C, H, W) continued circularly."""
 
     _rank = 2
 
 
 class CircularPad3d(_CircularPadding):
-    """The last three dimensions of (N, C, D, H, W) continued by going round."""
+    """The last three dimensions of (N, C, D, H, W) continued circularly."""
 
     _rank = 3

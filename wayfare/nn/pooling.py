@@ -5,30 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import wayfare.nn.functional as F
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.conv import IntOrInts, per_dim
-from wayfare.nn.functional.fractional import fractional_max_pool2d, fractional_max_pool3d
-from wayfare.nn.functional.pool import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    lp_pool1d,
-    lp_pool2d,
-    lp_pool3d,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    max_unpool1d,
-    max_unpool2d,
-    max_unpool3d,
-)
 from wayfare.nn.module import Module
 from wayfare.nn.shown_options import shows
 
@@ -70,19 +50,19 @@ class _MaxPool(_Pooling):
 class MaxPool1d(_MaxPool):
     """The largest element of each window of (N, C, L); the stride is the size of the window unless it is given."""
 
-    _rank, _function = 1, staticmethod(max_pool1d)
+    _rank, _function = 1, staticmethod(F.max_pool1d)
 
 
 class MaxPool2d(_MaxPool):
     """The largest element of each window of (N, C, H, W); the stride is the size of the window unless it is given."""
 
-    _rank, _function = 2, staticmethod(max_pool2d)
+    _rank, _function = 2, staticmethod(F.max_pool2d)
 
 
 class MaxPool3d(_MaxPool):
     """The largest element of each window of (N, C, D, H, W); the stride is the size of the window unless given."""
 
-    _rank, _function = 3, staticmethod(max_pool3d)
+    _rank, _function = 3, staticmethod(F.max_pool3d)
 
 
 class _MaxUnpool(_Pooling):
@@ -104,19 +84,19 @@ class _MaxUnpool(_Pooling):
 class MaxUnpool1d(_MaxUnpool):
     """Puts the elements that MaxPool1d (with `return_indices`) took back in their places, with zeros elsewhere."""
 
-    _rank, _function = 1, staticmethod(max_unpool1d)
+    _rank, _function = 1, staticmethod(F.max_unpool1d)
 
 
 class MaxUnpool2d(_MaxUnpool):
     """Puts the elements that MaxPool2d (with `return_indices`) took back in their places, with zeros elsewhere."""
 
-    _rank, _function = 2, staticmethod(max_unpool2d)
+    _rank, _function = 2, staticmethod(F.max_unpool2d)
 
 
 class MaxUnpool3d(_MaxUnpool):
     """Puts the elements that MaxPool3d (with `return_indices`) took back in their places, with zeros elsewhere."""
 
-    _rank, _function = 3, staticmethod(max_unpool3d)
+    _rank, _function = 3, staticmethod(F.max_unpool3d)
 
 
 class _AvgPool(_Pooling):
@@ -144,7 +124,7 @@ class AvgPool1d(_AvgPool):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, L), or without N, to (N, C, number of windows)."""
-        return avg_pool1d(
+        return F.avg_pool1d(
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
         )
 
@@ -173,13 +153,13 @@ class _AvgPoolPlane(_AvgPool):
 class AvgPool2d(_AvgPoolPlane):
     """The average of each window of (N, C, H, W); the stride is the size of the window unless it is given."""
 
-    _rank, _function = 2, staticmethod(avg_pool2d)
+    _rank, _function = 2, staticmethod(F.avg_pool2d)
 
 
 class AvgPool3d(_AvgPoolPlane):
     """The average of each window of (N, C, D, H, W); the stride is the size of the window unless it is given."""
 
-    _rank, _function = 3, staticmethod(avg_pool3d)
+    _rank, _function = 3, staticmethod(F.avg_pool3d)
 
 
 class _LPPool(_Pooling):
@@ -203,19 +183,19 @@ class _LPPool(_Pooling):
 class LPPool1d(_LPPool):
     """The `norm_type`-norm of each window of (N, C, L)."""
 
-    _rank, _function = 1, staticmethod(lp_pool1d)
+    _rank, _function = 1, staticmethod(F.lp_pool1d)
 
 
 class LPPool2d(_LPPool):
     """The `norm_type`-norm of each window of (N, C, H, W)."""
 
-    _rank, _function = 2, staticmethod(lp_pool2d)
+    _rank, _function = 2, staticmethod(F.lp_pool2d)
 
 
 class LPPool3d(_LPPool):
     """The `norm_type`-norm of each window of (N, C, D, H, W)."""
 
-    _rank, _function = 3, staticmethod(lp_pool3d)
+    _rank, _function = 3, staticmethod(F.lp_pool3d)
 
 
 class _AdaptiveMaxPool(_Pooling):
@@ -232,21 +212,21 @@ class _AdaptiveMaxPool(_Pooling):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest element of each of `output_size` cells of (N, C, L), as even as can be."""
+    """The largest element of each of `output_size` cells of (N, C, L), of nearly equal size."""
 
-    _rank, _function = 1, staticmethod(adaptive_max_pool1d)
+    _rank, _function = 1, staticmethod(F.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest element of each of `output_size` cells of (N, C, H, W), as even as can be; None keeps a size."""
+    """The largest element of each of `output_size` cells of (N, C, H, W), of nearly equal size; None keeps a size."""
 
-    _rank, _function = 2, staticmethod(adaptive_max_pool2d)
+    _rank, _function = 2, staticmethod(F.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest element of each of `output_size` cells of (N, C, D, H, W), as even as can be; None keeps a size."""
+    """The largest element of each of `output_size` cells of (N, C, D, H, W), of nearly equal size."""
 
-    _rank, _function = 3, staticmethod(adaptive_max_pool3d)
+    _rank, _function = 3, staticmethod(F.adaptive_max_pool3d)
 
 
 class _AdaptiveAvgPool(_Pooling):
@@ -262,21 +242,21 @@ class _AdaptiveAvgPool(_Pooling):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """The average of each of `output_size` cells of (N, C, L), as even as can be."""
+    """The average of each of `output_size` cells of (N, C, L), of nearly equal size."""
 
-    _rank, _function = 1, staticmethod(adaptive_avg_pool1d)
+    _rank, _function = 1, staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The average of each of `output_size` cells of (N, C, H, W), as even as can be; None keeps a size."""
+    """The average of each of `output_size` cells of (N, C, H, W), of nearly equal size; None keeps a size."""
 
-    _rank, _function = 2, staticmethod(adaptive_avg_pool2d)
+    _rank, _function = 2, staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """The average of each of `output_size` cells of (N, C, D, H, W), as even as can be; None keeps a size."""
+    """The average of each of `output_size` cells of (N, C, D, H, W), nearly equal in size; None keeps a size."""
 
-    _rank, _function = 3, staticmethod(adaptive_avg_pool3d)
+    _rank, _function = 3, staticmethod(F.adaptive_avg_pool3d)
 
 
 class _FractionalMaxPool(_Pooling):
@@ -310,10 +290,10 @@ class _FractionalMaxPool(_Pooling):
 class FractionalMaxPool2d(_FractionalMaxPool):
     """The largest element of windows of (N, C, H, W) at random places: `output_size` of them, or a ratio of H and W."""
 
-    _rank, _function = 2, staticmethod(fractional_max_pool2d)
+    _rank, _function = 2, staticmethod(F.fractional_max_pool2d)
 
 
 class FractionalMaxPool3d(_FractionalMaxPool):
     """The largest element of windows of (N, C, D, H, W) at random places: `output_size` of them, or a ratio."""
 
-    _rank, _function = 3, staticmethod(fractional_max_pool3d)
+    _rank, _function = 3, staticmethod(F.fractional_max_pool3d)

@@ -1,7 +1,7 @@
 """Recurrent layers: RNN, LSTM and GRU over padded, packed or ragged sequences, or a plain list of them.
 
-Whatever comes in is packed in order of time (see `sequences.py`), so that sequences of different lengths cost what they
-are long, and each direction of each layer is one op.
+Every form of input is packed in order of time (see `sequences.py`), so that the cost of a sequence follows from its
+length, and each direction of each layer is one op.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class RNNBase(Module):
         self._names_of.append([name + ending for name in shapes])
 
     def reset_parameters(self) -> None:
-        """Draw all weights and biases anew, evenly within ±1/√hidden_size."""
+        """Draw new weights and biases, uniform within ±1/√hidden_size."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             uniform_(parameter, -bound, bound)
@@ -115,7 +115,7 @@ class RNNBase(Module):
         return [[getattr(self, name) for name in names] for names in self._names_of]
 
     def extra_repr(self) -> str:
-        """Sizes, and what is not as usual."""
+        """Sizes, and options that differ from the default."""
         usual = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0,
                  "bidirectional": False}  # fmt: skip
         return ", ".join([f"{self.input_size}, {self.hidden_size}", *differing(self, **usual)])
@@ -185,7 +185,7 @@ def _projected_lstm(
     rows: Tensor, states: list[Tensor], weights: list[Parameter], projection: Parameter, sizes: tuple[int, ...],
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """An LSTM whose h is a linear map of what an LSTM's would be: step by step on the graph."""
+    """An LSTM whose h is projected at each step: step by step on the graph."""
     (h, c), (weight_ih, weight_hh, *biases) = states, weights
     of_input = linear(rows, weight_ih, biases[0] + biases[1] if biases else None)
     outs = list(of_input.split(list(sizes)))

@@ -1,4 +1,4 @@
-"""Sequences as recurrent layers run them: rows packed in order of time, and the way back to the form they came in."""
+"""Sequences for recurrent layers: rows packed in order of time, and back to the form of the input."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Packing:
         self._order, self._back = order, back
 
     def longest_first(self, states: Tensor, dim: int) -> Tensor:
-        """States given in the order of the input in that of the rows."""
+        """States from the order of the input to that of the rows."""
         return states if self._order is None else states.index_select(dim, self._order)
 
     def in_given_order(self, states: Tensor, dim: int) -> Tensor:
-        """The way back."""
+        """States from the order of the rows to that of the input."""
         return states if self._back is None else states.index_select(dim, self._back)
 
 
 def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packing:
-    """Any form of sequences, packed; `name` is the layer that is given them and takes so many features."""
+    """Any form of sequences, packed; `name` is the layer, `features` the number of features that it takes."""
     if isinstance(given, PackedSequence):
         _check_features(name, given.data, features)
         sizes = tuple(given.batch_sizes.tolist())
@@ -91,7 +91,7 @@ def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packin
 
 
 def _of_padded_with_lengths(name: str, given: Any, features: int) -> Packing:
-    """A named tuple of `data` [batch, longest, features] and `lengths` [batch]: only what is no padding is run."""
+    """A named tuple of `data` [batch, longest, features] and `lengths` [batch]: the padding is not run."""
     data, lengths = given.data, given.lengths.numpy()
     if data.ndim != 3 or data.shape[2] != features:
         fix = "Embed the numbers first: p._replace(data=embedding(p.data))." if data.ndim == 2 else ""

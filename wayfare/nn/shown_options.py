@@ -1,4 +1,4 @@
-"""What `extra_repr` of a layer shows: its options, or those that are not as usual."""
+"""`extra_repr` of layers: all options, or those that differ from the default."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def shows(*names: str) -> Callable[[Any], str]:
 
 
 def differing(module: Any, **usual: Any) -> list[str]:
-    """The options that have another value than the usual one, for `extra_repr`."""
+    """The options that differ from the default, for `extra_repr`."""
     return [f"{name}={getattr(module, name)}" for name, value in usual.items() if getattr(module, name) != value]

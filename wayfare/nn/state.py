@@ -116,5 +116,5 @@ def _as_tensor(key: str, value: Any, present: Tensor, problems: list[str]) -> Te
 
 
 def _in_place_of(present: Tensor, value: Tensor) -> Tensor:
-    """The value's own memory in the role of what was there."""
+    """The value's memory, with the role of the tensor that it replaces."""
     return Parameter(value, present.requires_grad) if isinstance(present, Parameter) else value

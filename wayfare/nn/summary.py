@@ -73,7 +73,7 @@ class Summary:
 
 
 def _shown(output: Any) -> str:
-    """The shape of what a layer gave, whatever it is."""
+    """The shape of the output of a layer, of any type."""
     if isinstance(output, Tensor):
         return repr(output.spec)
     if isinstance(output, (tuple, list)):

@@ -66,7 +66,7 @@ def _child_sum_gates(x: Tensor, of_sum: Tensor, of_each: Tensor, c: Tensor) -> S
 
 
 class _TreeCell(Module):
-    """Weights of the gates for the input and for the children's states, a bias of so many numbers, and the checks."""
+    """Weights of the gates for the input and for the children's states, a bias of `bias` numbers, and the checks."""
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: int, state_shape: tuple[int, int], device: Any, dtype: Any
@@ -81,7 +81,7 @@ class _TreeCell(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights and the bias anew, evenly within ±1/√hidden_size."""
+        """Draw new weights and a new bias, uniform within ±1/√hidden_size."""
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for parameter in self.parameters():
             uniform_(parameter, -bound, bound)
@@ -104,7 +104,7 @@ class _TreeCell(Module):
                              fix="Convert one of them with .to(dtype).")  # fmt: skip
 
     def _checked_state(self, state: Any, what: str, batch: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Refuse what is no (h, c) with this batch (None: any); returns the batch."""
+        """Refuse anything but a pair (h, c) with this batch (None: any); returns the batch."""
         name, hidden = type(self).__name__, self.hidden_size
         pair = isinstance(state, (tuple, list)) and len(state) == 2 and all(isinstance(s, Tensor) for s in state)
         if not pair:

@@ -25,12 +25,12 @@ NO_ATTRIBUTES: dict[str, Attribute] = {}
 Onnx = str | Callable[..., Any] | NotExportable | None
 
 
-# From how many elements on a native loop is faster than NumPy, as `python -m benchmarks.dispatch` measures it. NumPy's
+# The number of elements from which a native loop is faster than NumPy (`python -m benchmarks.dispatch`). NumPy's
 # own vector loops are as fast until a second thread helps; SciPy goes element by element; a formula of several steps
 # visits memory once for each.
 UFUNC, _SCIPY, _FORMULA = 80_000, 512, 2048
 NEVER = sys.maxsize
-# A gradient rule is several steps as a rule, and all gradients of a node come out of one loop.
+# A gradient rule usually has several steps, and one loop computes all gradients of a node.
 _LARGE_VJP_FROM = 8192
 
 
@@ -42,29 +42,14 @@ def _native_from(forward: Callable[..., Any], formula: Callable[..., Any] | None
 
 
 def elementwise(
-    name: str,
-    *,
-    arity: int = 1,
-    formula: Callable[..., Any] | None = None,
-    forward: Callable[..., Any] | None = None,
-    vjp: Vjp | Rule = None,
-    reference: Callable[..., Any],
-    domain: Domain | Sequence[Domain] = (-2.0, 2.0),
-    samples: Samples | None = None,
-    sample_attrs: Sequence[dict[str, Any]] = ({},),
-    result: str = "same",
-    promotion: str = "common",
-    kinds: str = "biuf",
-    masks: tuple[int, ...] = (),
-    attrs: dict[str, Attribute] = NO_ATTRIBUTES,
-    grad_name: str = "",
-    smooth: bool = True,
-    onnx: Onnx = None,
-    native_from: int | None = None,
-    numpy_dtypes: str = "",
-    expression: Callable[..., Any] | None = None,
+    name: str, *, arity: int = 1, formula: Callable[..., Any] | None = None, forward: Callable[..., Any] | None = None,
+    vjp: Vjp | Rule = None, reference: Callable[..., Any], domain: Domain | Sequence[Domain] = (-2.0, 2.0),
+    samples: Samples | None = None, sample_attrs: Sequence[dict[str, Any]] = ({},), result: str = "same",
+    promotion: str = "common", kinds: str = "biuf", masks: tuple[int, ...] = (),
+    attrs: dict[str, Attribute] = NO_ATTRIBUTES, grad_name: str = "", smooth: bool = True, onnx: Onnx = None,
+    native_from: int | None = None, numpy_dtypes: str = "", expression: Callable[..., Any] | None = None,
     workspace: int | None = None,
-) -> Op:
+) -> Op:  # fmt: skip
     """An op that works on each element by itself; inputs broadcast.
 
     Without a `formula` the op is the elementary function of that name in `m`. A `forward` is a faster way on NumPy
@@ -101,7 +86,7 @@ _HALF = np.dtype("float16")
 
 
 def _on_numpy(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A formula as it stands on NumPy arrays; in float16 its steps would lose too much, so they run in float32."""
+    """A formula applied to NumPy arrays. In float16 the steps would lose too much precision, so they run in float32."""
 
     def forward(*arrays: Any, **attrs: Any) -> Any:
         if arrays[0].dtype is _HALF:
@@ -121,12 +106,9 @@ def _kind_fix(given: Spec, kinds: str) -> str:
 
 
 def _elementwise_samples(
-    arity: int,
-    domain: Domain | Sequence[Domain],
-    sample_attrs: Sequence[dict[str, Any]],
-    masks: tuple[int, ...],
+    arity: int, domain: Domain | Sequence[Domain], sample_attrs: Sequence[dict[str, Any]], masks: tuple[int, ...],
     smooth: bool,
-) -> Samples:
+) -> Samples:  # fmt: skip
     domains: list[Domain] = [domain] * arity if isinstance(domain[0], (int, float)) else list(domain)  # type: ignore[list-item, arg-type]
     layouts: list[list[tuple[int, ...]]] = [[(3, 4)] * arity, [()] * arity, [(2, 0)] * arity]
     if arity > 1:
@@ -182,26 +164,12 @@ def spread(m: Any, value: Any, dim: tuple[int, ...], keepdim: bool, shape: tuple
 
 
 def reduction(
-    name: str,
-    *,
-    forward: Callable[..., Any] | None = None,
-    formula: Callable[..., Any] | None = None,
-    native_from: int = NATIVE_FROM,
-    vjp: Rule | None,
-    work: Work | None = None,
-    reference: Callable[..., Any],
-    dtype: Callable[[Any], Any] = lambda dtype: dtype,
-    domain: Domain = (-2.0, 2.0),
-    samples: Samples | None = None,
-    sample_attrs: Sequence[dict[str, Any]] = ({},),
-    kinds: str = "biuf",
-    attrs: dict[str, Attribute] = NO_ATTRIBUTES,
-    empty: bool = True,
-    grad_name: str = "",
-    smooth: bool = True,
-    onnx: Onnx = None,
-    **facts: Any,
-) -> Op:
+    name: str, *, forward: Callable[..., Any] | None = None, formula: Callable[..., Any] | None = None,
+    native_from: int = NATIVE_FROM, vjp: Rule | None, work: Work | None = None, reference: Callable[..., Any],
+    dtype: Callable[[Any], Any] = lambda dtype: dtype, domain: Domain = (-2.0, 2.0), samples: Samples | None = None,
+    sample_attrs: Sequence[dict[str, Any]] = ({},), kinds: str = "biuf", attrs: dict[str, Attribute] = NO_ATTRIBUTES,
+    empty: bool = True, grad_name: str = "", smooth: bool = True, onnx: Onnx = None, **facts: Any,
+) -> Op:  # fmt: skip
     """An op that reduces dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
     One that is made of others has a `formula` over ops instead of a forward. `dtype` maps the dtype of the input to
@@ -235,22 +203,12 @@ def reduction(
 
 
 def movement(
-    name: str,
-    *,
-    forward: Callable[..., Any],
-    shape: Callable[..., tuple[int, ...]],
-    vjp: Rule | None,
-    reference: Callable[..., Any],
-    samples: Samples,
-    attrs: dict[str, Attribute],
-    shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
-    view: bool = True,
-    sparse: Callable[..., Any] | None = None,
-    grad_name: str = "",
-    onnx: Onnx = None,
-    **facts: Any,
-) -> Op:
-    """An op of one input that moves numbers about. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
+    name: str, *, forward: Callable[..., Any], shape: Callable[..., tuple[int, ...]], vjp: Rule | None,
+    reference: Callable[..., Any], samples: Samples, attrs: dict[str, Attribute],
+    shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None, view: bool = True,
+    sparse: Callable[..., Any] | None = None, grad_name: str = "", onnx: Onnx = None, **facts: Any,
+) -> Op:  # fmt: skip
+    """An op of one input that moves elements. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
     batch size)` gives the attributes that do the same behind one more leading axis (None: `behind_batch`). `facts` are
     further fields of the record."""
 
@@ -317,14 +275,9 @@ def in_front(name: str, shift: Callable[[dict[str, Any], int], dict[str, Any]] =
 
 
 def define(
-    name: str,
-    *,
-    batch: BatchRule | None = None,
-    forward: Callable[..., Any] | None = None,
-    formula: Callable[..., Any] | None = None,
-    native_from: int = NATIVE_FROM,
-    **parts: Any,
-) -> Op:
+    name: str, *, batch: BatchRule | None = None, forward: Callable[..., Any] | None = None,
+    formula: Callable[..., Any] | None = None, native_from: int = NATIVE_FROM, **parts: Any,
+) -> Op:  # fmt: skip
     """An op of no family: every part stated, the batch rule by loop unless given.
 
     Without a `forward`, the `formula` over ops is what it does: op by op on small arrays, from `native_from` elements
@@ -352,7 +305,7 @@ def shaped_alike(name: str, which: int = 0) -> Callable[..., Spec]:
 
 
 def refuses(name: str, argument: str) -> Rule:
-    """The gradient rule of an input by which nobody knows the derivative: an error, never a silent zero."""
+    """The gradient rule of an input whose derivative is not implemented: an error, never a silent zero."""
 
     def rule(m: Any, g: Any, _y: Any, *_inputs: Any, **_attrs: Any) -> Any:
         raise OperationError(f"{name}: the derivative by {argument} is not implemented",

@@ -1,4 +1,4 @@
-"""Elementwise ops in the loop language, where neither their formula nor the function of their name is the way.
+"""Elementwise ops in the loop language that are neither their formula nor a function of the same name there.
 
 Each is the `expression` of a record, `rule(args, attrs, parameter)`: `parameter(number, dtype)` is a number that is
 given when the loop runs.
@@ -20,7 +20,7 @@ Attrs = dict[str, Any]
 
 
 def cast(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
-    """A cast as NumPy's astype does it; to half precision, the number is rounded and computed with in single."""
+    """A cast like NumPy's astype. A cast to half precision rounds, and the loop goes on in single precision."""
     dtype = attrs["dtype"].numpy
     if dtype == np.float16:
         return convert(converted(args[0], "f16"), "f32")
@@ -28,7 +28,7 @@ def cast(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
 
 
 def zeros_like(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
-    """Zero, whatever the input is."""
+    """Zero for every input."""
     return const(0, args[0].dtype)
 
 
@@ -70,3 +70,17 @@ def at_index(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
     """The element whose position in its row is the second input, 0 elsewhere."""
     x, place = args
     return loop_math.where(index() == convert(place, "i64"), x, const(0, x.dtype))  # type: ignore[no-any-return]
+
+
+def wrong_class(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
+    """Is this neither one of the classes nor the number to ignore?"""
+    x = convert(args[0], "i64")
+    outside = (x < const(0, "i64")) | (x >= parameter(attrs["classes"], "i64"))
+    return outside & (x != parameter(attrs["ignore_index"], "i64"))
+
+
+def wrong_length(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
+    """Is this negative, or more than there are (-1: no limit)?"""
+    x, most = convert(args[0], "i64"), parameter(attrs["most"], "i64")
+    zero = const(0, "i64")
+    return (x < zero) | ((x > most) & (most >= zero))

@@ -8,7 +8,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, number
-from wayfare.optim.optimizer import Group, Params
+from wayfare.optim.optimizer import Group, Params, options_in
 
 __all__ = ["Adagrad"]
 
@@ -40,11 +40,7 @@ class Adagrad(ElementwiseOptimizer):
         initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
         maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(params, {
-            "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value, "foreach": foreach, "maximize": maximize,
-            "differentiable": differentiable, "fused": fused,
-        })  # fmt: skip
+        super().__init__(params, options_in(locals()))
 
     def add_param_group(self, param_group: Group) -> None:
         """Take over another group; its sums begin now."""
@@ -63,7 +59,7 @@ class Adagrad(ElementwiseOptimizer):
         return _adagrad(group["weight_decay"] != 0), self._numbers(group, counts[0]), {"step": counts[0] + 1}
 
     def takes_rows(self, group: Group) -> bool:
-        """Weight decay moves every row, whatever its gradient."""
+        """Weight decay moves every row, also one without a gradient."""
         return bool(group["weight_decay"] == 0)
 
     def update_rows(self, group: Group, rows: wf.Tensor, tensors: list[Any], *counts: Any) -> State:

@@ -9,7 +9,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, decay_of, decayed, number, update_of
-from wayfare.optim.optimizer import Group, Params
+from wayfare.optim.optimizer import Group, Params, options_in
 
 __all__ = ["Adam", "AdamW"]
 
@@ -45,11 +45,7 @@ class Adam(ElementwiseOptimizer):
         maximize: bool = False, capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(params, {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
-            "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
-            "fused": fused, "decoupled_weight_decay": decoupled_weight_decay,
-        })  # fmt: skip
+        super().__init__(params, options_in(locals()))
 
     def state_names(self, group: Group) -> tuple[str, ...]:
         """The running averages, with `amsgrad` the largest of the second too."""

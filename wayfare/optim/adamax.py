@@ -8,7 +8,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, number
-from wayfare.optim.optimizer import Group, Params
+from wayfare.optim.optimizer import Group, Params, options_in
 
 __all__ = ["Adamax"]
 
@@ -42,10 +42,7 @@ class Adamax(ElementwiseOptimizer):
         eps: float = 1e-8, weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False,
         differentiable: bool = False, capturable: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(params, {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "foreach": foreach,
-            "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
-        })  # fmt: skip
+        super().__init__(params, options_in(locals()))
 
     def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""

@@ -122,7 +122,7 @@ class _Run:
                 state["t"] = t
             else:
                 self.move(direction, t)
-                if turn < group["max_iter"]:  # after the last one nobody would use the gradient
+                if turn < group["max_iter"]:  # after the last one the gradient is not needed
                     made, grad = self.evaluate()
                     loss = float(made)
             if self.evaluations >= group["max_eval"] or _largest(grad) <= group["tolerance_grad"]:

@@ -17,7 +17,7 @@ from wayfare.core.node import Handle
 from wayfare.optim.noticed import Noticed, notice
 from wayfare.optim.saved import load_state, saved_state
 
-__all__ = ["Optimizer", "Params", "required"]
+__all__ = ["Optimizer", "Params", "options_in", "required"]
 
 Params = Iterable[Any]
 Group = dict[str, Any]
@@ -30,6 +30,11 @@ class _Required:
 
 # The default of an option that every group must give itself.
 required: Any = _Required()
+
+
+def options_in(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The options among the arguments of an optimiser's `__init__`, given as its `locals()`."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
 
 
 def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +231,7 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change every parameter by its gradient.
 
-        `closure` computes the loss and the gradients anew; its loss is returned.
+        `closure` computes the loss and the gradients again; its loss is returned.
         """
         raise NotImplementedError(f"{self._name} has no step()")
 

@@ -9,7 +9,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, decay_of, decayed, number
-from wayfare.optim.optimizer import Group, Params
+from wayfare.optim.optimizer import Group, Params, options_in
 
 __all__ = ["RAdam"]
 
@@ -47,11 +47,7 @@ class RAdam(ElementwiseOptimizer):
         eps: float = 1e-8, weight_decay: float = 0, decoupled_weight_decay: bool = False, *,
         foreach: bool | None = None, maximize: bool = False, capturable: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(params, {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
-            "foreach": foreach, "capturable": capturable, "decoupled_weight_decay": decoupled_weight_decay,
-            "differentiable": differentiable,
-        })  # fmt: skip
+        super().__init__(params, options_in(locals()))
 
     def formula(self, group: Group, *counts: Any) -> Formula:
         """One step."""

@@ -35,7 +35,7 @@ def group_step(
     """The call-out of a step of one group that is about to be taken."""
     if not _formula_is_all(type(optimizer)):
         executor().not_replayable(f"{type(optimizer).__name__}.update is Python of its own")
-    # States begin and options are read as outside: they are no part of what is recorded.
+    # States begin and options are read as outside: they are not part of what is recorded.
     with changed_mode(executor=None):
         counts = optimizer.gathered(group, params, grads, states)[1]
         return GroupStep(optimizer, group, params, grads, states, counts)

@@ -8,7 +8,7 @@ from typing import Any
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, number, update_of
-from wayfare.optim.optimizer import Group, Params
+from wayfare.optim.optimizer import Group, Params, options_in
 
 __all__ = ["RMSprop"]
 
@@ -48,11 +48,7 @@ class RMSprop(ElementwiseOptimizer):
         weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
         foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(params, {
-            "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
-            "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach, "maximize": maximize,
-            "differentiable": differentiable,
-        })  # fmt: skip
+        super().__init__(params, options_in(locals()))
 
     def state_names(self, group: Group) -> tuple[str, ...]:
         """The average of squares, that of the gradient if centered, the velocity with momentum."""

@@ -9,7 +9,7 @@ import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
 from wayfare.core.errors import ArgumentError
 from wayfare.optim.elementwise import ElementwiseOptimizer, Formula, State, number
-from wayfare.optim.optimizer import Group, Params
+from wayfare.optim.optimizer import Group, Params, options_in
 
 __all__ = ["SGD"]
 
@@ -52,10 +52,7 @@ class SGD(ElementwiseOptimizer):
         weight_decay: float | wf.Tensor = 0, nesterov: bool = False, *, maximize: bool = False,
         foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(params, {
-            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
-            "maximize": maximize, "foreach": foreach, "differentiable": differentiable, "fused": fused,
-        })  # fmt: skip
+        super().__init__(params, options_in(locals()))
 
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise if an option's value makes no sense."""
@@ -84,7 +81,7 @@ class SGD(ElementwiseOptimizer):
         return _with_momentum(decay != 0, bool(group["nesterov"])), numbers, {}
 
     def takes_rows(self, group: Group) -> bool:
-        """Momentum and decay move every row, whatever its gradient."""
+        """Momentum and decay move every row, also one without a gradient."""
         return bool(group["momentum"] == 0 and group["weight_decay"] == 0)
 
     def update_rows(self, group: Group, rows: wf.Tensor, tensors: list[Any], *counts: Any) -> State:

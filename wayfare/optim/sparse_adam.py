@@ -58,7 +58,7 @@ class SparseAdam(ElementwiseOptimizer):
         check_betas("SparseAdam", options)
 
     def takes_rows(self, group: Group) -> bool:
-        """That is what it is for."""
+        """Always: this optimiser is made for them."""
         return True
 
     def formula(self, group: Group, *counts: Any) -> Formula:

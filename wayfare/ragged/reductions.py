@@ -93,14 +93,9 @@ class Reductions:
         return dim % self.ndim
 
     def _along(
-        self,
-        name: str,
-        dim: int | None,
-        keepdim: bool,
-        of_rows: Callable[[], wf.Tensor],
-        needs_values: str = "",
+        self, name: str, dim: int | None, keepdim: bool, of_rows: Callable[[], wf.Tensor], needs_values: str = "",
         options: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """All values by the tensor's method, rows by `of_rows`, features by the method again."""
         method = getattr(wf.Tensor, name)
         if dim is None:

@@ -1,6 +1,6 @@
 """The form of the document that the viewer shows, as a recorded run and a graph both write it.
 
-It is by columns and every text stands in it once, so that a hundred thousand values stay small.
+It has columns, and every text once, so that a hundred thousand values stay small.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def as_line(record: dict[str, Any]) -> str:
-    """A record as a line of JSON; a score that is no number, or infinite, is written as a word."""
+    """A record as a line of JSON; NaN and infinities are written as words."""
     return json.dumps(_as_words(record), ensure_ascii=False) + "\n"
 
 

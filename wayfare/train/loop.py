@@ -25,6 +25,7 @@ from wayfare.train.history import FACTS, History, as_line
 from wayfare.train.memory import peak_memory
 from wayfare.train.screen import Screen
 from wayfare.train.step import Meter, Result, Step, first_batches, named_metrics, number_of_batches, plain_step
+from wayfare.train.strategy import OneProcess, same_file, strategy_of
 
 __all__ = ["Run", "evaluate", "fit"]
 
@@ -69,25 +70,13 @@ class Run:
 
 
 def fit(
-    model: Any,
-    data: Iterable[Any],
-    *,
-    optimizer: Any,
-    loss: Callable[[Any, Any], wf.Tensor] | None = None,
-    epochs: int = 1,
-    validation: Iterable[Any] | None = None,
-    metrics: Mapping[str, Any] | Sequence[Any] = (),
-    step: Step | None = None,
-    scheduler: Any = None,
-    clip: float | None = None,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: str | os.PathLike[str] | wf.Checkpoint | None = None,
-    resume: bool = False,
-    log: str | os.PathLike[str] | None = None,
-    dry_run: bool = False,
-    overfit: int | None = None,
-    progress: bool = True,
-) -> History:
+    model: Any, data: Iterable[Any], *, optimizer: Any, loss: Callable[[Any, Any], wf.Tensor] | None = None,
+    epochs: int = 1, validation: Iterable[Any] | None = None, metrics: Mapping[str, Any] | Sequence[Any] = (),
+    step: Step | None = None, scheduler: Any = None, clip: float | None = None, callbacks: Sequence[Callback] = (),
+    checkpoint: str | os.PathLike[str] | wf.Checkpoint | None = None, resume: bool = False,
+    log: str | os.PathLike[str] | None = None, dry_run: bool = False, overfit: int | None = None, progress: bool = True,
+    strategy: str | None = None,
+) -> History:  # fmt: skip
     """Train a model on batches for some epochs, and return what each epoch measured.
 
     `data` and `validation` are loaders, or anything that gives batches each time it is gone through. A batch is
@@ -98,6 +87,10 @@ def fit(
     with `resume` the run goes on from what is there. `log` is a file of JSON lines. `dry_run` tries one batch of each
     kind and changes nothing; `overfit=N` trains on the first N batches only. Ctrl-C ends the run and returns what there
     is.
+
+    With `strategy="ddp"`, called on every rank of a run that `wayfare launch` has started, the ranks train one model:
+    each takes its part of the batches, scores are those of all, and rank 0 prints and saves. `"zero"` also splits the
+    optimiser's state over the ranks.
     """
     callbacks = list(callbacks) if isinstance(callbacks, Iterable) else callbacks
     check_model(model)
@@ -114,15 +107,18 @@ def fit(
     if overfit is not None:
         data, validation = first_batches(data, overfit), None
     history = History()
-    run = Run(model, optimizer, history, epochs)
-    screen = Screen(progress)
+    way = strategy_of(strategy, model, optimizer)
+    data, validation = way.part(data), None if validation is None else way.part(validation)
+    run = Run(model, way.optimizer, history, epochs)
+    screen = Screen(progress and way.is_first)
+    log = log if way.is_first else None
     if dry_run:
-        return _try_out(run, data, validation, take_step, meters, screen)
+        return _try_out(run, way, data, validation, take_step, meters, screen)
     around = [*([ClipGradients(norm=clip)] if clip is not None else []), *callbacks]
     if scheduler is not None:
         around.append(scheduler if isinstance(scheduler, Schedule) else Schedule(scheduler))
     check_schedules(optimizer, around)
-    saver = _Saver(checkpoint, run, data, around) if checkpoint is not None else None
+    saver = _Saver(checkpoint, run, way, data, around) if checkpoint is not None else None
     if resume:
         if saver is None:
             raise ArgumentError("fit: resume needs to know from where", fix="Name the folder: checkpoint='run'.")
@@ -141,10 +137,10 @@ def fit(
             if history.stopped:
                 break
             run.epoch = epoch
-            record = _train_epoch(run, data, take_step, meters, around, screen)
+            record = _train_epoch(run, way, data, take_step, meters, around, screen)
             if validation is not None:
-                scores = _scores(model, validation, take_step, meters, f"fit: the validation data gave no batch in "
-                                 f"epoch {epoch}")  # fmt: skip
+                scores = _scores(model, way, validation, take_step, meters,
+                                 f"fit: the validation data gave no batch in epoch {epoch}")  # fmt: skip
                 record |= {f"validation {name}": value for name, value in scores.items()}
             history.append(_in_order(record))
             screen.row(history[-1], history.scores())
@@ -159,7 +155,7 @@ def fit(
             screen.say(f"Stopped after epoch {len(history)}: {history.stopped}.")
     except KeyboardInterrupt:
         history.interrupted = True
-        optimizer.zero_grad()
+        run.optimizer.zero_grad()
         onward = f"; resume=True goes on after epoch {len(history)}" if saver is not None and history else ""
         screen.say(f"Interrupted in epoch {run.epoch}, which is left out of the history{onward}.")
     for callback in around:
@@ -175,29 +171,36 @@ def _in_order(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train_epoch(
-    run: Run, data: Iterable[Any], take_step: Step, metrics: dict[str, Any], around: list[Callback], screen: Screen
-) -> dict[str, Any]:
+    run: Run, way: OneProcess, data: Iterable[Any], take_step: Step, metrics: dict[str, Any], around: list[Callback],
+    screen: Screen,
+) -> dict[str, Any]:  # fmt: skip
     """Go through the batches once."""
     meter = Meter(metrics)
-    run.model.train()
+    way.model.train()
+    way.begin(data, run.epoch)
     start = time.perf_counter()
-    with screen.epoch(run.epoch, run.epochs, number_of_batches(data)):
+
+    def update() -> None:
+        for callback in around:
+            callback.before_update(run)
+        run.optimizer.step()
+        run.steps += 1
+        for callback in around:
+            callback.after_step(run)
+
+    with way.training(update), screen.epoch(run.epoch, run.epochs, number_of_batches(data)):
         for batch in data:
             run.optimizer.zero_grad()
-            result = Result.of(take_step(run.model, batch), batch)
+            result = Result.of(take_step(way.model, batch), batch)
             run.loss = result.value
             if not result.finite:
                 raise _lost(run, meter.batches)
             result.loss.backward()
-            for callback in around:
-                callback.before_update(run)
-            run.optimizer.step()
-            run.steps += 1
-            for callback in around:
-                callback.after_step(run)
+            update()
             meter.add(result)
             screen.step(meter.batches, run.loss)
     seconds = time.perf_counter() - start
+    meter.merge(way)
     if not meter.batches:
         raise OperationError(f"fit: the data gave no batch in epoch {run.epoch}",
                              fix=_USED_UP)  # fmt: skip
@@ -209,7 +212,7 @@ def _train_epoch(
 
 
 def _lost(run: Run, batches: int) -> OperationError:
-    """The error for a loss that is no number any more; the history so far comes with it."""
+    """The error for a loss that is NaN or infinite; it holds the history so far."""
     rate = float(run.optimizer.param_groups[0]["lr"])
     error = OperationError(
         f"fit: the loss is {run.loss} in epoch {run.epoch}, batch {batches + 1} (learning rate {rate:g})",
@@ -221,13 +224,9 @@ def _lost(run: Run, batches: int) -> OperationError:
 
 
 def evaluate(
-    model: Any,
-    data: Iterable[Any],
-    *,
-    loss: Callable[[Any, Any], wf.Tensor] | None = None,
-    metrics: Mapping[str, Any] | Sequence[Any] = (),
-    step: Step | None = None,
-) -> dict[str, float]:
+    model: Any, data: Iterable[Any], *, loss: Callable[[Any, Any], wf.Tensor] | None = None,
+    metrics: Mapping[str, Any] | Sequence[Any] = (), step: Step | None = None,
+) -> dict[str, float]:  # fmt: skip
     """The loss (if one is given) and metrics of a model on batches, in eval mode and without recording.
 
     The model's mode is put back after.
@@ -240,26 +239,29 @@ def evaluate(
         raise ArgumentError("evaluate: needs a loss, metrics, or a step of your own",
                             fix="Give loss=wf.nn.functional.cross_entropy, for instance.")  # fmt: skip
     take_step = step or plain_step(loss or (lambda output, target: wf.zeros(())))
-    scores = _scores(model, data, take_step, meters, "evaluate: the data gave no batch")
+    scores = _scores(model, OneProcess(model, None), data, take_step, meters, "evaluate: the data gave no batch")
     if step is None and loss is None:
         del scores["loss"]
     return scores
 
 
-def _scores(model: Any, data: Iterable[Any], take_step: Step, metrics: dict[str, Any], nothing: str) -> dict[str, Any]:
+def _scores(
+    model: Any, way: OneProcess, data: Iterable[Any], take_step: Step, metrics: dict[str, Any], nothing: str
+) -> dict[str, Any]:  # fmt: skip
     """What `evaluate` measures; `nothing` says that there was no batch."""
     meter = Meter(metrics)
     with in_mode(model, False), wf.no_grad():
         for batch in data:
             meter.add(Result.of(take_step(model, batch), batch))
+    meter.merge(way)
     if not meter.batches:
         raise OperationError(nothing, fix=_USED_UP)
     return meter.scores()
 
 
 def _try_out(
-    run: Run, data: Iterable[Any], validation: Iterable[Any] | None, take_step: Step, metrics: dict[str, Any],
-    screen: Screen,
+    run: Run, way: OneProcess, data: Iterable[Any], validation: Iterable[Any] | None, take_step: Step,
+    metrics: dict[str, Any], screen: Screen,
 ) -> History:  # fmt: skip
     """One batch forward and backward, one batch of validation; then everything is as it was."""
     model = run.model
@@ -272,7 +274,7 @@ def _try_out(
             for p, _ in gradients:
                 p.grad = None
             (batch,) = first_batches(data, 1)
-            result = Result.of(take_step(model, batch), batch)
+            result = Result.of(take_step(way.model, batch), batch)
             result.loss.backward()
             meter = Meter(metrics)
             meter.add(result)
@@ -298,8 +300,9 @@ def _try_out(
 class _Saver:
     """Saves a run after each epoch, and restores it."""
 
-    def __init__(self, checkpoint: Any, run: Run, data: Any, around: list[Callback]) -> None:
+    def __init__(self, checkpoint: Any, run: Run, way: OneProcess, data: Any, around: list[Callback]) -> None:
         self._run = run
+        self._way = way
         self._around = around
         if isinstance(checkpoint, (str, os.PathLike)):
             parts = {"model": run.model, "optimizer": run.optimizer}
@@ -324,7 +327,10 @@ class _Saver:
         return named
 
     def save(self) -> None:
-        """Write everything to a file."""
+        """Write everything to a file: once, whatever the number of ranks."""
+        self._way.gather_state(everywhere=False)
+        if not self._way.is_first:
+            return
         states = {name: callback.state_dict() for name, callback in self._callbacks().items()}
         scores = {name: value for name, value in self._run.history[-1].items() if name != "epoch"}
         self._checkpoint.save(epoch=self._run.epoch, history=self._run.history.state_dict(), callbacks=states, **scores)
@@ -337,9 +343,11 @@ class _Saver:
 
     def restore(self, screen: Screen) -> None:
         """Go on from the last file, if there is one."""
+        same_file(self._way, self._checkpoint.latest)
         if self._checkpoint.latest is None:
             screen.say(f"Nothing to resume in {str(self._checkpoint.folder)!r}: starting afresh.")
             return
+        self._way.gather_state(everywhere=True)  # a restore takes note of the state before it
         extra = self._checkpoint.restore()
         if "history" not in extra or "callbacks" not in extra:
             raise OperationError(f"fit: {self._checkpoint.latest} was not saved by fit, so there is no run to go on "

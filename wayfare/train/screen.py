@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a progress bar and a row for each epoch, or plain lines when nobody watches."""
+"""The output of a run: a progress bar and a row for each epoch, or plain lines where it is not a terminal."""
 
 from __future__ import annotations
 

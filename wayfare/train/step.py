@@ -12,6 +12,7 @@ import wayfare as wf
 from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.train.checks import check_made
 from wayfare.train.history import FACTS, GRADIENTS
+from wayfare.train.strategy import OneProcess, merged_meters
 
 Step = Callable[[Any, Any], Any]
 
@@ -115,6 +116,12 @@ class Meter:
                                 fix="Let step return (loss, output, target).")  # fmt: skip
         for metric in self._metrics.values():
             metric.update(result.output, result.target)
+
+    def merge(self, way: OneProcess) -> None:
+        """Add what the other processes of the run have counted."""
+        self._total, self._examples, self.batches = merged_meters(
+            way, self._total, self._examples, self.batches, self._metrics
+        )
 
     def scores(self) -> dict[str, Any]:
         """The mean loss over all examples, and each metric as a number."""

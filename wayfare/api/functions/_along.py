@@ -56,14 +56,14 @@ def cast_last(result: Tensor, dtype: Any) -> Tensor:
 
 
 def check_floating(op: str, input: Tensor) -> None:
-    """Some results exist for floats only."""
+    """Refuse integers and bools: the result exists for floats only."""
     if not input.dtype.is_floating_point:
         raise DTypeError(f"{op}: needs floating-point numbers, this is {input.spec}",
                          fix="Convert it with .float() first.")  # fmt: skip
 
 
 def check_not_empty(op: str, input: Tensor, dim: tuple[int, ...]) -> None:
-    """An extreme of nothing does not exist."""
+    """Refuse an empty dimension: it has no largest or smallest element."""
     shape = input.shape
     if len(dim) == len(shape) and 0 in shape:
         raise NoSuchDimensionError(f"{op}: there is no {op} of {input.spec}, which has no elements")

@@ -1,4 +1,4 @@
-"""The in-place forms that optimisers live on, written block after block when nothing is recorded.
+"""In-place forms that optimisers use most, computed block by block when nothing is recorded.
 
 A block stays in the cache between the steps of a formula, and no temporary as large as a parameter is made.
 """

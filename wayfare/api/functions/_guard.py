@@ -1,4 +1,4 @@
-"""What stands between a user's mistake and Python's own words for it: public functions that name a wrong argument.
+"""Guards of public functions: an error that names the wrong argument in place of Python's own message.
 
 Only the names of the package (`wf.floor`) are guarded. Methods always have their tensor, and a guard around them would
 make every small call some 5 % slower, so a wrong keyword (`x.sum(axis=1)`) gets Python's own sentence there.
@@ -19,7 +19,7 @@ _OUR_NAMES = {"axis": "dim", "axes": "dim", "keepdims": "keepdim", "x": "input",
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; if it stumbles over an argument that should have been a tensor, the error says so."""
+    """The same function; if it fails because an argument is not a tensor, the error says so."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -42,7 +42,7 @@ def is_ragged(value: Any) -> bool:
 
 
 def tensor_advice(value: Any, usual: str = "Make a tensor of it with wf.tensor(...).") -> str:
-    """How to go on from something that should have been a tensor. Rows of different lengths never make one."""
+    """The advice for an argument that should have been a tensor."""
     if is_ragged(value):
         return "It has rows of different lengths: use r.map_values(f), or give r.values."
     return usual

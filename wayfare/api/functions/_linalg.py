@@ -14,7 +14,7 @@ from wayfare.core.tensor import Tensor, wrap
 
 
 def run(name: str, *tensors: Tensor, **attrs: Any) -> Any:
-    """Run a record. Its shape rule speaks first, because NumPy would convert integers and half floats silently."""
+    """Run a record. The shape rule checks first, because NumPy would convert integers and half floats silently."""
     record = REGISTRY[name]
     for t in tensors:
         check_tensor(name, t)

@@ -1,4 +1,4 @@
-"""Arrays from what people give: nested lists, numbers, arrays and what can become one; and which dtype those have."""
+"""Arrays from the data of a user (nested lists, numbers, arrays and similar), and their dtypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wayfare.core.tensor import Tensor
 
 
 def array_from(data: Any, dtype: Any, op: str, *, copy: bool) -> Array:
-    """The array of what a tensor is to be made of, in the given dtype or in that of the numbers."""
+    """The data of a new tensor as an array, in the given dtype or in that of the data."""
     wanted = None if dtype is None else as_dtype(dtype, op=op)
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):  # NumPy's own, and tables, images, …
         array = np.asarray(data)
@@ -76,7 +76,7 @@ def _dtype_of_nested(data: Any, array: Array, op: str) -> DType:
 
 
 def _are_pythons(items: Any) -> bool:
-    """Are these all numbers of Python's own? Added up they are one again; nothing sees it faster in a long list."""
+    """Are these all Python numbers? Their sum then is one too, which is the fastest test for a long list."""
     try:
         return type(items[0]) in (float, int) and type(sum(items)) in (float, int)
     except Exception:  # numbers that are too large to add, or no numbers at all
@@ -118,7 +118,7 @@ def _unreadable(data: Any, op: str) -> Exception:
 
 
 def _items(data: Any) -> Iterator[Any]:
-    """The numbers of a nested list, or what stands in their place."""
+    """The innermost elements of a nested list."""
     if isinstance(data, (list, tuple)):
         for part in data:
             yield from _items(part)

@@ -28,12 +28,12 @@ def made(array: Array, requires_grad: bool = False) -> Tensor:
 
 
 def like(t: Tensor, out: Tensor) -> Tensor:
-    """A new tensor made after `t`: where that is one for each example of a vmap, so is this."""
+    """A new tensor like `t`: if `t` has one value for each example of a vmap, so has this."""
     return executor().one_for_each(t, out) if UNUSUAL else out
 
 
 def read_int(op: str, what: str, value: Any) -> int:
-    """An int from whatever counts as one (NumPy's integers, 0-dim integer tensors)."""
+    """An int from an int, a NumPy integer or a 0-dim integer tensor."""
     try:
         found: int = value.__index__()
         return found
@@ -99,7 +99,7 @@ def allocate(op: str, make: Callable[..., Array], shape: Shape, dtype: DType, *v
 
 
 def fitting(op: str, value: Any, dtype: DType) -> Any:
-    """A number that is to be written into tensors of this dtype; one that a tensor of integers cannot hold is refused.
+    """A number to write into tensors of this dtype; a number that integers cannot hold is refused.
 
     As in PyTorch fractions are cut off, and a negative number goes into unsigned ones as its two's complement.
     """

@@ -78,7 +78,7 @@ def alias(name: str, function: Callable[..., Any], of: str = "") -> Callable[...
 
 
 def giving_way(function: Callable[[Any, Any], Tensor], reverse: bool = False) -> Callable[[Any, Any], Any]:
-    """An operator from a function: NotImplemented for what is no operand, so that the other side may try."""
+    """An operator from a function. It returns NotImplemented for other types, so that Python asks the other operand."""
 
     def call(self: Tensor, other: Any) -> Any:
         if not isinstance(other, OPERANDS):
@@ -161,7 +161,7 @@ def as_dtype_of(value: Any, dtype: DType) -> Tensor:
 
 
 def refuse_bools(values: Sequence[Any]) -> None:
-    """A difference has no bool among its operands, whatever the other is."""
+    """A difference refuses bools, whichever side they are on."""
     if any(v.dtype is bool_ if isinstance(v, Tensor) else isinstance(v, bool) for v in values):
         raise DTypeError("sub: does not take bool", fix="To turn a mask over use ~ or logical_not, for the difference "
                          "of two use ^; for numbers convert with .int().")  # fmt: skip
@@ -287,7 +287,7 @@ def write_binary(op: Op, function: Callable[..., Tensor], name: str) -> Callable
 
 
 def may_overwrite(t: Tensor, other: Any) -> bool:
-    """Can `t op= other` go straight into t's memory: nothing to record, same dtype, nobody else running ops?"""
+    """Can `t op= other` write t's memory directly: nothing to record, same dtype, ops run eagerly?"""
     mode = STATE.mode
     if mode is not None and (not mode.executor.works_on_arrays or mode.anomaly or mode.watcher is not None):
         return False

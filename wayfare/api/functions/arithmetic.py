@@ -164,14 +164,14 @@ add_method("div_", write_binary(_DIV, div, "div_"))
 
 
 def _refuse_zero(name: str, divisor: Tensor, given: Any) -> None:
-    """Integers have no infinity to answer with; `given` is the divisor before it became a tensor."""
+    """Refuse to divide integers by zero; `given` is the divisor before it became a tensor."""
     if divisor.dtype.rank == 2:
         return
     if not isinstance(given, Tensor):
         zero = given == 0
     elif executor().may_read(divisor):
         zero = not divisor._read(name).all()
-    else:  # one truth is looked at, not all the numbers
+    else:  # only one bool is read, not all the numbers
         zero = executor().may_decide(divisor) and not divisor.all()
     if zero:
         raise OperationError(f"{name}: division of integers by zero",
@@ -234,7 +234,7 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 
 def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
     negative = exponent < 0
-    # Where values are not to be looked at both ways are taken.
+    # Where values cannot be read now, both cases are computed.
     if executor().works_on_arrays and not bool(negative._read("pow").any()):
         return apply(_OPS["pow"], (base, exponent))  # type: ignore[no-any-return]
     size = apply(_OPS["pow"], (base, abs(exponent)))

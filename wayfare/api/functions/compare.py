@@ -88,7 +88,7 @@ bitwise_right_shift = _bits("bitwise_right_shift", "The bits of `input` moved do
 
 @method(inplace=True)
 def bitwise_not(input: Tensor) -> Tensor:
-    """All bits turned over; for bools, the opposite."""
+    """All bits inverted; for bools, `not`."""
     if input.dtype.is_floating_point:
         raise DTypeError(f"bitwise_not: works on integers, not on {input.dtype}", fix="Convert with .int() first.")
     return apply(_OPS["bitwise_not"], (input,))  # type: ignore[no-any-return]

@@ -104,7 +104,7 @@ def from_numpy(ndarray: Array) -> Tensor:
 
 
 def _shared(array: Array) -> Array:
-    """An array somebody else holds too; a view for reading only if it is stretched over several elements."""
+    """An array that others hold too; a read-only view if its elements overlap in memory."""
     if 0 in array.strides and elements_overlap(array):
         array = array.view()
         array.flags.writeable = False
@@ -112,7 +112,7 @@ def _shared(array: Array) -> Array:
 
 
 def _tell_of_sharing(name: str) -> None:
-    """A recorder does not see what happens to memory that others hold; where we ask ourselves, nobody does."""
+    """Tell a recorder that others may write this memory unseen; not for calls from inside the library."""
     if UNUSUAL and called_by_user(2):
         executor().unseen_input(f"it makes a tensor on the memory of something else ({name}); wf.tensor(...) copies")
 
@@ -175,18 +175,12 @@ def empty(
     *size: Any, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
     pin_memory: bool = False, memory_format: Any = None, **named: Any,
 ) -> Tensor:  # fmt: skip
-    """A tensor whose numbers are whatever the memory held."""
+    """A tensor with undefined numbers."""
     return _filled("empty", np.empty, size, named, dtype, device, requires_grad)
 
 
 def _filled(
-    op: str,
-    make: Any,
-    size: Sequence[Any],
-    named: dict[str, Any],
-    dtype: Any,
-    device: Any,
-    requires_grad: bool,
+    op: str, make: Any, size: Sequence[Any], named: dict[str, Any], dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
     check_device(device)
     extra = set(named) - {"size"}

@@ -80,7 +80,7 @@ def cdist(
 
 def _length(op: str, difference: Tensor, p: float) -> Tensor:
     """The norm of each difference; each of several largest ones has the whole gradient of p = inf, as in PyTorch."""
-    if p != math.inf or difference.shape[-1] == 0:  # rows of no numbers are not apart
+    if p != math.inf or difference.shape[-1] == 0:  # the distance of empty rows is 0
         return vector_norm(difference, p if difference.shape[-1] else 1, -1)
     check_floating(op, difference)
     return apply(REGISTRY["largest_distance"], (difference,), {"dim": (difference.ndim - 1,), "keepdim": False})  # type: ignore[no-any-return]
@@ -100,6 +100,6 @@ def _by_products(x1: Tensor, x2: Tensor) -> Tensor:
     middle = where(isfinite(middle), middle, 0.0)
     x1, x2 = x1 - middle, x2 - middle
     square = total(x1 * x1, -1, True) + total(x2 * x2, -1).unsqueeze(-2) - 2 * (x1 @ x2.mT)
-    same = square <= 0  # not of NaN, which is to stay one
+    same = square <= 0  # NaN stays NaN
     # Where two rows are the same the distance is 0 and has no slope; the root of a safe number keeps it finite.
     return where(same, 0.0, sqrt(where(same, 1.0, square)))  # type: ignore[no-any-return]

@@ -244,7 +244,7 @@ def put(self: Tensor, index: Any, value: Any) -> None:
 
 
 def _fills(x: Tensor, index: Any, value: Any) -> bool:
-    """Is it one number for all places of a mask? Then nobody needs to know how many these are."""
+    """Is it one number for all places of a mask? Then their count is not needed."""
     if not isinstance(index, Tensor) or index.dtype is not bool_ or not 0 < index.ndim <= x.ndim:
         return False
     if tuple(index.shape) != tuple(x.shape[: index.ndim]):

@@ -119,7 +119,7 @@ def _at_rows(
     size = input.shape[dim]
     if executor().may_read(index):
         check_bounds(op, index._read(f"the index of {op}"), size, dim)
-    else:  # nobody looks: the op itself refuses what is too large, and would count negative numbers from the end
+    else:  # unknown now: the op refuses what is too large, and would count negative numbers from the end
         index = apply(_OPS["where"], (index < 0, constant(size, index.dtype.numpy), index))
     wanted = (*input.shape[:dim], index.shape[0], *input.shape[dim + 1 :])
     if source.ndim == 0 and input.ndim == 1:

@@ -200,13 +200,9 @@ _PROFILES: dict[str, dict[str, Any]] = {
 
 
 def set_printoptions(
-    precision: int | None = None,
-    threshold: float | None = None,
-    edgeitems: int | None = None,
-    linewidth: int | None = None,
-    profile: str | None = None,
-    sci_mode: bool | None = None,
-) -> None:
+    precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
+    linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None,
+) -> None:  # fmt: skip
     """How tensors are printed: digits, when to abbreviate, how wide; or a profile: default, short, full."""
     changes: dict[str, Any] = {}
     if profile is not None:

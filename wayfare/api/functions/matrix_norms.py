@@ -130,13 +130,9 @@ def cond(A: Tensor, p: Order = None) -> Tensor:
 
 
 def matrix_rank(
-    A: Tensor,
-    tol: float | Tensor | None = None,
-    hermitian: bool = False,
-    *,
-    atol: float | Tensor | None = None,
+    A: Tensor, tol: float | Tensor | None = None, hermitian: bool = False, *, atol: float | Tensor | None = None,
     rtol: float | Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """How many singular values are larger than max(atol, rtol times the largest)."""
     check_tensor("matrix_rank", A)
     if A.ndim < 2 or not A.dtype.is_floating_point:

@@ -21,7 +21,7 @@ __all__ = ["dist", "renorm"]
 def vector_norm(
     op: str, input: Tensor, p: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    """The p-norm over some dimensions, or all; `op` is the public function that errors speak of."""
+    """The p-norm over some dimensions, or all; `op` is the name of the public function in errors."""
     input = cast_first(op, input, dtype)
     check_floating(op, input)
     dims = normal_dims(op, dim, input.ndim)
@@ -29,7 +29,7 @@ def vector_norm(
     if (order < 0 or order == math.inf) and any(input.shape[d] == 0 for d in dims):
         raise ShapeError(f"{op}: the {p}-norm is not defined over the empty dimensions of {input.spec}")
     if order != 0 and math.prod([input.shape[d] for d in dims]) == 1:
-        order = 1.0  # Of one number all norms are its size; its square might not fit.
+        order = 1.0  # All norms of one number are its absolute value; its square might overflow.
     attrs = {"dim": dims, "keepdim": bool(keepdim), "p": order}
     return apply(REGISTRY["vector_norm"], (input,), attrs)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""What PyTorch scripts ask for as they begin and Wayfare always does: the same again, in full precision, on the CPU."""
+"""Settings of PyTorch that change nothing here: results are deterministic, in full precision, on the CPU."""
 
 from __future__ import annotations
 

@@ -87,12 +87,7 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None
 
 
 def random_(
-    self: Tensor,
-    from_: int | None = None,
-    to: int | None = None,
-    *,
-    generator: Generator | None = None,
-    **named: Any,
+    self: Tensor, from_: int | None = None, to: int | None = None, *, generator: Generator | None = None, **named: Any
 ) -> Tensor:
     """Whole numbers from `from` up to, not including, `to`; by default all from 0 on that the dtype holds."""
     check_writable(self, "random_")

@@ -136,7 +136,7 @@ def tile(input: Tensor, *dims: Any, **named: Any) -> Tensor:
 def repeat_interleave(
     input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Each element (or slice along `dim`) repeated in place: so many times, or as often as a tensor says."""
+    """Each element (or slice along `dim`) repeated in place: `repeats` times, or as often as a tensor says for each."""
     if repeats is None:
         return _index_of_repeats(input)
     if dim is None:

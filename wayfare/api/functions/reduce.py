@@ -118,51 +118,35 @@ def _spread(op: str, input: Tensor, dim: Any, unbiased: bool | None, keepdim: bo
 
 @method
 def var(
-    input: Tensor,
-    dim: Dims | bool = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
+    input: Tensor, dim: Dims | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The variance over `dim`; the sum of squares is divided by the count less `correction` (1 by default)."""
     return _spread("var", input, dim, unbiased, keepdim, correction)
 
 
 @method
 def std(
-    input: Tensor,
-    dim: Dims | bool = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
+    input: Tensor, dim: Dims | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The standard deviation over `dim`: the square root of `var`."""
     return _spread("std", input, dim, unbiased, keepdim, correction)
 
 
 def var_mean(
-    input: Tensor,
-    dim: Dims | bool = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
+    input: Tensor, dim: Dims | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Variance and mean over `dim`."""
     spread = _spread("var", input, dim, unbiased, keepdim, correction)
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
 def std_mean(
-    input: Tensor,
-    dim: Dims | bool = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
+    input: Tensor, dim: Dims | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Standard deviation and mean over `dim`."""
     spread = _spread("std", input, dim, unbiased, keepdim, correction)
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
@@ -173,7 +157,7 @@ def std_mean(
 
 def _truth(op: str, input: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     check_tensor(op, input)
-    # Here, unlike for sums, an empty tuple of dims folds nothing.
+    # Unlike for sums, an empty tuple of dims reduces nothing here.
     dims = () if isinstance(dim, (tuple, list)) and not dim else normal_dims(op, dim, input.ndim)
     return apply(REGISTRY[op], (input,), {"dim": dims, "keepdim": keepdim})  # type: ignore[no-any-return]
 

@@ -98,7 +98,7 @@ def diff(
         input = apply(joined, tuple(ends), {"dim": d})
     for _ in range(n):
         size = input.shape[d]
-        if size == 0:  # nor will there be more
+        if size == 0:  # it stays empty
             break
         later, earlier = _part(input, d, min(1, size), size), _part(input, d, 0, size - 1)
         input = later != earlier if input.dtype is bool_ else later - earlier

@@ -31,7 +31,7 @@ def _rows(t: Tensor) -> Tensor:
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """For each element of `index`, the element of `input` at that place of dimension `dim`.
 
-    The gradient is sparse on its own where that pays; `sparse_grad` is there for PyTorch's sake.
+    The gradient is sparse on its own where that pays; `sparse_grad` is accepted for PyTorch's sake.
     """
     dim = normal_dim("gather", dim, input.ndim)
     index = as_index("gather", index)
@@ -105,7 +105,7 @@ _FOLDS = {"sum": "scatter_add", "mean": "scatter_add", "prod": "scatter_prod",
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """`input` with `src` folded in at the places `index` of dimension `dim`, by "sum", "prod", "mean", "amax" or
+    """`input` with `src` reduced into the places `index` of dimension `dim`, by "sum", "prod", "mean", "amax" or
     "amin"; without `include_self` what was there before does not count."""
     if reduce not in _FOLDS:
         raise OperationError(f"scatter_reduce: reduce must be one of {', '.join(_FOLDS)}, not {reduce!r}")
@@ -127,7 +127,7 @@ def _reduced(op: str, input: Tensor, dim: int, index: Tensor, src: Any, reduce: 
 
 
 def _neutral(reduce: str, x: Tensor) -> float:
-    """What does not change the fold."""
+    """The value that does not change the reduction."""
     if reduce in ("sum", "mean"):
         return 0
     if reduce == "prod":
@@ -157,7 +157,7 @@ def _divided(x: Tensor, index: Tensor, src: Tensor, dim: int, total: Tensor, inc
 def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """`input` with `source` folded in at the places `index` of dimension `dim`, by "prod", "mean", "amax", "amin"."""
+    """`input` with `source` reduced into the places `index` of dimension `dim`, by "prod", "mean", "amax", "amin"."""
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise OperationError(f"index_reduce: reduce must be one of prod, mean, amax, amin, not {reduce!r}")
     place = normal_dim("index_reduce", dim, input.ndim)
@@ -174,14 +174,9 @@ def index_reduce(
 
 
 def searchsorted(
-    sorted_sequence: Tensor,
-    input: Tensor | float,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Tensor:
+    sorted_sequence: Tensor, input: Tensor | float, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Where each value of `input` belongs in the sorted last dimension of `sorted_sequence`."""
     if side not in (None, "left", "right") or (side == "left" and right):
         raise OperationError(f"searchsorted: side={side!r} and right={right} do not go together")

@@ -79,8 +79,8 @@ def _median(name: str, input: Tensor, dim: Any, keepdim: bool, ignore_nan: bool)
 @method
 def median(input: Tensor, dim: int | Unset = UNSET, keepdim: bool = False) -> Any:
     """The median of all elements, or with a dim values and indices along it: the lower of two middle ones.
-    NaN if there is one. Of all elements, those equal to it share the gradient evenly; along a dim the one at the index
-    has it."""
+    NaN if there is one. Without a dim, all elements equal to it share the gradient evenly; along a dim the one at the
+    index has it."""
     return _median("median", input, dim, keepdim, False)
 
 
@@ -113,12 +113,9 @@ def _answers(values: Any, inverse: Any, counts: Any, return_inverse: bool, retur
 
 @method
 def unique(
-    input: Tensor,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
+    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
     dim: int | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The distinct elements in order (or the distinct slices along `dim`); on request where each element went
     and how often each occurs."""
     check_tensor("unique", input)

@@ -44,7 +44,7 @@ igammac = _of_tensors(_OPS["gammaincc"], "The regularised upper incomplete gamma
 
 
 def plain_unary(name: str, doc: str, op_name: str = "") -> Callable[[Tensor], Tensor]:
-    """A function of one tensor that is no method."""
+    """A function of one tensor that is not a method."""
     op = _OPS[op_name or name]
 
     def call(input: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def plain_unary(name: str, doc: str, op_name: str = "") -> Callable[[Tensor], Te
 
 
 def plain_binary(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
-    """A function of two tensors that is no method."""
+    """A function of two tensors that is not a method."""
     op = _OPS[name]
 
     def call(input: Tensor | float, other: Tensor | float) -> Tensor:

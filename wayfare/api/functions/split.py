@@ -29,7 +29,7 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
 
 
 def _parts(x: Tensor, axis: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
-    """The stretches between neighbouring edges."""
+    """The parts between neighbouring edges."""
     cut = _OPS["slice"]
     return tuple(
         apply(cut, (x,), {"dim": axis, "start": start, "stop": max(start, stop), "step": 1})
@@ -85,7 +85,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 @method
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """`n` parts as equal as can be, or parts that begin at the given indices."""
+    """`n` parts of nearly equal size, or parts that begin at the given indices."""
     axis = _axis("tensor_split", input, dim)
     length, where = input.shape[axis], indices_or_sections
     if isinstance(where, Tensor):

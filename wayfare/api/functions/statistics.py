@@ -67,7 +67,7 @@ def _fractions(name: str, input: Tensor, q: Any) -> Tensor:
         raise OperationError(f"{name}: q must be a number or a vector, it has {wanted.ndim} dimensions")
     if not isinstance(q, Tensor):
         within = bool(((values := np.asarray(q)) >= 0).all() and (values <= 1).all())
-    else:  # one truth, so that an executor need not show all numbers
+    else:  # one bool, so that an executor need not give all numbers
         within = bool(((q >= 0) & (q <= 1)).all())
     if not within:
         raise OperationError(f"{name}: q must lie between 0 and 1, it is {q.tolist() if isinstance(q, Tensor) else q}")
@@ -156,13 +156,9 @@ def _bin_counts(values: Array, bins: int, low: float, high: float, weight: Array
 
 @method
 def histogram(
-    input: Tensor,
-    bins: Any,
-    *,
-    range: Sequence[float] | None = None,
-    weight: Tensor | None = None,
+    input: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None,
     density: bool = False,
-) -> Histogram:
+) -> Histogram:  # fmt: skip
     """A histogram in `bins` equal bins over `range`, or between the edges that a tensor `bins` gives."""
     check_tensor("histogram", input)
     check_floating("histogram", input)
@@ -175,11 +171,7 @@ def histogram(
 
 
 def histogramdd(
-    input: Tensor,
-    bins: Any,
-    range: Sequence[float] | None = None,
-    weight: Tensor | None = None,
-    density: bool = False,
+    input: Tensor, bins: Any, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
 ) -> Histogram:
     """A histogram in several dimensions: the last dimension of `input` holds the coordinates."""
     check_tensor("histogramdd", input)

@@ -139,13 +139,9 @@ def cutoffs(op: str, A: Tensor, atol: Any, rtol: Any) -> tuple[Tensor, Tensor]:
 
 
 def pinv(
-    A: Tensor,
-    rcond: float | Tensor | None = None,
-    hermitian: bool = False,
-    *,
-    atol: float | Tensor | None = None,
+    A: Tensor, rcond: float | Tensor | None = None, hermitian: bool = False, *, atol: float | Tensor | None = None,
     rtol: float | Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The pseudo-inverse. Singular values up to max(atol, rtol times the largest) count as zero."""
     check_tensor("pinv", A)
     if A.ndim < 2 or not A.dtype.is_floating_point:
@@ -159,7 +155,7 @@ _DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
-    """The X for which the squares of `A @ X - B` sum to least, with residuals, rank and singular values.
+    """The X with the least sum of squares of `A @ X - B`, with residuals, rank and singular values.
 
     Every `driver` computes by singular values here; it decides, as in PyTorch, what is returned beside the solution.
     """

@@ -26,7 +26,7 @@ _OVERWRITE = REGISTRY["overwrite"]
 
 
 def write_values(self: Tensor, values: Tensor, name: str) -> Tensor:
-    """Put `values` (of this tensor's dtype, broadcast) in the place of the tensor's own."""
+    """Replace the values of the tensor by `values` (of its dtype, broadcast)."""
     if current().grad and (self.requires_grad or values.requires_grad):
         values = apply2(_OVERWRITE, self, values)
     return move_into(self, values, name)
@@ -121,12 +121,12 @@ add_method("zero_", _zero)
 
 
 def _reseen(function: Callable[..., Tensor]) -> None:
-    """The in-place form of a view: the tensor itself looks at its memory in the new way."""
+    """The in-place form of a view: the tensor itself becomes the view."""
     name = function.__name__ + "_"
 
     def change(self: Tensor, *args: Any, **options: Any) -> Tensor:
         check_history(self, name)
-        # A stand-in keeps the old look of the tensor, as the base its new look is a view of.
+        # A stand-in keeps the old form of the tensor, as the base of the new view.
         before = wrap(self._array)
         before._edge, before._requires_grad, before._view = self._edge, self._requires_grad, self._view
         after = function(before, *args, **options)

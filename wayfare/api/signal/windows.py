@@ -1,4 +1,4 @@
-"""Window functions: M weights that rise and fall, to be multiplied with a stretch of a signal.
+"""Window functions: M weights that rise and fall, to be multiplied with a part of a signal.
 
 All take `sym`: True for a symmetric window (filters), False for one period of a periodic one (spectra).
 """

@@ -18,15 +18,9 @@ TOLERANCES: dict[DType, tuple[float, float]] = {
 
 
 def assert_close(
-    actual: Any,
-    expected: Any,
-    *,
-    rtol: float | None = None,
-    atol: float | None = None,
-    equal_nan: bool = False,
-    check_dtype: bool = True,
-    msg: str | None = None,
-) -> None:
+    actual: Any, expected: Any, *, rtol: float | None = None, atol: float | None = None, equal_nan: bool = False,
+    check_dtype: bool = True, msg: str | None = None,
+) -> None:  # fmt: skip
     """Raise an AssertionError that says how far apart the two are, unless they are close.
 
     Tensors, NumPy arrays, numbers, and tuples, lists and dictionaries of them. The tolerances default to those of the

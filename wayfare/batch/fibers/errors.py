@@ -30,6 +30,11 @@ def name_example(error: BaseException, example: Example) -> None:
     _add_note(error, example, example.site if nowhere else None)
 
 
+def example_of(error: BaseException) -> list[int]:
+    """The path of the example that an error was named after; empty if there is none."""
+    return list(getattr(error, _IS_NAMED, None) or [])
+
+
 def _add_note(error: BaseException, example: Example, site: Any) -> None:
     numbers = example.path
     where = " of ".join(f"example {n}" for n in reversed(numbers)) + " of wf.map"
@@ -38,7 +43,7 @@ def _add_note(error: BaseException, example: Example, site: Any) -> None:
     else:
         error.add_note(f"in {where}" + ("" if site is None else f" ({site})"))
     try:
-        setattr(error, _IS_NAMED, True)
+        setattr(error, _IS_NAMED, numbers)
     except AttributeError:
         pass  # an exception class with slots: the note may be added twice
 

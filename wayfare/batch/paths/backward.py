@@ -1,4 +1,4 @@
-"""The gradient of a run along recorded paths: one node of the graph outside, ordinary batched nodes inside."""
+"""The gradient of a run along recorded paths: one node of the graph outside; inside, block by block from the last."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any, NoReturn
 import numpy as np
 
 from wayfare.autograd.backward import grad as gradients_of
-from wayfare.autograd.engine import run as run_backward
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.paths.blocks import evaluate
-from wayfare.batch.paths.run import Finished, PathRun
-from wayfare.batch.record.call import row_of_array
+from wayfare.batch.paths.run import Finished, PathRun, Stored
+from wayfare.batch.record.call import Row
 from wayfare.batch.run.backward import Tape, eagerly, without_history, without_hooks
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.errors import InPlaceError
-from wayfare.core.mode import changed_mode
 from wayfare.core.numpy_math import Array
-from wayfare.core.tensor import Tensor
-from wayfare.core.write_clock import latest_write, tick, written_after
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.write_clock import latest_write, written_after
+
+# If fewer than one in so many examples have a gradient, those are differentiated one by one.
+_FEW = 4
 
 
 class Result:
@@ -27,102 +28,86 @@ class Result:
 
     __slots__ = ("example", "finished", "number", "position", "row")
 
-    def __init__(self, finished: Finished, number: int, index: int) -> None:
+    def __init__(self, finished: Finished, number: int, index: int, example: int, row: Row) -> None:
         self.finished = finished
         self.number = number
         self.position = finished.start + index
-        self.example = int(finished.examples[index])
-        self.row = row_of_array(finished.results[number]._array[self.position, ...])
+        self.example = example
+        self.row = row
 
 
 class PathTape(Tape):
     """What the autograd node of a run saves."""
 
-    __slots__ = ("_places", "_run", "_time")
+    __slots__ = ("_examples", "_places", "_run")
 
     def __init__(self, run: PathRun, results: list[Result], timing: MapTiming | None) -> None:
         self._run = run
         self.seeds: list[Result] = results  # type: ignore[assignment]
         self.timing = timing
-        self._time = tick()
         self.last, self.used = [], set()
+        self._examples = sum([len(finished.examples) for finished in run.finished])
         # For each outside tensor: how to find its gradient inside. Rows of stacked arguments, then shared tensors.
-        self._places: list[tuple[int, int] | int] = []
+        self._places: list[tuple[Stored | None, int, int]] = []
         self.outside = []
-        for number, stacked in run.stacked.items():
-            if stacked._requires_grad:
-                for i, arguments in enumerate(run.arguments):
-                    self._places.append((number, i))
-                    self.outside.append(arguments[number])
-        for key, inner in run.shared.items():
-            if inner._requires_grad:
-                self._places.append(key)
-                self.outside.append(run.outer[key])
+        for family in run.families:
+            for number, stacked in family.stacked.items():
+                if stacked.needs:
+                    for i, arguments in enumerate(family.arguments):
+                        self._places.append((stacked, i, family.start + i))
+                        self.outside.append(arguments[number])
+        for t in run.shared.values():
+            self._places.append((None, id(t), 0))
+            self.outside.append(t)
 
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients of the outside tensors from those of the results."""
         began = perf_counter()
-        reached = sorted({result.example for result, g in zip(self.seeds, given, strict=True) if g is not None})
-        run, renumbered = self._run, None
-        partial = len(reached) < len({result.example for result in self.seeds})
-        if partial and not self._is_stale():
-            # Examples without a gradient are left out: zero times infinity would make gradients of weights NaN.
-            with changed_mode(grad=True, executor=None):
-                run = run.of(reached)
-            renumbered = {number: i for i, number in enumerate(reached)}
-        roots = self._roots(run, given, renumbered)
-        leaves = [*run.stacked.values(), *run.shared.values()]
-        for leaf in leaves:
-            leaf._grad = None
-        with changed_mode(executor=None):
-            run_backward(roots, retain=True, create=False, capture=None)
-        found: dict[int, Any] = {id(leaf): leaf._grad for leaf in leaves if leaf._grad is not None}
-        if partial and renumbered is None and not all([np.isfinite(_array(g)).all() for g in found.values()]):
-            self._refuse()
-        for leaf in leaves:
-            leaf._grad = None
+        reached = {result.example for result, g in zip(self.seeds, given, strict=True) if g is not None}
+        found = None
+        if len(reached) * _FEW > self._examples or self._is_stale():
+            found = self._together(given, wanted, reached)
+        if found is None:
+            found = self._by_example(given, wanted)
         if self.timing is not None:
             self.timing.backward += perf_counter() - began
-        return [self._gradient(run, found, place, renumbered) if want else None
-                for place, want in zip(self._places, wanted, strict=True)]  # fmt: skip
+        return found
 
-    def _roots(self, run: PathRun, given: list[Any], renumbered: dict[int, int] | None) -> list[tuple[Any, Array]]:
-        """The gradients of whole outputs."""
-        rows: dict[int, tuple[Tensor, Array]] = {}
-        places = {}
-        for finished in run.finished:
-            for i, example in enumerate(finished.examples.tolist()):
-                places[example] = (finished, finished.start + i)
+    def _together(self, given: list[Any], wanted: tuple[bool, ...], reached: set[int]) -> list[Any] | None:
+        """The same for all examples at once. None if a gradient is not finite: an example that does not use a value has
+        a zero there, and zero times infinity would be NaN where the loop has a number."""
+        rows: dict[int, tuple[Stored, Array]] = {}
         for result, g in zip(self.seeds, given, strict=True):
-            if g is None:
-                continue
-            finished, position = places[result.example if renumbered is None else renumbered[result.example]]
-            output = finished.results[result.number]
-            if id(output) not in rows:
-                rows[id(output)] = (output, np.zeros(output._array.shape, output._array.dtype))
-            rows[id(output)][1][position] += g.dense() if g.__class__ is Rows else g
-        return [(output._edge or output, array) for output, array in rows.values()]
-
-    def _gradient(
-        self, run: PathRun, found: dict[int, Any], place: tuple[int, int] | int, renumbered: dict[int, int] | None
-    ) -> Any:
-        if isinstance(place, int):
-            g = found.get(id(run.shared[place])) if place in run.shared else None
-            return g if g is None or g.__class__ is Rows else g._array
-        number, example = place
-        rows = found.get(id(run.stacked[number]))
-        if renumbered is not None:
-            if example not in renumbered:
-                return None
-            example = renumbered[example]
-        return None if rows is None else _array(rows)[example]
+            if g is not None:
+                output = result.finished.results[result.number]
+                if id(output) not in rows:
+                    rows[id(output)] = (output, np.zeros(output.array.shape, output.array.dtype))
+                rows[id(output)][1][result.position] += g.dense() if g.__class__ is Rows else g
+        made = self._run.backward(list(rows.values()))
+        if not all([_finite(g) for g in (*made.rows.values(), *made.shared.values())]):
+            if self._is_stale():
+                self._refuse()
+            return None
+        found: list[Any] = []
+        for (of, number, example), want in zip(self._places, wanted, strict=True):
+            if not want:
+                found.append(None)
+            elif of is None:
+                found.append(made.shared.get(number))
+            else:
+                has = example in reached and made.used[id(of)][number]
+                found.append(made.rows[id(of)][number] if has else None)
+        return found
 
     def _is_stale(self) -> bool:
         """Whether a tensor that the run started from was written in place since: then it cannot run again."""
-        if latest_write[0] <= self._time:
+        time = self._run.time
+        if latest_write[0] <= time:
             return False
-        outside = (*self._run.outer.values(), *[t for args in self._run.arguments for t in args])
-        return any([written_after(t._array, self._time) for t in outside])
+        arguments = [t for family in self._run.families for args in family.arguments for t in args]
+        captured = [source.what for family in self._run.families for source in family.tree.entry.graph.sources
+                    if source.kind == "captured"]  # fmt: skip
+        return any([written_after(t._array, time) for t in (*arguments, *captured)])
 
     def _refuse(self) -> NoReturn:
         raise InPlaceError("the examples of this map must be computed again for this gradient, but a tensor that they "
@@ -137,41 +122,56 @@ class PathTape(Tape):
     def _one_by_one(self, replaced: dict[int, Tensor], only: set[int] | None = None) -> list[Tensor]:
         if self._is_stale():
             self._refuse()
-        entry = self._run.tree.entry
         made: dict[tuple[int, int], Tensor] = {}
         for finished in self._run.finished:
+            graph = finished.family.tree.entry.graph
+            recording = finished.block.recording
+            assert recording is not None
             for number in finished.examples.tolist():
                 if only is not None and number not in only:
                     continue
                 known: dict[Any, Any] = {}
-                for source in entry.graph.sources:
-                    t = source.tensor(self._run.arguments[number])
+                for source in graph.sources:
+                    t = source.tensor(finished.family.arguments[number - finished.family.start])
                     if t is not None:
                         known[source.value] = replaced.get(id(t), t)
-                recording = finished.block.recording
-                assert recording is not None
-                for i, t in enumerate(evaluate(recording.made, known, entry.graph.cuts)):
+                for i, t in enumerate(evaluate(recording.made, known, graph.cuts)):
                     made[number, i] = t
-        return [made.get((r.example, r.number), r.finished.results[r.number]) for r in self.seeds]
+        others = [wrap(r.finished.results[r.number].array[r.position, ...]) for r in self.seeds]
+        return [made.get((r.example, r.number), other) for r, other in zip(self.seeds, others, strict=True)]
+
+    def _by_example(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
+        """The gradients as arrays, each example differentiated by itself."""
+        seeds = [None if g is None else wrap(g.dense() if g.__class__ is Rows else np.asarray(g)) for g in given]
+        found = self._differentiated(seeds, wanted, False)
+        return [None if g is None else g._array for g in found]
 
     def pull_recorded(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients for `create_graph=True`: the examples are computed again one by one, and differentiated."""
+        return self._differentiated(given, wanted, True)
+
+    def _differentiated(self, given: list[Any], wanted: tuple[bool, ...], create: bool) -> list[Any]:
         cut = {id(t): without_history(t) for t in self.outside if t._edge is not None}
+        # A tensor that several examples were given has one gradient here.
+        first = {id(t): i for i, t in reversed(list(enumerate(self.outside)))}
+        wanted = tuple([want and first[id(self.outside[i])] == i for i, want in enumerate(wanted)])
         with eagerly(), without_hooks([t for t in self.outside if t._edge is None]):
             reached = {r.example for r, g in zip(self.seeds, given, strict=True) if g is not None}
             tensors = self._one_by_one(cut, reached)
             pairs = [(t, g) for t, g in zip(tensors, given, strict=True) if g is not None and t.requires_grad]
             asked = [cut.get(id(t), t) for t, want in zip(self.outside, wanted, strict=True) if want]
-            found = iter(
-                gradients_of([t for t, _ in pairs], asked, [g for _, g in pairs], create_graph=True, allow_unused=True)
-                if pairs and asked else [None] * len(asked)
-            )  # fmt: skip
+            found: Any = iter([None] * len(asked))
+            if pairs and asked:
+                roots, seeds = [t for t, _ in pairs], [g for _, g in pairs]
+                found = iter(gradients_of(roots, asked, seeds, create_graph=create, allow_unused=True))
         for t in self.outside:
             if id(t) in cut:
                 cut[id(t)]._edge.edges = (t._edge,)
         return [next(found) if want else None for want in wanted]
 
 
-def _array(g: Any) -> Array:
-    """The gradient of a leaf as an array."""
-    return g.dense() if g.__class__ is Rows else g._array
+def _finite(g: Any) -> bool:
+    if g.__class__ is Rows:
+        return all([bool(np.isfinite(part.values).all()) for part in g.parts])
+    # The sum of the squares is finite unless an element is not, or is very large: then each is looked at.
+    return bool(np.isfinite(np.dot(g.reshape(-1), g.reshape(-1)))) or bool(np.isfinite(g).all())

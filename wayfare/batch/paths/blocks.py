@@ -1,6 +1,6 @@
-"""One block of a trace tree as a function of a batch: the steps between two decisions, for many examples at once.
+"""One block of a trace tree, the steps between two decisions: what it reads, and the key that equal blocks share.
 
-Blocks that do the same (the body of a loop, met at each iteration) have equal keys and share one such function.
+Blocks that do the same (the body of a loop, met at each iteration) have equal keys and run as one function of a batch.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.autograd.vmap import map_batch
-from wayfare.batch.record.opaque_call import QuietFused
 from wayfare.compiler.record.graph import Graph, Source
 from wayfare.compiler.replay.trace_tree import Block
-from wayfare.core.dispatch import apply, tensor_ops
+from wayfare.core.dispatch import apply
 from wayfare.core.numpy_math import Array
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.ir.graph import Step, Value, in_order
-
-# Runs of a block, op by op, before its kernels are compiled.
-_BEFORE_FUSION = 16
 
 
 def evaluate(values: Sequence[Value], known: dict[Value, Any], cuts: dict[Value, tuple[bool, ...]]) -> list[Tensor]:
@@ -50,47 +45,17 @@ def _array_of(step: Step) -> Array:
     return what if isinstance(what, np.ndarray) else np.asarray(what, step.outputs[0].dtype)
 
 
-class BatchedBlock:
-    """The steps of a block for a batch. `rows` are the values that it reads for each example, `shared` the tensors that
-    are the same for all of them."""
-
-    __slots__ = ("_batched", "_fused", "_runs", "cuts", "rows", "shared", "targets")
-
-    def __init__(self, name: str, rows: list[Value], shared: list[Source], targets: list[Value], graph: Graph) -> None:
-        self.rows = rows
-        self.shared = shared
-        self.targets = targets
-        self.cuts = graph.cuts
-        self._runs = 0
-        self._batched = map_batch(self._one, (0,) * len(rows) + (None,) * len(shared), 0)
-        self._batched.__name__ = name
-        self._fused: Any = None
-
-    def _one(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The block for one example."""
-        leaves = [*self.rows, *[source.value for source in self.shared]]
-        return tuple(evaluate(self.targets, dict(zip(leaves, tensors, strict=True)), self.cuts))
-
-    def run(self, rows: Sequence[Tensor], shared: Sequence[Tensor], size: int) -> Sequence[Tensor]:
-        """Run it for a batch of `size` examples."""
-        if not self.rows:
-            return [tensor_ops.expand(t, shape=(size, *t.shape)) for t in self._one(*shared)]
-        self._runs += 1
-        if self._runs <= _BEFORE_FUSION:
-            return self._batched(*rows, *shared)  # type: ignore[no-any-return]
-        if self._fused is None:
-            self._fused = QuietFused(self._batched)
-        return self._fused(*rows, *shared)  # type: ignore[no-any-return]
-
-
 class BlockInputs:
     """What a block of the tree reads, and the key that is equal for blocks that do the same."""
 
-    __slots__ = ("key", "rows", "shared", "targets")
+    __slots__ = ("_seen", "function", "key", "live", "rows", "shared", "takes_arguments", "targets")
 
     def __init__(self, block: Block, before: set[Value], graph: Graph, rows_of: frozenset[int]) -> None:
         """`before` are values of earlier blocks, `rows_of` the arguments that differ between examples, by number."""
         recording = block.recording
+        self._seen = len(before), len(block.exports)
+        self.function: Any = None  # of the blocks with this key
+        self.live: list[Value] = []  # what this block and those after it read of earlier ones and of arguments
         self.targets = block.targets if recording is None else [*recording.made, *recording.unused]
         by_value = {source.value: source for source in graph.sources}
         self.rows: list[Value] = []
@@ -112,7 +77,8 @@ class BlockInputs:
                     self._add_row(value, numbers, key)
                     continue
                 else:
-                    key.append((source.kind, source.what if source.kind == "argument" else id(source.what)))
+                    key.append((source.kind, source.what if source.kind == "argument" else id(source.what),
+                                value.shape, value.dtype))  # fmt: skip
                     self.shared.append(source)
                 numbers[value] = len(numbers)
             else:
@@ -122,6 +88,11 @@ class BlockInputs:
                     numbers[v] = len(numbers)
         key.append(tuple([numbers[v] for v in self.targets]))
         self.key = (block.how, *key)
+        self.takes_arguments = any([source.kind == "argument" for source in self.shared])
+
+    def is_of(self, block: Block, before: set[Value]) -> bool:
+        """Is it up to date? A new path may read more of the values of earlier blocks."""
+        return self._seen == (len(before), len(block.exports))
 
     def _add_row(self, value: Value, numbers: dict[Value, int], key: list[Any]) -> None:
         numbers[value] = len(numbers)

@@ -15,9 +15,12 @@ from typing import Any
 
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
+from wayfare.batch.garbage_collection import COLLECTOR
+from wayfare.batch.paths.functions import BlockFunction
 from wayfare.batch.paths.results import deliver
-from wayfare.batch.paths.run import BatchedTree, PathRun
+from wayfare.batch.paths.run import Family, PathRun
 from wayfare.batch.paths.stats import PathStats
+from wayfare.batch.paths.tree import BatchedTree
 from wayfare.compiler.check.compare import Difference, same
 from wayfare.compiler.fallback import Plain
 from wayfare.compiler.function import Compiled
@@ -65,8 +68,10 @@ class RecordedPaths:
     def __init__(self, function: Any) -> None:
         self.function = function
         self.compiled = Compiled(function, check=False)
+        self.compiled.records_gradient = False  # that of a batch is derived from the blocks
         self.reason = ""  # why no example of this function runs along paths
         self._trees: dict[tuple[int, frozenset[int]], BatchedTree] = {}
+        self._functions: dict[Any, BlockFunction] = {}  # by key of the blocks
         self._refused: dict[int, str] = {}  # by id of an entry: why its examples do not run along paths
         self._failures = self._maps = 0
         self._fruitless, self._look_at, self._pause = 0, 0, _FRUITLESS
@@ -84,6 +89,15 @@ class RecordedPaths:
         if not (profile.by_loop or always):
             profile.timed(loop(examples[:LEAST]))
             examples = examples[LEAST:]
+        COLLECTOR.enter()
+        try:
+            return self._run_signed(examples, loop, profile, stats, always)
+        finally:
+            COLLECTOR.leave()
+
+    def _run_signed(
+        self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
+    ) -> list[Example]:
         began = perf_counter()
         rest: list[Example] = []
         signed: list[Signed] = []
@@ -188,38 +202,58 @@ class RecordedPaths:
         for one in signed:
             by_key.setdefault(one.call.key, []).append(one)
         left: list[Signed] = []
-        for members in by_key.values():
-            left += self._members(members, loop, stats, timing)
-        return left
+        running: list[Signed] = []
+        families: list[Family] = []
+        # A tensor that all examples are given is shared. Which ones are is seen best in the largest group.
+        for members in sorted(by_key.values(), key=len, reverse=True):
+            family = self._family(members)
+            if family is None:
+                left += members
+            else:
+                families.append(family)
+                running += members
+        if len(running) < LEAST:
+            return signed
+        return left + self._run(families, running, loop, stats, timing)
 
-    def _members(self, members: list[Signed], loop: Loop, stats: PathStats, timing: MapTiming) -> list[Signed]:
-        """The same for examples with one signature."""
-        entry = self._entry(members[0]) if len(members) >= LEAST else None
+    def _family(self, members: list[Signed]) -> Family | None:
+        """Examples with one signature that can run along recorded paths."""
+        entry = self._entry(members[0])
         if entry is None or entry.tree.root is None or entry.eager_reason or id(entry) in self._refused:
-            return members
+            return None
         arguments = [one.call.tensors for one in members]
-        differ = frozenset([n for n, t in enumerate(arguments[0]) if any([args[n] is not t for args in arguments])])
+        if len(members) == 1:
+            differ = frozenset(range(len(arguments[0])))
+        else:
+            differ = frozenset([n for n, t in enumerate(arguments[0]) if any([args[n] is not t for args in arguments])])
         if not differ:
-            return members
+            return None
         tree = self._trees.get((id(entry), differ))
         if tree is None:
-            tree = self._trees[id(entry), differ] = BatchedTree(entry, differ)
+            tree = self._trees[id(entry), differ] = BatchedTree(entry, differ, self._functions)
+        return Family(tree, arguments)
+
+    def _run(
+        self, families: list[Family], running: list[Signed], loop: Loop, stats: PathStats, timing: MapTiming
+    ) -> list[Signed]:
+        """Run families of examples together; returns those that left the tree, or all of them after an error."""
         try:
-            run = PathRun(tree, arguments, STATE.mode is None or STATE.mode.grad)
+            run = PathRun(families, STATE.mode is None or STATE.mode.grad)
         except Exception as error:
             # An error of one example fails the whole group: Python raises it on its own line.
             self._failures += 1
             stats.failed = error
             if self._failures >= _FAILURES:
-                self._refused[id(entry)] = f"a group failed: {type(error).__name__}: {error}"
-            return members
-        deliver(run, [one.example for one in members], timing)
-        if not self._checked(run, members, entry, loop, stats):
-            return members
+                for family in families:
+                    self._refused[id(family.tree.entry)] = f"a group failed: {type(error).__name__}: {error}"
+            return running
+        deliver(run, [one.example for one in running], timing)
+        if not self._checked(run, running, loop, stats):
+            return running
         stats.add(run)
-        return [members[i] for i in sorted([int(i) for _, _, unseen in run.unseen for i in unseen])]
+        return [running[i] for i in sorted([int(i) for _, _, unseen in run.unseen for i in unseen])]
 
-    def _checked(self, run: PathRun, members: list[Signed], entry: Entry, loop: Loop, stats: PathStats) -> bool:
+    def _checked(self, run: PathRun, members: list[Signed], loop: Loop, stats: PathStats) -> bool:
         """Compare one example of each path with plain Python, at its 1st, 2nd, 4th, 8th, … run."""
         for finished in run.finished:
             block = finished.block
@@ -228,7 +262,7 @@ class RecordedPaths:
                 continue
             block.next_check = 2 * block.hits - 1
             stats.checked += 1
-            example = members[int(finished.examples[0])].example
+            example, entry = members[int(finished.examples[0])].example, finished.family.tree.entry
             python = example.again()
             loop([python])
             try:
@@ -254,6 +288,8 @@ def _unbatchable(entry: Entry) -> str:
             return "it changes tensors or variables from outside"
         if recording.customs:
             return "it uses a custom Function"
+        if any([step.op is not None and step.op.family == "vjp" for step in in_order(recording.made)]):
+            return "it computes gradients"
         if any([out.kind == "view" or out.leaf or out.grad >= 0 for out in recording.outputs]) or recording.dead:
             return "it returns a view, a new leaf, or a tensor with a gradient"
         if any([source.kind not in ("argument", "captured") for source in recording.sources]):

@@ -11,7 +11,8 @@ import numpy as np
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.paths.backward import PathTape, Result
-from wayfare.batch.paths.run import Finished, PathRun
+from wayfare.batch.paths.run import PathRun
+from wayfare.batch.record.call import row_of
 from wayfare.compiler.record.recording import in_order_of
 from wayfare.compiler.structure import put_together
 from wayfare.core.mode import current
@@ -23,22 +24,32 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
     results: list[Result] = []
     with_history: list[Tensor] = []
     inference = current().inference
+    copies: dict[int, Any] = {}
     for finished in run.finished:
         recording = finished.block.recording
         assert recording is not None
+        columns = []
+        for number, order in enumerate(recording.orders):
+            stored = finished.results[number]
+            array = copies.get(id(stored))
+            if array is None:
+                # The user may write to a result, and the gradient may read what the block has made.
+                array = copies[id(stored)] = np.array(stored.array) if stored.needs else stored.array
+            needs = stored.needs and recording.made_needs[number]
+            columns.append((array, order, row_of(array.shape[1:], array.dtype) if needs else None))
+        outputs = [recording.outputs[i] for i in recording.results]
         for index, example in enumerate(finished.examples.tolist()):
             tensors = []
-            for number, order in enumerate(recording.orders):
-                t = _row(finished, number, index, order)
-                if finished.results[number]._requires_grad and recording.made_needs[number]:
-                    results.append(Result(finished, number, index))
+            for number, (array, order, row) in enumerate(columns):
+                t = _row(array, finished.start + index, order)
+                if row is not None:
+                    results.append(Result(finished, number, index, example, row))
                     with_history.append(t)
                 if inference:
                     t._more()["inference"] = True
                 tensors.append(t)
-            outputs = [recording.outputs[i] for i in recording.results]
             # A tensor that the function was given and gives back is that tensor itself.
-            given = run.arguments[example]
+            given = finished.family.arguments[example - finished.family.start]
             chosen: list[Any] = [tensors[o.made] if o.source is None else o.source.tensor(given) for o in outputs]
             examples[example].result = put_together(recording.shape, iter(chosen))
     if results:
@@ -48,8 +59,10 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
             t._edge, t._requires_grad = (node, number), True
 
 
-def _row(finished: Finished, number: int, index: int, order: tuple[int, ...] | None) -> Tensor:
-    array: Any = finished.results[number]._array[finished.start + index, ...]
+def _row(rows: Any, position: int, order: tuple[int, ...] | None) -> Tensor:
+    array: Any = rows[position, ...]
     if order is not None:
         array = in_order_of(array, order)
     return wrap(array if array.flags.writeable else np.array(array))
+
+

@@ -1,4 +1,4 @@
-"""Running examples along a trace tree: all examples at one block run as one group, and split where decisions differ.
+"""Running examples along trace trees: all examples at equal blocks run as one group, and split where decisions differ.
 
 An outcome that was never recorded ends the run for the examples that have it: they go back to Python.
 """
@@ -10,196 +10,200 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.batch.paths.blocks import BatchedBlock, BlockInputs
+from wayfare.autograd.engine import add_up
+from wayfare.batch.paths.blocks import BlockInputs
 from wayfare.batch.paths.stats import Visit
+from wayfare.batch.paths.tree import BatchedTree
 from wayfare.batch.record.call import row_of_array
 from wayfare.batch.run.group import stack_rows
-from wayfare.compiler.record.graph import Source
+from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.recorder import outcome_of
-from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.replay.trace_tree import Block
-from wayfare.core.dispatch import tensor_ops
 from wayfare.core.mode import changed_mode
 from wayfare.core.numpy_math import Array
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor
+from wayfare.core.write_clock import tick
 from wayfare.ir.graph import Value
 
-# Values of a group: a tensor with a row for each example, and which of its rows these are (None: all, in order).
-Env = dict[Value, tuple[Tensor, Array | None]]
+
+class Stored:
+    """An array with a row for each example of a group (and perhaps more rows, which nobody reads)."""
+
+    __slots__ = ("array", "needs")
+
+    def __init__(self, array: Array, needs: bool) -> None:
+        self.array = array
+        self.needs = needs  # a gradient
 
 
-class BatchedTree:
-    """The blocks of one entry as functions of a batch, made when they are first needed."""
+# Where the rows of some examples are: an array, which of its rows (None: the first ones, in order), and how many.
+Part = tuple[Stored, Array | None, int]
 
-    def __init__(self, entry: Entry, rows_of: frozenset[int]) -> None:
-        self.entry = entry
-        # The numbers of the arguments that differ between examples.
-        self.rows_of = rows_of
-        self._recordings = 0
-        self._inputs: dict[int, BlockInputs] = {}
-        self._before: dict[int, set[Value]] = {}
-        self._functions: dict[Any, BatchedBlock] = {}
 
-    def inputs_of(self, block: Block) -> BlockInputs:
-        """What a block reads."""
-        if self._recordings != self.entry.recordings:
-            # A new path may read more of the values of earlier blocks.
-            self._recordings = self.entry.recordings
-            self._inputs.clear()
-            self._before.clear()
-            root = self.entry.tree.root
-            assert root is not None
-            self._note_before(root)
-        found = self._inputs.get(id(block))
-        if found is None:
-            found = BlockInputs(block, self._before[id(block)], self.entry.graph, self.rows_of)
-            self._inputs[id(block)] = found
-        return found
+class Family:
+    """Examples with one signature, which follow one tree; `start` is the number of the first of them in the run."""
 
-    def _note_before(self, root: Block) -> None:
-        """For each block: the values that earlier blocks have computed."""
-        stack: list[tuple[Block, set[Value]]] = [(root, set())]
-        while stack:
-            block, before = stack.pop()
-            self._before[id(block)] = before
-            if block.children:
-                after = before | set(block.targets)
-                stack += [(child, after) for child in block.children.values()]
+    __slots__ = ("arguments", "stacked", "start", "tree")
 
-    def function_of(self, inputs: BlockInputs) -> BatchedBlock:
-        """The function of a block."""
-        found = self._functions.get(inputs.key)
-        if found is None:
-            found = self._functions[inputs.key] = BatchedBlock(
-                self.entry.name, inputs.rows, inputs.shared, inputs.targets, self.entry.graph
-            )
-        return found
+    def __init__(self, tree: BatchedTree, arguments: Sequence[Sequence[Tensor]]) -> None:
+        self.tree = tree
+        self.arguments = arguments
+        self.start = 0
+        self.stacked: dict[int, Stored] = {}  # by number of the argument: those of all examples
 
 
 class Group:
-    """Examples that have reached the same block of the tree."""
+    """Examples of one family that have reached the same block of the tree."""
 
-    __slots__ = ("block", "env", "examples")
+    __slots__ = ("block", "env", "examples", "family", "inputs")
 
-    def __init__(self, block: Block, examples: Array, env: Env) -> None:
+    def __init__(
+        self, family: Family, block: Block, inputs: BlockInputs, examples: Array, env: dict[Value, Part]
+    ) -> None:
+        self.family = family
         self.block = block
+        self.inputs = inputs
         self.examples = examples  # their numbers
-        self.env = env
+        self.env = env  # where their rows of the live values are
 
-    def rows(self, value: Value) -> Tensor:
-        """A value of these examples, one row for each."""
-        tensor, chosen = self.env[value]
-        if chosen is None:
-            return tensor
-        first, count = int(chosen[0]), len(chosen)
-        if int(chosen[-1]) - first == count - 1 and (count < 3 or bool((np.diff(chosen) == 1).all())):
-            made = tensor_ops.slice(tensor, dim=0, start=first, stop=first + count, step=1)
-        else:
-            made = tensor_ops.index_select(tensor, wrap(chosen), dim=0)
-        self.env[value] = (made, None)
-        return made  # type: ignore[no-any-return]
-
-    def child(self, block: Block, chosen: Array, made: dict[Value, Tensor], start: int) -> Group:
+    def child(self, block: Block, chosen: Array, made: dict[Value, Stored], start: int) -> Group:
         """Those of its examples that go on to `block`. `made` has the results of this group from row `start` on."""
-        everything = len(chosen) == len(self.examples)
-        env: Env = {}
-        for value, (tensor, rows) in self.env.items():
-            env[value] = (tensor, rows if everything else chosen if rows is None else rows[chosen])
-        for value, tensor in made.items():
-            whole = everything and start == 0 and len(tensor._array) == len(chosen)
-            env[value] = (tensor, None if whole else chosen + start)
-        return Group(block, self.examples[chosen], env)
+        count = len(chosen)
+        everything = count == len(self.examples)
+        in_front = everything and start == 0
+        positions = chosen + start if start else chosen
+        inputs = self.family.tree.inputs_of(block)
+        env: dict[Value, Part] = {}
+        for value in inputs.live:
+            stored = made.get(value)
+            if stored is not None:
+                env[value] = (stored, None if in_front else positions, count)
+            elif everything:
+                env[value] = self.env[value]
+            else:
+                stored, rows, _ = self.env[value]
+                env[value] = (stored, chosen if rows is None else rows[chosen], count)
+        return Group(self.family, block, inputs, self.examples if everything else self.examples[chosen], env)
 
 
 class Finished:
-    """A last block that ran: its results, with a row for each of these examples."""
+    """A last block that ran: its results, with a row for each of these examples from row `start` on."""
 
-    __slots__ = ("block", "examples", "results", "start")
+    __slots__ = ("block", "examples", "family", "results", "start")
 
-    def __init__(self, block: Block, examples: Array, results: Sequence[Tensor], start: int) -> None:
-        self.block, self.examples, self.results, self.start = block, examples, results, start
+    def __init__(self, group: Group, results: Sequence[Stored], start: int) -> None:
+        self.block, self.examples, self.family = group.block, group.examples, group.family
+        self.results, self.start = results, start
+
+
+class Ran:
+    """A function that ran: for each of its inputs with rows, where these were; its shared tensors; its outputs."""
+
+    __slots__ = ("call", "outputs", "rows", "shared")
+
+    def __init__(self, call: Any, rows: list[list[Part]], shared: list[Tensor], outputs: list[Stored]) -> None:
+        self.call, self.rows, self.shared, self.outputs = call, rows, shared, outputs
+
+
+class Gradients:
+    """The gradients of stacked arguments, and which of their rows have one (both by id of the `Stored`); and those of
+    shared tensors, by id."""
+
+    __slots__ = ("rows", "shared", "used")
+
+    def __init__(self, rows: dict[int, Array], used: dict[int, Array], shared: dict[int, Any]) -> None:
+        self.rows, self.used, self.shared = rows, used, shared
 
 
 class PathRun:
-    """One run of some examples along a tree."""
+    """One run of some examples along the trees of their families."""
 
-    def __init__(self, tree: BatchedTree, arguments: Sequence[Sequence[Tensor]], grad: bool) -> None:
-        self.tree = tree
-        self.arguments = arguments
-        # The tensors that the run starts from, without their history: for each source, all examples in one tensor, or
-        # the tensor that they share.
-        self.stacked: dict[int, Tensor] = {}
-        self.shared: dict[int, Tensor] = {}
-        self.outer: dict[int, Tensor] = {}  # the shared tensors themselves
+    def __init__(self, families: Sequence[Family], grad: bool) -> None:
+        self.families = families
+        self.shared: dict[int, Tensor] = {}  # the tensors that examples share, and that need a gradient
         self.finished: list[Finished] = []
         self.unseen: list[tuple[Block, Any, Array]] = []
         self.groups = 0
         self.visits: list[Visit] = []
+        self.time = tick()
         self._grad = grad
+        self._ran: list[Ran] = []
         self._run()
 
-    def of(self, examples: Sequence[int]) -> PathRun:
-        """The same run for some of the examples."""
-        return PathRun(self.tree, [self.arguments[i] for i in examples], self._grad)
-
     def _run(self) -> None:
-        root = self.tree.entry.tree.root
-        assert root is not None
-        env: Env = {}
-        for source in self.tree.entry.graph.sources:
-            if source.kind == "argument" and source.what in self.tree.rows_of:
-                env[source.value] = (self._stack(source.what), None)
         waiting: dict[Any, list[Group]] = {}
-        self._wait(waiting, Group(root, np.arange(len(self.arguments)), env))
+        start = 0
+        for family in self.families:
+            family.start = start
+            start += len(family.arguments)
+            root = family.tree.root
+            env: dict[Value, Part] = {}
+            for value, number in family.tree.row_sources:
+                env[value] = (self._stack(family, number), None, len(family.arguments))
+            numbers = np.arange(family.start, start)
+            self._wait(waiting, Group(family, root, family.tree.inputs_of(root), numbers, env))
         with changed_mode(executor=None):
             while waiting:
-                key = min(waiting, key=lambda k: _priority(waiting[k]))
+                key = min(waiting, key=lambda k: _priority(waiting[k])) if len(waiting) > 1 else next(iter(waiting))
                 self._through(waiting, waiting.pop(key))
+        if not self._grad:
+            self._ran.clear()
 
     def _wait(self, waiting: dict[Any, list[Group]], group: Group) -> None:
-        waiting.setdefault(self.tree.inputs_of(group.block).key, []).append(group)
+        inputs = group.inputs
+        key: Any = inputs.function
+        if inputs.takes_arguments:
+            # Other families may share another tensor.
+            given = group.family.arguments[0]
+            key = (key, *[id(source.tensor(given)) for source in inputs.shared])
+        waiting.setdefault(key, []).append(group)
 
-    def _stack(self, number: int) -> Tensor:
-        first = self.arguments[0][number]
-        arrays = [args[number]._array for args in self.arguments]
-        made = wrap(stack_rows(arrays, row_of_array(first._array)))
-        made._requires_grad = self._grad and first._requires_grad
-        self.stacked[number] = made
-        return made
-
-    def _tensor_of(self, source: Source) -> Tensor:
-        """A shared tensor, without its history."""
-        found = self.shared.get(id(source))
+    def _stack(self, family: Family, number: int) -> Stored:
+        found = family.stacked.get(number)
         if found is None:
-            t = source.tensor(self.arguments[0])
-            assert t is not None
-            self.outer[id(source)] = t
-            found = self.shared[id(source)] = wrap(t._array)
-            found._requires_grad = self._grad and t._requires_grad
+            first = family.arguments[0][number]
+            arrays = [args[number]._array for args in family.arguments]
+            made = stack_rows(arrays, row_of_array(first._array))
+            found = family.stacked[number] = Stored(made, self._grad and first._requires_grad)
         return found
 
     def _through(self, waiting: dict[Any, list[Group]], groups: list[Group]) -> None:
         """Run the block of some groups, which do the same."""
-        inputs = [self.tree.inputs_of(group.block) for group in groups]
-        function = self.tree.function_of(inputs[0])
-        rows = []
-        for number in range(len(inputs[0].rows)):
-            parts = [group.rows(own.rows[number]) for group, own in zip(groups, inputs, strict=True)]
-            rows.append(parts[0] if len(parts) == 1 else tensor_ops.cat(*parts, dim=0))
-        size = sum(len(group.examples) for group in groups)
-        made = function.run(rows, [self._tensor_of(source) for source in inputs[0].shared], size)
+        inputs = groups[0].inputs
+        function = inputs.function
+        if len(groups) == 1:
+            env, size = groups[0].env, len(groups[0].examples)
+            rows = [[env[value]] for value in inputs.rows]
+        else:
+            size = sum([len(group.examples) for group in groups])
+            rows = [[group.env[group.inputs.rows[i]] for group in groups] for i in range(len(inputs.rows))]
+        given = groups[0].family.arguments[0]
+        shared: list[Any] = [source.tensor(given) for source in inputs.shared]
+        grad = self._grad
+        needs = (*[any([part[0].needs for part in parts]) for parts in rows],
+                 *[grad and t._requires_grad for t in shared])  # fmt: skip
+        wanted = function.size_for(size, needs)
+        arrays = [_gathered(parts, size, wanted) for parts in rows]
+        arrays += [t._array for t in shared]
+        call = function(arrays, wanted, size, needs)
+        made = [Stored(array, carries) for array, carries in zip(call.outputs, call.carries, strict=True)]
         self.groups += 1
+        if grad and True in call.carries:
+            self._ran.append(Ran(call, rows, shared, made))
+            for t in shared:
+                if t._requires_grad:
+                    self.shared[id(t)] = t
         start = 0
-        for group, own in zip(groups, inputs, strict=True):
+        for group in groups:
             if group.block.recording is not None:
-                self.finished.append(Finished(group.block, group.examples, made, start))
+                self.finished.append(Finished(group, made, start))
                 self.visits.append(Visit("", group.block.depth, len(group.examples), []))
             else:
-                self._split(waiting, group, dict(zip(own.targets, made, strict=True)), made[0]._array, start)
+                self._split(waiting, group, dict(zip(group.inputs.targets, made, strict=True)), made[0].array, start)
             start += len(group.examples)
 
     def _split(
-        self, waiting: dict[Any, list[Group]], group: Group, made: dict[Value, Tensor], decided: Array, start: int
+        self, waiting: dict[Any, list[Group]], group: Group, made: dict[Value, Stored], decided: Array, start: int
     ) -> None:
         """Send each example to the block that follows the outcome of its decision."""
         block = group.block
@@ -213,6 +217,82 @@ class PathRun:
             else:
                 self._wait(waiting, group.child(child, chosen, made, start))
 
+    # -- gradients
+
+    def backward(self, seeds: Sequence[tuple[Stored, Array]]) -> Gradients:
+        """The gradients of what the run started from, from those of results."""
+        grads: dict[int, Array] = {id(stored): g for stored, g in seeds}
+        totals: dict[int, Any] = {}
+        used = {id(stored): np.zeros(len(stored.array), np.bool_) for family in self.families
+                for stored in family.stacked.values() if stored.needs}  # fmt: skip
+        for ran in reversed(self._ran):
+            arrived = [grads.get(id(stored)) for stored in ran.outputs]
+            if all([g is None for g in arrived]):
+                continue
+            found = ran.call.backward(arrived, self.time)
+            for parts, g in zip(ran.rows, found, strict=False):
+                if g is None:
+                    continue
+                g = g.dense() if g.__class__ is Rows else g
+                at = 0
+                for stored, chosen, count in parts:
+                    if stored.needs:
+                        _add_rows(grads, stored, chosen, g[at : at + count])
+                        if id(stored) in used:
+                            used[id(stored)][slice(count) if chosen is None else chosen] = True
+                    at += count
+            for t, g in zip(ran.shared, found[len(ran.rows) :], strict=True):
+                if g is not None:
+                    old = totals.get(id(t))
+                    totals[id(t)] = g if old is None else add_up(old, g, True, False)
+            for stored in ran.outputs:
+                grads.pop(id(stored), None)
+        return Gradients(grads, used, totals)
+
+
+def _gathered(parts: list[Part], count: int, size: int) -> Array:
+    """The rows of some examples side by side; `size` rows, of which the first `count` are theirs."""
+    if len(parts) == 1:
+        stored, chosen, _ = parts[0]
+        array = stored.array
+        if chosen is None:
+            if len(array) == size and array.flags.c_contiguous:
+                return array
+        elif size == count:
+            first = int(chosen[0])
+            if int(chosen[-1]) - first == count - 1 and array.flags.c_contiguous:
+                return array[first : first + count]
+    first_array = parts[0][0].array
+    made = np.empty((size, *first_array.shape[1:]), first_array.dtype)
+    at = 0
+    for stored, chosen, own in parts:
+        if chosen is None:
+            made[at : at + own] = stored.array[:own]
+        else:
+            stored.array.take(chosen, 0, made[at : at + own], "clip")
+        at += own
+    if count < size:
+        made[count:] = made[:1]  # rows that nobody reads: those of an example cannot fail where others do not
+    return made
+
+
+def _add_rows(grads: dict[int, Array], stored: Stored, chosen: Array | None, g: Array) -> None:
+    """Add to the gradients of some rows."""
+    old = grads.get(id(stored))
+    if old is None:
+        if chosen is None and len(g) == len(stored.array):
+            grads[id(stored)] = g
+            return
+        old = grads[id(stored)] = np.zeros(stored.array.shape, stored.array.dtype)
+        if chosen is None:
+            old[: len(g)] = g
+        else:
+            old[chosen] = g
+    elif chosen is None:
+        old[: len(g)] += g
+    else:
+        old[chosen] += g
+
 
 def _priority(groups: list[Group]) -> tuple[bool, int]:
     """Last blocks wait for all others, so that as many examples as possible run them together; then the examples that
@@ -221,7 +301,7 @@ def _priority(groups: list[Group]) -> tuple[bool, int]:
 
 
 def _outcomes(rows: Array, how: str) -> list[tuple[Any, Array]]:
-    """The outcomes of a decision, and which examples have them."""
+    """The outcomes of a decision, and which examples have them (in order)."""
     count = len(rows)
     if how == "bool()" and rows.size == count:
         flags = rows.reshape(count).astype(np.bool_)

@@ -59,19 +59,7 @@ class Tape:
 
     def node(self) -> MapNode:
         """The autograd node of the segment."""
-        node = MapNode()
-        node.op = _RECORD
-        node.attrs = {}
-        node.edges = tuple([t._edge or t for t in self.outside])
-        node.kept = (self,)
-        node.number = tick()
-        node.extras = None
-        shapes = node.more().outs = tuple([(v.row.shape, v.row.dtype) for v in self.seeds])
-        node.shape, node.dtype = shapes[0]
-        frame = user_frame(2)
-        node.code = frame.f_code if frame is not None else None
-        node.offset = frame.f_lasti if frame is not None else 0
-        return node
+        return map_node(MapNode(), self, [(v.row.shape, v.row.dtype) for v in self.seeds])
 
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients of the outside tensors from those of the outputs."""
@@ -185,6 +173,22 @@ class MapNode(Node):
             self._tape.used.update(self._tape.last)
             if len(self._tape.used) == len(self._tape.seeds):
                 self._tape = None
+
+
+def map_node(node: MapNode, tape: Any, outs: list[tuple[Any, Any]]) -> MapNode:
+    """Fill in a node: its tape, and shape and dtype of its outputs."""
+    node.op = _RECORD
+    node.attrs = {}
+    node.edges = tuple([t._edge or t for t in tape.outside])
+    node.kept = (tape,)
+    node.number = tick()
+    node.extras = None
+    shapes = node.more().outs = tuple(outs)
+    node.shape, node.dtype = shapes[0]
+    frame = user_frame(3)
+    node.code = frame.f_code if frame is not None else None
+    node.offset = frame.f_lasti if frame is not None else 0
+    return node
 
 
 def _rule(m: Any, needs_grad: tuple[bool, ...], g: Any, tape: Tape) -> list[Any]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import ModuleType
 
+import wayfare as wf
 from wayfare.cli.demo import regression, sequences, trees
 from wayfare.cli.demo.corpus import NoSourcesError
 from wayfare.cli.demo.page import Page
 from wayfare.cli.demo.results import FOLDER, REPORT, Outcome, Results
+from wayfare.core.config import settings
+from wayfare.distributed import launch
 
 DEMOS: dict[str, ModuleType] = {"regression": regression, "sequences": sequences, "trees": trees}
 EVERY = "all"
@@ -34,10 +40,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=FOLDER, metavar="FOLDER",
         help=f"where reports, models and histories go, a folder for each demo ({FOLDER})",
     )  # fmt: skip
+    parser.add_argument(
+        "--ranks", type=read_count, default=1, metavar="N", help="how many processes train together, with MPI (1)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what was asked for; returns the exit status."""
+    """Run what was asked for, on one process or several; returns the exit status."""
+    if options.ranks == 1:
+        return run_here(options)
+    if settings.launched_ranks is None:
+        given = ["--epochs", str(options.epochs)] if options.epochs is not None else []
+        again = ["-m", "wayfare", "demo", options.name, *given, "--seed", str(options.seed), "--out", str(options.out),
+                 "--ranks", str(options.ranks)]  # fmt: skip
+        try:
+            return launch.start(launch.command(options.ranks, again), options.ranks)
+        except wf.distributed.DistributedError as error:
+            print(f"wayfare demo: {error}", file=sys.stderr)
+            return 1
+    wf.distributed.init_process_group("mpi")
+    try:
+        if wf.distributed.get_rank() == 0:
+            return run_here(options)
+        # The other ranks do the same, and rank 0 shows it.
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            options.out = Path(folder)
+            return run_here(options)
+    finally:
+        wf.distributed.destroy_process_group()
+
+
+def run_here(options: argparse.Namespace) -> int:
+    """The part of this process."""
     page = Page()
     names = list(DEMOS) if options.name == EVERY else [options.name]
     rows, pages = [], []

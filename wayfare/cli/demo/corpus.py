@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-# Tests and tables of data are no ordinary code, and what is installed beside the library is not part of it.
+# Tests and tables of data are not ordinary code, and installed packages are not part of the library.
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "encodings", "pydoc_data"}
 HELD_OUT_SHARE = 0.2
 

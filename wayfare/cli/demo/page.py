@@ -45,7 +45,7 @@ class Page:
         self.entries({name.replace("_", " "): value for name, value in values.items()})
 
     def entries(self, values: Mapping[str, str]) -> None:
-        """The same for names that are no words of Python."""
+        """The same for names that are not Python identifiers."""
         width = max(map(len, values))
         for name, value in values.items():
             self._console.print(
@@ -70,7 +70,7 @@ class Page:
         self._console.print(table)
 
     def bars(self, counts: Mapping[str, int], width: int = 44) -> None:
-        """Print counts by name as bars, the largest so many characters wide."""
+        """Print counts by name as bars, the largest `width` characters wide."""
         names, largest = max(map(len, counts)), max(counts.values())
         for name, count in counts.items():
             bar = "#" * max(round(width * count / largest), count > 0)

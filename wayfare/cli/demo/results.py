@@ -44,7 +44,8 @@ class Results:
         with page.taking_prints():
             history = wf.train.fit(
                 model, data, optimizer=optimizer, log=log, checkpoint=checkpoint,
-                callbacks=[wf.train.GradientFlow(every=4)], **options,
+                callbacks=[wf.train.GradientFlow(every=4)],
+                strategy="ddp" if wf.distributed.is_initialized() else None, **options,
             )  # fmt: skip
         if history.interrupted:
             raise KeyboardInterrupt

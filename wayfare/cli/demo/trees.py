@@ -87,7 +87,7 @@ class LevelClimber(nn.Module):
         self.climber = climber
 
     def arrays(self, trees: Sequence[Tree], places: int) -> wf.onnx.Levels:
-        """Trees as arrays, with places for so many children of a node beside the node's own kind."""
+        """Trees as arrays, with `places` places for the children of a node, beside the node's own kind."""
         numbers_ = {kind: number for number, kind in enumerate(self.climber.kinds.words)}
 
         def numbered(node: Tree) -> tuple[Any, ...]:

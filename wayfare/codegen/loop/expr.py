@@ -17,6 +17,7 @@ import numpy as np
 
 from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.core.errors import LoopError
+from wayfare.core.operators import Operators
 
 FLOATS = ("f16", "f32", "f64")
 INTEGERS = ("u8", "i8", "i16", "i32", "i64")
@@ -37,7 +38,7 @@ PRIMITIVES: frozenset[str] = frozenset(INSTRUCTIONS)
 _TABLE: dict[tuple[Any, ...], weakref.ref[Expr]] = {}
 
 
-class Expr:
+class Expr(Operators):
     """One value for each element: an op applied to other expressions, with a dtype. Made by `expr`, never directly."""
 
     __slots__ = ("__weakref__", "args", "dtype", "op", "value")
@@ -48,9 +49,6 @@ class Expr:
     # A constant's value; the number of an input, output or reduction; the name of a library function.
     value: Any
 
-    # `==` builds an expression, so hashing is by identity.
-    __hash__ = object.__hash__
-
     def __bool__(self) -> bool:
         raise LoopError("a formula asked for the truth of a value that is only known when the loop runs",
                         fix="Choose with m.where(condition, a, b).")  # fmt: skip
@@ -58,83 +56,14 @@ class Expr:
     def __repr__(self) -> str:
         return written(self)
 
-    def __add__(self, other: Any) -> Expr:
-        return binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return binary("div", other, self)
-
-    def __mod__(self, other: Any) -> Expr:
-        return binary("remainder", self, other)
-
-    def __floordiv__(self, other: Any) -> Expr:
-        return binary("floor_divide", self, other)
-
-    def __pow__(self, other: Any) -> Expr:
-        return binary("pow", self, other)
-
-    def __rpow__(self, other: Any) -> Expr:
-        return binary("pow", other, self)
-
-    def __neg__(self) -> Expr:
-        return apply("neg", self)
-
-    def __abs__(self) -> Expr:
-        return apply("abs", self)
-
     def __invert__(self) -> Expr:
         return apply("bitwise_not", self)
 
-    def __and__(self, other: Any) -> Expr:
-        return binary("bitwise_and", self, other)
-
-    def __or__(self, other: Any) -> Expr:
-        return binary("bitwise_or", self, other)
-
-    def __xor__(self, other: Any) -> Expr:
-        return binary("bitwise_xor", self, other)
-
     def __lshift__(self, other: Any) -> Expr:
-        return binary("shift_left", self, other)
+        return apply("shift_left", self, other)
 
     def __rshift__(self, other: Any) -> Expr:
-        return binary("shift_right", self, other)
-
-    def __eq__(self, other: Any) -> Expr:  # type: ignore[override]
-        return binary("eq", self, other)
-
-    def __ne__(self, other: Any) -> Expr:  # type: ignore[override]
-        return binary("ne", self, other)
-
-    def __lt__(self, other: Any) -> Expr:
-        return binary("lt", self, other)
-
-    def __le__(self, other: Any) -> Expr:
-        return binary("le", self, other)
-
-    def __gt__(self, other: Any) -> Expr:
-        return binary("gt", self, other)
-
-    def __ge__(self, other: Any) -> Expr:
-        return binary("ge", self, other)
+        return apply("shift_right", self, other)
 
 
 def expr(op: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
@@ -247,11 +176,6 @@ def together(*values: Any) -> tuple[Expr, ...]:
     return tuple(cast(v, dtype) if isinstance(v, Expr) else const(v, dtype) for v in values)
 
 
-def binary(op: str, a: Any, b: Any) -> Expr:
-    """An op of two operands, either of them a Python number."""
-    return apply(op, a, b)
-
-
 def apply(op: str, *values: Any) -> Expr:
     """An op by its name in `NumpyMath`, with NumPy's result dtype."""
     if op == "where":
@@ -267,6 +191,9 @@ def apply(op: str, *values: Any) -> Expr:
     if instruction.kinds == "b":
         args = tuple(truth(a) for a in args)
     return expr(op, args, "bool" if instruction.gives_mask else args[0].dtype)
+
+
+Expr._apply = staticmethod(apply)
 
 
 def truth(x: Expr) -> Expr:

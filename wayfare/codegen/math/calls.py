@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from wayfare.codegen.loop.expr import Expr, binary, call, cast, const
+from wayfare.codegen.loop.expr import Expr, apply, call, cast, const
 from wayfare.codegen.math.parts import Rule
 from wayfare.core.errors import LoopError
 
@@ -40,7 +40,7 @@ RULES: dict[str, Rule] = {name: _rule(_PREFIX + name) for name in _SCIPY}
 
 def _lgamma(x: Expr) -> Expr:
     # lgamma(-inf) is inf, but SciPy gives -inf. All floats this large are integers, which are poles: clamping is exact.
-    return _rule(_PREFIX + "lgamma")(binary("maximum", x, const(-3e38, x.dtype)))
+    return _rule(_PREFIX + "lgamma")(apply("maximum", x, const(-3e38, x.dtype)))
 
 
 RULES["lgamma"] = _lgamma

@@ -37,17 +37,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Request = Callable[[int, Scratch], list[Command]]
 
 # The offset of the first item in a tuple object.
-_ITEMS = tuple.__basicsize__
+ITEMS = tuple.__basicsize__
 
 
 # -- native part --------------------------------------------------------------------------------------------------
 
 
 @cache
-def _ready() -> bool:
+def ready() -> bool:
     """Is there native code, and do tuples have the expected memory layout?"""
     probe = (object(),)
-    return RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + _ITEMS).value == id(probe[0])
+    return RUN_LIST.ready and ctypes.c_int64.from_address(id(probe) + ITEMS).value == id(probe[0])
 
 
 @cache
@@ -109,7 +109,7 @@ class Commands:
         # The commands of the requests, until `finish`.
         self._made: list[list[Command]] = []
         self._made_for = thread_pool.threads()
-        self._constants: list[Array] = []
+        self.constants: list[Array] = []  # arrays that belong to the list
         # Bindings that are not in use: each run takes one, so that two threads never share one.
         self._free: list[_Bound] = []
         self.titles: list[str] = []
@@ -139,9 +139,7 @@ class Commands:
 
     def fill(self, target: BufferView, value: Any) -> bool:
         """Write one value to all elements."""
-        constant = np.array(value, target.dtype)
-        view = BufferView(SCRATCH - 1 - len(self._constants), 0, (), (), target.dtype)
-        self._constants.append(constant)
+        view = self.own(np.array(value, target.dtype))
         return self._add(lambda threads, _scratch: fill_commands(view, target, threads))
 
     def update(self, kernel: Kernel, sets: Sequence[Sequence[BufferView]], numbers: BufferView) -> bool:
@@ -154,7 +152,7 @@ class Commands:
         return self._add(request)
 
     def _add(self, request: Request) -> bool:
-        if not _ready():
+        if not ready():
             return False
         try:
             made = self._answer(request, self._made_for)
@@ -176,12 +174,26 @@ class Commands:
         """Prepare to run. Nothing can be added afterwards."""
         if self._requests:
             commands = [command for made in self._made for command in made]
-            self._free.append(_Bound(commands, self._constants, self.scratch_bytes, self._made_for))
+            self._free.append(_Bound(commands, self.constants, self.scratch_bytes, self._made_for))
         self._made = []
 
+    def made(self, threads: int) -> list[Command]:
+        """The commands for a number of threads."""
+        if self._made and self._made_for == threads:
+            return [command for made in self._made for command in made]
+        return [command for request in self._requests for command in self._answer(request, threads)]
+
+    def release(self) -> None:
+        """Free the memory that is kept for the next run, which then has to be prepared again."""
+        self._free.clear()
+
+    def own(self, array: Array) -> BufferView:
+        """A view of an array that belongs to the list."""
+        self.constants.append(array)
+        return BufferView(SCRATCH - len(self.constants), 0, array.shape, array.strides, array.dtype)
+
     def _bind(self, threads: int) -> _Bound:
-        commands = [command for request in self._requests for command in self._answer(request, threads)]
-        return _Bound(commands, self._constants, self.scratch_bytes, threads)
+        return _Bound(self.made(threads), self.constants, self.scratch_bytes, threads)
 
     # -- running
 
@@ -198,7 +210,7 @@ class Commands:
         else:
             if bound.threads != threads:
                 bound = self._bind(threads)
-        bound.words[0] = id(given) + _ITEMS
+        bound.words[0] = id(given) + ITEMS
         COUNTERS.lists_run += 1
         COUNTERS.kernels_run += bound.kernels
         COUNTERS.kernels_split += bound.split

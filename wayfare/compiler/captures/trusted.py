@@ -114,6 +114,17 @@ def keeps_schedule(cls: type) -> bool:
                for base in cls.__mro__)  # fmt: skip
 
 
+# Modules whose objects tell the recorder themselves when they are used: what they hold need not be guarded.
+_TELLING_MODULES = frozenset({
+    "wayfare.core.generator", "wayfare.distributed.buckets", "wayfare.distributed.process_group",
+})  # fmt: skip
+
+
+def tells_itself(cls: type) -> bool:
+    """Does an object of this class say itself when it is used?"""
+    return cls.__module__ in _TELLING_MODULES
+
+
 def known_instance(value: Any) -> tuple[str, ...] | None:
     """The attributes that an object in C reads when it is used; None if that is not known."""
     kind = type(value)

@@ -18,7 +18,7 @@ from wayfare.compiler.captures.dynamic_names import ALL, PAST
 from wayfare.compiler.captures.location import CONTENTS, HINT, LEAF, SAME, Path
 from wayfare.compiler.captures.names import BARE, called_from_library, is_special, slots_of
 from wayfare.compiler.captures.purity import is_installed_file, is_user_class
-from wayfare.compiler.captures.trusted import keeps_schedule, known_instance, known_type, takes_steps
+from wayfare.compiler.captures.trusted import keeps_schedule, known_instance, known_type, takes_steps, tells_itself
 from wayfare.compiler.captures.walk_values import MAKING, ValueWalk
 from wayfare.core.tensor import Tensor
 from wayfare.nn.hooks import Hooks
@@ -77,7 +77,7 @@ class ObjectWalk(ValueWalk):
         if takes_steps(cls):
             self._steps(value, path)
             return SAME
-        if cls.__module__ == "wayfare.core.generator":
+        if tells_itself(cls):
             return SAME
         held = getattr(value, "__dict__", None)
         if type(held) is dict and "__wrapped__" in held and not is_user_class(cls):

@@ -102,6 +102,7 @@ class RecorderState:
         self._alive: list[Any] = [arguments]
         self.captured = captured
         self.seen_arrays: list[Any] = []  # NumPy arrays that the function sees
+        self.records_gradient = True  # of the results, for a backward pass after the call
         self._by_array = {id(t._array): t for t in (*captured.values(), *reversed(arguments))}
         outside = list({id(t): t for t in (*captured.values(), *arguments)}.values())
         self._overlapping = {place for a, b, *_ in relations(outside, [id(t) for t in outside]) for place in (a, b)}

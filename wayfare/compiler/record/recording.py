@@ -96,7 +96,7 @@ class Recording:
         self.visits: dict[int, list[Visit]] = {}
         self.homes: dict[int, list[int | Source]] = {}
         self.dead = False
-        if any(self.made_needs):
+        if any(self.made_needs) and recorder.records_gradient:
             self._differentiate()
         del self._recorder, self._made_tensors, self._numbered, self._results
 

@@ -100,7 +100,9 @@ class Entry:
         self.why = ""
         self.timings = Timings()
         self.planning = 0.0  # seconds of planning that are not accounted for yet
-        self.fast_path_tried = False  # was it tried to make a fast path?
+        self.version = 0  # counts recordings and plans: a fast path is made for one version
+        self.fast_path_tried = -1  # for which version it was tried to make a fast path
+        self.next_fast_path = 0  # not before so many replays is it tried again
         self.burst = 0  # how many of the next calls run as plain Python, to time them
         self.unseen: dict[tuple[int, Any], int] = {}  # outcomes that were seen but not recorded
 
@@ -156,6 +158,11 @@ class Entry:
         """Do arguments share memory with captured tensors?"""
         return bool(self._pattern)
 
+    @property
+    def grads_share_memory(self) -> bool:
+        """Do gradients that are read share memory with something else?"""
+        return bool(self._grad_layout)
+
     def _note_owners(self) -> None:
         """Note which memory captured tensors use."""
         self._owners = {id(owner_of(t._array)) for t in self._captured()}
@@ -190,6 +197,7 @@ class Entry:
         """Add a recording."""
         self.tree.add(recording)
         self.recordings += 1
+        self.version += 1
         for source in recording.sources:
             if source.kind == "captured":
                 self._capture(source.what)
@@ -224,7 +232,7 @@ class Entry:
         progress = Progress(block)
         try:
             while True:
-                block.visits += 1
+                block.followed += 1
                 if block.calls or len(progress.given) < len(block.slots):
                     self._give(block, progress.given, progress.ran)
                 if block.recording is not None:
@@ -284,6 +292,7 @@ class Entry:
             if t is not None:
                 samples[source] = t._array
         self.tree.plan(block, samples)
+        self.version += 1
         buffer_pool.trim()  # buffers left by the recording have other sizes than those of the plan
         self.planning += perf_counter() - began
 

@@ -1,10 +1,10 @@
-"""The fast path: the replay of a call that only computes, as one generated Python function.
+"""The fast path: the replay of calls with one signature, as one generated Python function.
 
-A call of a small model takes a few microseconds, and most of that is Python overhead: computing the signature, checking
-guards, collecting weights, wrapping results. For calls without decisions, writes and random numbers this is generated
-as one function: a sequence of tests and one native call. It tests everything that the slow path tests, and returns
-`MISS`, with nothing changed, if a test fails. Results that require a gradient get their node as on the slow path.
-What text gains over loops is written in `compiler/generated.py`.
+A step of a small model computes for a few microseconds, and finding out that a call is a known one takes longer:
+computing the signature, checking guards, collecting weights, wrapping results. Here this is one function: a sequence of
+tests, one native call through the trace tree (`replay/native_tree.py`), and the end of the call (`replay/fast_end.py`).
+It tests everything that the slow path tests, and returns `MISS`, with nothing changed, if a test fails or a decision
+has an outcome that has no plan yet. What text gains over loops is written in `compiler/generated.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from wayfare.compiler.captures.reach import can_be_weak
 from wayfare.compiler.generated import define, unless
 from wayfare.compiler.record.graph import Source
 from wayfare.compiler.replay.entry import Entry
+from wayfare.compiler.replay.fast_end import EndWriter, Unsuited, is_plain_end
+from wayfare.compiler.replay.native_tree import NativeTree
 from wayfare.compiler.signature import is_plain
-from wayfare.compiler.structure import PLAIN, TENSOR, put_together
+from wayfare.compiler.structure import PLAIN
 from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
@@ -31,71 +33,69 @@ MISS = object()
 _MOST_TENSORS = 256
 # The most fast paths of one function, and the most for arguments of the same sizes.
 _MOST, _MOST_ALIKE = 256, 4
-# An arena of at most this many bytes is kept from call to call.
-_KEPT = 1 << 16
 
 
 def fast_path(
     entry: Entry, key: Any, args: tuple[Any, ...], options: dict[str, Any], tensors: Sequence[Tensor], objects: Any
 ) -> Any:
-    """A `FastPath` that replays an entry for calls with this signature; None if the call does more than compute."""
+    """A `FastPath` that replays an entry for calls with this signature; None if it has no such form."""
     _, _, sharing, layouts, held = key
-    block = entry.tree.root
-    recording = block.recording if block is not None else None
     if (
-        block is None or recording is None or block.plan is None or block.calls or block.slots
-        or recording.writes or recording.grads or recording.forgotten or recording.dead or recording.effects
-        or held is not None or any(recording.orders) or any(more for *_, more in layouts)
-        or (recording.seeds and block.gradient is None)
-        or any(count for _, count in recording.draws) or entry.grad_guards or entry.shares_memory
-        or len(entry.captured) + len(tensors) > _MOST_TENSORS
-        or any(out.kind != "made" or out.leaf or out.grad >= 0 for out in recording.outputs)
-        or not block.plan.fresh_results or block.fetch is None or sharing is not None
-        or not block.plan.fits(block.fetch.arrays(tensors, {}))
+        held is not None or sharing is not None or any(more for *_, more in layouts) or entry.shares_memory
+        or entry.grads_share_memory or len(entry.captured) + len(tensors) > _MOST_TENSORS
     ):  # fmt: skip
         return None
+    native = NativeTree(entry, tensors)
+    if native.root < 0 and not _only_computes(entry, tensors):
+        return None
     try:
-        return FastPath(entry, key, args, options, tensors, objects)
-    except _Other:
+        return FastPath(entry, native, key, args, options, tensors, objects)
+    except Unsuited:
         return None
 
 
-class _Other(Exception):
-    """The arguments contain something that a fast path cannot test."""
+def _only_computes(entry: Entry, tensors: Sequence[Tensor]) -> bool:
+    """Is it one block with Python in its plan, whose results are all that it leaves behind?"""
+    block = entry.tree.root
+    recording = block.recording if block is not None else None
+    return not (
+        block is None or recording is None or block.plan is None or block.calls or block.slots
+        or recording.writes or not is_plain_end(block) or recording.dead or entry.grad_guards
+        or not block.plan.fresh_results or block.fetch is None or not block.plan.fits(block.fetch.arrays(tensors, {}))
+    )  # fmt: skip
 
 
 class FastPath:
     """The replay of one entry. `call(args, options, mode)` returns the result of the function, or `MISS`."""
 
     def __init__(
-        self, entry: Entry, key: Any, args: tuple[Any, ...], options: dict[str, Any], tensors: Sequence[Tensor],
-        objects: Sequence[Any],
+        self, entry: Entry, native: NativeTree, key: Any, args: tuple[Any, ...], options: dict[str, Any],
+        tensors: Sequence[Tensor], objects: Sequence[Any],
     ) -> None:  # fmt: skip
-        block = entry.tree.root
-        assert block is not None and block.plan is not None and block.recording is not None
         self.entry, self.key, self.sizes = entry, key, _sizes(args, options)
+        self.version = entry.version
         _, state, _, _, _ = key
-        self._block, self._plan, self._recording = block, block.plan, block.recording
+        self._native = native
         self._values: dict[str, Any] = {
-            "MISS": MISS, "Tensor": Tensor, "new": Tensor.__new__, "ndarray": np.ndarray, "owner_of": owner_of,
-            "default_dtype": default_dtype, "is_plain": is_plain, "put_together": put_together,
-            "entry": entry, "guards": entry.guards,
-            "block": block, "plan": self._plan,
+            "MISS": MISS, "Tensor": Tensor, "ndarray": np.ndarray, "owner_of": owner_of,
+            "default_dtype": default_dtype, "is_plain": is_plain, "entry": entry, "guards": entry.guards,
         }  # fmt: skip
         self._objects = {id(x) for x in objects}
         self._lines: list[str] = []
         self._tensors = 0
+        self._grads: dict[int, str] = {}  # names of the arrays of gradients, by id of their source
         self._miss_unless(f"len(args) == {len(args)}", f"len(options) == {len(options)}" if options else "not options")
         self._take_parts("args", args)
         self._take_parts("options", options)
         if self._tensors != len(tensors):
-            raise _Other
+            raise Unsuited
         for number, t in enumerate(tensors):
             self._test_argument(number, t)
-        if len(tensors) > 1:
-            owners = ", ".join(f"id(o{i})" for i in range(len(tensors)))
-            self._miss_unless(f"len({{{owners}}}) == {len(tensors)}")
         self._test_outside(state)
+        self._test_grads()
+        owners = [f"id(o{i})" for i in range(len(tensors))] + [f"id(owner_of({name}))" for name in self._grads.values()]
+        if len(owners) > 1:
+            self._miss_unless(f"len({{{', '.join(owners)}}}) == {len(owners)}")
         self._write_run(state)
         self.renew()
         self.call: Any = define("call", "args, options, mode", self._lines, self._values)
@@ -104,6 +104,9 @@ class FastPath:
         """Captured tensors have moved to other memory."""
         self.moved = self.entry.moved
         self._values["owners"] = self.entry._owners
+        for leaf in self._native.leaves:
+            assert leaf.block.fetch is not None
+            leaf.block.fetch.renew(self.moved)
         for number, captured in enumerate(self.entry.captured):
             self._values[f"w{number}"] = captured.array
 
@@ -140,7 +143,7 @@ class FastPath:
             same = f"{name} == {self._name(structure)}" if plain else f"repr({name}) == '{structure!r}'"
             self._miss_unless(f"{name}.__class__ is float", same)
         else:
-            raise _Other
+            raise Unsuited
 
     def _take_parts(self, name: str, structure: Any) -> None:
         """Generate tests of the parts of a container, whose length was tested."""
@@ -149,7 +152,7 @@ class FastPath:
         names, source = [f"{name}_{i}" for i in range(len(structure))], name
         if structure.__class__ is dict:
             if not all([key.__class__ is str for key in structure]):
-                raise _Other
+                raise Unsuited
             # Keys by identity: a literal in code is the same object each time. Other objects take the slow path.
             self._lines.append(f"{', '.join(names)}, = {name}")
             self._miss_unless(*[f"{own} is {self._name(key)}" for own, key in zip(names, structure, strict=True)])
@@ -178,8 +181,7 @@ class FastPath:
         modes = f"mode.grad is {grad} and mode.inference is {inference}"
         self._miss_unless(
             f"(mode is None or ({modes}))" if grad and not inference else f"mode is not None and {modes}",
-            f"default_dtype() is {self._name(dtype)}", "block.plan is plan", "block.hits < block.next_check",
-            "guards.holds()",
+            f"default_dtype() is {self._name(dtype)}", f"entry.version == {self.version}", "guards.holds()",
         )  # fmt: skip
         tests = []
         for number, captured in enumerate(self.entry.captured):
@@ -188,77 +190,93 @@ class FastPath:
         for source in self.entry.views:
             # An argument that was a view must be a view of a tensor with the same shape and dtype.
             if source.what.kind != "argument":
-                raise _Other
+                raise Unsuited
             view, base = f"t{source.what.what}._view", source.value
             tests += [f"{view} is not None", f"{view}.base._array.shape == {self._name(tuple(base.shape))}",
                       f"{view}.base._array.dtype is {self._name(base.dtype)}"]  # fmt: skip
         self._miss_unless(*tests)
 
+    def _test_grads(self) -> None:
+        """Generate tests of the gradients that the call reads, and names for their arrays (g0, g1, …)."""
+        for owner, source in self.entry.grad_guards:
+            name = self._tensor_of(owner)
+            if source is None:
+                self._miss_unless(f"{name}._grad is None")
+                continue
+            own = f"g{len(self._grads)}"
+            self._lines += [f"{own} = {name}._grad"]
+            self._miss_unless(f"{own}.__class__ is Tensor", f"{own}._edge is None")
+            strides, writeable = source.layout
+            self._lines.append(f"{own} = {own}._array")
+            self._miss_unless(
+                f"{own}.__class__ is ndarray", f"{own}.shape == {self._name(tuple(source.value.shape))}",
+                f"{own}.dtype is {self._name(source.value.dtype)}", f"{own}.strides == {self._name(strides)}",
+                f"{own}.flags.writeable is {writeable}", f"id(owner_of({own})) not in owners",
+            )  # fmt: skip
+            self._grads[id(source)] = own
+
+    def _tensor_of(self, source: Source) -> str:
+        """The name of an argument or a captured tensor."""
+        if source.kind == "argument":
+            return f"t{source.what}"
+        if source.kind != "captured":
+            raise Unsuited
+        return self._name(source.what)
+
     # -- running
 
-    def _write_run(self, state: Any) -> None:
+    def _array_of(self, source: Any) -> str:
+        """The name of an input array."""
+        if not isinstance(source, Source) or source.kind not in ("argument", "captured", "grad"):
+            raise Unsuited
+        if source.kind == "argument":
+            return f"a{source.what}"
+        if source.kind == "grad":
+            if id(source) not in self._grads:
+                raise Unsuited
+            return self._grads[id(source)]
         weights = {id(captured.tensor): number for number, captured in enumerate(self.entry.captured)}
-        arrays = []
-        for source in self._block.inputs:
-            if not isinstance(source, Source) or source.kind not in ("argument", "captured"):
-                raise _Other
-            arrays.append(f"a{source.what}" if source.kind == "argument" else f"w{weights[id(source.what)]}")
-        arrays += [self._name(constant) for constant in self._plan.constants]
-        allocations = self._plan.allocations
-        if self._plan.single_list is not None and self._plan.arena_bytes <= _KEPT:
-            # One arena for all calls: it holds no results, and calls of one function do not overlap.
-            (make, *how), *allocations = allocations
-            arrays.append(self._name(make(*how)))
-        for make, *how in allocations:
-            self._lines.append(f"n{len(arrays)} = {self._name(make)}({', '.join(map(self._name, how))})")
-            arrays.append(f"n{len(arrays)}")
-        objects = "".join(f"{name}, " for name in arrays)
-        if self._plan.single_list is not None:
-            # Native code reads a tuple; a list would be converted.
-            self._values["run"] = self._plan.single_list.run
-            self._lines.append(f"run(({objects}))")
-            made = [arrays[number] for number in self._plan.made_numbers]
-        else:
-            self._values["run"] = self._plan.run_objects
-            made = [f"m{i}" for i in range(len(self._plan.made_numbers))]
-            self._lines.append(f"{''.join(f'{name}, ' for name in made)}{'= ' * bool(made)}run([{objects}])")
-        self._lines += ["block.visits += 1", "block.hits += 1", "entry.hits += 1"]
-        count = len(self._recording.made)
-        made, saved = made[:count], made[count : count + len(self._recording.saved)]
-        if self._recording.seeds:
-            shared = self._block.gradient.shared
-            saved = [name if at is None else made[at] for name, at in zip(saved, shared, strict=True)]
-        for i, name in enumerate(made):
-            self._lines += [f"r{i} = new(Tensor)", f"r{i}._array = {name}",
-                            f"r{i}._edge = r{i}._grad = r{i}._view = r{i}._extras = None",
-                            f"r{i}._requires_grad = False"]  # fmt: skip
-        if self._recording.seeds:
-            self._write_node(made, saved)
-        if state[1]:
-            self._lines += [f"r{i}._more()['inference'] = True" for i in range(len(made))]
-        shape: Any = self._recording.shape
-        results = [f"r{self._recording.outputs[i].made}" for i in self._recording.results]
-        if shape is TENSOR:
-            self._lines.append(f"return {results[0]}")
-        elif isinstance(shape, tuple) and shape[0] is tuple and all(part is TENSOR for part in shape[1:]):
-            self._lines.append(f"return ({''.join(f'{r}, ' for r in results)})")
-        else:
-            self._lines.append(f"return put_together({self._name(shape)}, iter([{', '.join(results)}]))")
+        return f"w{weights[id(source.what)]}"
 
-    def _write_node(self, made: list[str], saved: list[str]) -> None:
-        """Generate the node of the results that require a gradient."""
-        wanted = [i for i, needs in enumerate(self._recording.made_needs) if needs]
-        given, made_arrays, saved_arrays = (
-            "".join(f"{name}, " for name in names) for names in ([f"t{i}" for i in range(self._tensors)], made, saved)
-        )
-        self._values["node_of"] = self._block.gradient.node
-        # 3 frames up: the generated function is not a line of the user's code.
-        self._lines.append(f"node = node_of(({given}), ({made_arrays}), ({saved_arrays}), (), 3)")
-        for number, i in enumerate(wanted):
-            self._lines += [f"r{i}._edge = (node, {number})", f"r{i}._requires_grad = True"]
-        if self._block.gradient.nested:
-            self._values["ref"] = weakref.ref
-            self._lines.append(f"node.results = ({''.join(f'ref(r{i}), ' for i in wanted)})")
+    def _write_run(self, state: Any) -> None:
+        """Generate the run of the blocks and what follows it, in this function if there is one last block."""
+        native = self._native
+        write = EndWriter(self.entry, self._values, self._name, self._tensor_of, self._tensors, state[1])
+        if native.root < 0:
+            block = self.entry.tree.root
+            assert block is not None and block.plan is not None
+            names = [self._array_of(source) for source in block.inputs]
+            names += [self._name(constant) for constant in block.plan.constants]
+            made = self._allocate(len(names), block.plan.allocations)
+            self._miss_unless(f"{self._name(block)}.hits < {self._name(block)}.next_check")
+            self._lines += write.run_in_python(block, [*names, *made])
+            return
+        inputs = [self._array_of(source) for source in native.inputs]
+        made = self._allocate(len(inputs), native.allocations)
+        self._values["run"] = native.commands.run
+        objects = f"({''.join(f'{name}, ' for name in [*inputs, *made])})"
+        if len(native.leaves) == 1 and native.leaves[0].block.depth == 0:
+            (leaf,) = native.leaves
+            self._miss_unless(f"{self._name(leaf.block)}.hits < {self._name(leaf.block)}.next_check")
+            self._lines += [f"objects = {objects}", *write.run_leaf(leaf, len(inputs))]
+            return
+        self._lines += [f"objects = {objects}", f"code = run(objects, {native.root})", "if code == 0: return MISS"]
+        given = ", ".join(["objects", *(f"t{i}" for i in range(self._tensors)), *made])
+        ends: dict[int, Any] = {}
+        for leaf in native.leaves:
+            own = self._name(leaf.block)
+            lines = unless([f"{own}.hits < {own}.next_check"], "return MISS")
+            lines += write.run_leaf(leaf, len(inputs), frames=4)
+            ends[leaf.reached if leaf.pauses else leaf.done] = define("end", given, lines, self._values)
+        self._values["ends"] = ends
+        self._lines.append(f"return ends[code]({given})")
+
+    def _allocate(self, first: int, allocations: Sequence[Any]) -> list[str]:
+        """Generate the arrays that each call allocates: n5, n6, …, by their numbers among the buffers."""
+        names = [f"n{first + i}" for i in range(len(allocations))]
+        for name, (make, *how) in zip(names, allocations, strict=True):
+            self._lines.append(f"{name} = {self._name(make)}({', '.join(map(self._name, how))})")
+        return names
 
 
 class FastPaths:

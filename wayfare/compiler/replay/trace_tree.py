@@ -41,9 +41,10 @@ class Block:
         self.inputs: list[Source | Value] = []
         self.written: list[Source] = []
         self.fetch: Fetch | None = None
-        self.visits = 0
-        # Of a last block: how often it was replayed, and at which count the next self-check is due.
+        self.followed = 0  # visits, but for those of fast paths
+        # Of a last block: how often it was replayed (by fast paths), and at which count the next self-check is due.
         self.hits = 0
+        self.fast_hits = 0
         self.next_check = 0
 
     @property
@@ -53,6 +54,11 @@ class Block:
             return [self.value, *self.exports]
         assert self.recording is not None
         return [*self.recording.made, *self.recording.saved, *self.recording.unused]
+
+    @property
+    def visits(self) -> int:
+        """How often a replay came by."""
+        return self.followed + sum(block.fast_hits for block in self.walk())
 
     def walk(self) -> list[Block]:
         """This block and all that follow it."""

@@ -15,7 +15,7 @@ from wayfare.core.signature import PATH
 from wayfare.core.spec import Spec
 from wayfare.core.symbolic_sizes import Dim, Number, Repeated
 from wayfare.exporters.bundle.json_values import Bad
-from wayfare.exporters.bundle.workspace import bytes_of, room_of
+from wayfare.exporters.bundle.workspace import bytes_of, workspace_of
 from wayfare.ir.graph import Value
 
 # Bytes of one step in the tuple of all steps of a recurrence.
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     """What a call of an op would make."""
 
     made: list[Spec]
-    room: int  # bytes of workspace, in addition to inputs and results
+    workspace: int  # bytes in addition to inputs and results
 
     @property
     def size(self) -> int:
@@ -68,7 +68,7 @@ def made_by(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], limit: int) ->
     try:
         made = op.infer(*specs, **attrs)
         results = list(made) if isinstance(made, (tuple, list)) else [made]
-        room = room_of(op, specs, results, attrs)
+        workspace = workspace_of(op, specs, results, attrs)
     except Exception as error:
         why = str(error).splitlines()[0][:160] if str(error) else repr(error)
         raise Bad(f"{op.name} cannot be called so: {why}") from None
@@ -76,9 +76,9 @@ def made_by(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], limit: int) ->
         if any(n < 0 for n in spec.shape):
             raise Bad(f"{op.name} would give a value of shape {list(spec.shape)}")
         check_size(op.name, spec.shape, spec.dtype.itemsize, limit)
-    if room > limit:
-        raise Bad(f"{op.name} would need {room:,} bytes on its way, over the {limit:,} allowed")
-    return Call(results, room)
+    if workspace > limit:
+        raise Bad(f"{op.name} would need {workspace:,} bytes of workspace, over the {limit:,} allowed")
+    return Call(results, workspace)
 
 
 def check_size(name: str, shape: Sequence[int], itemsize: int, limit: int) -> None:

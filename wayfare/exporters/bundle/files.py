@@ -98,7 +98,7 @@ def load_program(
     """Read a file of `wf.export`. Nothing in it is code: it names ops of Wayfare's registry, and all is checked.
 
     Each op is checked again before it runs, with the sizes that are really there. `limit` bounds the bytes that the
-    values of a call hold at a time, with what an op needs on its way; a file that would make more is refused.
+    values of a call hold at a time, with the workspace of ops; a file that would make more is refused.
     `turns` bounds how often the loops of the program turn in one call, all together: a file may describe one that never
     ends.
     """

@@ -20,13 +20,13 @@ class MemoryUse:
         self._total = 0
         self._owners: dict[int, weakref.ref[Any]] = {}
 
-    def expect(self, name: str, result: int, room: int) -> None:
-        """Refuse a step whose result, or whose workspace (`room`), would exceed the limit."""
+    def expect(self, name: str, result: int, workspace: int) -> None:
+        """Refuse a step whose result or workspace would exceed the limit."""
         if self._total + result > self._limit:
             raise self._too_much(name, self._total + result)
-        if self._total + result + room > self._limit:
-            raise Bad(f"{name} would need {room:,} bytes on its way beside the {self._total + result:,} of its values, "
-                      f"over the {self._limit:,} allowed")  # fmt: skip
+        if self._total + result + workspace > self._limit:
+            raise Bad(f"{name} would need {workspace:,} bytes of workspace in addition to the "
+                      f"{self._total + result:,} of its values, over the {self._limit:,} allowed")  # fmt: skip
 
     def add(self, name: str, array: Array) -> None:
         """Count an array that a step has made."""

@@ -12,7 +12,7 @@ from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import Spec
-from wayfare.core.symbolic_sizes import Dim, Number, Repeated, settled
+from wayfare.core.symbolic_sizes import Dim, Number, Repeated, evaluated
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.check_ops import check_size, made_by
 from wayfare.exporters.bundle.json_values import LARGEST, Bad
@@ -110,7 +110,7 @@ class _Call:
 
     def _op(self, step: Step, op: Op) -> None:
         varies = self.runner._varies[id(step)]
-        attrs = self.settled(step.attrs) if varies else step.attrs
+        attrs = self.evaluated(step.attrs) if varies else step.attrs
         inputs = tuple([self.known[id(v)] for v in step.inputs])
         kind: Any = tuple([(t._array.shape, t._array.dtype) for t in inputs])
         if varies:
@@ -122,9 +122,9 @@ class _Call:
                 fitting.clear()
             call = made_by(op, [t.spec for t in inputs], attrs, self.runner.limit)
             # A view makes no new memory; if NumPy had to copy, the copy is counted afterwards.
-            found = fitting[kind] = (call.made, 0 if op.view else call.size, call.room)
-        promised, size, room = found
-        self.memory.expect(op.name, size, room)
+            found = fitting[kind] = (call.made, 0 if op.view else call.size, call.workspace)
+        promised, size, workspace = found
+        self.memory.expect(op.name, size, workspace)
         made = apply(op, inputs, attrs)
         outputs = made if isinstance(made, tuple) else (made,)
         for value, tensor, spec in zip(step.outputs, outputs, promised, strict=True):
@@ -135,40 +135,40 @@ class _Call:
             self.memory.add(op.name, tensor._array)
             self.bind(value, tensor)
 
-    def settled(self, structure: Any) -> Any:
+    def evaluated(self, structure: Any) -> Any:
         """Formulas replaced by their values for the sizes of this call."""
         if isinstance(structure, dict):
-            return {name: self.settled(part) for name, part in structure.items()}
+            return {name: self.evaluated(part) for name, part in structure.items()}
         if isinstance(structure, tuple):
-            return tuple(self.settled(part) for part in structure)
+            return tuple(self.evaluated(part) for part in structure)
         if isinstance(structure, Repeated):
-            times = self.settled(structure.times)
+            times = self.evaluated(structure.times)
             if times * _POINTER > self.runner.limit:
                 raise Bad(f"a recurrence would have {times:,} steps, over the {self.runner.limit:,} bytes allowed")
-            return (self.settled(structure.value),) * times
-        number = settled(structure, self.sizes)
+            return (self.evaluated(structure.value),) * times
+        number = evaluated(structure, self.sizes)
         if isinstance(number, int) and not -LARGEST <= number <= LARGEST:
             raise Bad("a size is a number with too many digits")
         return number
 
-    # -- steps that are no ops
+    # -- steps other than ops
 
     def _number(self, step: Step) -> None:
         (value,) = step.outputs
-        self.bind(value, wrap(np.asarray(self.settled(step.data)).astype(value.dtype)))
+        self.bind(value, wrap(np.asarray(self.evaluated(step.data)).astype(value.dtype)))
 
     def _grid(self, step: Step) -> None:
         """(start + Σ step·index along the axes) // over."""
         (value,) = step.outputs
-        shape = self.settled(value.shape)
+        shape = self.evaluated(value.shape)
         if any(n < 0 for n in shape):
             raise Bad(f"a grid would have the shape {list(shape)}")
-        # Indices are computed in int64, whatever the dtype of the result.
+        # Indices are computed in int64 for every dtype of the result.
         check_size("grid", shape, max(8, value.dtype.itemsize), self.runner.limit)
-        total = np.full(shape, self.settled(step.attrs["start"]), value.dtype)
+        total = np.full(shape, self.evaluated(step.attrs["start"]), value.dtype)
         for axis, formula in enumerate(step.attrs["steps"]):
             # For n = 1 the step 1 / (n - 1) does not exist, and is not needed.
-            difference = self.settled(formula) if shape[axis] > 1 else 0
+            difference = self.evaluated(formula) if shape[axis] > 1 else 0
             if difference:
                 ramp = (np.arange(shape[axis]) * difference).astype(value.dtype)
                 total += ramp.reshape(-1, *[1] * (len(shape) - axis - 1))
@@ -183,7 +183,7 @@ class _Call:
 
     def _loop(self, step: Step) -> None:
         (block,) = step.blocks
-        trips, asks, count = self.settled(step.attrs["trips"]), step.attrs["asks"], step.attrs["carried"]
+        trips, asks, count = self.evaluated(step.attrs["trips"]), step.attrs["asks"], step.attrs["carried"]
         inputs = [self.known[id(v)] for v in step.inputs]
         going = bool(inputs.pop(0)) if step.attrs["entry"] else True
         carried, rows, done = inputs, [[] for _ in step.outputs[count:]], 0  # type: ignore[var-annotated]
@@ -217,7 +217,7 @@ class _Call:
 
     def _stacked(self, value: Value, column: list[Tensor]) -> Tensor:
         if not column:
-            return wrap(np.zeros((0, *self.settled(value.shape[1:])), value.dtype))
+            return wrap(np.zeros((0, *self.evaluated(value.shape[1:])), value.dtype))
         self.memory.expect("loop", made_by(_STACK, [t.spec for t in column], {"dim": 0}, self.runner.limit).size, 0)
         stacked: Tensor = apply(_STACK, tuple(column), {"dim": 0})
         self.memory.add("loop", stacked._array)

@@ -15,13 +15,12 @@ from wayfare.core.spec import Spec
 _OF_FAMILY = {"linear algebra": 5, "scan": 2}
 
 
-def room_of(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any]) -> int:
+def workspace_of(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any]) -> int:
     """The bytes that a call needs in addition to its inputs and results."""
-    stated = op.signature.room if op.signature is not None else None
-    itemsize = specs[0].dtype.itemsize if specs else 8
-    elements = 0 if stated is None else stated(specs, attrs) * itemsize
-    times = op.workspace if op.workspace is not None else _OF_FAMILY.get(op.family, 0)
-    return max(elements, times * bytes_of([*specs, *results]) if times else 0)
+    stated = op.workspace if op.workspace is not None else _OF_FAMILY.get(op.family, 0)
+    if callable(stated):
+        return stated(specs, attrs) * (specs[0].dtype.itemsize if specs else 8)
+    return stated * bytes_of([*specs, *results])
 
 
 def bytes_of(specs: Sequence[Spec]) -> int:

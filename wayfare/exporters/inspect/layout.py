@@ -18,7 +18,7 @@ MOST_PRINTED = 40
 
 
 def listed(title: str, parts: Sequence[str], most: int | None = None) -> Iterator[str]:
-    """A title with its parts; with `most`, only so many parts, each shortened."""
+    """A title with its parts; with `most`, at most this many parts, each shortened."""
     if not parts:
         return
     texts = [plain(part) for part in parts[:most]]

@@ -85,7 +85,7 @@ def _feed(session: Any, traced: Traced, arrays: Sequence[Array]) -> dict[str, Ar
 
 
 def _distance(got: Array, right: Array) -> tuple[float, float]:
-    """The largest difference, and the largest number. Equal infinities, and NaN on both sides, are no difference."""
+    """The largest difference, and the largest number. Equal infinities, and NaN on both sides, count as equal."""
     if right.dtype.kind != "f":
         return float(np.count_nonzero(got != right)), 0.0
     a, b = got.astype(np.float64), right.astype(np.float64)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from wayfare.core.operators import Operators
 from wayfare.core.spec import DType, Spec
 
 
-class OnnxValue:
+class OnnxValue(Operators):
     """A tensor of the model: its name, its dtype, and its shape if it is known (sizes may be `Dim`s).
 
     Python's operators write more nodes, so that the formulas of op records can run on values.
@@ -42,65 +43,13 @@ class OnnxValue:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.dtype.short}{'' if self.shape is None else list(self.shape)}>"
 
-    # Comparisons give values, so hashing is by identity.
-    __hash__ = object.__hash__
-
     def __bool__(self) -> bool:
         raise TypeError("the truth of a value is only known when the model runs")
 
-    def __add__(self, other: Any) -> Any:
-        return self.builder.ops.add(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self.builder.ops.add(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self.builder.ops.sub(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self.builder.ops.sub(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.builder.ops.mul(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self.builder.ops.mul(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.builder.ops.div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self.builder.ops.div(other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return self.builder.ops.pow(self, other)
-
-    def __mod__(self, other: Any) -> Any:
-        return self.builder.ops.remainder(self, other)
-
-    def __neg__(self) -> Any:
-        return self.builder.ops.neg(self)
-
-    def __abs__(self) -> Any:
-        return self.builder.ops.abs(self)
-
-    def __eq__(self, other: Any) -> Any:
-        return self.builder.ops.eq(self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return self.builder.ops.ne(self, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self.builder.ops.lt(self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return self.builder.ops.le(self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.builder.ops.gt(self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self.builder.ops.ge(self, other)
+    @staticmethod
+    def _apply(op: str, *operands: Any) -> Any:
+        builder = next(value.builder for value in operands if isinstance(value, OnnxValue))
+        return getattr(builder.ops, op)(*operands)
 
 
 @dataclass(slots=True)

@@ -77,7 +77,7 @@ class BranchStep(TraceStep):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for the same `if` of another run, whichever branch it took."""
+        """Equal for the same `if` of another run, also if it took the other branch."""
         return ("choice", self.read.key)
 
     def slots(self) -> list[tuple[Any, Value]]:

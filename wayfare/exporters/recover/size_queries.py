@@ -23,7 +23,7 @@ from wayfare.core.mode import Watcher, changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.spec import Size
 from wayfare.core.symbolic_sizes import Guards, holds, noted, symbol, symbols_of
-from wayfare.core.tensor import Tensor, fill
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.examples import Examples, Sizes
 
 _SIZES_FILE = symbol.__code__.co_filename
@@ -56,40 +56,37 @@ class _Table(threading.local):
 _TABLE = _Table()
 
 
-class _Sized(Tensor):
-    """A tensor with symbolic sizes in its shape."""
-
-    __slots__ = ()
-
-    @property
-    def shape(self) -> Size:
-        """The sizes, symbolic where their value is in the table."""
-        dims = _TABLE.dims
-        return Size([dims.get(n, n) for n in self._array.shape])
-
-
-# Held while `builtins.len` is replaced.
-_LEN = threading.RLock()
+# Held while `Tensor.shape` and `builtins.len` are replaced.
+_REPLACED = threading.RLock()
 
 
 @contextmanager
-def _remembering_len() -> Iterator[None]:
-    """Inside, `len(x)` of such a tensor is symbolic too. Python turns the result of `__len__` into a plain int, so
-    `builtins.len` itself is replaced; for other objects, and in other threads, it works as always."""
-    def remembering(container: Any, /) -> int:
-        n = plain(container)
-        return _TABLE.dims.get(n, n) if container.__class__ is _Sized else n
+def _symbolic_shapes() -> Iterator[None]:
+    """Inside, `x.shape` and `len(x)` of a tensor are symbolic where their value is in the table.
 
-    with _LEN:
-        plain, builtins.len = builtins.len, remembering
+    Python turns the result of `__len__` into a plain int, so `builtins.len` itself is replaced. For other objects, and
+    in other threads, both work as always.
+    """
+
+    def shape(self: Tensor) -> Size:
+        sizes, dims = self._array.shape, _TABLE.dims
+        return Size([dims.get(n, n) for n in sizes] if self.__class__ is Tensor else sizes)
+
+    def length(container: Any, /) -> int:
+        n = plain_length(container)
+        return _TABLE.dims.get(n, n) if container.__class__ is Tensor else n
+
+    with _REPLACED:
+        plain_shape, plain_length = Tensor.shape, builtins.len
+        Tensor.shape, builtins.len = property(shape), length  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
-            builtins.len = plain
+            Tensor.shape, builtins.len = plain_shape, plain_length  # type: ignore[method-assign]
 
 
-class _Sizing(Watcher):
-    """Makes every result a tensor with symbolic sizes."""
+class _OpLimit(Watcher):
+    """Stops the call after `_MAX_OPS` ops."""
 
     allows_plans = False
     allows_batches = False
@@ -102,9 +99,6 @@ class _Sizing(Watcher):
         self._left -= 1
         if self._left < 0:
             raise TimeoutError
-        for out in outputs:
-            if out.__class__ is Tensor:
-                out.__class__ = _Sized
 
 
 def _table(values: Sequence[int]) -> dict[int, int]:
@@ -164,8 +158,8 @@ def _asked(examples: Examples, arrays: Sequence[Array], values: list[int]) -> _L
     noting, asked = noted(), _Located()
     noting.guards = asked
     before, _TABLE.dims = _TABLE.dims, _table(values)
-    tensors = [fill(Tensor.__new__(_Sized), np.array(a)) for a in arrays]
-    with noting, changed_mode(watcher=_Sizing(), grad=False), warnings.catch_warnings(), _remembering_len():
+    tensors = [wrap(np.array(a)) for a in arrays]
+    with noting, changed_mode(watcher=_OpLimit(), grad=False), warnings.catch_warnings(), _symbolic_shapes():
         warnings.simplefilter("ignore")
         try:
             examples.call(tensors)

@@ -13,7 +13,7 @@ import numpy as np
 from wayfare.codegen.runtime.repeated import Repeated
 from wayfare.core import buffer_pool
 from wayfare.core.numpy_math import Array
-from wayfare.core.symbolic_sizes import formula_of, settled, value_of
+from wayfare.core.symbolic_sizes import evaluated, formula_of, value_of
 from wayfare.ir.assemble import ASSEMBLE, cover, numpy_key
 from wayfare.ir.fuse.emit import Given
 from wayfare.ir.fuse.partition import Map
@@ -90,7 +90,7 @@ def _constant(v: Value, symbols: Sequence[Any]) -> Any:
 def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int]) -> Run:
     assert step.op is not None
     # Always the plain forward: a sparse result would be unknown to the next step.
-    forward, attrs = step.op.forward, settled(step.attrs, symbols)
+    forward, attrs = step.op.forward, evaluated(step.attrs, symbols)
     if step.op.name == "slice":
         return _slice(slots[step.inputs[0]], slots[step.outputs[0]], attrs, frees)
     reads, writes = [slots[v] for v in step.inputs], [slots[v] for v in step.outputs]
@@ -130,11 +130,11 @@ Parts = dict[Value, tuple[Buffer, Any]]
 def _buffers(program: FusedProgram, symbols: Sequence[Any]) -> Parts:
     """The values that kernels write directly into a larger array."""
     made = {v for step in program.kernels for v in step.writes
-            if settled(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip
+            if evaluated(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip
     found: Parts = {}
     for step in program.steps:
         if isinstance(step, OpStep) and step.step.op is ASSEMBLE:
-            attrs = settled(step.step.attrs, symbols)
+            attrs = evaluated(step.step.attrs, symbols)
             apart, whole = cover(attrs["shape"], attrs["indexes"])
             if apart:
                 out = step.step.outputs[0]
@@ -148,7 +148,7 @@ def _buffers(program: FusedProgram, symbols: Sequence[Any]) -> Parts:
 def _written(step: KernelStep, v: Value, symbols: Sequence[Any]) -> tuple[int, ...]:
     """The shape in which a kernel stores a value."""
     group = step.group
-    shape: tuple[int, ...] = settled(group.shape, symbols)
+    shape: tuple[int, ...] = evaluated(group.shape, symbols)
     if group.reduced and not any(a in group.reduced for a in group.maps[v]):
         return tuple(1 if a in group.reduced else n for a, n in enumerate(shape))
     return shape
@@ -156,7 +156,7 @@ def _written(step: KernelStep, v: Value, symbols: Sequence[Any]) -> tuple[int, .
 
 def _assembly(step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts) -> Run:
     """Write the parts that kernels have not written."""
-    attrs = settled(step.step.attrs, symbols)
+    attrs = evaluated(step.step.attrs, symbols)
     out = step.step.outputs[0]
     apart, whole = cover(attrs["shape"], attrs["indexes"])
     buffer = Buffer(slots[out], attrs["shape"], out.dtype, apart and whole)
@@ -183,12 +183,12 @@ def _kernel(
     step: KernelStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], reused: list[int], parts: Parts
 ) -> Run:
     group, kernel, reduced = step.group, step.kernel, step.group.reduced
-    shape: tuple[int, ...] = settled(group.shape, symbols)
+    shape: tuple[int, ...] = evaluated(group.shape, symbols)
     sources = [_source(given, slots, symbols, len(shape)) for given in step.emitted.inputs]
     broadcast = _broadcast_input(step, shape, symbols)
     writes = []
     for v in step.writes:
-        own = settled(v.shape, symbols)
+        own = evaluated(v.shape, symbols)
         writes.append((slots[v], None if own == _written(step, v, symbols) else own))
     axes = reduced or None
     launch = Repeated(kernel, shape, axes)
@@ -226,12 +226,12 @@ def _source(given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank:
         number = value_of(formula_of(given.number), symbols)
         return -1, np.full((1,) * rank, number, given.dtype)
     target = _along(given.value, given.own, symbols, rank)
-    return slots[given.value], None if target == settled(given.value.shape, symbols) else target
+    return slots[given.value], None if target == evaluated(given.value.shape, symbols) else target
 
 
 def _along(v: Value, own: Map, symbols: Sequence[Any], rank: int) -> tuple[int, ...]:
     target = [1] * rank
-    for n, a in zip(settled(v.shape, symbols), own, strict=True):
+    for n, a in zip(evaluated(v.shape, symbols), own, strict=True):
         if a >= 0:
             target[a] = n
     return tuple(target)

@@ -12,7 +12,7 @@ import numpy as np
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op, joint
 from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.core.symbolic_sizes import formula_of, settled, value_of
+from wayfare.core.symbolic_sizes import evaluated, formula_of, value_of
 from wayfare.ir.flops import traced_flops
 from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import FusedProgram
@@ -185,7 +185,7 @@ class FusedRecord:
 
     def _infer(self, *specs: Spec, numbers: tuple[float, ...] = ()) -> Any:
         symbols = self._symbols_of([s.shape for s in specs], numbers)
-        made = tuple(Spec(settled(v.shape, symbols), OF_NUMPY[v.dtype]) for v in self.op_outputs)
+        made = tuple(Spec(evaluated(v.shape, symbols), OF_NUMPY[v.dtype]) for v in self.op_outputs)
         return made if len(made) > 1 else made[0]
 
     def _work(self, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]) -> int | None:
@@ -232,7 +232,7 @@ def by_ops(
             continue
         inputs = tuple(known[v] for v in step.inputs)
         flags = tuple(bool(batched and batched.get(v)) for v in step.inputs)
-        attrs = settled(step.attrs, symbols)
+        attrs = evaluated(step.attrs, symbols)
         if step.op is STOP:
             made = inputs[0].detach() if hasattr(inputs[0], "detach") else inputs[0]
         elif any(flags):
@@ -252,7 +252,7 @@ def _plain(g: Any) -> Any:
 
 
 def _zeros(v: Value, symbols: Sequence[Any]) -> Array:
-    return np.broadcast_to(np.zeros((), v.dtype), settled(v.shape, symbols))
+    return np.broadcast_to(np.zeros((), v.dtype), evaluated(v.shape, symbols))
 
 
 def _shared(outputs: Sequence[Value], inputs: Sequence[Value], hidden: Sequence[Value]) -> list[int]:

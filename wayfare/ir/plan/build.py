@@ -23,10 +23,11 @@ from wayfare.ir.plan.actions import (  # fmt: skip
     UpdateAction,
 )
 from wayfare.ir.plan.buffers import Buffer, BufferAssignment, View, contiguous_strides, new_view
+from wayfare.ir.plan.early_updates import early_updates
 from wayfare.ir.plan.groups import NearPartition, is_one_row
 from wayfare.ir.plan.lower import accumulations, is_matmul, uses_of
 from wayfare.ir.plan.memory import with_zeros
-from wayfare.ir.plan.native import native_actions
+from wayfare.ir.plan.native import CheckAction, native_actions
 from wayfare.ir.plan.rematerialise import Rematerialisation
 
 # A kernel is named after this many of its ops.
@@ -54,7 +55,7 @@ class Builder:
             wanted = [v for v in item.members if v in stored]
             if wanted:
                 self._kernel(partition, item, wanted)
-        actions = with_zeros(self._actions, self._zeros)
+        actions = early_updates(with_zeros(self._actions, self._zeros))
         kept = {self.assignment[v].buffer.real for v in outputs}
 
         def rematerialise(group: Group, v: Value, view: View) -> KernelAction:
@@ -117,7 +118,7 @@ class Builder:
         views = self.assignment
         reads, writes = [views[v] for v in step.inputs], [views[v] for v in step.outputs]
         if op.family == "check":
-            check = PythonAction(op, step.attrs, reads, [])
+            check = CheckAction(op, step.attrs, reads)
             # A check of an input runs first, so that it does not split a list of native actions.
             self._actions.insert(0 if reads[0].buffer.kind == "input" else len(self._actions), check)
         elif step.outputs[0] in views.copies and 0 not in step.outputs[0].shape:

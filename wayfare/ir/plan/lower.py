@@ -15,6 +15,7 @@ from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, has_slots, leaf, trace_ops
 from wayfare.ir.lower import Lowering
+from wayfare.ir.passes.common_subexpressions import step_key
 from wayfare.ir.passes.constant_folding import folded
 from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
 from wayfare.ir.vjp import input_grads_by, original
@@ -59,11 +60,27 @@ class PlanLowering(Lowering):
             permute = inputs[0].step
             assert permute.op is not None
             return self._once(permute.op, total, permute.attrs)
+        if op.name == "sub":
+            known = self._subtracted(op, inputs, step.attrs)
+            if known is not None:
+                return known
         if op.name == "add" and inputs[0].shape == inputs[1].shape:
             together = self._put_together(op, inputs)
             if together is not None:
                 return together
         return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
+
+    def _subtracted(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
+        """`x - (a + b)`, if `(x - a) - b` is there already: the same, with one rounding less.
+
+        The gradient of a normalisation centers its input again by the two parts of the mean. As one value with that of
+        the forward pass, its result can be made from it again, and need not be kept.
+        """
+        x, total = inputs
+        if total.step.name != "add":
+            return None
+        first = self._same.get(step_key(op, (x, total.step.inputs[0]), attrs))
+        return None if first is None else self._same.get(step_key(op, (first[0], total.step.inputs[1]), attrs))
 
     def _put_together(self, op: Op, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """The sum of two arrays that are zeros with parts written into them, as one `assemble`; parts at equal

@@ -1,4 +1,4 @@
-"""Ops that are not loops but have native commands: convolution and max pooling.
+"""Ops that are not loops but have native commands: convolution, max pooling, and checks of values.
 
 Each has a `Form` by the name of its op. An op without one runs as Python, between two native calls.
 """
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY, Expr, load, reduction
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.routines.conv import convolution_commands
 from wayfare.codegen.routines.max_pooling import LONGEST_TABLE, max_pool_commands, window_table
 from wayfare.codegen.routines.windows import Slide
@@ -68,6 +70,36 @@ class NativeAction(PythonAction):
                     np.copyto(target(objects), array)
 
         return run
+
+
+class CheckAction(PythonAction):
+    """An op that only checks its input and raises. Its record may say in the loop language which elements are wrong."""
+
+    def __init__(self, op: Op, attrs: Attrs, reads: Sequence[View]) -> None:
+        super().__init__(op, attrs, reads, [])
+
+    def enter_check(self, commands: Commands) -> BufferView | None:
+        """Add a loop that tells whether any element is wrong; returns where it writes that, or None without one."""
+        (view,) = self.reads
+        dtype = OF_NUMPY.get(view.dtype)
+        if self.op.expression is None or dtype is None or 0 in view.shape or not view.shape:
+            return None
+        numbers: list[tuple[Any, str]] = []
+
+        def parameter(value: Any, kind: str) -> Expr:
+            numbers.append((value, kind))
+            return load(len(numbers), kind)
+
+        wrong = self.op.expression((load(0, dtype),), self.attrs, parameter)
+        given = (Operand(dtype), *[Operand(kind) for _, kind in numbers])
+        loop = Loop(self.op.name, given, (Operand("bool", per_row=True),), (Stage((), (Reduction("any", wrong),)),),
+                    ((0, reduction(0, "bool")),))  # fmt: skip
+        ones = (1,) * view.ndim
+        operands = [commands.own(np.full(ones, value, NUMPY[kind])) for value, kind in numbers]
+        found = commands.own(np.zeros(ones, np.bool_))
+        axes = tuple(range(view.ndim))
+        entered = commands.kernel(kernel.build(loop), view.shape, axes, [view.resolve(), *operands], [found])
+        return found if entered else None
 
 
 def native_actions(step: Step, reads: Sequence[View], writes: Sequence[View], used: Sequence[bool]) -> list[Action]:

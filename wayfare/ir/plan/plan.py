@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.commands import Commands
+from wayfare.codegen.runtime.commands import BufferView, Commands
 from wayfare.core import buffer_pool
 from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
@@ -33,6 +33,7 @@ from wayfare.ir.plan.buffers import Buffer, View
 from wayfare.ir.plan.build import Builder
 from wayfare.ir.plan.lower import PlanLowering
 from wayfare.ir.plan.memory import Layout
+from wayfare.ir.plan.native import CheckAction
 
 _BYTES = np.dtype(np.uint8)
 
@@ -69,10 +70,10 @@ class Plan:
         self.arena_bytes = layout.arena_bytes
         self.peak_bytes = layout.arena_bytes + layout.result_bytes + layout.slot_bytes
         self.constants = views.constants
-        self._numbers: list[tuple[Any, np.dtype[Any]]] = []
+        # The numbers of updates (or the slots that have them), how many, and their dtype.
+        self.update_numbers: list[tuple[Any, int, np.dtype[Any]]] = []
         self._number_objects(made, [views[v] for v in wanted[: len(results)]])
-        # The command list, if a run is exactly one.
-        self.single_list: Commands | None = None
+        self._last_list = Commands()
         self._parts = self._compose(set(made))
 
     # -- making
@@ -94,7 +95,7 @@ class Plan:
             if isinstance(action, UpdateAction):
                 for kind, dtype in action.precisions():
                     action.objects[kind] = count
-                    self._numbers.append((action.numbers, dtype))
+                    self.update_numbers.append((action.numbers, action.of.update.numbers, dtype))
                     count += 1
         slots = 0
         seen: set[Buffer] = set()
@@ -131,7 +132,7 @@ class Plan:
                 commands.finish()
                 parts.append(_listed(commands))
                 self.lists += 1
-                self.single_list = commands
+                self._last_list = commands
                 commands, pending = Commands(), []
             if freed:
                 parts.append(_freed(sorted(freed)))
@@ -149,9 +150,28 @@ class Plan:
             if not pending:
                 flush()
         flush()
-        if len(parts) != 1 or self._numbers or self._slots:
-            self.single_list = None
         return parts
+
+    def native_lists(self) -> list[tuple[Commands, BufferView | None]] | None:
+        """The run as command lists without any Python; None if an action has no native form.
+
+        After each list but the last, a check: the element that must be False for the run to go on. Buffers are numbered
+        as in `run_objects`: inputs, constants, allocations, numbers of updates.
+        """
+        if not self.in_python:
+            return [(self._last_list, None)] if len(self._parts) <= 1 and not self._slots else None
+        found: list[tuple[Commands, BufferView | None]] = []
+        commands = Commands()
+        for action in self._actions:
+            if isinstance(action, CheckAction):
+                wrong = action.enter_check(commands)
+                if wrong is None:
+                    return None
+                found.append((commands, wrong))
+                commands = Commands()
+            elif not action.enter(commands):
+                return None
+        return [*found, (commands, None)]
 
     # -- running
 
@@ -178,7 +198,7 @@ class Plan:
 
     def run_objects(self, objects: Objects, given: Sequence[Any] = ()) -> list[Array]:
         """The results for a list of inputs that fit, then `constants`, then new arrays as `allocations` says."""
-        for slot, dtype in self._numbers:
+        for slot, _, dtype in self.update_numbers:
             objects.append(np.array(given[slot.number] if slot.__class__ is Slot else slot, dtype))
         if self._slots:
             objects += [None] * self._slots

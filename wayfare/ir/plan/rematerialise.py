@@ -21,7 +21,7 @@ from wayfare.ir.plan.actions import Action, KernelAction, MatmulAction, UpdateAc
 from wayfare.ir.plan.buffers import Buffer, View
 
 # The share of a run's time that may be spent on it, and the smallest buffer that is worth it, in bytes.
-_BUDGET, _WORTH = 0.03, 256 * 1024
+_BUDGET, _WORTH = 0.04, 256 * 1024
 # Rough times in nanoseconds: one multiplication of a matmul, one element of a loop, one addition in a loop.
 _MULTIPLY, _ELEMENT, _ADD = 0.02, 0.5, 0.02
 # An input that is this many times smaller may be kept longer for it.

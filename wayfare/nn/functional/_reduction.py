@@ -1,4 +1,4 @@
-"""What every loss does at its end: leave the losses, average them or add them up."""
+"""The reduction of losses: none, mean or sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wayfare.core.tensor import Tensor
 
 
 def read_reduction(name: str, reduction: str, size_average: Any = None, reduce: Any = None) -> str:
-    """"none", "mean" or "sum"; the two older arguments still say it their way."""
+    """"none", "mean" or "sum", also from the two older arguments."""
     if size_average is not None or reduce is not None:
         line, level = sys._getframe(1), 2
         while INSIDE[line.f_code.co_filename] and line.f_back is not None:  # modules call it from various depths
@@ -35,7 +35,7 @@ def reduced(losses: Tensor, reduction: str) -> Tensor:
 
 
 def warn_of_broadcasting(name: str, input: Tensor, target: Tensor) -> None:
-    """A target of another shape is usually a slip: (N, 1) against (N) would compare all with all."""
+    """Warn of a target of another shape: (N, 1) against (N) would compare all pairs."""
     if input.shape != target.shape:
         broadcast(name, tuple(input.shape), tuple(target.shape))
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Attention: a mixture of values, each weighted by how well its key fits a query."""
+"""Attention: a weighted mean of values, with weights from the products of queries and keys."""
 
 from __future__ import annotations
 
@@ -22,15 +22,9 @@ __all__ = ["scaled_dot_product_attention"]
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
     """`softmax(query @ key.mT * scale + mask) @ value`, with scale 1 / √features unless given.
 
     A bool `attn_mask` says which keys a query may look at, a floating one is added to the scores. `is_causal` lets
@@ -109,7 +103,7 @@ def _led(t: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def _mask(op: str, mask: Tensor | None, scores: tuple[int, ...], query: Tensor) -> Tensor:
-    """The mask as the record takes it; one number that is added everywhere where there is none."""
+    """The mask as the record takes it; without a mask, one number that is added everywhere."""
     if mask is None:
         return no_mask(query)
     check_tensor(op, mask)

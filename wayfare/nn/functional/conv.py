@@ -178,11 +178,7 @@ def _window_args(
 
 
 def unfold(
-    input: Tensor,
-    kernel_size: IntOrInts,
-    dilation: IntOrInts = 1,
-    padding: IntOrInts = 0,
-    stride: IntOrInts = 1,
+    input: Tensor, kernel_size: IntOrInts, dilation: IntOrInts = 1, padding: IntOrInts = 0, stride: IntOrInts = 1
 ) -> Tensor:
     """The windows of (N, C, H, W) as columns: (N, C · kernel H · kernel W, number of windows)."""
     x, added = with_batch("unfold", input, 2)
@@ -191,13 +187,9 @@ def unfold(
 
 
 def fold(
-    input: Tensor,
-    output_size: IntOrInts,
-    kernel_size: IntOrInts,
-    dilation: IntOrInts = 1,
-    padding: IntOrInts = 0,
+    input: Tensor, output_size: IntOrInts, kernel_size: IntOrInts, dilation: IntOrInts = 1, padding: IntOrInts = 0,
     stride: IntOrInts = 1,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The adjoint of `unfold`: every column is added where its window lies in (N, C, *output_size)."""
     x, added = with_batch("fold", input, 1)
     attrs = _window_args("fold", kernel_size, dilation, padding, stride)

@@ -24,14 +24,9 @@ __all__ = ["ctc_loss"]
 
 
 def ctc_loss(
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor | Sequence[int],
-    target_lengths: Tensor | Sequence[int],
-    blank: int = 0,
-    reduction: str = "mean",
-    zero_infinity: bool = False,
-) -> Tensor:
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int], target_lengths: Tensor | Sequence[int],
+    blank: int = 0, reduction: str = "mean", zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
     """The negative log likelihood of each target sequence under log-probabilities [time, batch, class].
 
     `targets` are rows of labels, or all labels one after the other. The mean is taken of losses divided by the
@@ -53,7 +48,7 @@ def ctc_loss(
         raise OperationError(f"ctc_loss: blank={blank} is not one of {classes} classes")
     times = _lengths("input", input_lengths, batch, steps)
     here = executor().works_on_arrays
-    # Elsewhere (in a recording, under vmap) nothing may depend on values: as many places for labels as there can be.
+    # In a recording and under vmap nothing may depend on values: the longest possible rows of labels.
     sizes = _lengths("target", target_lengths, batch, -1 if here else targets.shape[-1])
     labels = (_with_blanks if here else _with_blanks_anywhere)(targets, sizes, blank, classes)
     inside = wrap(np.arange(steps).reshape(steps, 1, 1)) < times.reshape(1, batch, 1)
@@ -73,7 +68,7 @@ def ctc_loss(
 
 
 def _lengths(what: str, given: Any, batch: int, most: int) -> Tensor:
-    """Lengths as int64 [batch], once it is sure that they are in range; `most` is -1 where it does not matter."""
+    """Lengths as int64 [batch], checked to be in range; `most` is -1 where it does not matter."""
     lengths = given if isinstance(given, Tensor) else wrap(np.asarray(given))
     lengths = as_dtype_of(lengths.reshape(-1), int64)
     if lengths.shape[0] != batch:
@@ -126,7 +121,7 @@ def _forward(log_probs: Tensor, labels: Tensor, inside: Tensor, sizes: Tensor, b
     # A label may follow another directly unless they are equal; otherwise a blank must stand between them.
     may_skip = (labels != blank) & (labels != apply(shifted, (labels,), {"dim": 1, "by": 2, "fill": blank}))
     places = wrap(np.arange(width))
-    # Without a single step nothing is said: that is sure of a target without labels, and impossible for any other.
+    # Without time steps the probability is 1 for a target without labels, and 0 for any other.
     silent = where(places < 1, as_dtype_of(0.0, log_probs.dtype), impossible)
     reached = where(inside.select(0, 0), where(places < 2, emitted.select(0, 0), impossible), silent)
     for t in range(1, steps):

@@ -19,14 +19,9 @@ __all__ = [
 
 
 def _fractional(
-    op: str,
-    rank: int,
-    input: Tensor,
-    kernel_size: IntOrInts,
-    output_size: Any,
-    output_ratio: Any,
+    op: str, rank: int, input: Tensor, kernel_size: IntOrInts, output_size: Any, output_ratio: Any,
     samples: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     x, added = with_batch(op, input, rank)
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
     sizes = tuple(x.shape[2:])

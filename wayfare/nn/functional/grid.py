@@ -21,11 +21,7 @@ _PADDINGS = ("zeros", "border", "reflection")
 
 
 def grid_sample(
-    input: Tensor,
-    grid: Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool | None = None,
+    input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
 ) -> Tensor:
     """`input` (N, C, *sizes) read at the places `grid` (N, *counts, dimensions), which run from -1 to 1, x first."""
     _check(input, grid, mode, padding_mode)

@@ -88,14 +88,9 @@ def _weighted_nll_loss(
 
 @one_call_function
 def nll_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
     """The negative of the log-probability that `input` gives to each class in `target`."""
     reduction = read_reduction("nll_loss", reduction, size_average, reduce)
     check_tensors("nll_loss", input, target)
@@ -111,15 +106,9 @@ def nll_loss(
 
 @one_call_function
 def cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
     """The cross entropy of scores (logits) against classes, or against probabilities of the scores' own shape."""
     check_tensors("cross_entropy", input, target)
     reduction = read_reduction("cross_entropy", reduction, size_average, reduce)
@@ -170,16 +159,10 @@ def _cross_entropy_of_chances(
 
 
 def linear_cross_entropy(
-    input: Tensor,
-    linear_weight: Tensor,
-    target: Tensor,
-    *,
-    linear_bias: Tensor | None = None,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-    ignore_index: int | None = None,
+    input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None,
+    weight: Tensor | None = None, reduction: str = "mean", ignore_index: int | None = None,
     label_smoothing: float = 0.0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`cross_entropy(linear(input, linear_weight, linear_bias), target)`."""
     if not 1 <= input.ndim <= 2 or linear_weight.ndim < 2 or input.shape[-1] != linear_weight.shape[-1]:
         raise ShapeError(f"linear_cross_entropy: features of {input.spec} do not fit a weight of {linear_weight.spec}")
@@ -200,13 +183,9 @@ def linear_cross_entropy(
 
 
 def binary_cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The cross entropy of probabilities of "yes" against targets between 0 and 1."""
     reduction = read_reduction("binary_cross_entropy", reduction, size_average, reduce)
     _check_same("binary_cross_entropy", input, target)
@@ -228,14 +207,9 @@ def _weighted_binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor
 
 
 def binary_cross_entropy_with_logits(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    pos_weight: Tensor | None = None,
-) -> Tensor:
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean", pos_weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """`binary_cross_entropy(sigmoid(input), target)` without overflow; `pos_weight` weighs the "yes" side."""
     name = "binary_cross_entropy_with_logits"
     reduction = read_reduction(name, reduction, size_average, reduce)
@@ -266,7 +240,7 @@ def _weighted_logistic_loss(
 
 
 def _check_probabilities(name: str, input: Tensor) -> None:
-    """A score outside [0, 1] has no logarithm here; where another executor runs ops there is nothing to look at."""
+    """Refuse probabilities outside [0, 1], where values can be read now."""
     if not executor().may_read(input):
         return
     array = input._read(name)

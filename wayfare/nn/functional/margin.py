@@ -1,4 +1,4 @@
-"""Losses that ask for a margin between right and wrong, near and far."""
+"""Losses with a margin between right and wrong, near and far."""
 
 from __future__ import annotations
 
@@ -43,14 +43,10 @@ def _soft_margin_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
 
 
 def hinge_embedding_loss(
-    input: Tensor,
-    target: Tensor,
-    margin: float = 1.0,
-    size_average: Any = None,
-    reduce: Any = None,
+    input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
-    """A distance where the target is 1, what it lacks of `margin` where it is -1."""
+) -> Tensor:  # fmt: skip
+    """`input` (a distance) where the target is 1, `max(0, margin - input)` where it is -1."""
     reduction = read_reduction("hinge_embedding_loss", reduction, size_average, reduce)
     check_tensors("hinge_embedding_loss", input, target)
     return _hinge_embedding_loss(input, target, float(margin), reduction)  # type: ignore[no-any-return]
@@ -64,15 +60,10 @@ def _hinge_embedding_loss(input: Tensor, target: Tensor, margin: float, reductio
 
 
 def margin_ranking_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
-    """What `target * (input1 - input2)` lacks of `margin`; the target 1 says that the first should be larger."""
+) -> Tensor:  # fmt: skip
+    """`max(0, margin - target * (input1 - input2))`; the target 1 says that the first should be larger."""
     reduction = read_reduction("margin_ranking_loss", reduction, size_average, reduce)
     if not input1.ndim == input2.ndim == target.ndim:
         raise OperationError(
@@ -87,15 +78,10 @@ def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin:
 
 
 def cosine_embedding_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
-    """`1 - cos` for pairs that belong together (target 1), what `cos` exceeds `margin` by for others (-1)."""
+) -> Tensor:  # fmt: skip
+    """`1 - cos` for pairs that belong together (target 1), `max(0, cos - margin)` for others (-1)."""
     reduction = read_reduction("cosine_embedding_loss", reduction, size_average, reduce)
     if target.ndim > 1 or input1.ndim != target.ndim + 1:
         raise OperationError(f"cosine_embedding_loss: vectors of {input1.spec} do not fit a target of {target.spec}",
@@ -128,16 +114,10 @@ def _matrix(name: str, input: Tensor) -> Tensor:
 
 
 def multi_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """What the right class lacks of a lead of `margin` over each other, to the power `p`, averaged over classes."""
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The sum over the wrong classes of `max(0, margin - right score + wrong score) ** p`, divided by the classes."""
     reduction = read_reduction("multi_margin_loss", reduction, size_average, reduce)
     if p not in (1, 2):
         raise OperationError(f"multi_margin_loss: p must be 1 or 2, it is {p}")
@@ -160,7 +140,7 @@ def multi_margin_loss(
 
 
 def _checked(name: str, target: Tensor, classes: int) -> Tensor:
-    """The target, once it is sure that all of it are classes."""
+    """The target, checked to hold classes only."""
     # PyTorch's is a RuntimeError here.
     attrs = {"op": name, "classes": classes, "ignore_index": 0, "error": OperationError}
     return apply(REGISTRY["checked_classes"], (target,), attrs)  # type: ignore[no-any-return]
@@ -196,13 +176,9 @@ def multilabel_margin_loss(
 
 
 def multilabel_soft_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The mean over classes of the cross entropy of sigmoid scores against targets 0 and 1."""
     reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
     check_tensors("multilabel_soft_margin_loss", input, target)
@@ -222,18 +198,10 @@ def _multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor |
 
 
 def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
-    swap: bool = False,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """What the negative lacks of being `margin` further from the anchor than the positive, by p-norm."""
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """`max(0, margin + distance to the positive - distance to the negative)`, with distances by p-norm."""
     reduction = read_reduction("triplet_margin_loss", reduction, size_average, reduce)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -245,16 +213,11 @@ def triplet_margin_loss(
 
 
 def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-    margin: float = 1.0,
-    swap: bool = False,
+    anchor: Tensor, positive: Tensor, negative: Tensor, *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False,
     reduction: str = "mean",
-) -> Tensor:
-    """`triplet_margin_loss` with a distance of one's own. `swap`: the nearer of anchor and positive counts."""
+) -> Tensor:  # fmt: skip
+    """`triplet_margin_loss` with a distance function of the user. `swap`: the nearer of anchor and positive counts."""
     reduction = read_reduction("triplet_margin_with_distance_loss", reduction)
     if margin <= 0:
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, it is {margin}")

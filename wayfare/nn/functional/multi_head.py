@@ -1,4 +1,4 @@
-"""Multi-head attention: projections into heads, attention in each of them, and a projection of what they found."""
+"""Multi-head attention: projections into heads, attention in each head, and a projection of the result."""
 
 from __future__ import annotations
 
@@ -28,32 +28,14 @@ _OP = "multi_head_attention"
 
 
 def multi_head_attention_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None, bias_k: Tensor | None, bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float,
+    out_proj_weight: Tensor, out_proj_bias: Tensor | None, training: bool = True,
+    key_padding_mask: Tensor | None = None, need_weights: bool = True, attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False, q_proj_weight: Tensor | None = None, k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None, static_k: Tensor | None = None, static_v: Tensor | None = None,
+    average_attn_weights: bool = True, is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """What `nn.MultiheadAttention` computes, with its parameters given one by one; positions come before the batch."""
     separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
     return attend(
@@ -159,7 +141,7 @@ def _with_more(
     x: Tensor, static: Tensor | None, extra: Tensor | None, add_zero: bool, batch: int, heads: int, width: int,
     batch_first: bool,
 ) -> Tensor:  # fmt: skip
-    """Keys or values in heads, with a learnt one and one of zeros behind them if asked."""
+    """Keys or values in heads; on request with a learnt one and one of zeros at the end."""
     if static is not None:
         if tuple(static.shape[::2]) != (batch * heads, width):
             raise ShapeError(f"{_OP}: static keys and values are [{batch * heads}, L, {width}], not {static.spec}")
@@ -201,7 +183,7 @@ def _mask(
     given = [mask for mask in (attn_mask, padding) if mask is not None]
     if not given:
         return None, is_causal
-    if all(mask.dtype is bool_ for mask in given):  # True means: not to be looked at.
+    if all(mask.dtype is bool_ for mask in given):  # True hides a key.
         hidden = given[0] if len(given) == 1 else given[0] | given[1]
         return ~hidden, is_causal
     numbers = [where(mask, -math.inf, 0.0) if mask.dtype is bool_ else mask for mask in given]
@@ -251,7 +233,7 @@ def _with_weights(
     if seen is not None:
         scores = where(seen, scores, -math.inf)
     if seen is not None or mask is not None:
-        # A softmax of nothing but -inf is NaN, and so would its gradient be: such rows go around it.
+        # The softmax of a row of -inf only is NaN, and so is its gradient: such rows get zeros, past the softmax.
         nothing = scores.detach().amax(-1, keepdim=True) == -math.inf
         weights = where(nothing, 0.0, softmax(where(nothing, 0.0, scores), -1))
     else:

@@ -42,12 +42,9 @@ def _check_last(name: str, input: Tensor, normalized_shape: Sequence[int]) -> tu
 
 
 def layer_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Mean 0 and variance 1 over the last dimensions, then `* weight + bias`."""
     dim = _check_last("layer_norm", input, normalized_shape)
     for name, given in (("weight", weight), ("bias", bias)):
@@ -127,7 +124,7 @@ def _check_dtype(name: str, input: Tensor, what: str, given: Tensor) -> None:
 
 
 def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
-    """The input in the dtype of what it is scaled by."""
+    """The input in the dtype of its scale."""
     for given in vectors:
         if given is not None and given.dtype is not input.dtype:
             return as_dtype_of(input, given.dtype)
@@ -135,7 +132,7 @@ def _wide(input: Tensor, *vectors: Tensor | None) -> Tensor:
 
 
 def _check_tracked(op: str, **running: Tensor | None) -> None:
-    """All running statistics can be written, before one of them is."""
+    """Check that all running statistics can be written, before one of them is."""
     if executor().works_on_arrays:
         for name, t in running.items():
             if t is not None:
@@ -156,7 +153,7 @@ def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float
 
 
 def count_batch(batches: Tensor) -> int | Tensor:
-    """One batch more was seen; how many that makes (under vmap, for each example)."""
+    """Count one more batch, and return the count (under vmap, for each example)."""
     if not executor().works_on_arrays:
         return as_dtype_of(batches.add_(1), float64)
     array = batches._array
@@ -167,15 +164,9 @@ def count_batch(batches: Tensor) -> int | Tensor:
 
 
 def batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float | Tensor = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     """Mean 0 and variance 1 for each channel over the batch, then `* weight + bias`.
 
     In training the running statistics are updated in place; otherwise they are used.
@@ -207,7 +198,7 @@ def batch_norm(
 
 
 def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """No elements: nothing is normalised or tracked, but the result still hangs on the parameters."""
+    """The result for an empty input: nothing is normalised or tracked, but it depends on the parameters."""
     out = input.clone()
     if weight is not None:
         out = out * weight.select(0, 0)
@@ -217,7 +208,7 @@ def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
 def _by_statistics(
     input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """Scale and shift are worked out per channel first, so that the large array is passed over twice only."""
+    """Scale and shift are computed per channel first, so that the large array is read only twice."""
     scale = (variance + eps).rsqrt()
     if weight is not None:
         scale = scale * weight
@@ -226,15 +217,9 @@ def _by_statistics(
 
 
 def instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
+    bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     """Mean 0 and variance 1 for each channel of each example, then `* weight + bias`."""
     _check_channels(
         "instance_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias

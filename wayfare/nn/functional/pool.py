@@ -85,7 +85,7 @@ def avg_pool(
 
 
 def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool) -> Any:
-    """How many elements each window has: a number if all have as many."""
+    """How many elements each window has: one number if all are equal."""
     if executor().sizes_may_differ:
         return _divisors_of_any_size(x, kernel, steps, around, counts, include_pad)
     out: Any = np.ones((), np.int64)
@@ -103,7 +103,7 @@ def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Siz
 def _divisors_of_any_size(
     x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Sizes, include_pad: bool
 ) -> Any:
-    """The same as steps of a model file, which must work it out anew for other sizes."""
+    """The same as ops, for an exported model that computes it from its own sizes."""
     out: Any = 1
     for axis, (n, k, s, p, o) in enumerate(zip(x.shape[2:], kernel, steps, around, counts, strict=True)):
         first = wrap(np.arange(o)) * s - p
@@ -133,7 +133,7 @@ def lp_pool(
     """The norm of each window in `rank` dimensions."""
     kernel = per_dim(op, "kernel_size", kernel_size, rank, 1)
     mean = avg_pool(op, rank, input**norm_type, kernel, stride, 0, ceil_mode, True)
-    # A sum of nothing has a gradient of 0, though the root's slope there is infinite.
+    # At a sum of 0 the gradient is 0, although that of the root is infinite.
     sums = tensor_ops.where(mean != 0, mean, tensor_ops.zeros_like(mean)) * math.prod(kernel)
     return sums ** (1.0 / norm_type)  # type: ignore[no-any-return]
 
@@ -147,15 +147,9 @@ lp_pool3d = of_rank(lp_pool, "lp_pool3d", 3, "The `norm_type`-norm of each windo
 
 
 def _max_pool(
-    op: str,
-    rank: int,
-    input: Tensor,
-    kernel_size: IntOrInts,
-    stride: Any,
-    padding: IntOrInts,
-    dilation: IntOrInts,
+    op: str, rank: int, input: Tensor, kernel_size: IntOrInts, stride: Any, padding: IntOrInts, dilation: IntOrInts,
     ceil_mode: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     kernel, steps, around = _window_args(op, rank, kernel_size, stride, padding)
     gaps = per_dim(op, "dilation", dilation, rank, 1)
     x, added = with_batch(op, input, rank)
@@ -192,7 +186,7 @@ max_pool2d, max_pool2d_with_indices = _max_pool_functions(2, "(N, C, H, W)")
 max_pool3d, max_pool3d_with_indices = _max_pool_functions(3, "(N, C, D, H, W)")
 
 
-# -- adaptive: so many cells, whatever the size -------------------------------------------------------------------
+# -- adaptive: a fixed number of cells for any size -------------------------------------------------------------------
 
 
 def _cells(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor, bool, Sizes]:
@@ -211,7 +205,7 @@ def _cells(op: str, rank: int, input: Tensor, output_size: Any) -> tuple[Tensor,
 
 
 def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
-    """One dimension divided into `count` cells as evenly as can be, and the mean of each."""
+    """The mean of each of `count` cells of nearly equal size along one dimension."""
     size = x.shape[dim]
     if count and executor().sizes_may_differ:
         return _mean_of_cells_of_any_size(x, dim, count)
@@ -230,7 +224,7 @@ def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
 
 
 def _mean_of_cells_of_any_size(x: Tensor, dim: int, count: int) -> Tensor:
-    """The same as steps of a model file: which elements belong to a cell is worked out from the size."""
+    """The same as ops, for an exported model: the elements of each cell are computed from the size."""
     size = x.shape[dim]
     cells = wrap(np.arange(count))
     first = cells * size // count
@@ -255,17 +249,17 @@ def _adaptive_avg(op: str, rank: int, input: Tensor, output_size: Any) -> Tensor
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: IntOrInts) -> Tensor:
-    """(N, C, L) averaged over `output_size` cells as even as can be."""
+    """(N, C, L) averaged over `output_size` cells of nearly equal size."""
     return _adaptive_avg("adaptive_avg_pool1d", 1, input, output_size)
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """(N, C, H, W) averaged over cells as even as can be; None keeps a size."""
+    """(N, C, H, W) averaged over cells of nearly equal size; None keeps a size."""
     return _adaptive_avg("adaptive_avg_pool2d", 2, input, output_size)
 
 
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
-    """(N, C, D, H, W) averaged over cells as even as can be; None keeps a size."""
+    """(N, C, D, H, W) averaged over cells of nearly equal size; None keeps a size."""
     return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)
 
 

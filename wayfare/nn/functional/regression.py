@@ -30,19 +30,15 @@ def _check(name: str, input: Tensor, target: Tensor) -> None:
 
 
 def _averaged(losses: Tensor, weight: Tensor, reduction: str) -> Tensor:
-    """Weighted losses; their mean counts the weights."""
+    """Weighted losses; the mean divides by the sum of the weights."""
     losses = losses * weight
     return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
 
 
 def mse_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     weight: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The squared error, averaged by default."""
     reduction = read_reduction("mse_loss", reduction, size_average, reduce)
     _check("mse_loss", input, target)
@@ -58,13 +54,9 @@ def mse_loss(
 
 
 def l1_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     weight: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The absolute error, averaged by default."""
     reduction = read_reduction("l1_loss", reduction, size_average, reduce)
     _check("l1_loss", input, target)
@@ -79,13 +71,9 @@ def _l1_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
 
 
 def smooth_l1_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     beta: float = 1.0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The error, squared over `2 beta` where it is below `beta`, else absolute less `beta / 2`."""
     reduction = read_reduction("smooth_l1_loss", reduction, size_average, reduce)
     if beta < 0:
@@ -127,13 +115,9 @@ def _huber_loss(input: Tensor, target: Tensor, delta: float, reduction: str) -> 
 
 
 def kl_div(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     log_target: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
     by_batch = reduction == "batchmean"
     reduction = "sum" if by_batch else read_reduction("kl_div", reduction, size_average, reduce)
@@ -149,15 +133,9 @@ def _kl_div(input: Tensor, target: Tensor, log_target: bool, reduction: str) -> 
 
 
 def poisson_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: Any = None,
-    eps: float = 1e-8,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: Any = None,
+    eps: float = 1e-8, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
     """The negative log likelihood of counts under Poisson distributions with (log) means `input`."""
     reduction = read_reduction("poisson_nll_loss", reduction, size_average, reduce)
     check_tensors("poisson_nll_loss", input, target)
@@ -177,12 +155,7 @@ def _poisson_nll_loss(
 
 
 def gaussian_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    var: Tensor | float,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
     """The negative log likelihood of `target` under normal distributions of mean `input` and variance `var`."""
     reduction = read_reduction("gaussian_nll_loss", reduction)

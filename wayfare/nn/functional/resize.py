@@ -26,14 +26,10 @@ _COPYING = ("nearest", "nearest-exact", "area")
 
 
 def interpolate(
-    input: Tensor,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
+    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
     antialias: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`input` (N, C, *sizes) resized to `size`, or by `scale_factor`, by the nearest element ("nearest",
     "nearest-exact"), linearly ("linear", "bilinear", "trilinear"), by cubics ("bicubic") or by averages ("area")."""
     check_tensor("interpolate", input)
@@ -107,7 +103,7 @@ def _as_tensor(places: Any) -> Tensor:
 
 
 def _step(size: int, count: int, factor: float | None, align_corners: bool, real: Any) -> Any:
-    """How far apart in the input two neighbours of the result are."""
+    """The distance in the input of two neighbours of the result."""
     if align_corners:
         return real((size - 1) / (count - 1)) if count > 1 else real(0)
     return real(size / count if factor is None else 1 / factor)
@@ -128,29 +124,22 @@ def _filtered(size: int, count: int, step: Any, by_cubics: bool) -> tuple[Array,
 
 
 def upsample(
-    input: Tensor,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-) -> Tensor:
+    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest", align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
     """The older name of `interpolate`."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 def upsample_nearest(
-    input: Tensor,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
+    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> Tensor:
     """`interpolate` by the nearest element."""
     return interpolate(input, size, scale_factor, "nearest")
 
 
 def upsample_bilinear(
-    input: Tensor,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
+    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> Tensor:
     """`interpolate` bilinearly with aligned corners."""
     return interpolate(input, size, scale_factor, "bilinear", align_corners=True)

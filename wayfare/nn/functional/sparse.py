@@ -1,4 +1,4 @@
-"""Look-ups of rows: embedding, embedding_bag, one_hot. A table's gradient is `Rows`: it costs what was used."""
+"""Look-ups of rows: embedding, embedding_bag, one_hot. The gradient of a table is `Rows`: the rows that were used."""
 
 from __future__ import annotations
 
@@ -32,18 +32,13 @@ _OPS = REGISTRY
 
 
 def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
     """The rows of `weight` at the numbers in `input`.
 
     The row `padding_idx` gets no gradient. With `max_norm` the rows that are looked up are first scaled, in place, to
-    that norm at most. The gradient is always sparse until somebody asks for the whole; `sparse` changes nothing.
+    that norm at most. The gradient is always kept as rows until `.grad` is read; `sparse` changes nothing.
     """
     index = as_index("embedding", input)
     if weight.ndim != 2:
@@ -84,18 +79,10 @@ def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_t
 
 
 def embedding_bag(
-    input: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor:
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
     """The sum, mean or max of rows of `weight` over bags of numbers: the rows of `input` if it has two dimensions, or
     the pieces that begin at `offsets` if it has one. An empty bag gives zeros; `padding_idx` counts for nothing. With
     `scale_grad_by_freq` the gradient of a row is divided by how often its number occurs."""
@@ -111,7 +98,7 @@ def embedding_bag(
         _check_weights(index, weight, per_sample_weights, mode)
     bounds = None if index.ndim == 2 and offsets is None else _bounds(index, offsets, include_last_offset)
     if executor().may_read(index):
-        # Elsewhere (in a recording, under vmap) the ops look for themselves.
+        # In a recording and under vmap the ops check it themselves.
         check_rows("embedding_bag", index._read("embedding_bag"), weight.shape[0], OperationError)
     if max_norm is not None:
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
@@ -165,7 +152,7 @@ def _sizes(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tenso
 
 
 def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tensor:
-    """The maximum of each bag, 0 of one in which nothing counts."""
+    """The maximum of each bag; 0 for an empty one."""
     if bounds is None and rows.shape[1] == 0:
         return rows.sum(1)
     if bounds is not None and executor().works_on_arrays:
@@ -183,7 +170,7 @@ def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Ten
 
 
 def _largest_here(rows: Tensor, bounds: Tensor) -> Tensor:
-    """The same where the bounds can be looked at: only bags that are not empty have a maximum."""
+    """The same where the bounds can be read: only bags that are not empty have a maximum."""
     given = bounds._array
     filled = np.flatnonzero(given[1:] > given[:-1])
     count = given.size - 1

@@ -88,7 +88,7 @@ def _total(gradients: list[Tensor], order: float, dtype: DType) -> float:
 
 
 def _total_by_ops(gradients: list[Tensor], order: float, dtype: DType) -> Tensor:
-    """The same norm without looking at a number, for where another executor runs ops."""
+    """The same norm without reading a number, for other executors."""
     wide = float32 if dtype.itemsize < 4 else dtype
     gradients = [gradient.detach().to(wide) for gradient in gradients if gradient.numel()]
     if not gradients:
@@ -99,11 +99,9 @@ def _total_by_ops(gradients: list[Tensor], order: float, dtype: DType) -> Tensor
 
 
 def get_total_norm(
-    tensors: Tensor | Iterable[Tensor],
-    norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
+    tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The norm of all elements of all tensors, as if they were one vector: a 0-dim tensor. `foreach` has no effect."""
     return _total_norm("get_total_norm", _listed("get_total_norm", tensors), norm_type, error_if_nonfinite)
 
@@ -126,10 +124,7 @@ def _total_norm(name: str, gradients: list[Tensor], norm_type: float, error_if_n
 
 
 def clip_grads_with_norm_(
-    parameters: Tensor | Iterable[Tensor],
-    max_norm: float,
-    total_norm: Tensor,
-    foreach: bool | None = None,
+    parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
     """Scale the gradients in place by `max_norm / total_norm` if that is less than 1. `foreach` has no effect."""
     name = "clip_grads_with_norm_"
@@ -156,12 +151,9 @@ def _scale(name: str, gradients: list[Tensor], max_norm: float, total_norm: Tens
 
 
 def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor],
-    max_norm: float,
-    norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
+    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Scale all gradients in place so that their common norm is at most `max_norm`, and return the norm before that.
 
     `norm_type` is the order, `math.inf` for the largest absolute value. A norm that is NaN or infinite raises with

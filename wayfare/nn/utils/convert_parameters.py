@@ -21,7 +21,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Make each parameter, in turn, look at its part of `vec`; the memory is shared, nothing is copied."""
+    """Make each parameter a view of its part of `vec`; nothing is copied."""
     if not isinstance(vec, Tensor):
         raise ArgumentTypeError(f"vector_to_parameters: vec must be a Tensor, not {type(vec).__name__}")
     listed = list(parameters)

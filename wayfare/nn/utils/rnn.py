@@ -47,12 +47,9 @@ class PackedSequence(_PackedFields):
     __slots__ = ()
 
     def __new__(
-        cls,
-        data: Any,
-        batch_sizes: Tensor | None = None,
-        sorted_indices: Tensor | None = None,
+        cls, data: Any, batch_sizes: Tensor | None = None, sorted_indices: Tensor | None = None,
         unsorted_indices: Tensor | None = None,
-    ) -> PackedSequence:
+    ) -> PackedSequence:  # fmt: skip
         if batch_sizes is None:
             if not isinstance(data, (list, tuple)) or len(data) != 2:
                 raise ArgumentTypeError("PackedSequence: needs data and batch_sizes",
@@ -213,10 +210,7 @@ def _read_packed(name: str, sequence: Any) -> tuple[_Places, Whole]:
 
 
 def pad_packed_sequence(
-    sequence: PackedSequence,
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    total_length: int | None = None,
+    sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """The padded sequences [longest, batch, …] (or [batch, longest, …]) and their lengths, in the order before packing.
 
@@ -263,10 +257,7 @@ def _read_sequences(name: str, sequences: Any) -> tuple[Tensor, Whole]:
 
 
 def pad_sequence(
-    sequences: Iterable[Tensor],
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    padding_side: str = "right",
+    sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:
     """Sequences [length, …] side by side as [longest, batch, …], or [batch, longest, …], filled up at one side."""
     if padding_side not in ("left", "right"):

@@ -31,7 +31,7 @@ Key = tuple[int, int] | None
 
 
 def _like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array whose axes lie in memory in the same order as those of x; rows stay whole."""
+    """A new array whose axes have the same order in memory as those of x; its rows are contiguous."""
     order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
     if order[-1] != x.ndim - 1 or 0 in x.strides:
         return buffer_pool.empty(shape, dtype)
@@ -44,14 +44,14 @@ def _transposed(x: Array) -> Array:
 
 
 def _mask_of(mask: Array) -> Array | None:
-    """None for a single float, which stands for "no mask": added to all scores it would change nothing."""
+    """None for a single float, which stands for "no mask": softmax does not change if it is added to all scores."""
     return None if mask.ndim == 0 and mask.dtype.kind == "f" else mask
 
 
 def _attend(
     q: Array, k: Array, v: Array, mask: Array, out: Array, scale: float, causal: bool, p: float, key: Key
 ) -> tuple[Array, Array]:
-    """Write the result; give back the weights for backward, before and after dropout."""
+    """Write the result; return the weights for backward, before and after dropout."""
     scores = batched_matmul(q, _transposed(k), buffer_pool.empty((*q.shape[:-1], k.shape[-2]), q.dtype))
     kept, used = weights(scores, _mask_of(mask), scale, causal, p, key)
     batched_matmul(used, v, out)
@@ -62,7 +62,7 @@ def _gradients(
     g: Array, kept: Array, used: Array, q: Array, k: Array, v: Array, outs: tuple[Array, Array, Array], scale: float,
     p: float,
 ) -> Array:  # fmt: skip
-    """Write the gradients by queries, keys and values; give back that by the scores, which holds the scale."""
+    """Write the gradients of queries, keys and values; return that of the scores, which includes the scale."""
     of_q, of_k, of_v = outs
     batched_matmul(_transposed(used), g, of_v)
     of_used = batched_matmul(g, _transposed(v), buffer_pool.empty(used.shape, used.dtype))
@@ -73,7 +73,7 @@ def _gradients(
 
 
 def _in_rows(x: Array) -> Array:
-    """BLAS reads a matrix whose rows are whole; any other is copied."""
+    """A matrix with contiguous rows, which BLAS can read; any other is copied."""
     return x if x.strides[-1] == x.itemsize and 0 not in x.strides else np.ascontiguousarray(x)
 
 

@@ -20,7 +20,7 @@ from wayfare.core.flops import summed_products
 from wayfare.core.op import Sample, joint
 from wayfare.core.signature import MANY, TEXT, takes
 from wayfare.core.spec import Spec
-from wayfare.ops import _room
+from wayfare.ops import _workspace
 from wayfare.ops._define import define
 from wayfare.ops.contraction import onnx_rules as rules
 from wayfare.ops.contraction.matmul import Attrs, Batch, check_one_dtype, raw_matmul
@@ -132,7 +132,7 @@ def _plan(left: str, right: str, keep: str) -> Plan:
 
 
 def _contract(a: tuple[str, Any], b: tuple[str, Any], keep: str) -> tuple[str, Any]:
-    """Multiply two operands and sum over the labels that nobody needs later."""
+    """Multiply two operands and sum over the labels that are not needed later."""
     (left, x), (right, y) = a, b
     swapped, alone_x, alone_y, stack, rows, inner, columns, order_x, order_y, term = _plan(left, right, keep)
     if alone_x:
@@ -212,7 +212,8 @@ def _samples(rng: Any) -> list[Sample]:
 
 einsum = define(
     "einsum",
-    signature=takes(1, MANY, room=_room.of_labels, equation=TEXT),
+    workspace=_workspace.of_labels,
+    signature=takes(1, MANY, equation=TEXT),
     onnx=rules.einsum,
     family="contraction",
     work=summed_products,

@@ -113,12 +113,12 @@ def _by_right(m: Any, g: Any, _y: Any, a: Any, b_spec: Spec) -> Any:
     return m.sum_to(m.matmul(swap(m, a), g), shape=b_spec.shape)
 
 
-# Below this many elements, a look at the strides would cost as much as it saves.
+# Below this many elements, checking the strides costs as much as it saves.
 _WORTH_A_LOOK = 2048
 
 
 def _for_blas(x: Any) -> Any:
-    """NumPy hands a matrix to BLAS only if one of its two strides is that of neighbours; copy any other.
+    """NumPy passes a matrix to BLAS only if one of its two strides is one element; copy any other.
 
     The gradient of a sum is such a matrix: one number seen everywhere, all strides 0.
     """
@@ -137,7 +137,7 @@ def raw_matmul(a: Any, b: Any) -> Any:
     """`a @ b` of arrays of one dtype; a stack times one matrix is one large product."""
     if a.dtype != b.dtype or a.dtype.char == "?":
         raise TypeError("numbers of one dtype are needed")
-    if a.dtype.char == "e":  # BLAS has no half precision: by way of float32 it is faster and no less exact.
+    if a.dtype.char == "e":  # BLAS has no half precision: computing in float32 is faster and as exact.
         return raw_matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
     if a.size + b.size > _WORTH_A_LOOK:
         a, b = _for_blas(a), _for_blas(b)

@@ -1,1 +1,1 @@
-"""One number from the numbers at one place: arithmetic, activations, special functions."""
+"""Ops on each element separately: arithmetic, activations, special functions."""

@@ -147,7 +147,7 @@ fmod = elementwise(
 
 
 def _share_of(loses: Callable[[Any, Any], Any], first: bool) -> Rule:
-    """The gradient goes to the winner; equals share it; beside a NaN both have it."""
+    """The gradient goes to the operand that is chosen. Equal operands share it; if one is NaN, both get it."""
 
     def rule(m: Any, g: Any, _y: Any, a: Any, b: Any) -> Any:
         mine, other = (a, b) if first else (b, a)
@@ -163,7 +163,7 @@ elementwise("minimum", onnx="Min", arity=2, reference=min, vjp=_lower)
 
 
 def _share_past_nan(pick: str, first: bool) -> Rule:
-    """fmax and fmin ignore NaN, so the gradient goes to whichever operand is the result."""
+    """fmax and fmin ignore NaN, so the gradient goes to the operand that is the result."""
 
     def rule(m: Any, g: Any, _y: Any, a: Any, b: Any) -> Any:
         takes_first = m.logical_or(a >= b if pick == "max" else a <= b, m.isnan(b))

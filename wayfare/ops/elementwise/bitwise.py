@@ -31,7 +31,7 @@ _bits("bitwise_or", onnx=rules.bits("BitwiseOr", "Or"), arity=2, reference=opera
 _bits("bitwise_xor", onnx=rules.bits("BitwiseXor", "Xor"), arity=2, reference=operator.xor)
 _bits("bitwise_not", onnx=rules.bits("BitwiseNot", "Not"), reference=operator.invert, samples=_whole_numbers(1, -9, 9))
 _numbers = partial(elementwise, arity=2, kinds="iu")
-# A count that is negative or past the width leaves nothing but the sign: NumPy and PyTorch agree.
+# A negative count, or one past the width, leaves only the sign, as in NumPy and PyTorch.
 _shift = partial(_numbers, samples=_whole_numbers(2, 0, 9))
 _shift("bitwise_left_shift", onnx=rules.shift_left, reference=operator.lshift)
 _shift("bitwise_right_shift", onnx=rules.shift_right, reference=operator.rshift)

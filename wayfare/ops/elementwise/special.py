@@ -119,7 +119,7 @@ def _i1_gradient(m: Any, zeroth: Any, y: Any, x: Any) -> Any:
 
 
 def _bessel(name: str, onnx: Callable[..., Any], vjp: Rule, **facts: Any) -> None:
-    """A Bessel function of positive numbers, that SciPy has under the same name."""
+    """A Bessel function of positive numbers that has the same name in SciPy."""
     _float(name, onnx=onnx, reference=_scipy(name), domain=_POSITIVE, vjp=vjp, **facts)
 
 
@@ -154,7 +154,7 @@ gammaincc = _float(
 
 
 def _x_log(name: str, log: str, shift: int) -> None:
-    """x * log(y + shift), which is 0 where x is, whatever the logarithm."""
+    """x * log(y + shift), and 0 where x is 0."""
 
     def by_x(m: Any, g: Any, _y: Any, x: Any, y: Any) -> Any:
         return m.gate(getattr(m, name)(g, y), m.logical_not(m.logical_and(x == 0, y <= -shift)))

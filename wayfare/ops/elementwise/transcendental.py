@@ -60,7 +60,7 @@ acos = _float("acos", onnx="Acos", reference=math.acos, domain=_INSIDE, vjp=lamb
 atan = _float("atan", onnx="Atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
 sinh = _float("sinh", onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
 cosh = _float("cosh", onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
-# Not g - g * y * y: of an infinite gradient that is NaN.
+# Not g - g * y * y, which is NaN for an infinite gradient.
 tanh = _float("tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g * (1 - y * y))
 asinh = _float(
     "asinh", numpy_dtypes="f", onnx="Asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1),
@@ -112,10 +112,10 @@ _LOG_2 = math.log(2)
 
 
 def _logaddexp(a: Any, b: Any) -> Any:
-    """np.logaddexp takes each element by itself; on many the formula is five times faster."""
+    """np.logaddexp computes one element at a time; for many elements the formula is five times faster."""
     if max(a.size, b.size) < 1024:
         return np.logaddexp(a, b)
-    # Two equal infinities have no difference, but a sum.
+    # Two equal infinities can be added but not subtracted.
     return numpy_math.where(a == b, a + _LOG_2, np.maximum(a, b) + np.log1p(np.exp(-np.abs(a - b))))
 
 

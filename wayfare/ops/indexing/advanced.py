@@ -27,13 +27,7 @@ _ALL = slice(None)
 
 
 def check_bounds(
-    op: str,
-    index: Array,
-    size: int,
-    dim: int,
-    *,
-    wrap: bool = False,
-    error: type[Exception] = IndexRangeError,
+    op: str, index: Array, size: int, dim: int, *, wrap: bool = False, error: type[Exception] = IndexRangeError
 ) -> None:
     """Every entry must be from 0 (with `wrap`: from -size) to size - 1; the first that is not is named."""
     if index.dtype.kind not in "iu":
@@ -41,7 +35,7 @@ def check_bounds(
     if index.size == 0:
         return
     if not wrap:
-        # Seen as unsigned, a negative number is a huge one, so that one pass checks both ends.
+        # Read as unsigned, a negative number is a very large one, so one pass checks both ends.
         if np.maximum.reduce(index.view(f"u{index.itemsize}"), axis=None) < size:
             return
     elif index.max() < size and index.min() >= -size:
@@ -113,8 +107,8 @@ def _index_vjp(
 
 
 def _in_front(dims: tuple[int, ...], rank: int, ndim: int) -> tuple[int, ...]:
-    """How to permute a batch of results whose indexed part (`rank` dimensions) stands right behind the batch
-    axis into the order in which each of them has it at its place."""
+    """The permutation of a batch of results that moves the indexed part (`rank` dimensions) from behind the batch axis
+    to its place."""
     at = rules.place_of(dims)
     rest = range(rank + 1, 1 + rank + ndim - len(dims))
     return (0, *rest[:at], *range(1, rank + 1), *rest[at:])

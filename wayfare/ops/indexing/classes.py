@@ -18,11 +18,13 @@ from wayfare.ops.indexing import onnx_rules as rules
 
 
 def _check(
-    name: str, forward: Callable[..., Array], samples: Callable[[Any], Iterable[Sample]], **attrs: Attribute
-) -> None:
-    """An op that checks its input and returns it. An exported model does not check."""
+    name: str, forward: Callable[..., Array], wrong: Callable[..., Any], samples: Callable[[Any], Iterable[Sample]],
+    **attrs: Attribute,
+) -> None:  # fmt: skip
+    """An op that checks its input and returns it; `wrong` says in the loop language which elements it refuses. An
+    exported model does not check."""
     define(
-        name, signature=Signature(1, 1, attrs),
+        name, signature=Signature(1, 1, attrs), expression=wrong,
         onnx=lambda b, x, **_attrs: x, family="check", forward=forward, infer=lambda x, **_attrs: x, vjp=None,
         batch=in_front(name), samples=samples,
         reference=lambda x, **_attrs: x, kinds="iu",
@@ -36,7 +38,7 @@ def _check(
 def _checked_classes(
     target: Array, *, op: str, classes: int, ignore_index: int, error: type[WayfareError] = IndexRangeError
 ) -> Array:
-    # Seen as unsigned, a negative number is a very large one: one look finds both ends.
+    # Read as unsigned, a negative number is a very large one, so one comparison checks both ends.
     if target.dtype == np.int64 and (not target.size or np.maximum.reduce(target.view(np.uint64), None) < classes):
         return target
     wrong = np.argwhere((target != ignore_index) & ((target < 0) | (target >= classes)))
@@ -56,7 +58,8 @@ def _checked_samples(rng: Any) -> Iterable[Sample]:
 
 
 # The same numbers, after a check that each is a class or `ignore_index`.
-_check("checked_classes", _checked_classes, _checked_samples, op=TEXT, classes=COUNT, ignore_index=INT)
+_check("checked_classes", _checked_classes, _loop.wrong_class, _checked_samples,
+       op=TEXT, classes=COUNT, ignore_index=INT)  # fmt: skip
 
 
 # -- lengths that are known to be in range --------------------------------------------------------------------------
@@ -81,7 +84,7 @@ def _lengths_samples(rng: Any) -> Iterable[Sample]:
 
 
 # The same numbers, after a check that none is negative or more than `most` (-1: no limit).
-_check("checked_lengths", _checked_lengths, _lengths_samples, op=TEXT, what=TEXT, most=INT)
+_check("checked_lengths", _checked_lengths, _loop.wrong_length, _lengths_samples, op=TEXT, what=TEXT, most=INT)
 
 
 # -- what lies at a place -----------------------------------------------------------------------------------------

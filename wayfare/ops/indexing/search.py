@@ -119,7 +119,8 @@ def _one_hot(x: Array, *, classes: int) -> Array:
 
 one_hot = define(
     "one_hot",
-    signature=takes(1, room=lambda specs, attrs: attrs["classes"], classes=COUNT),
+    workspace=lambda specs, attrs: attrs["classes"],
+    signature=takes(1, classes=COUNT),
     onnx=rules.one_hot,
     family="indexing",
     forward=_one_hot,

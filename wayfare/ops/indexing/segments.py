@@ -87,17 +87,9 @@ def _of_each(fold: Callable[[Array], Any]) -> Callable[..., Array]:
 
 
 def _segment_op(
-    name: str,
-    compute: Callable[[Array, Array], Array],
-    vjp: Callable[..., Any],
-    reference: Callable[..., Any],
-    *,
-    keeps_rows: bool = False,
-    empty: str = "smooth",
-    kinds: str = "biuf",
-    each: int = 1,
-    onnx: Any = None,
-) -> Op:
+    name: str, compute: Callable[[Array, Array], Array], vjp: Callable[..., Any], reference: Callable[..., Any], *,
+    keeps_rows: bool = False, empty: str = "smooth", kinds: str = "biuf", each: int = 1, onnx: Any = None,
+) -> Op:  # fmt: skip
     """A record of `x` and `offsets`: one row for each segment, or (`keeps_rows`) as many rows as before; `each` is how
     many operations a number of x takes."""
 

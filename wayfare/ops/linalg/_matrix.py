@@ -93,7 +93,7 @@ def scipy_call(module: str, name: str) -> Any:
 
 
 def _in_our_threads(function: Any, scipy: bool) -> Any:
-    """A function of LAPACK, with as many threads as the settings allow and its matrix is worth."""
+    """A function of LAPACK, with threads as the settings allow and the size of the matrix justifies."""
 
     def call(*args: Any, **options: Any) -> Any:
         rows, columns = next((x.shape[-2:] for x in args if getattr(x, "ndim", 0) > 1), (1, 1))

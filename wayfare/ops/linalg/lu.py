@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,10 +59,15 @@ def _pivot_matrix_reference(pivots: Any, rows: int, dtype: DType) -> Any:
     return out
 
 
+def _pivot_matrix_workspace(specs: Sequence[Spec], attrs: dict[str, Any]) -> int:
+    """All matrices, which may be of a dtype twice as wide as the pivots; one matrix is made even of an empty stack."""
+    return 2 * max(math.prod(specs[0].shape[:-1]), 1) * int(attrs["rows"]) ** 2 + specs[0].size
+
+
 pivot_matrix = matrix_op(
     "pivot_matrix",
-    workspace=1,
-    signature=takes(1, room=lambda specs, attrs: attrs["rows"] ** 2, rows=COUNT, dtype=DTYPE),
+    workspace=_pivot_matrix_workspace,
+    signature=takes(1, rows=COUNT, dtype=DTYPE),
     onnx=rules.pivot_matrix,
     work=nothing,
     forward=_pivot_matrix,

@@ -35,7 +35,7 @@ def _cat(*xs: Array, dim: int) -> Array:
 
 
 def _cat_vjp(m: Any, needs: tuple[bool, ...], g: Any, _y: Any, *xs_spec: Spec, dim: int) -> list[Any]:
-    """Each input's gradient is its own stretch of g, as a view."""
+    """The gradient of each input is its part of g, as a view."""
     grads: list[Any] = []
     start = 0
     for x, wanted in zip(xs_spec, needs, strict=True):

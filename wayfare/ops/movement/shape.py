@@ -88,7 +88,7 @@ t = _permuting("t", "TBackward0")
 
 
 def _expand_forward(x: Array, *, shape: Shape) -> Array:
-    # Where only sizes of 1 are added no number is seen twice: an ordinary view, which can be written.
+    # If only sizes of 1 are added, no element appears twice: an ordinary view, which can be written.
     return x.reshape(shape) if x.size == math.prod(shape) and x.ndim <= len(shape) else np.broadcast_to(x, shape)
 
 
@@ -174,7 +174,7 @@ def _view_bits(x: Array, *, dtype: DType) -> Array:
     return x.view(dtype.numpy)
 
 
-# Bits of numbers have no gradient.
+# No gradient: it reads the bits of numbers.
 view_bits = define(
     "view_bits",
     signature=takes(1, dtype=DTYPE),

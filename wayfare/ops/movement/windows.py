@@ -13,13 +13,13 @@ from wayfare.core.op import Sample
 from wayfare.core.signature import COUNT, DIM, INT, SIZES, STEP, takes
 from wayfare.core.spec import Shape, Spec
 from wayfare.core.write_clock import elements_overlap
-from wayfare.ops import _room
+from wayfare.ops import _workspace
 from wayfare.ops._define import define, movement
 from wayfare.ops.movement import onnx_rules as rules
 
 
 def memory_of(x: Array) -> tuple[Array, int] | None:
-    """The whole memory `x` looks into, as one row, and where in it `x` begins; None if not one piece."""
+    """The memory that `x` is a view of, as one row, and the position where `x` begins; None if it is not contiguous."""
     owner: Any = x
     while True:
         base = getattr(owner, "base", None)
@@ -165,7 +165,7 @@ def _as_strided_vjp(
 
 
 def _add_strided(g: Array, *, shape: Shape, stride: Any, offset: int, layout: Any) -> Array:
-    """Sum g into memory, then read it as the input lay there; elements the input itself repeats share."""
+    """Sum g into memory, then read it with the strides of the input; elements that the input repeats share the sum."""
     source, wanted = rules.memory_places(shape, layout), rules.memory_places(g.shape, stride) + offset
     low = min(source.min(initial=0), wanted.min(initial=0))
     length = int(max(source.max(initial=0), wanted.max(initial=0)) - low + 1)
@@ -195,7 +195,8 @@ def _as_strided_reference(x: Array, size: Shape, stride: Any, offset: int, layou
 
 as_strided = define(
     "as_strided",
-    signature=takes(1, room=_room.of_strides, stride=SIZES, offset=INT, size=SIZES, layout=SIZES),
+    workspace=_workspace.of_strides,
+    signature=takes(1, stride=SIZES, offset=INT, size=SIZES, layout=SIZES),
     onnx=rules.as_strided,
     family="movement",
     moves="strides",
@@ -209,7 +210,8 @@ as_strided = define(
 
 add_strided = define(
     "add_strided",
-    signature=takes(1, room=_room.of_strides, layout=SIZES, offset=INT, shape=SIZES, stride=SIZES),
+    workspace=_workspace.of_strides,
+    signature=takes(1, layout=SIZES, offset=INT, shape=SIZES, stride=SIZES),
     onnx=rules.add_strided,
     family="movement",
     forward=_add_strided,

@@ -136,7 +136,7 @@ def _cross_entropy_gradient(
     m: Any, g: Any, x: Any, target: Any, top: Any, inverse: Any, *, ignore_index: int, reduction: str
 ) -> Any:
     column = m.reshape(target, shape=(x.shape[0], 1))
-    # A recorded gradient must be a function of x alone; else use what the forward kept for each row.
+    # A recorded gradient must be a function of x only; otherwise use what the forward pass kept for each row.
     p = m.softmax(x, dim=1) if top is None else m.exp(x - top) * inverse
     share = _shares(m, g, column != ignore_index, reduction)
     return p * share - m.at_index(m.expand(share, shape=tuple(x.shape)), column, dim=1)

@@ -62,7 +62,7 @@ def standardize_reference(x: Array, dim: Dims, eps: float) -> Any:
     return (x - mean) / np.sqrt(variance + eps), mean, variance
 
 
-# (x - mean) / sqrt(variance + eps), and the mean and the variance (the folded dimensions kept).
+# (x - mean) / sqrt(variance + eps), and the mean and the variance (the reduced dimensions kept).
 standardize = define(
     "standardize",
     signature=takes(1, dim=DIMS, eps=NUMBER),
@@ -162,7 +162,7 @@ def wanted_gradients(rule: Any, needs: Any, m: Any, of_out: Any, *kept: Any, **a
 
 
 def _layer_norm_gradients(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any) -> Any:
-    """The gradients by x, weight and bias that are wanted, from that of the result."""
+    """The wanted gradients of x, weight and bias, from that of the result."""
     hat = (x - mean) * inverse
     made = []
     if needs[0]:
@@ -255,7 +255,7 @@ def _rms_norm_infer(x: Spec, weight: Spec, *, eps: float) -> tuple[Spec, Spec]:
 
 
 def _rms_norm_gradients(m: Any, g: Any, x: Any, weight: Any, inverse: Any, *, needs: Any) -> Any:
-    """The gradients by x and weight that are wanted, from that of the result."""
+    """The wanted gradients of x and weight, from that of the result."""
     hat = x * inverse
     made = []
     if needs[0]:

@@ -17,7 +17,7 @@ from wayfare.ops.reduction.reduce import Dims, count_of, joined_moments, moments
 
 
 def _fits(x: Any, *scales: Any) -> bool:
-    """Have all as many dimensions as x, each of its size or 1?"""
+    """Do all have the number of dimensions of x, with each size equal or 1?"""
     return all(
         s.ndim == x.ndim and all(a in (1, b) for a, b in zip(s.shape, x.shape, strict=True)) for s in scales
     )
@@ -51,7 +51,7 @@ def _infer(x: Spec, weight: Spec, bias: Spec, *, dim: Dims, eps: float) -> tuple
 
 
 def _gradients(m: Any, g: Any, x: Any, weight: Any, mean: Any, inverse: Any, *, needs: Any, dim: Dims) -> Any:
-    """The gradients by x, weight and bias that are wanted, from that of the result."""
+    """The wanted gradients of x, weight and bias, from that of the result."""
     inner, rest = _in_turn(tuple(weight.shape), dim)
     hat = (x - mean) * inverse
     along, total = g * hat, g

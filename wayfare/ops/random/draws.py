@@ -40,7 +40,7 @@ _bench: list[_Bench] = []
 def stream(key: Key) -> np.random.Generator:
     """The random numbers that belong to a key: Philox from counter (0, call, 0, 0) on. Draw from it at once."""
     if not _bench:
-        _bench.append(_Bench())  # on first use, because NumPy's random module takes its time to import
+        _bench.append(_Bench())  # on first use, because NumPy's random module is slow to import
     bench = _bench[0]
     place = bench.start["state"]
     place["key"][0], place["counter"][1] = key

@@ -27,7 +27,7 @@ def _dropout(x: Array, *, p: float, key: Key, shape: Shape) -> Array:
 
 
 def _dropout_reference(x: Array, p: float, key: Key, shape: Shape) -> Array:
-    """By numbers: which elements of an array of ones survive is what must not differ from call to call."""
+    """Element by element: the elements of an array of ones that survive must be the same in every call."""
     kept = np.broadcast_to(dropout_mask(key, shape, p), x.shape)
     flat = [v / (1 - p) if k else 0.0 for v, k in zip(x.ravel(), kept.ravel(), strict=True)]
     return np.array(flat).reshape(x.shape)

@@ -1,6 +1,6 @@
 """Recurrences inside command lists: the steps of a sequence without Python between them.
 
-Only for sequences of one length whose gradient nobody asks for: what the gradient reads is not kept.
+Only for sequences of equal length, and only where no gradient is wanted: nothing is kept for the gradient.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _step_by_step(cell: Cell, given: Sequences, threads: int, scratch: Scratch) 
     biases = [given.bias, given.state_bias] if cell.inner_bias else [given.bias]
     added = [part for bias in biases for part in _parts(bias, cell.gates)]
     kernel = native.build(states_loop(cell, OF_NUMPY[dtype]))
-    # A state is written where the last one was, which nobody reads after the product.
+    # A state is written where the last one was, which is not read after the product.
     own = [scratch.allocate((rows, hidden), dtype) for _ in given.states]
     before = list(given.states)
     for turn in range(given.steps):

@@ -1,1 +1,1 @@
-"""Along dimensions: sums, extremes, running sums, softmax, sorting, norms."""
+"""Ops along dimensions: sums, extremes, running sums, softmax, sorting, norms."""

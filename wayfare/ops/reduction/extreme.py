@@ -21,7 +21,7 @@ from wayfare.ops.reduction.reduce import Dims, like
 
 
 def _extreme_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    """Equal extremes share the gradient evenly; nobody has one if the extreme is NaN."""
+    """Equal extremes share the gradient evenly; there is none if the extreme is NaN."""
     shape = tuple(x.shape)
     at = x == spread(m, y, dim, keepdim, shape)
     count = m.sum(like(m, at, g), dim=dim, keepdim=True)

@@ -56,7 +56,7 @@ def _norm_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, 
         # Equal extremes share the gradient evenly; a NaN has no sign, and so no gradient.
         at = m.logical_or(x * sign == y, x != x)
         return m.gate(g * sign / m.sum(like(m, at, x), dim=dim, keepdim=True), at)
-    # Where the gradient does not exist it is taken to be 0: at 0 itself below p = 1, of a zero vector above.
+    # Where the gradient does not exist it is 0: at the element 0 for p < 1, at a zero vector for larger p.
     flat = x == 0 if p < 1 else y == 0
     size = m.where(x == 0, zero if p > 1 else one, x * sign)
     ratio = m.pow(size / m.where(flat, one, y), m.zeros_like(x) + (p - 1))

@@ -62,7 +62,7 @@ sum_ = reduction(
 )  # fmt: skip
 
 
-# One NumPy call and a division: hard to beat before a second thread helps.
+# One NumPy call and a division: a native loop is not faster before a second thread helps.
 _MEAN_FROM = 32768
 
 

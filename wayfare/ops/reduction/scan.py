@@ -220,7 +220,7 @@ def _logcumsumexp(x: Array, *, dim: int) -> Array:
 
 
 def _difference(m: Any, a: Any, b: Any) -> Any:
-    """a - b, where equal infinities differ by nothing."""
+    """a - b, and 0 for equal infinities."""
     return m.where(a == b, m.zeros_like(a), a - b)
 
 

@@ -135,7 +135,7 @@ def _logsumexp(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 def _logsumexp_gradient(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape = tuple(x.shape)
     y = spread(m, y, dim, keepdim, shape)
-    # All of minus infinity: no element has a share.
+    # If all elements are minus infinity, no element has a share.
     share = m.where(y == -math.inf, m.zeros_like(x), m.exp(x - y))
     return spread(m, g, dim, keepdim, shape) * share
 

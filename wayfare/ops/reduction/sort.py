@@ -40,18 +40,10 @@ def _ordered_places(row: list[Any], descending: bool) -> list[int]:
 
 
 def _picking(
-    name: str,
-    *,
-    places: Callable[..., Array],
-    one_place: Callable[..., Any],
-    reduces: bool,
-    size: Callable[..., int] | None = None,
-    kinds: dict[str, Attribute],
-    attrs: tuple[dict[str, Any], ...],
-    grad_name: str = "",
-    workspace: int = 0,
-    onnx: Any = None,
-) -> Op:
+    name: str, *, places: Callable[..., Array], one_place: Callable[..., Any], reduces: bool,
+    size: Callable[..., int] | None = None, kinds: dict[str, Attribute], attrs: tuple[dict[str, Any], ...],
+    grad_name: str = "", workspace: int = 0, onnx: Any = None,
+) -> Op:  # fmt: skip
     """An op that picks elements along `dim`: `places(x, dim, **attrs)` are the chosen indices, kept dimension.
 
     `one_place(row, **attrs)` is the independent reference for one row: an index, or a list of them.

@@ -30,7 +30,7 @@ class Windows:
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
 
     def reach(self, counts: Sizes) -> Sizes:
-        """How far so many windows reach into the padded input."""
+        """The length of padded input that this number of windows covers."""
         spans = zip(counts, self.kernel, self.stride, self.dilation, strict=True)
         return tuple((o - 1) * s + d * (k - 1) + 1 for o, k, s, d in spans)
 

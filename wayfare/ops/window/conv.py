@@ -25,9 +25,9 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
 from wayfare.core.signature import SIZES, STEP, STEPS, takes
 from wayfare.core.spec import Shape, Spec
-from wayfare.ops import _room
+from wayfare.ops import _workspace
 from wayfare.ops._define import define, expand_unbatched
-from wayfare.ops._room import COLUMN_LIMIT as _COLUMN_LIMIT
+from wayfare.ops._workspace import COLUMN_LIMIT as _COLUMN_LIMIT
 from wayfare.ops.contraction.matmul import dtypes_differ
 from wayfare.ops.window import onnx_rules as rules
 from wayfare.ops.window._windows import Windows, columns_of, image_of
@@ -39,7 +39,7 @@ _SPLIT_PRODUCT = 1 << 21
 
 
 def _pieces(batch: int, columns: int) -> Iterator[slice]:
-    """The batch in pieces whose columns (so many numbers each) fit the limit."""
+    """The batch in pieces whose columns (this many numbers each) fit the limit."""
     size = max(1, _COLUMN_LIMIT // max(columns, 1))
     return (slice(first, min(first + size, batch)) for first in range(0, batch, size))
 
@@ -50,7 +50,7 @@ def _wide(x: Array) -> Array:
 
 
 def _one_by_one(windows: Windows, made: int, rows: int, count: int) -> bool:
-    """Is a product for each example better than one for all? It needs no transposed copies, and may need no columns."""
+    """Is one product for each example faster than one for all? It needs no transposed copies, and maybe no columns."""
     return count >= _MANY_WINDOWS and (windows.trivial or made * rows * count <= _SPLIT_PRODUCT)
 
 
@@ -193,7 +193,7 @@ def _conv_input_infer(g: Spec, weight: Spec, *, sizes: Sizes, groups: int, **_re
 
 
 def _cut(m: Any, y: Any, shape: Shape) -> Any:
-    """The sizes of a transposed convolution may have room for more windows than it had: cut those off."""
+    """More windows may fit into the sizes of a transposed convolution than it had: cut those off."""
     return y if tuple(y.shape) == tuple(shape) else m.basic_index(y, index=tuple((0, n, 1) for n in shape))
 
 
@@ -340,7 +340,7 @@ def _conv_input_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((g, weight), {"sizes": (6,), **_how((2,), (1,), (1,))})
     g, weight = rng.normal(size=(1, 2, 2, 2)), rng.normal(size=(2, 2, 2, 2))
     yield Sample((g, weight), {"sizes": (3, 4), **_how((1, 2), (0, 0), (1, 1), 2)})
-    # The sizes have room for one more window than g has.
+    # One more window than g has fits into the sizes.
     yield Sample((rng.normal(size=(1, 1, 2)), rng.normal(size=(1, 1, 2))), {"sizes": (5,), **_how((1,), (0,), (2,))})
 
 
@@ -350,12 +350,11 @@ def _conv_weight_samples(rng: Any) -> Iterable[Sample]:
     yield Sample((x, g), {"kernel": (2, 2), **_how((1, 2), (0, 0), (1, 1), 2)})
 
 
-_SLIDES: dict[str, Any] = {
-    "room": _room.of_convolution, "padding": SIZES, "dilation": STEPS, "stride": STEPS, "groups": STEP,
-}  # fmt: skip
+_SLIDES: dict[str, Any] = {"padding": SIZES, "dilation": STEPS, "stride": STEPS, "groups": STEP}
 
 conv = define(
     "conv",
+    workspace=_workspace.of_convolution,
     signature=takes(2, **_SLIDES),
     onnx=rules.conv,
     family="contraction",
@@ -372,6 +371,7 @@ conv = define(
 
 conv_bias = define(
     "conv_bias",
+    workspace=_workspace.of_convolution,
     signature=takes(3, **_SLIDES),
     onnx=rules.conv,
     family="contraction",
@@ -390,6 +390,7 @@ conv_bias = define(
 
 conv_input = define(
     "conv_input",
+    workspace=_workspace.of_convolution,
     signature=takes(2, sizes=SIZES, **_SLIDES),
     onnx=rules.conv_input,
     family="contraction",
@@ -405,6 +406,7 @@ conv_input = define(
 
 conv_weight = define(
     "conv_weight",
+    workspace=_workspace.of_convolution,
     signature=takes(2, kernel=STEPS, **_SLIDES),
     onnx=rules.conv_weight,
     family="contraction",

@@ -15,7 +15,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
 from wayfare.core.signature import SIZES, STEPS, takes
 from wayfare.core.spec import Spec
-from wayfare.ops import _room
+from wayfare.ops import _workspace
 from wayfare.ops._define import define
 from wayfare.ops.window import onnx_rules as rules
 from wayfare.ops.window._windows import Windows, columns_of, image_of, pad_sizes
@@ -99,7 +99,8 @@ def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> dict[
 
 im2col = define(
     "im2col",
-    signature=takes(1, room=_room.of_windows, padding=SIZES, dilation=STEPS, stride=STEPS, kernel=STEPS),
+    workspace=_workspace.of_windows,
+    signature=takes(1, padding=SIZES, dilation=STEPS, stride=STEPS, kernel=STEPS),
     onnx=rules.im2col,
     family="movement",
     forward=_im2col,
@@ -117,7 +118,8 @@ im2col = define(
 # The adjoint of im2col: every column is added where its window lies.
 col2im = define(
     "col2im",
-    signature=takes(1, room=_room.of_windows, dilation=STEPS, kernel=STEPS, sizes=SIZES, padding=SIZES, stride=STEPS),
+    workspace=_workspace.of_windows,
+    signature=takes(1, dilation=STEPS, kernel=STEPS, sizes=SIZES, padding=SIZES, stride=STEPS),
     onnx=rules.col2im,
     family="movement",
     forward=_col2im,
@@ -202,7 +204,8 @@ def _pool_spread_reference(g: Array, sizes: Sizes, **how: Any) -> Array:
 
 pool_sum = define(
     "pool_sum",
-    signature=takes(1, room=_room.of_windows, padding=SIZES, counts=SIZES, stride=STEPS, kernel=STEPS),
+    workspace=_workspace.of_windows,
+    signature=takes(1, padding=SIZES, counts=SIZES, stride=STEPS, kernel=STEPS),
     onnx=rules.pool_sum,
     family="reduction",
     work=per_window,
@@ -218,7 +221,8 @@ pool_sum = define(
 # The adjoint of pool_sum: every number goes to all elements of its window.
 pool_spread = define(
     "pool_spread",
-    signature=takes(1, room=_room.of_windows, padding=SIZES, stride=STEPS, kernel=STEPS, sizes=SIZES),
+    workspace=_workspace.of_windows,
+    signature=takes(1, padding=SIZES, stride=STEPS, kernel=STEPS, sizes=SIZES),
     onnx=rules.pool_spread,
     family="movement",
     forward=_pool_spread,

@@ -67,7 +67,7 @@ def conv_weight(b: Any, x: Any, g: Any, *, kernel: Sizes, stride: Sizes, padding
     rows, channels, outs = x.shape[0], x.shape[1] // groups, g.shape[1]
     transposed = (2, 1, 0, *range(3, x.ndim + 1))
     sizes = x.shape[2:]
-    # [channels of a group, groups × rows, …], and so many kernels [rows, …] for each group
+    # The input as [channels of a group, groups × rows, …], the kernels as [outputs, rows, …].
     given = b.ops.permute(b.ops.reshape(x, shape=(rows, groups, channels, *sizes)), dims=transposed)
     given = b.ops.reshape(given, shape=(channels, groups * rows, *sizes))
     kernels = b.ops.permute(g, dims=(1, 0, *range(2, g.ndim)))

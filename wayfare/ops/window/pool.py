@@ -19,7 +19,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
 from wayfare.core.signature import SIZES, STEPS, takes
 from wayfare.core.spec import Spec, int64
-from wayfare.ops import _room
+from wayfare.ops import _workspace
 from wayfare.ops._define import define
 from wayfare.ops.window import onnx_rules as rules
 from wayfare.ops.window._windows import Windows, pad_sizes
@@ -62,7 +62,7 @@ def _inside(offset: Sizes, sizes: Sizes, windows: Windows, counts: Sizes) -> Arr
 
 
 def _some_empty(sizes: Sizes, windows: Windows, counts: Sizes) -> bool:
-    """Is there a window that holds nothing but padding? Only gaps in the kernel can jump over the input."""
+    """Is there a window of padding only? That needs a dilated kernel, whose gaps can jump over the input."""
     for size, k, s, p, d, o in zip(
         sizes, windows.kernel, windows.stride, windows.padding, windows.dilation, counts, strict=True
     ):
@@ -125,7 +125,8 @@ def _how(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, counts: 
 
 max_pool = define(
     "max_pool",
-    signature=takes(1, room=_room.of_windows, dilation=STEPS, kernel=STEPS, padding=SIZES, counts=SIZES, stride=STEPS),
+    workspace=_workspace.of_windows,
+    signature=takes(1, dilation=STEPS, kernel=STEPS, padding=SIZES, counts=SIZES, stride=STEPS),
     onnx=rules.max_pool,
     family="reduction",
     work=per_window,
@@ -149,7 +150,7 @@ max_pool = define(
 
 
 def adaptive_bounds(size: int, count: int) -> list[tuple[int, int]]:
-    """The cells that divide a size into `count` as evenly as can be; they may overlap by one."""
+    """(first, last) of `count` cells of nearly equal size; neighbours may overlap by one."""
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Sums of weighted places along one dimension: what every separable resizing of images is made of."""
+"""Weighted sums of elements along one dimension: the building block of separable image resizing."""
 
 from __future__ import annotations
 

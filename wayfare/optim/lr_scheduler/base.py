@@ -99,7 +99,7 @@ def restore_function(function: Any, state: dict[str, Any] | None) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Lists and dictionaries anew, so that a state does not change after it was taken."""
+    """Copies of lists and dictionaries, so that a state does not change after it was taken."""
     if isinstance(value, list):
         return [_copied(item) for item in value]
     if isinstance(value, dict):
@@ -215,7 +215,7 @@ class LRScheduler:
         self._last_lr = get_lrs(self.optimizer)
 
     def _restart(self) -> None:
-        """Begin anew at epoch 0, as the next in a sequence of schedulers does."""
+        """Start again at epoch 0, as the next in a sequence of schedulers does."""
         self._update_lr(0)
 
     def _undo_first_step(self) -> None:

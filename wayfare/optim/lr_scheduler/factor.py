@@ -27,7 +27,7 @@ LrLambda = Callable[[int], float] | list[Callable[[int], float]]
 
 
 class _FunctionLR(LRScheduler):
-    """A scheduler that asks functions of the user, one for each group. Functions are no part of the state."""
+    """A scheduler that asks functions of the user, one for each group. Functions are not part of the state."""
 
     lr_lambdas: list[Callable[[int], float]]
 
@@ -174,13 +174,9 @@ class LinearLR(_FactorLR):
     """The rate times a factor that goes in a line from `start_factor` to `end_factor` in `total_iters` epochs."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        start_factor: float = 1.0 / 3,
-        end_factor: float = 1.0,
-        total_iters: int = 5,
+        self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not 0 < start_factor <= 1:
             raise ArgumentError(f"LinearLR: start_factor must be above 0 and at most 1, it is {start_factor}")
         if not 0 <= end_factor <= 1:

@@ -53,7 +53,7 @@ class SchedulerStep:
 
     def take(self) -> Any:
         """The step itself, while it is recorded. What it does to the rates is its own affair: a rate kept in a tensor
-        is written by every replay anew."""
+        is written again by every replay."""
         with changed_mode(executor=None):
             return self._step(self._scheduler, *self._args, **self._options)
 

@@ -19,7 +19,7 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.write_clock import owner_of
 from wayfare.see.debug.here import Here
 
-# With more bad arrays than this, those that are gone are forgotten.
+# With more bad arrays than this, those that no longer exist are removed.
 _MOST_KNOWN = 10_000
 
 Test = Callable[[Here, Any], Any]
@@ -60,7 +60,7 @@ class Conditions:
             _check_op(name, wanted)
 
     def hold(self, here: Here) -> bool:
-        """Do they? If so, `here.number` and `here.reason` say for which of the values, and why."""
+        """Do the conditions hold? If so, `here.number` and `here.reason` say for which value, and why."""
         if not (self.backward if here.backward else self.forward):
             return False
         if self._ops and not any(fnmatchcase(here.op, wanted) for wanted in self._ops):
@@ -115,7 +115,7 @@ class Conditions:
 
 
 class _Spread:
-    """Finds where bad numbers begin. Ops that only pass them on are not reported: that would be every later op."""
+    """Finds the ops that make NaN or infinity. Later ops that only pass them on are not reported."""
 
     def __init__(self, kind: str, find: Callable[[Any], bool]) -> None:
         self.kind = kind
@@ -123,7 +123,7 @@ class _Spread:
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def begins(self, here: Here, made: Any) -> bool:
-        """Has the result a bad number that does not come from a known one?"""
+        """Does the result have a NaN or infinity that does not come from a known one?"""
         if not self._find(made):
             return False
         sources = here.given if here.backward else here.inputs
@@ -143,7 +143,7 @@ class _Spread:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[Any]) -> bool:
-    """Is it such a shape? None stands for any size, `...` for any number of dimensions."""
+    """Does the shape match? None stands for any size, `...` for any number of dimensions."""
     if Ellipsis not in wanted:
         return len(shape) == len(wanted) and all(w is None or s == w for s, w in zip(shape, wanted, strict=True))
     place = list(wanted).index(Ellipsis)
@@ -194,7 +194,7 @@ def _line(name: str, given: Any) -> tuple[str, int] | None:
 
 
 def _is_at(filename: str, line: int, wanted: tuple[str, int]) -> bool:
-    """Is it that line of that file? The first folders of the path may be left out."""
+    """Does the line match? The first folders of the path may be left out."""
     if line != wanted[1]:
         return False
     parts, asked = (os.path.normpath(path).split(os.sep) for path in (filename, wanted[0]))

@@ -1,4 +1,4 @@
-"""Handing over to a debugger in somebody else's frame: Python's own, or what `sys.breakpointhook` says."""
+"""Start a debugger in the user's frame: pdb, or what `sys.breakpointhook` says."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Debugger(pdb.Pdb):
         sys.settrace(tracing if goes_on else self.trace_dispatch)
 
     def stop_here(self, frame: FrameType) -> bool:
-        """Steps go through the user's code only: not through ours, nor through library code that ours calls."""
+        """Steps stop in the user's code only: not in the library, and not in code that the library calls."""
         above: FrameType | None = frame
         while above is not None and above.f_code.co_filename.startswith(_PYTHONS_OWN):
             above = above.f_back

@@ -1,4 +1,4 @@
-"""The document of a run: everything that was seen as plain lists and text, ready to be written as JSON."""
+"""The document of a run: everything that was recorded, as plain lists and text for JSON."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _batching(recorder: Recorder, names: Strings, places: Places) -> dict[str, A
 
 
 def ending(error: BaseException) -> tuple[str, Site | None]:
-    """By what and on which line of the user's a run ended: text, because the error holds all that was computed."""
+    """The error that ended a run, and the user's line. As text, because the error object keeps all values alive."""
     site = None
     trace = error.__traceback__
     while trace is not None:
@@ -177,6 +177,6 @@ def ending(error: BaseException) -> tuple[str, Site | None]:
         trace = trace.tb_next
     try:
         text = str(error)
-    except Exception:  # An exception of the user's may show itself as it likes.
+    except Exception:  # The text of a user's exception is the user's code, and may fail.
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__, site

@@ -1,4 +1,4 @@
-"""What is at hand where the run was stopped, or a line was printed: the op, its inputs, its value, and where it is."""
+"""What a stop or a watch shows: the op, its inputs, its value, and where it is."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ STOPPED = _Stopped()
 
 
 class Latest:
-    """`wf.debug.here`: what is at hand while a stop holds this thread. Shown, it is a summary of one screen."""
+    """`wf.debug.here`: the node of the stop that holds this thread. Printing it gives a summary of one screen."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

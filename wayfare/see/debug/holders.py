@@ -1,4 +1,4 @@
-"""Who keeps an object alive: the way up from it to a name the user knows, in words."""
+"""What keeps an object alive: the path from a name that the user knows to the object, as text."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _Way(NamedTuple):
 
 
 def holders_of(things: Sequence[Any], names: Names, ours: set[int]) -> list[Holder | None]:
-    """Who keeps each of these alive, as far as that is found out. `ours` are the ids of objects that do not count."""
+    """What keeps each of these alive, where it is found. `ours` are the ids of objects that do not count."""
     answers: dict[int, Holder] = {}
     ways: dict[int, _Way] = {}
     for number, thing in enumerate(things):

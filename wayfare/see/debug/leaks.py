@@ -20,9 +20,9 @@ from wayfare.see.debug.holders import Holder, Names, holders_of
 from wayfare.see.debug.watching import looking_on
 from wayfare.see.graph.node_info import CallSites, CountedOnce, arrays_in
 
-# For so many tensors of one line the holder is searched.
+# The holder is searched for this many tensors of one line.
 _ASKED = 3
-# A line that is this often in one graph, each time with the result before, ran in a loop.
+# A line that is in one graph this often, each time with the previous result, ran in a loop.
 _OFTEN = 8
 # With more tensors than this, those that are gone are removed.
 _FEW = 10_000
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes it the same row in another snapshot."""
+        """The key that finds the same row in another snapshot."""
         if self.site is not None:
             return (self.site.filename, self.site.line)
         return () if self.holder is None else (self.holder.name, self.holder.kind)
@@ -102,7 +102,7 @@ class Leaks:
         return sum(row.bytes + row.graph_bytes for row in self.rows)
 
     def since(self, before: Leaks) -> Leaks:
-        """What there is more of than in an earlier snapshot, line by line."""
+        """What has grown since an earlier snapshot, line by line."""
         if not isinstance(before, Leaks):
             raise ArgumentTypeError(f"leaks: since takes an earlier wf.debug.leaks(), not {type(before).__name__}")
         old = {row.key: row for row in before.rows}
@@ -111,7 +111,7 @@ class Leaks:
             was = old.get(row.key, _NOTHING)
             tensors, size = row.tensors - was.tensors, row.bytes - was.bytes
             if row.site is None:
-                # A tensor that replaced another does not count, nor one that only has another holder now.
+                # A tensor that replaced another, or only has another holder now, does not count.
                 fresh = [size for at, size in row.members.items() if not before._saw(at)]
                 tensors, size = min(tensors, len(fresh)), min(size, sum(fresh))
             row = replace(row, tensors=tensors, bytes=size, nodes=row.nodes - was.nodes,

@@ -1,4 +1,4 @@
-"""The watcher behind stops and watches: it builds what is at hand, asks the conditions, and does what is to be done."""
+"""The watcher behind `break_on` and `watch`: after each op it checks the conditions, and stops or prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wayfare.see.debug.watching import together, without
 
 
 class Lookout(Watcher):
-    """In force from when it is made until `remove()`, or the end of its `with` block, in the thread that made it.
+    """Active from its creation until `remove()` or the end of its `with` block, in the thread that made it.
 
     While it is, compiled functions run as plain Python and the examples of `wf.map` one after the other, so that
     everything happens on its own line.
@@ -32,7 +32,7 @@ class Lookout(Watcher):
         set_mode(current().replace(watcher=together(self, watcher())))
 
     def remove(self) -> None:
-        """Look on no more; doing so twice is harmless."""
+        """Stop watching; calling it twice is harmless."""
         set_mode(current().replace(watcher=without(self, watcher())))
         # It may have been set outside of a block that is running now, and come back when that ends: see `ran`.
         self._removed = True

@@ -1,6 +1,6 @@
 """Statistics of many arrays: each is copied when it is seen, and the statistics of all are computed together later.
 
-No array is kept. Copying a small array is quick. Of a larger one a few hundred elements are copied, spread over it, and
+No array is kept. A small array is copied, which is quick. For a larger one a few hundred elements are copied, and
 its extremes and means are computed at once, so that a single NaN is never missed.
 """
 
@@ -14,13 +14,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Arrays up to this size are copied whole.
 COPIED = 8192
-# The histogram is made of so many elements, spread evenly over the array.
+# The histogram is made from this many elements, spread evenly over the array.
 SAMPLE = 512
-# Arrays up to this size are shown whole, and kept until somebody asks.
+# Arrays up to this size are shown whole, and kept until they are asked for.
 WHOLE = 64
 # From this many elements on, even the extremes are those of a (larger) sample: a pass over all would cost too much.
 _HUGE = 1 << 21
-# Statistics are computed when so many bytes are copied, of so many elements at a time.
+# Statistics are computed when this many bytes are pending, for this many elements at a time.
 _PENDING = 1 << 27
 _AT_ONCE = 1 << 18
 _BINS, _FEW_BINS, _FEWEST = 24, 12, 8
@@ -85,7 +85,7 @@ class Measures:
         else:
             array = array.copy()
         self._pending.append((number, array, show))
-        # The array object itself weighs something, too.
+        # The array object itself takes memory, too.
         self._bytes += array.nbytes + 200
         if self._bytes > _PENDING:
             self._work_out()
@@ -101,7 +101,7 @@ class Measures:
         return number
 
     def _sample(self, number: int, array: Array) -> Array:
-        """A few elements of a large array; what must be known of all of them is taken at once."""
+        """A few elements of a large array. Statistics that need all elements are computed now."""
         size = array.size
         if 0 in array.strides:
             # Stretched by broadcasting: the same few elements again and again.
@@ -251,7 +251,7 @@ def _histograms(wide: Array, low: Array, high: Array, kept: Array | None) -> Arr
 
 
 def digits(values: Any, count: int = 6) -> Any:
-    """Numbers rounded to so many digits, all at once."""
+    """Numbers rounded to `count` digits, all at once."""
     with np.errstate(all="ignore"):
         scale = 10.0 ** (count - 1 - np.floor(np.log10(np.abs(values))))
         found = np.round(values * scale) / scale

@@ -30,8 +30,8 @@ class Memory:
         self._bytes = 0
         # By the id of the array, which is its own as long as it is in here.
         self._alive: dict[int, Alive] = {}
-        # Dead ones are appended here, and removed at the next look: an exception (Ctrl-C) in Python code that runs when
-        # an array dies would be lost.
+        # Dead ones are appended here, and removed at the next access: an exception (Ctrl-C) in Python code that runs
+        # when an array dies would be lost.
         self._dead: deque[Alive] = deque()
         self._counts = True
 
@@ -77,7 +77,7 @@ class Memory:
             self._alive.pop(known.key, None)
 
     def let_go(self) -> None:
-        """Count no longer."""
+        """Stop counting."""
         self._counts = False
         self._alive = {}
         self._dead.clear()

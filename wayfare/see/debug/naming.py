@@ -13,7 +13,7 @@ from wayfare.nn import Module
 class Naming:
     """Names of the parts of models, and the calls that were made of them.
 
-    A module nobody has named is called after its class when it is called from outside of all others.
+    A module without a name, called from outside of all modules, is named after its class.
     """
 
     def __init__(self, given: Any) -> None:

@@ -1,6 +1,6 @@
 """Which compiled functions were called during a recording, and what their plans run as one kernel.
 
-A function runs as plain Python while it is looked at, so its plan is told from what was replayed before; values are
+A function runs as plain Python while it is recorded, so its plan is the one that was replayed before; values are
 matched to kernels by op and shape, in the order of both.
 """
 
@@ -37,7 +37,7 @@ class Calls:
         self._functions[key][1].append((first, entries))
 
     def let_go(self, entries: Sequence[Any]) -> None:
-        """Tell what the plans are, and hold no function any longer."""
+        """Describe the plans, and release the functions."""
         for function, calls in self._functions.values():
             self.found.append(_plan_of(function, calls[0] if calls else (0, 0), entries))
         self._functions = {}
@@ -99,10 +99,10 @@ def _kernel(
 
 
 def _same(step: str, op: str) -> bool:
-    """Is a step of a plan what became of an op?"""
+    """Does a step of a plan come from this op?"""
     return step == op or (step in _PRODUCTS and op in _PRODUCTS) or (step == "sum" and op == "mean")
 
 
 def _fits(shape: Sequence[int], loop: Sequence[int]) -> bool:
-    """Is a value of this shape what a loop of that shape works on? Sizes of one come and go."""
+    """Does a loop of this shape work on a value of that shape? Sizes of 1 do not count."""
     return [n for n in shape if n != 1] == [n for n in loop if n != 1]

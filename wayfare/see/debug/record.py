@@ -1,4 +1,4 @@
-"""`with wf.debug.record() as run:` — one step kept whole, to be looked at afterwards."""
+"""`with wf.debug.record() as run:` — records one step, to look at it afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wayfare.see.debug.recorder import Recorder
 from wayfare.see.debug.run import Run
 from wayfare.see.debug.watching import looking_on
 
-# Values beyond this many are counted and left out: nobody reads a page of so many, and it would take much memory.
+# Values beyond this many are only counted: a page with more cannot be read, and takes much memory.
 LIMIT = 500_000
 
 

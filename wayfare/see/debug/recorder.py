@@ -1,4 +1,4 @@
-"""The watcher behind `wf.debug.record`: writes down what happens, and keeps no array longer than the program does."""
+"""The watcher behind `wf.debug.record`: records what happens, and keeps no array alive."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from wayfare.see.graph.node_info import arrays_in
 from wayfare.see.run_document import INPUT, LEAF, OP
 
 _ndarray = np.ndarray
-# The name of a variable is searched for this many tensors only: a loop over data has no end of them.
+# The name of a variable is searched for this many tensors only: a loop over data makes very many.
 _NAMED = 1000
 
 
 class Entry(NamedTuple):
-    """One value that was seen: made by an op, or there before."""
+    """One row of the log: a value that an op made, or that existed before."""
 
-    op: Any  # its record, or a word for what is none
+    op: Any  # its record, or a word for a value that no op made
     kind: int  # OP, LEAF (a gradient is wanted for it) or INPUT
     name: Any  # (root, path) of a parameter
     inputs: Sequence[int]
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 class Recorder(Watcher):
-    """Writes down ops, gradients, decisions, module calls and groups, in the order of time."""
+    """Records ops, gradients, decisions, module calls and groups, in the order of time."""
 
     allows_plans = False
 
@@ -353,7 +353,7 @@ class Recorder(Watcher):
         self.memory.append(self._now.bytes)
 
     def let_go(self) -> None:
-        """The end: hold nothing but numbers and text."""
+        """The end of the run: drop everything but numbers and text."""
         self._touched, self._by_number, self._rows = {}, {}, {}
         self._now.let_go()
         self.naming.let_go()

@@ -52,7 +52,7 @@ class Run:
         self._over = True
 
     def document(self) -> dict[str, Any]:
-        """All of it as lists and text, as `save` writes it to a .json file. While the block runs: what is there yet."""
+        """The run as lists and text, as `save` writes it to a .json file. While the block runs: the part so far."""
         if self._document is not None:
             return self._document
         assert self._recorder is not None

@@ -144,7 +144,7 @@ class Values(Sequence[Value]):
 
 @dataclass(frozen=True)
 class Statistics:
-    """The numbers of one value. Of a large one, zeros and histogram are estimated from a part of it."""
+    """The numbers of one value. For a large value, zeros and histogram are estimated from a sample."""
 
     min: float | None
     max: float | None

@@ -22,7 +22,7 @@ class Stop(Lookout):
         outer, STOPPED.here = STOPPED.here, here
         here.stop = self
         try:
-            # What is typed at the prompt is not looked at, or it would stop again.
+            # What is typed at the prompt is not watched, or it would stop again.
             with changed_mode(watcher=None, anomaly=None):
                 stop_in(here.frame, here)
         finally:

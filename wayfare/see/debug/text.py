@@ -11,9 +11,9 @@ from wayfare.see.debug.seen import Statistics, Step, Value, line_text, steps_of
 from wayfare.see.run_document import INPUT, LEAF
 
 _WIDTH = 80
-# Of more than twice as many steps the first and the last are shown, and of as many leaves the first.
+# If there are more than twice this many steps, the first and the last are shown; of the leaves, the first.
 _STEPS = 80
-# So many numbers are shown themselves.
+# Up to this many numbers are shown as they are.
 _FEW = 3
 
 
@@ -102,7 +102,7 @@ def _columns(what: str, spec: str, numbers: str) -> str:
 
 
 def _numbers(stats: Statistics | None, elements: Any) -> str:
-    """One number as such; of more, where they lie."""
+    """A single number; for more, their range."""
     if stats is None:
         return ""
     if elements is not None and not isinstance(elements, list):

@@ -21,7 +21,7 @@ class Watch(Lookout):
         super().__init__(conditions)
 
     def found(self, here: Here) -> None:
-        """The conditions hold: tell."""
+        """The conditions hold: print the line."""
         if self._times is not None and self.hits > self._times:
             return
         with changed_mode(watcher=None, anomaly=None):

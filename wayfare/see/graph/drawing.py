@@ -64,7 +64,7 @@ def _sources(node: Node) -> list[Any]:
 
 
 def _layers(nodes: Sequence[Node], leaves: Sequence[Any]) -> list[list[Any]]:
-    """What stands beside each other: a node below all that it was made from, a leaf just above its first reader."""
+    """The rows of the drawing: a node below all its inputs, a leaf just above its first reader."""
     level: dict[Any, int] = {}
     for node in nodes:
         level[node] = max((level[source] + 1 for source in _sources(node) if source in level), default=1)

@@ -35,16 +35,16 @@ def _plain(value: Any) -> str:
 
 
 def short(value: Any, width: int = 40) -> str:
-    """An attribute in at most so many characters."""
+    """An attribute, cut to a maximal number of characters."""
     try:
         text = repr(value)
-    except Exception as error:  # A user's own object in the attributes: its text is its own affair.
+    except Exception as error:  # The text of a user's object is the user's code, and may fail.
         text = f"<{type(value).__name__}: {type(error).__name__} in its repr>"
     return cut(text, width)
 
 
 def telling(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that are listed: a flag that is off says nothing, nor does the key of random numbers."""
+    """The attributes that are listed: without flags that are off, and without the keys of random numbers."""
     return {name: value for name, value in attrs.items() if value is not False and name != "key"}
 
 
@@ -90,7 +90,7 @@ class Listing:
         else:
             shown = self._nodes
             if longest is not None and len(rows) + len(shown) > longest:
-                # What is left out in the end need not be written in the first place.
+                # Lines that will be cut are not written at all.
                 head = max(0, longest // 2 + 1 - len(rows))
                 shown = [*shown[:head], *shown[len(shown) - longest // 2 - 1 :]]
             for node in shown:

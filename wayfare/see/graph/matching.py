@@ -128,7 +128,7 @@ class Matching:
                 self._pair(left_a[i], left_b[j])
 
     def _replaced(self) -> None:
-        """An op in the place of another: what it is given is paired, and so is what is made of it."""
+        """Pair nodes of different ops whose inputs and readers are paired: one op replaced the other."""
         if -1 not in self.of or -1 not in self.back:
             return
         users_a, users_b = _users(self.a), _users(self.b)

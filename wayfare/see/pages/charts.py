@@ -1,4 +1,4 @@
-"""Pictures as SVG: inside a page in its own colours, right on light and on dark ground, or as a file of their own."""
+"""Charts as SVG: inside a page, in its colours (light and dark), or as a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_POINTS = 600
 
 
 def _ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two, about so many."""
+    """About `count` round numbers between two."""
     raw = (high - low) / count
     size = 10.0 ** math.floor(math.log10(raw))
     step = size * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
@@ -45,13 +45,9 @@ def _spread(curves: Curves) -> tuple[float, float]:
 
 
 def curves(
-    given: Curves,
-    title: str,
-    across: str = "epoch",
-    start: int = 1,
-    unit: str = "{:.4g}",
+    given: Curves, title: str, across: str = "epoch", start: int = 1, unit: str = "{:.4g}",
     marks: Mapping[int, str] | None = None,
-) -> Markup:
+) -> Markup:  # fmt: skip
     """Values over epochs or events, each named with its last value; `marks` are words at places along the way."""
     shown = _finite(given)
     if not shown:
@@ -124,13 +120,9 @@ def _drawn(shown: Curves, across: str, start: int, unit: str, marks: Mapping[int
 
 
 def _line(
-    values: Sequence[float],
-    x: Callable[[float], float],
-    y: Callable[[float], float],
-    colour: str,
-    told: list[str],
+    values: Sequence[float], x: Callable[[float], float], y: Callable[[float], float], colour: str, told: list[str]
 ) -> list[Markup]:
-    """One curve, broken where it is no number; each point tells its value."""
+    """One curve, with gaps where a value is not finite; each point has its value as a tooltip."""
     # More points than can be seen apart: each stretch keeps its largest, so that no peak is lost.
     size = max(1, math.ceil(len(values) / _MOST_POINTS))
     kept = [max(range(at, min(at + size, len(values))), key=lambda i: (math.isfinite(values[i]), values[i]))
@@ -168,7 +160,7 @@ def heat(share: float) -> str:
 
 
 def _share(value: float) -> float:
-    """A number from 0 to 1, whatever was given."""
+    """The number, clipped to 0 and 1."""
     return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""HTML put together safely: whatever is not markup already is escaped, so that names are only ever text."""
+"""HTML, built safely: everything that is not `Markup` is escaped, so that names are only ever text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tag(name: str, /, *inside: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Parts one behind the other; those that are no markup are escaped, None is nothing."""
+    """Parts in a row; those that are not markup are escaped, None is left out."""
     return Markup("".join(
         part if isinstance(part, Markup) else "" if part is None else escape(str(part)) for part in parts
     ))  # fmt: skip
@@ -51,7 +51,7 @@ def row(name: object, *cells: object, kind: str | None = None) -> Markup:
 
 
 def callout(text: object, good: bool) -> Markup:
-    """A sentence set off: as it should be, or to be looked at. The mark tells it without colour too."""
+    """A highlighted sentence: good, or in need of attention. A mark says which, also without colour."""
     mark = tag("span", "✓" if good else "!", class_="mark", aria_hidden="true")
     label = tag("span", "Fine: " if good else "Attention: ", class_="spoken")
     return tag("p", mark, tag("span", label, text), class_="callout good" if good else "callout warn")

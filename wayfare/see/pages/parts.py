@@ -27,7 +27,7 @@ def policy(*scripts: str, styles: str = "'unsafe-inline'") -> str:
 
 
 def one_line(text: object) -> str:
-    """A title: whatever breaks lines in it is a space. A page's text may be read as something else than a page."""
+    """A title on one line: line breaks become spaces."""
     return " ".join(str(text).split())
 
 

@@ -8,8 +8,9 @@ from wayfare.core.errors import ArgumentTypeError as _ArgumentTypeError
 from wayfare.see.profile.block import Profile
 from wayfare.see.profile.comparison import Comparison, Row, compare
 from wayfare.see.profile.costs import Cost
+from wayfare.see.profile.ranks import RankTraces, merge
 
-__all__ = ["Comparison", "Cost", "Profile", "Row", "compare"]
+__all__ = ["Comparison", "Cost", "Profile", "RankTraces", "Row", "compare", "merge"]
 
 
 class _Callable(_ModuleType):

@@ -11,7 +11,7 @@ from wayfare.core.format import counted
 from wayfare.io.replace import replace_text
 from wayfare.see.debug.watching import looking_on
 from wayfare.see.pages.markup import frame
-from wayfare.see.profile import comparison, costs, page, tables, trace
+from wayfare.see.profile import comparison, costs, page, ranks, tables, trace
 from wayfare.see.profile.costs import Cost
 from wayfare.see.profile.memory import Alive
 from wayfare.see.profile.others import BatchingCost, CompiledCost
@@ -38,6 +38,8 @@ class Profile:
     Cost: TypeAlias = costs.Cost
     Row: TypeAlias = comparison.Row
     compare = staticmethod(comparison.compare)
+    RankTraces: TypeAlias = ranks.RankTraces
+    merge = staticmethod(ranks.merge)
 
     def __init__(self, *, events: int = _EVENTS, memory: bool = True) -> None:
         if not isinstance(events, int) or isinstance(events, bool) or events < 0:
@@ -195,7 +197,7 @@ def _check_top(top: Any) -> None:
 
 
 def _write(path: Any, parts: Iterable[str]) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"profile: takes the name of a file, not {type(path).__name__}")
     replace_text(os.fspath(path), parts)

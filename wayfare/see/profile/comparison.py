@@ -74,7 +74,7 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Run a step on batches in every way there is, and measure each.
 
-    `batches` is a list of argument tuples; what is no tuple is the only argument. The step runs for real, many times:
+    `batches` is a list of argument tuples; another batch is the only argument. The step runs for real, many times:
     afterwards the parameters, buffers, gradients, optimisers, schedules and random numbers it can see are put back as
     they were. What else it changes (a list it appends to, a file) stays changed.
 
@@ -104,7 +104,7 @@ def compare(
 
 
 def _as_tuples(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
-    # A tensor is one batch: its rows are no batches.
+    # A tensor is one batch, not a list of its rows.
     if isinstance(batches, (wf.Tensor, str, bytes)) or not isinstance(batches, Iterable):
         raise ArgumentTypeError(f"compare: batches must be a list of argument tuples, not {type(batches).__name__}",
                                 fix="One batch is a list of one: [(x, y)].")  # fmt: skip

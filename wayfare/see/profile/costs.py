@@ -23,7 +23,8 @@ class Place:
 
     def __init__(self, name: str, kind: str, code: CodeType | None, offset: int, module: Any) -> None:
         self.name = name
-        self.kind = kind  # "op", or what else takes time: "backward", "compiled", "optimiser", "batching"
+        self.kind = kind  # "op", or what else takes time: "backward", "compiled", "optimiser", "batching",
+        # "waiting" (for other ranks)
         self.code, self.offset = code, offset
         self.module = module
         self.calls = self.backward_calls = 0
@@ -57,7 +58,7 @@ class Cost:
     total_seconds: float = 0.0  # of a module: with its submodules, forward only
 
     def add(self, place: Place) -> None:
-        """Count a place in."""
+        """Add a place."""
         self.calls += place.calls
         self.backward_calls += place.backward_calls
         self.forward_seconds += place.seconds

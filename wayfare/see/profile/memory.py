@@ -102,7 +102,7 @@ class Memory:
         self.curve.add(at, self.now)
 
     def _note_peak(self, step: float) -> None:
-        """Memory was never higher: write down what is alive, if it is more by a `step` than when that was done last."""
+        """A new peak: list what is alive, if memory is higher by a `step` than at the last list."""
         self.peak, self.peak_at = self.now, self._last
         if self.now > self._written * step:
             self._written = self.now
@@ -152,7 +152,7 @@ class Curve:
 
 
 def in_columns(points: Iterable[tuple[float, int]], count: int, end: float) -> list[int]:
-    """The highest value in each of so many equal parts of the time; a part without an event has the last value."""
+    """The highest value in each of `count` equal parts of the time; a part without an event has the last value."""
     highest, column, last = [0] * count, -1, 0
     for at, size in points:
         i = min(int(at / end * count), count - 1) if end > 0 else 0

@@ -1,4 +1,5 @@
-"""What takes time and is no op: backward passes, compiled functions, optimisers, and sessions of automatic batching."""
+"""Costs other than ops: backward passes, compiled functions, optimisers, sessions of automatic batching, and waiting for
+other ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 from wayfare.batch.session import Session
 from wayfare.compiler.function import Compiled
 from wayfare.core.counters import COUNTERS
+from wayfare.distributed.work import Work
 from wayfare.optim import Optimizer
 
 
@@ -20,7 +22,7 @@ class CompiledCost:
     name: str
     calls: int = 0
     seconds: float = 0.0  # with what ran inside
-    recorded: int = 0  # calls that Python ran to write them down
+    recorded: int = 0  # calls that were recorded
     plain: int = 0  # calls that ran as plain Python
     kernels: int = 0  # native kernels that ran inside
     products: int = 0  # products of matrices inside its plans
@@ -63,7 +65,7 @@ class BatchingCost:
 
 
 class Others:
-    """Keeps what is known of them beyond their time."""
+    """Collects their counts."""
 
     def __init__(self) -> None:
         self._compiled_by_id: dict[int, tuple[weakref.ref[Compiled], CompiledCost]] = {}
@@ -77,7 +79,7 @@ class Others:
         if isinstance(what, Compiled):
             self._before.append(_Counts(what))
             return False
-        return not isinstance(what, (list, Optimizer, Session))
+        return not isinstance(what, (list, Optimizer, Session, Work))
 
     def ended(self, what: Any, whole: float, seconds: float) -> Iterable[tuple[str, str, float]]:
         """It has ended after `whole` seconds, `seconds` of them its own: (name, kind, seconds) of its parts."""
@@ -86,6 +88,8 @@ class Others:
             return [(f"{what._name} (compiled)", "compiled", seconds)]
         if isinstance(what, Optimizer):
             return [(f"{type(what).__name__}.step", "optimiser", seconds)]
+        if isinstance(what, Work):
+            return [(f"(waiting: {what.call})", "waiting", seconds)]
         if isinstance(what, Session):
             return self._session(what, seconds)
         if what.__class__ is list:

@@ -68,7 +68,7 @@ def memory_curve(
 
 
 def cost_sheet(by: str, rows: list[Cost], most: int) -> Markup:
-    """So many rows as a table, and the rest as one row."""
+    """The first rows as a table, and the rest as one row."""
     columns = [title for title in tables.COLUMNS[by] if title != "share"]
     shown = []
     for cost in tables.shortened(rows, most):

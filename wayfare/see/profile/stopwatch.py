@@ -1,4 +1,4 @@
-"""The watcher behind `wf.profile()`: it times whatever starts and ends, and counts what was made.
+"""The watcher behind `wf.profile()`: it times ops, modules and calls, and counts the arrays that they make.
 
 The time of what runs inside something else is subtracted from it. So is the time of the profiling itself: every method
 here measures how long it took, and the clock of the profile stands still meanwhile.
@@ -89,11 +89,11 @@ class Stopwatch(Watcher):
         self._paths: dict[int, tuple[Any, dict[int, str]]] = {}
 
     def start(self) -> None:
-        """The clock runs."""
+        """Start the clock."""
         self.began = perf_counter()
 
     def stop(self) -> None:
-        """The clock stands."""
+        """Stop the clock."""
         self.seconds = self._now()
         if self.memory is not None:
             self.memory.close()
@@ -233,7 +233,7 @@ class Stopwatch(Watcher):
         self.own += perf_counter() - entered
 
     def ended(self, what: Any) -> None:
-        """Something that is no op has ended."""
+        """Something other than an op has ended."""
         entered = perf_counter()
         start, whole, seconds, backward = self._close(what, entered - self.began - self.own)
         if what.__class__ is list and self._groups:

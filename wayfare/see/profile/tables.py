@@ -72,7 +72,7 @@ def _name(by: str, row: Cost) -> str:
 
 
 def shortened(rows: list[Cost], most: int) -> list[Cost]:
-    """So many rows, and the rest as one."""
+    """The first `most` rows, and the rest as one."""
     rest = rows[most:]
     if not rest:
         return rows
@@ -93,7 +93,7 @@ def headline(p: Profile) -> list[str]:
             name = "gradients" if row.kind == "backward" else row.kind
             by_kind[name] = by_kind.get(name, 0.0) + row.seconds
     whole = sum(by_kind.values()) or 1.0
-    order = ("ops", "gradients", "compiled", "batching", "optimiser", "outside")
+    order = ("ops", "gradients", "compiled", "batching", "optimiser", "waiting", "outside")
     parts = [f"{name} {share_text(by_kind[name] / whole)}" for name in order if by_kind.get(name)]
     share = p.own_seconds / p.seconds if p.seconds else 0.0
     return [
@@ -121,7 +121,7 @@ def summary(p: Profile) -> str:
 
 
 def compiled_text(cost: CompiledCost) -> str:
-    """What became of the calls of a compiled function."""
+    """How the calls of a compiled function ran."""
     parts = [f"{cost.hits} replayed", f"{cost.recorded} recorded"]
     if cost.plain:
         parts.append(f"{cost.plain} in plain Python")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wayfare.core.version import __version__
+from wayfare.distributed.process_group import get_rank, get_world_size, is_initialized
 from wayfare.see.profile.costs import Place
 from wayfare.see.profile.stopwatch import Event, ModuleCalls, Stopwatch
 
@@ -16,9 +17,13 @@ _PID, _TID = 1, 1
 def text(watch: Stopwatch) -> Iterator[str]:
     """The file, piece by piece."""
     several = len({calls.root for calls in watch.modules.values()}) > 1
-    about = {"program": f"wayfare {__version__}", "events left out": watch.left_out}
+    about: dict[str, Any] = {"program": f"wayfare {__version__}", "events left out": watch.left_out}
+    name = "wayfare"
+    if is_initialized():  # `merge` puts the traces of all ranks side by side
+        about |= {"rank": get_rank(), "ranks": get_world_size()}
+        name = f"rank {get_rank()}"
     yield f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n'
-    yield json.dumps({"name": "process_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": "wayfare"}})
+    yield json.dumps({"name": "process_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": name}})
     yield ",\n" + json.dumps({"name": "thread_name", "ph": "M", "pid": _PID, "tid": _TID, "args": {"name": "profile"}})
     known: dict[Place, dict[str, Any]] = {}
     # What begins first and lasts longest comes first: it encloses the rest.
@@ -48,7 +53,7 @@ def _complete(event: Event, several: bool, known: dict[Place, dict[str, Any]]) -
     if what not in known:
         known[what] = _about(what)
     name = f"{what.name} (gradient)" if backward and what.kind == "op" else what.name
-    category = "backward" if backward else _category(what)
+    category = "backward" if backward and what.kind != "waiting" else _category(what)
     return made | {"name": name, "cat": category, "args": {"memory": memory} | known[what]}
 
 

@@ -156,10 +156,10 @@ def counted_paths(told: dict[str, Any]) -> tuple[int, int]:
 
 
 class TorchRun(_Timed):
-    """The same step written for PyTorch. What it trains stays trained: nothing is known of its state."""
+    """The same step written for PyTorch. Its model stays trained: its state is not known, so it is not restored."""
 
     def measure_memory(self) -> None:
-        """The highest use of memory in any step, as PyTorch's own profiler tells of its allocations."""
+        """The highest use of memory in any step, as reported by PyTorch's own profiler."""
         profiler: Any = importlib.import_module("torch").profiler
         for batch in self._batches:
             with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as found:

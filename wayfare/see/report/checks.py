@@ -1,4 +1,4 @@
-"""What is given to `wf.report`, checked before anything runs: a mistake is answered with a sentence."""
+"""The arguments of `wf.report`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _check_kinds(given: Mapping[str, Any]) -> None:
 
 
 def _check_path(path: Any) -> None:
-    """A place that cannot be written is said now, and not after everything has run."""
+    """Refuse a path that cannot be written now, not after everything has run."""
     if path is None:
         return
     if not isinstance(path, (str, os.PathLike)):

@@ -1,4 +1,4 @@
-"""The data's way, stage by stage: what goes in, what happens, what comes out, and a few of the values."""
+"""The data flow, stage by stage: input, operation, output, and a few of the values."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _batch_words(material: Material) -> str:
 
 
 def _what(module: Any) -> str:
-    """What a layer does: the first sentence its class says of itself, and how it was made."""
+    """What a layer does: the first sentence of its class's docstring, and its options."""
     said = next((line.strip() for line in (type(module).__doc__ or "").splitlines() if line.strip()), "")
     return cut(said or repr(module).splitlines()[0], 160)
 

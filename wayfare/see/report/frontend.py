@@ -94,7 +94,7 @@ class Report:
 
 
 def _made(make: Callable[[Material], Section], material: Material) -> Section:
-    """A section; one that could not be made says why, and the others are there all the same."""
+    """A section. If it fails it says why, and the others are not affected."""
     section = make(material)
     trouble = material.troubles.get(section.key)
     if trouble and section.body is None:
@@ -127,28 +127,14 @@ def _tiles(material: Material) -> list[tuple[str, str]]:
 
 
 def report(
-    model: Any = None,
-    *,
-    batch: Any = None,
-    loss: Callable[[Any, Any], Any] | None = None,
-    step: Callable[[Any, Any], Any] | None = None,
-    optimizer: Any = None,
-    data: Any = None,
-    stages: Sequence[tuple[Any, ...]] = (),
-    history: Any = None,
-    example: Any = None,
-    truth: Any = None,
-    names: Sequence[str] | None = None,
-    run: Any = None,
-    predictions: tuple[Any, Any] | None = None,
-    metrics: Any = None,
-    comparison: Any = None,
-    batching: Any = None,
-    profile: Any = None,
-    title: str | None = None,
+    model: Any = None, *, batch: Any = None, loss: Callable[[Any, Any], Any] | None = None,
+    step: Callable[[Any, Any], Any] | None = None, optimizer: Any = None, data: Any = None,
+    stages: Sequence[tuple[Any, ...]] = (), history: Any = None, example: Any = None, truth: Any = None,
+    names: Sequence[str] | None = None, run: Any = None, predictions: tuple[Any, Any] | None = None,
+    metrics: Any = None, comparison: Any = None, batching: Any = None, profile: Any = None, title: str | None = None,
     path: str | os.PathLike[str] | None = "report.html",
-) -> Report:
-    """Write one self-contained HTML page about a model, and return it; whatever is not given is made or left out.
+) -> Report:  # fmt: skip
+    """Write one self-contained HTML page about a model, and return it; what is not given is computed or left out.
 
     With a `batch` (or `data`, whose first batch is taken) and a `loss`, or a `step(model, batch)` as for `fit`, one
     training step is recorded, profiled and traced; afterwards model, optimiser and random numbers are as they were.

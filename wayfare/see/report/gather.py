@@ -53,7 +53,7 @@ def _predict(material: Material, asked_for: bool) -> None:
         with unharmed():
             material.answer, material.calls = traced(material.model, *example)
     except Exception as error:
-        # A model may not run in eval mode, or not on one row. Whoever asked for it is told, all others have the rest.
+        # A model may fail in eval mode, or on one row. That is an error only if the user asked for this section.
         if asked_for:
             raise
         material.example = None

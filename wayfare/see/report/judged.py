@@ -1,4 +1,4 @@
-"""Metrics of what a model said: of classes, of yes and no, or of numbers, told apart by what the targets are."""
+"""Metrics of predictions: for classes, for yes and no, or for numbers, as the targets say."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _yes_and_no(true: wf.Tensor) -> bool:
 
 
 def _are_logits(said: wf.Tensor, true: wf.Tensor, told: bool | None) -> bool:
-    """Are these logits of yes and no? Whoever gave them may know; else numbers outside of 0 to 1 give it away."""
+    """Are these logits of yes and no? `told` says it; if it is None, any number outside of 0 to 1 means logits."""
     if said.numel() != true.numel() or not said.is_floating_point():
         return False
     return told if told is not None else bool(((said < 0) | (said > 1)).any().item())

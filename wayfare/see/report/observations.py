@@ -1,4 +1,4 @@
-"""What the numbers of a run say in words: falling, no better, a plateau, overfitting, diverging. Never guessed."""
+"""Observations about a training run from its numbers: falling, a plateau, overfitting, diverging."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Observation", "epoch_notes", "observe"]
 FEWEST = 3  # epochs from which on a trend can be told from chance
 TREND = 0.01  # a change of this share of the level over the last epochs is a trend
 OVERFIT = 0.02  # the validation loss has risen by this share above its best
-PATIENCE = 2  # epochs without a better one that are no chance any more
+PATIENCE = 2  # this many epochs without a better one are not chance
 SPIKE = 0.25  # a loss that rises by this share from one epoch to the next
 GAP = 0.1  # a score in training that is so much higher than in validation
 
@@ -88,8 +88,8 @@ def _trend(loss: list[float], held_out: list[float]) -> list[Observation]:
     change = _recent_change(watched, window)
     best = watched.index(min(watched))
     since = len(watched) - 1 - best
-    # What has not improved for some epochs does not fall, whatever a line through the last ones says: after a jump it
-    # only comes back. One epoch that is no better is chance.
+    # A loss that has not improved for some epochs is not falling, even if a line through the last ones is: after a
+    # jump it only recovers. One epoch without improvement is chance.
     stands = since >= PATIENCE
     if change < -TREND and not stands:
         return [Observation("falling", f"Still falling: the {which} loss changed by {change:+.1%} {span}, so more "
@@ -135,13 +135,13 @@ def _gap(records: Records) -> list[Observation]:
     found = []
     for name, value in last.items():
         other = last.get(f"validation {name}")
-        # Of shares, such as an accuracy, only: other scores have no common scale.
+        # Only for scores from 0 to 1, such as an accuracy: others have no common scale.
         if name == "loss" or not isinstance(value, float) or not isinstance(other, float):
             continue
         if 0 <= other <= 1 and 0 <= value <= 1 and value - other > GAP:
             found.append(Observation("gap", f"{name} is {value:.1%} in training and {other:.1%} in validation, "
-                                     f"{100 * (value - other):.0f} points lower: the model knows some examples by "
-                                     "heart."))  # fmt: skip
+                                     f"{100 * (value - other):.0f} points lower: the model has memorised some "
+                                     "examples."))  # fmt: skip
     return found
 
 
@@ -166,7 +166,7 @@ def _scale(level: float, values: list[float]) -> float:
 
 
 def epoch_notes(records: Records) -> list[str]:
-    """A few words on each epoch, to stand in its row of a table; empty where nothing is to be said."""
+    """A short note on each epoch for its row of a table; empty where there is nothing to note."""
     loss, held_out = _curve(records, "loss"), _curve(records, "validation loss")
     watched = held_out or loss
     notes: list[list[str]] = [[] for _ in records]

@@ -1,4 +1,4 @@
-"""One training step of the user's own model, run for the report in several ways, and everything put back after."""
+"""One training step of the user's model, run for the report in several ways; everything is restored afterwards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OwnStep:
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """Whatever the block does to model, optimiser, batch and random numbers is put back."""
+        """After the block, model, optimiser, batch and random numbers are restored."""
         function = self._step if self._step is not None else self._loss
         before = Snapshot(function, [self.model, self._optimizer, self.batch])
         with unharmed():
@@ -126,7 +126,7 @@ class OwnStep:
             return loss
 
         with self.undone(), warnings.catch_warnings():
-            # That a step cannot be compiled is in the table; it is no fault of the user's, who did not ask for it.
+            # The table shows that a step cannot be compiled; no warning, because the user did not ask for it.
             warnings.simplefilter("ignore", UserWarning)
             return wf.profile.compare(training_step, [(self.batch,)], rounds=3)
 

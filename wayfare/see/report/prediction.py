@@ -1,4 +1,4 @@
-"""The prediction trace: one input on its way through the model, layer by layer, to the answer."""
+"""The prediction trace: one input through the model, layer by layer."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Section:
 
 @dataclass
 class Material:
-    """Everything a report may be made of; None is what was neither given nor found."""
+    """Everything a report may contain; None for what was neither given nor found."""
 
     title: str
     model: Any = None

@@ -103,7 +103,7 @@ def traced(model: nn.Module, *inputs: Any) -> tuple[Any, list[Call]]:
 
 @contextmanager
 def unharmed() -> Iterator[None]:
-    """The random numbers of Python and of NumPy are put back afterwards; those of Wayfare a snapshot puts back."""
+    """Restores the random state of Python and of NumPy afterwards; a snapshot restores that of Wayfare."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         yield

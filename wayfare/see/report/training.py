@@ -16,7 +16,7 @@ __all__ = ["gradient_observations", "training_section"]
 MOST_ROWS = 200
 MOST_PARAMETERS = 120
 MOST_COLUMNS = 40
-# A gradient so many times smaller than the largest has as good as vanished.
+# A gradient this many times smaller than the largest counts as vanished.
 VANISHED = 1e-4
 
 
@@ -108,7 +108,7 @@ def _flow_words(one_step: bool) -> str:
 
 
 def gradient_observations(flow: dict[str, list[float]]) -> list[Observation]:
-    """What the last norms say: gradients that are missing, have vanished, or are no numbers."""
+    """What the last norms say: gradients that are missing, have vanished, or are not finite."""
     last = {name: values[-1] for name, values in flow.items()}
     broken = [name for name, value in last.items() if math.isinf(value)]
     bad = [name for name, value in last.items() if math.isnan(value)]

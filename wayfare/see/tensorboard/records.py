@@ -48,7 +48,7 @@ class RecordFile:
             raise self._failed(error) from error
 
     def append(self, data: bytes) -> None:
-        """Write one record; it is in the system's hands when this returns, whatever becomes of this process."""
+        """Write one record. It has reached the operating system when this returns, so it survives a crash."""
         length = struct.pack("<Q", len(data))
         record = b"".join((
             length, struct.pack("<I", masked_checksum(length)), data, struct.pack("<I", masked_checksum(data)),

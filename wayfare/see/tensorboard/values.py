@@ -1,4 +1,4 @@
-"""What is written of a value: histograms in buckets that grow with size, and pictures as PNG."""
+"""Values as TensorBoard stores them: histograms in buckets that grow with size, and images as PNG."""
 
 from __future__ import annotations
 

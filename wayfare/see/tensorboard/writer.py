@@ -41,14 +41,9 @@ class SummaryWriter:
     """
 
     def __init__(
-        self,
-        log_dir: str | os.PathLike[str] | None = None,
-        comment: str = "",
-        purge_step: int | None = None,
-        max_queue: int = 10,
-        flush_secs: int = 120,
-        filename_suffix: str = "",
-    ) -> None:
+        self, log_dir: str | os.PathLike[str] | None = None, comment: str = "", purge_step: int | None = None,
+        max_queue: int = 10, flush_secs: int = 120, filename_suffix: str = "",
+    ) -> None:  # fmt: skip
         if log_dir is not None and not isinstance(log_dir, (str, os.PathLike)):
             raise ArgumentTypeError(f"SummaryWriter: log_dir must be a folder's path, not {type(log_dir).__name__}")
         # max_queue and flush_secs are taken for PyTorch's sake: nothing waits in a queue here.
@@ -79,26 +74,18 @@ class SummaryWriter:
         self._file.append(when + at + text(_SUMMARY, text(_VALUE, value)))
 
     def add_scalar(
-        self,
-        tag: str,
-        scalar_value: Any,
-        global_step: int | None = None,
-        walltime: float | None = None,
-        new_style: bool = False,
-        double_precision: bool = False,
-    ) -> None:
+        self, tag: str, scalar_value: Any, global_step: int | None = None, walltime: float | None = None,
+        new_style: bool = False, double_precision: bool = False,
+    ) -> None:  # fmt: skip
         """A point of a curve."""
         # Both styles look the same in TensorBoard; the old one is read by every version of it.
         value = single(_SCALAR, number_of(scalar_value, "add_scalar"))
         self._write(_tag(tag) + value, global_step, walltime)
 
     def add_scalars(
-        self,
-        main_tag: str,
-        tag_scalar_dict: Mapping[str, Any],
-        global_step: int | None = None,
+        self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None,
         walltime: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Points of several curves in one picture: each is a run of its own, in a folder below."""
         _tag(main_tag)
         if not isinstance(tag_scalar_dict, Mapping):
@@ -111,14 +98,9 @@ class SummaryWriter:
             self._others[folder].add_scalar(main_tag, value, global_step, walltime)
 
     def add_histogram(
-        self,
-        tag: str,
-        values: Any,
-        global_step: int | None = None,
-        bins: Any = "tensorflow",
-        walltime: float | None = None,
-        max_bins: int | None = None,
-    ) -> None:
+        self, tag: str, values: Any, global_step: int | None = None, bins: Any = "tensorflow",
+        walltime: float | None = None, max_bins: int | None = None,
+    ) -> None:  # fmt: skip
         """How numbers are distributed; `bins` is a count, edges, or a rule of NumPy's."""
         if max_bins is not None and bins == "tensorflow":
             bins = max_bins
@@ -134,13 +116,9 @@ class SummaryWriter:
         self._write(value, global_step, walltime)
 
     def add_image(
-        self,
-        tag: str,
-        img_tensor: Any,
-        global_step: int | None = None,
-        walltime: float | None = None,
+        self, tag: str, img_tensor: Any, global_step: int | None = None, walltime: float | None = None,
         dataformats: str = "CHW",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A picture: uint8, or floats from 0 to 1; `dataformats` says which dimension is what."""
         pixels = picture(img_tensor, dataformats)
         height, width, colours = pixels.shape

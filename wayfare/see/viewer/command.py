@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     except WayfareError as error:
         print(f"wayfare view: {error.sentence}. {error.fix}".strip(), file=sys.stderr)
         return 1
-    # In a terminal without a desktop no browser opens, and the path is what there is to use.
+    # Without a desktop no browser opens; then the user needs the path.
     opened = not options.no_browser and webbrowser.open(place.as_uri())
     print(f"{'Opened' if opened else 'The page is'} {plain(str(place))}")
     return 0
@@ -68,7 +68,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _may_write(place: Path) -> bool:
-    """Is nothing there, or a page of this viewer? Whatever else it is, a link above all, somebody else made."""
+    """Is nothing there, or a page of this viewer? Anything else, above all a link, is not ours to replace."""
     try:
         return stat.S_ISREG(place.lstat().st_mode) and _MARK in read_beginning(os.fspath(place), _BEGINNING, "view")
     except FileNotFoundError:

@@ -1,0 +1,132 @@
+"""Ranks that die, raise, differ or do not come: everything ends soon, with the rank named."""
+
+import os
+import signal
+import time
+
+import pytest
+
+import wayfare as wf
+from tests.distributed.ranks import needs_mpi, run, start
+
+pytestmark = needs_mpi
+LIMIT = 10  # seconds from the death of a rank to the end of all
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().split()[2] != "Z"
+
+
+def check_all_gone(folder, ranks):
+    for rank in range(ranks):
+        pid = int((folder / f"pid-{rank}").read_text())
+        assert not is_alive(pid), f"rank {rank} still runs"
+
+
+@pytest.mark.parametrize("when", [
+    "kill-reduce", *(pytest.param(f"kill-{w}", marks=pytest.mark.long) for w in ("forward", "backward", "checkpoint")),
+])  # fmt: skip
+def test_a_killed_rank_ends_all_and_is_named(when, tmp_path):
+    done = run(3, "fails.py", when, tmp_path / "run", limit=60)
+    assert done.status != 0
+    assert "rank 1" in done.err and "signal 9" in done.err
+    check_all_gone(tmp_path, 3)
+    files = list((tmp_path / "run").iterdir()) if when == "kill-checkpoint" else []
+    checkpoint = wf.Checkpoint(tmp_path / "run")
+    whole = {entry.path.name for entry in checkpoint.saved}
+    assert {f.name for f in files if f.name.endswith(".safetensors") and not f.name.startswith(".")} == whole
+    if when == "kill-checkpoint":
+        assert checkpoint.saved[-1].number == 5, "the file that was being written does not count, the one before does"
+
+
+def test_a_rank_killed_from_outside_ends_all_within_ten_seconds(tmp_path):
+    process = start(3, "fails.py", "sleep", tmp_path / "run")
+    try:
+        wait_for(tmp_path / "ready", process)
+        began = time.monotonic()
+        os.kill(int((tmp_path / "pid-2").read_text()), signal.SIGKILL)
+        _, err = process.communicate(timeout=LIMIT)
+        assert time.monotonic() - began < LIMIT
+        assert process.returncode != 0 and "rank 2" in err
+        check_all_gone(tmp_path, 3)
+    finally:
+        process.kill()
+
+
+def test_an_interrupt_ends_all(tmp_path):
+    process = start(2, "fails.py", "sleep", tmp_path / "run")
+    try:
+        wait_for(tmp_path / "ready", process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT)
+        assert process.returncode != 0
+        check_all_gone(tmp_path, 2)
+    finally:
+        process.kill()
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def test_a_rank_that_raises_shows_its_traceback_once(tmp_path):
+    done = run(3, "fails.py", "raise", tmp_path / "run")
+    assert done.status == 1
+    assert done.err.count("ValueError: broken on purpose") == 1 and done.err.count("Traceback") == 1
+    assert "rank 1 of 3 failed" in done.err and "runpy" not in done.err and "mpi4py" not in done.err
+
+
+@pytest.mark.long
+def test_a_rank_that_exits_ends_all_with_its_status(tmp_path):
+    assert run(2, "fails.py", "exit", tmp_path / "run").status == 3
+
+
+def test_calls_that_differ_are_an_error_that_names_both(tmp_path):
+    done = run(2, "fails.py", "shape", tmp_path / "run", WAYFARE_DISTRIBUTED_DEBUG="1")
+    assert done.status != 0
+    for rank, other in ((0, 1), (1, 0)):
+        assert f"rank {rank} of 2 failed" in done.err
+        assert f"rank {rank} calls all_reduce(f32[{3 + rank}], SUM) at fails.py:" in done.err
+        assert f"rank {other} calls all_reduce(f32[{3 + other}], SUM) at fails.py:" in done.err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what, words", [
+    ("dtype", ("all_reduce(f64[3], SUM)", "all_reduce(f32[3], SUM)")),
+    ("order", ("broadcast(f32[3], src=0)", "all_reduce(f32[3], SUM)")),
+    ("absent", ("all_reduce has waited 8 s, and rank 1 did not come",)),
+    ("monitored", ("monitored_barrier has waited 1 s, and rank 1 did not come",)),
+    ("model", ("the model of rank 1 is not that of rank 0: 'first.weight: f32[9,8]' and 'first.weight: f32[8,8]'",)),
+])  # fmt: skip
+def test_ranks_that_differ_are_named(what, words, tmp_path):
+    done = run(2, "fails.py", what, tmp_path / "run", WAYFARE_DISTRIBUTED_DEBUG="1", limit=60)
+    assert done.status != 0
+    for word in words:
+        assert word in done.err
+
+
+@pytest.mark.long
+def test_without_debug_mode_a_rank_that_does_not_come_is_a_time_out(tmp_path):
+    done = run(2, "fails.py", "absent", tmp_path / "run", limit=60)
+    assert done.status != 0 and "all_reduce has waited 8" in done.err and "WAYFARE_DISTRIBUTED_DEBUG=1" in done.err
+
+
+def test_ranks_with_different_programs_are_noticed(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, sys\n"
+        "rank = os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))\n"
+        "sys.modules['__main__'].__file__ = __file__ + rank\n"
+        "open(__file__, 'w').write('x = ' + rank)\n"
+        "import wayfare.distributed as dist\n"
+        "dist.init_process_group('mpi')\n"
+    )
+    done = run(2, program)
+    assert done.status != 0 and "the program of rank 1 is not that of rank 0" in done.err

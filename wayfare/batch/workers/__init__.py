@@ -1,0 +1,1 @@
+"""`wf.map(..., workers=n)`: the examples of a map spread over processes."""

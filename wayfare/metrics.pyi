@@ -1,0 +1,1 @@
+from wayfare.train.metrics import *

@@ -1,0 +1,1 @@
+from wayfare.distributed.ray import *
