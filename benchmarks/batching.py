@@ -88,7 +88,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Row:
-    """One training step of 64 examples (40 for the CRF): which work, by which sides beyond PyTorch and Wayfare, judged how."""
+    """One training step of 64 (or 40) examples: which work, by which sides beyond PyTorch and Wayfare, judged how."""
 
     name: str
     title: str

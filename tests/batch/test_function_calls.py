@@ -224,13 +224,17 @@ def makes(x):
     yield from (x.sin(), x.cos().tanh())
 
 
+def as_text(x):
+    return x.sin().cos() if str(x.sum() > 0) == "tensor(True)" else x.exp().tanh().sin()
+
+
 def numbers_too(x):
     return x.sin().cos().tanh(), 1
 
 
 @pytest.mark.parametrize("function, opaque", [
     (writes, False), (reads, False), (draws, False), (gives_back, False), (view, False), (view_of_new, True),
-    (raises, False), (gradient_off, False), (makes, False), (numbers_too, False),
+    (raises, False), (gradient_off, False), (makes, False), (numbers_too, False), (as_text, False),
 ])  # fmt: skip
 def test_functions_that_do_more_run_as_python(function, opaque):
     def program(x):
