@@ -406,7 +406,7 @@ def order_rows(groups: list[list[Call]]) -> None:
             group.sort(key=by_rank)
         ends: Any = None
         if group.__class__ is StackCalls:
-            columns = [group.rows()]  # type: ignore[attr-defined]
+            columns = [group.rows()]
         else:
             columns = list(zip(*[call.inputs for call in group], strict=False))
         for column in reversed(columns[:1] if group.__class__ is Steps else columns):
