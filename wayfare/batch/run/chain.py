@@ -56,14 +56,18 @@ def _chain(levels: list[list[Call]], signature: Signature) -> Steps | None:
     outs = signature.outs
     for depth, level in enumerate(levels[1:], 1):
         for call in level:
-            x, *states = call.inputs
-            before = states[0].call if states[0].__class__ is Value else None
-            if before is None or before.signature is not signature or _reads(x, signature):
+            inputs = call.inputs
+            before = inputs[1].call if inputs[1].__class__ is Value else None
+            if before is None or before.signature is not signature:
                 return None
-            for number, state in enumerate(states):
+            x = inputs[0]
+            if x.__class__ is Value and x.call.signature is signature and x.call.group is None:
+                return None
+            for number, out in enumerate(outs):
+                state = inputs[number + 1]
                 if state.__class__ is not Value or state.call is not before:
                     return None
-                if state.number != number or state.offset or state.row is not outs[number]:
+                if state.number != number or state.offset or state.row is not out:
                     return None
             # The scratch space of a call that is not in these levels holds something else.
             at = before.depth
@@ -80,11 +84,6 @@ def _chain(levels: list[list[Call]], signature: Signature) -> Steps | None:
     for depth, size in enumerate(steps.sizes):
         steps += [chain[depth] for chain in chains[:size]]
     return steps
-
-
-def _reads(value: Any, signature: Signature) -> bool:
-    """Whether an input is a pending result of this signature."""
-    return value.__class__ is Value and value.call.group is None and value.call.signature is signature
 
 
 class Chain(Group):

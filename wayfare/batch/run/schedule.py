@@ -407,9 +407,11 @@ def order_rows(groups: list[list[Call]]) -> None:
         ends: Any = None
         if group.__class__ is StackCalls:
             columns = [group.rows()]
+        elif group.__class__ is Steps:
+            columns = [tuple([call.inputs[0] for call in group])]
         else:
             columns = list(zip(*[call.inputs for call in group], strict=False))
-        for column in reversed(columns[:1] if group.__class__ is Steps else columns):
+        for column in reversed(columns):
             if column[0].__class__ is Value and column[-1].__class__ is Value:
                 # Probably two outputs of the same calls, judged by the first and the last: they are ordered already.
                 if ends == (column[0].call, column[-1].call):
