@@ -19,6 +19,7 @@ from wayfare.autograd.engine import add_up, by_rule, fit, prepare
 from wayfare.autograd.kept import FREED, unpack
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Array, Value
+from wayfare.batch.run.deferred_gemm import DeferredGemm
 from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
@@ -216,7 +217,7 @@ class _BackwardPass:
         self._reached: Array = np.zeros(tape.count, np.bool_)
         # id of an outside tensor → its gradient
         self.leaves: dict[int, Any] = {}
-        self._gemms: dict[int, _DeferredGemm] = {}
+        self._gemms: dict[int, DeferredGemm] = {}
 
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
@@ -393,7 +394,7 @@ class _BackwardPass:
             return edges  # type: ignore[no-any-return]
         held = self._gemms.get(id(weight))
         if held is None:
-            held = self._gemms[id(weight)] = _DeferredGemm(weight)
+            held = self._gemms[id(weight)] = DeferredGemm(weight)
         bias = edges[2] if len(edges) > 2 else None
         if bias is not None and (not isinstance(bias, Tensor) or id(bias) in own):
             return edges  # type: ignore[no-any-return]
@@ -415,7 +416,7 @@ class _BackwardPass:
         for held in self._gemms.values():
             self._run_gemm(held, known)
 
-    def _run_gemm(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
+    def _run_gemm(self, held: DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
         if not held.pairs:
             return
         # The two weights of a recurrent cell get the same output gradients: concatenate and sum those only once.
@@ -436,15 +437,3 @@ class _BackwardPass:
 
 def _age(node: Node) -> int:
     return node.number
-
-
-class _DeferredGemm:
-    """The deferred gemm for the gradient of one weight (and its bias): pairs of (output gradient, input)."""
-
-    __slots__ = ("bias", "pairs", "size", "weight")
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-        self.bias: Tensor | None = None
-        self.pairs: list[tuple[Array, Array]] = []
-        self.size = 0
