@@ -124,8 +124,11 @@ class PathTape(Tape):
         return any([written_after(t._array, time) for t in (*arguments, *captured)])
 
     def _refuse(self) -> NoReturn:
-        raise InPlaceError("the examples of this map must be computed again for this gradient, but a tensor that they "
-                           "read was written in place since", fix="Write after the backward pass, or to a clone.")
+        raise InPlaceError(
+            "the examples of this map must be computed again for this gradient, but a tensor that they "
+            "read was written in place since",
+            fix="Write after the backward pass, or to a clone.",
+        )
 
     # -- one by one
 

@@ -62,7 +62,8 @@ class OpaqueCall:
 
     __slots__ = (
         "_batched_forms", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
-        "in_front", "name", "outs", "owner", "plain", "plain_tuple", "result", "steps", "structure", "views",
+        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "steps", "structure",
+        "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -83,6 +84,8 @@ class OpaqueCall:
         self.checks_values = False
         # fits(owner, first argument): a quick check that a call cannot fail.
         self.fits: Any = None
+        # over_steps(owner, rows, states, sizes): many steps of many sequences, if this is a step of a recurrent cell.
+        self.over_steps: Callable[..., tuple[Tensor, ...]] | None = None
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
         # The trace: its inputs, the captured tensors, their values in the trace, and the results.
@@ -338,6 +341,8 @@ def find_opaque_call(
     signature.shared_need_grad = signature.differentiable and any(
         [t._requires_grad for t in (*opaque.captured, *signature.shared)]
     )
+    if not signature.shared and len(tensors) == 1 + len(opaque.outs):
+        signature.over_steps = opaque.over_steps
     signature.shared = (*signature.shared, *opaque.captured)
     for t in signature.shared:
         session.ownership.share(t)
@@ -372,6 +377,8 @@ def _traced(
             return None
         opaque.holds = holds
         opaque.fits = getattr(info, "fits", None)
+        # A class derived from a cell may compute its steps in another way.
+        opaque.over_steps = getattr(info, "steps", None) if natural and "forward" in vars(type(owner)) else None
     except TooLong:
         history.too_long += 1
     except (NotFusable, WayfareError):
