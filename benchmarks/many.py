@@ -104,6 +104,8 @@ def balance(report: Report) -> None:
     wf.set_num_threads(1)
     rows = []
     for name, examples, cost, model in _workloads(report):
+        for at in range(0, len(examples), BATCH):  # what is compiled or recorded once
+            _seconds(model, examples[at : at + BATCH])
         for ranks in (2, 4):
             waiting = {}
             for how in ("count", "cost"):
@@ -131,11 +133,11 @@ def _dealt(examples: list[Any], cost: Any, ranks: int, how: str) -> list[Any]:
 
 
 def _seconds(model: Any, share: list[Any]) -> float:
-    """Processor seconds of a share of one step, the better of two runs."""
+    """Processor seconds of a share of one step, the best of several runs."""
     import wayfare as wf
 
     best = float("inf")
-    for _ in range(2):
+    for _ in range(5):
         began = process_time()
         wf.stack(wf.map(model, share, batch=True)).mean().backward()
         best = min(best, process_time() - began)

@@ -26,7 +26,12 @@ PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if
 IN_A_FRESH_PROCESS = {"docs/seeing.md"}
 
 # Blocks marked ```python no-run: (page, first line of the block) → why it cannot run.
-NOT_RUN: dict[tuple[str, str], str] = {}
+NOT_RUN: dict[tuple[str, str], str] = {
+    ("docs/scaling.md", "from ray.train import ScalingConfig"):
+        "it starts a Ray cluster (tests/distributed/test_ray.py)",
+    ("docs/scaling.md", "with wf.profile() as p:                                    # on every rank"):
+        "it needs several ranks (tests/see/profile/test_ranks.py)",
+}  # fmt: skip
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)$")
 NEEDS = re.compile(r"# needs: (?P<module>\w+)")

@@ -65,12 +65,12 @@ def _known(number: int) -> Any:
 
 def is_users(name: str) -> bool:
     """Whether a module is the user's: neither Wayfare's nor of an installed package nor built in."""
-    if is_library_module(name):
-        return False
+    if name == "__main__" or is_library_module(name):
+        return name == "__main__"
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if file is None:
-        return name == "__main__" or module is None
+        return module is None
     return "site-packages" not in file and not is_stdlib_code(_FileOf(file))  # type: ignore[arg-type]
 
 
