@@ -36,6 +36,18 @@ def test_a_process_alone_is_a_group_of_one(alone):
         dist.init_process_group()
 
 
+@pytest.mark.parametrize("op", list(ReduceOp))
+def test_a_tensor_of_no_dimensions_is_reduced_too(alone, op):
+    for t in (wf.tensor(3.5), wf.tensor(3)):
+        if t.dtype.is_floating_point and op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
+            continue
+        before = t.item()
+        dist.all_reduce(t, op)
+        rows = [wf.zeros_like(t)]
+        dist.all_gather(rows, t)
+        assert t.item() == rows[0].item() == before and t.ndim == 0
+
+
 def test_data_parallel_alone_is_the_model(alone):
     wf.manual_seed(0)
     net = wf.nn.Sequential(wf.nn.Embedding(50, 4), wf.nn.Linear(4, 2))

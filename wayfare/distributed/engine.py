@@ -141,7 +141,7 @@ class Engine:
         every = np.empty((self.size, *wide.shape), wide.dtype)
 
         def finish() -> None:
-            total = every[0]
+            total = every[0, ...]  # an array also where there are no dimensions
             for part in every[1:]:
                 _STEPS[op](total, part, out=total)
             out[...] = averaged(total, self.size) if op is ReduceOp.AVG else total
@@ -206,7 +206,7 @@ class LocalEngine(Engine):
 
     def all_gather(self, source: Array, out: Array) -> Request:
         """Its own source."""
-        return self._to_itself(source, out[0])
+        return self._to_itself(source, out[0, ...])
 
     def split(self, ranks: Sequence[int]) -> Engine | None:
         """Itself."""
