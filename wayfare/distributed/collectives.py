@@ -39,7 +39,7 @@ def numbers(tensor: Any, call: str) -> Array:
 def put(tensor: Any, array: Array) -> Any:
     """Write what has arrived into a tensor."""
     with wf.no_grad():
-        tensor.copy_(wf.from_numpy(array.reshape(tensor.shape)))
+        tensor.copy_(wf.from_numpy(np.asarray(array).reshape(tensor.shape)))  # a row of one dimension is a scalar
     return tensor
 
 
