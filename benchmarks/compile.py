@@ -86,17 +86,17 @@ SMALLER: dict[str, dict[str, Any]] = {}  # sizes that tests put in place of a ro
 
 ROWS = [
     Row("logistic", "logistic regression 1000×10, SGD", "steps.logistic", "µs",
-        (Limit(TORCH, 0.2, 0.1), Limit(JAX, 1.0, 0.7)), without=(TORCH_FUSED,)),
+        (Limit(TORCH, 0.15, 0.1), Limit(JAX, 0.8, 0.5)), without=(TORCH_FUSED,)),
     Row("small mlp", "MLP 16-32-32-4, batch 32", "steps.mlp", "µs",
-        (Limit(TORCH, 0.15, 0.08), Limit(JAX, 1.0, 0.5)), SMALL_MLP),
+        (Limit(TORCH, 0.1, 0.07), Limit(JAX, 0.8, 0.5)), SMALL_MLP),
     Row("large mlp", "MLP 784-512-512-10, batch 256", "steps.mlp", "ms", (Limit(BEST, 1.0, 0.9),), LARGE_MLP),
     Row("transformer", "2 transformer blocks", "steps.transformer", "ms",
         (Limit(TORCH, 1.0, None), Limit(BEST, None, 0.85)), waiting=OWN_WAITING),
     Row("transformer, dropout", "the same, dropout 0.1", "steps.transformer", "ms",
         (Limit(TORCH, 1.0, None), Limit(BEST, None, 0.85)), {"dropout": 0.1}, without=(JAX, JAX_WAITED),
         compared=False, waiting=OWN_WAITING),
-    Row("lstm", "LSTM, loop of 60 cells", "steps.lstm_loop", "ms", (Limit(TORCH, 0.5, 0.3),), more=(JAX_REWRITTEN,)),
-    Row("halting", "branch and loop on values", "steps.halting", "µs", (Limit(TORCH, 0.5, 0.25),),
+    Row("lstm", "LSTM, loop of 60 cells", "steps.lstm_loop", "ms", (Limit(TORCH, 0.3, 0.2),), more=(JAX_REWRITTEN,)),
+    Row("halting", "branch and loop on values", "steps.halting", "µs", (Limit(TORCH, 0.2, 0.12),),
         more=(JAX_REWRITTEN,), warm=32),
 ]  # fmt: skip
 CHECKED = ("small mlp", "large mlp", "transformer")

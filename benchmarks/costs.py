@@ -120,7 +120,7 @@ def peak_memory(report: Report, **size: int) -> None:
     report.note("  Resident memory at a step's peak, less what is left when the step is dropped and its model is kept.")
     if TORCH in found and COMPILED in found:
         rounds = [found[COMPILED], found[TORCH]]
-        judge(report, "Memory", [Measurement("memory", "Wayfare compiled over PyTorch eager", "MB", rounds, 1.0, 0.8)])
+        judge(report, "Memory", [Measurement("memory", "Wayfare compiled over PyTorch eager", "MB", rounds, 0.8, 0.7)])
 
 
 def _repeats(report: Report, side: Side) -> int:

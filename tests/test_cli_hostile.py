@@ -95,10 +95,10 @@ def test_a_working_directory_that_is_gone(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["./ship_this.py:f"], "'./ship_this.py' is no name of a module"),
-    (["ship_this.py:f"], "'ship_this.py' is no name of a module"),
-    ([".ship_this:f"], "'.ship_this' is no name of a module"),
-    (["ship this:f"], "'ship this' is no name of a module"),
+    (["./ship_this.py:f"], "'./ship_this.py' is not the name of a module"),
+    (["ship_this.py:f"], "'ship_this.py' is not the name of a module"),
+    ([".ship_this:f"], "'.ship_this' is not the name of a module"),
+    (["ship this:f"], "'ship this' is not the name of a module"),
     (["ship_this:f", "--input", "x=int64[2]<0"], "from 1 to"),
     (["ship_this:f", "--input", "x=int64[2]<99999999999999999999"], "from 1 to"),
     (["ship_this:f", "--input", "x=uint8[2]<300"], "from 1 to 256"),
@@ -107,7 +107,7 @@ def test_a_working_directory_that_is_gone(tmp_path):
     (["ship_this:f", "--input", "x=float32[1000000,1000000]"], "not enough memory"),
     (["ship_this:f", "--input", "x=int64[1000000,1000000]"], "not enough memory"),
     (["ship_this:f", "--input", "x=float32[" + "1," * 70 + "]"], "dimensions"),
-    (["ship_this:f", "--input", "x=float32[²]"], "is no size"),
+    (["ship_this:f", "--input", "x=float32[²]"], "is not a size"),
     (["ship_this:f", "--input", "x=float32[2]", "--input", "x=float32[3]"], "given twice"),
     (["ship_this:f", "--input", "x=float32[2]", "--examples", "ship_this:calls"], "--input and --examples"),
 ])  # fmt: skip

@@ -27,7 +27,8 @@ IN_A_FRESH_PROCESS = {"docs/seeing.md"}
 
 # Blocks marked ```python no-run: (page, first line of the block) → why it cannot run.
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("docs/scaling.md", "from ray.train import ScalingConfig"): "it starts a Ray cluster",
+    ("docs/scaling.md", "from ray.train import ScalingConfig"):
+        "it starts a Ray cluster (tests/distributed/test_ray.py)",
     ("docs/scaling.md", "with wf.profile() as p:                                    # on every rank"):
         "it needs several ranks (tests/see/profile/test_ranks.py)",
 }  # fmt: skip

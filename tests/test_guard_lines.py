@@ -46,7 +46,7 @@ def test_determinism_and_precision_are_promised_already():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert wf.set_float32_matmul_precision("high") is None
-    with pytest.warns(UserWarning, match="'hi' is none of highest, high, medium") as caught:
+    with pytest.warns(UserWarning, match="'hi' is not one of highest, high, medium") as caught:
         wf.set_float32_matmul_precision("hi")
     assert caught[0].filename == __file__
 

@@ -38,6 +38,11 @@ ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBER
 ALLOWED |= {"wayfare.core.node.StructureHandle"}
 # Worker processes: starting, ending and hearing them.
 ALLOWED |= {f"wayfare.core.processes.{name}" for name in ("failure", "parcel", "starting")}
+# Names that a package has from a room above it, and what `fit` and the demos start on several processes.
+ALLOWED |= {
+    "wayfare.core.public_modules.later_name", "wayfare.distributed", "wayfare.distributed.optim",
+    "wayfare.distributed.samplers", "wayfare.distributed.sync_batch_norm",
+}  # fmt: skip
 # How numbers are written, and pages put together: words and pictures, no tensors.
 ALLOWED |= {"wayfare.core.format", "wayfare.see.pages.charts", "wayfare.see.pages.markup", "wayfare.see.pages.parts"}
 # What a report puts into its page, and how it leaves a model as it was.

@@ -45,5 +45,18 @@ def test_in_a_new_process(statement):
 def test_a_module_that_is_not_there_is_named_as_it_was_asked_for():
     with pytest.raises(ModuleNotFoundError, match="'wayfare.utils.nothing'"):
         importlib.import_module("wayfare.utils.nothing")
-    with pytest.raises(ModuleNotFoundError, match=r"wayfare\.utils\.data\.distributed"):
-        importlib.import_module("wayfare.utils.data.distributed")
+    with pytest.raises(ModuleNotFoundError, match=r"wayfare\.utils\.data\.datapipes"):
+        importlib.import_module("wayfare.utils.data.datapipes")
+
+
+def test_names_from_a_room_above_are_there_as_attributes_and_by_import():
+    import wayfare as wf
+
+    assert importlib.import_module("wayfare.nn.parallel") is wf.nn.parallel
+    assert importlib.import_module("wayfare.utils.data.distributed").DistributedSampler is (
+        wf.utils.data.DistributedSampler)  # fmt: skip
+    assert wf.nn.SyncBatchNorm.__mro__[1] is wf.nn.BatchNorm1d
+    assert issubclass(wf.optim.ZeroRedundancyOptimizer, wf.optim.Optimizer)
+    assert wf.distributed.optim.ZeroRedundancyOptimizer is wf.optim.ZeroRedundancyOptimizer
+    with pytest.raises(AttributeError, match="DistributedDataParallel"):
+        _ = wf.nn.DataParallel

@@ -14,6 +14,7 @@ import numpy as np
 import wayfare as wf
 from tests.batch import program_effects as effects
 from tests.batch import program_parts as parts
+from tests.batch.program_helpers import STYLES
 from tests.batch.program_parts import CHOICES, FORMS, NAMES
 from tests.batch.programs import Program
 from tests.compiler import program_parts as others
@@ -123,6 +124,12 @@ def with_fault(seed, leaving=False):
     choices = tuple((what, "{}" if what == "memory" else choice) for what, choice in program.choices)
     way = "map" if program.way == "no_grad" else program.way
     return replace(program, places=places, choices=choices, way=way, ask="nothing"), failing
+
+
+def with_helpers(seed, leaving=False):
+    """A program that walks an example and calls helpers: functions, closures, methods."""
+    draw = random.Random(seed)
+    return replace(formed(draw, seed, leaving), helpers=draw.choice(list(STYLES)))
 
 
 # -- free programs ---------------------------------------------------------------------------------------------

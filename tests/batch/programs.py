@@ -15,6 +15,7 @@ import numpy as np
 
 import wayfare as wf
 from tests.batch.checks import tensors_in, weighted
+from tests.batch.program_helpers import helper_for
 from tests.batch.program_parts import CHOICES, FORMS, NAMES
 from tests.batch.worlds import World
 from tests.compiler.program_parts import NAMES as OTHER_NAMES
@@ -48,14 +49,26 @@ class Program:
     way: str = "map"
     # "backward", "second" derivatives, "twice" over the same graph, of "one" result, of "some", or "nothing"
     ask: str = "backward"
+    # How the statements of each place are called, if they are: a style of `program_helpers`.
+    helpers: str = ""
 
     def source(self):
-        """The function as Python source."""
+        """The function as Python source, with its helpers."""
+        whole = self._source(dict(self.places))
+        if not self.helpers:
+            return whole
+        definitions, places = [], {}
+        for place, statements in self.places:
+            found = helper_for(f"do_{place}", statements, whole, self.helpers) if statements else None
+            definitions += [] if found is None else [found[0]]
+            places[place] = statements if found is None else (found[1],)
+        return "\n".join([*definitions, self._source(places)])
+
+    def _source(self, statements):
         text = FREE if self.form == "free" else FORMS[self.form][0]
         for name, choice in self.choices:
             text = text.replace(f"#{name}", choice)
         lines = []
-        statements = dict(self.places)
         for line in text.strip().split("\n"):
             place = line.strip()[1:] if line.strip().startswith("#") else None
             if place is None:

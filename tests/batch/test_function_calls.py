@@ -224,13 +224,17 @@ def makes(x):
     yield from (x.sin(), x.cos().tanh())
 
 
+def as_text(x):
+    return x.sin().cos() if str(x.sum() > 0) == "tensor(True)" else x.exp().tanh().sin()
+
+
 def numbers_too(x):
     return x.sin().cos().tanh(), 1
 
 
 @pytest.mark.parametrize("function, opaque", [
     (writes, False), (reads, False), (draws, False), (gives_back, False), (view, False), (view_of_new, True),
-    (raises, False), (gradient_off, False), (makes, False), (numbers_too, False),
+    (raises, False), (gradient_off, False), (makes, False), (numbers_too, False), (as_text, False),
 ])  # fmt: skip
 def test_functions_that_do_more_run_as_python(function, opaque):
     def program(x):
@@ -384,3 +388,41 @@ def test_numbers_among_the_arguments():
         return scaled(x, 2) + scaled(x, 2.0) + scaled(x, 3, twice=True)
 
     same(program, vectors(4))
+
+
+def two_results(x, y):
+    return x.sin().cos().tanh(), (x * y).sin().cos()
+
+
+def weighed(x, y):
+    return x.sin().cos().tanh(), (x @ WEIGHT) * y
+
+
+class Weighed(nn.Module):
+    def forward(self, x, y):
+        return weighed(x, y)
+
+
+@pytest.mark.parametrize("function", [two_results, weighed, Weighed()])
+@pytest.mark.parametrize("grads", [(True, False), (False, True), (True, True), (False, False)])
+def test_each_result_requires_a_gradient_as_in_the_loop(function, grads):
+    def program(x, y):
+        return function(x * 2, y * 2)
+
+    columns = vectors(4, grad=grads[0]), vectors(4, grad=grads[1])
+    for _ in range(2):
+        equal(wf.map(program, *columns, batch=True), [program(*pair) for pair in zip(*columns, strict=True)])
+
+
+def test_weights_that_are_frozen_between_maps():
+    w = weight(3, 3, seed=5)
+
+    def work(x):
+        return (x @ w).sin().cos()
+
+    def program(x):
+        return work(x * 2)
+
+    for frozen in (False, True, False):
+        w.requires_grad_(not frozen)
+        equal(wf.map(program, vectors(4, grad=False), batch=True), [program(x) for x in vectors(4, grad=False)])

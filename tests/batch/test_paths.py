@@ -203,6 +203,18 @@ def test_what_a_result_does_not_depend_on_has_no_gradient():
         assert all(y.grad is None for y in columns[1])
 
 
+def test_an_argument_that_only_others_of_its_group_use_has_no_gradient():
+    w = wf.tensor([0.5, 1.5]).double().requires_grad_()
+
+    def function(x, y):
+        h = x * 2  # computed for all before the decision
+        return (h * w).sum() if h.sum() > 0 else (y * w).sum()
+
+    xs, ys = vectors(8, 2, requires_grad=True), vectors(8, 2, seed=5)
+    wf.stack(mapped(function, xs, ys)).sum().backward()
+    assert [x.grad is None for x in xs] == [bool(x.sum() <= 0) for x in xs]
+
+
 def test_each_result_can_be_differentiated_by_itself_and_once(model):
     xs, labels = halting_examples(8)
     results = mapped(model, xs, labels, times=8)

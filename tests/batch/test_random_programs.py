@@ -11,7 +11,7 @@ import pytest
 
 import wayfare as wf
 from tests.batch.checks import said
-from tests.batch.program_writer import with_fault, write
+from tests.batch.program_writer import with_fault, with_helpers, write
 from tests.batch.programs import WAYS, Program, between, difference, looped, run, shortened
 
 COUNT = int(os.environ.get("WAYFARE_PROGRAMS", "200"))
@@ -37,6 +37,22 @@ def test_a_random_program_does_what_the_loop_does(seeds, leaving):
         if difference(program) is not None:
             program = shortened(program)
             pytest.fail(f"seed {seed}: {difference(program)}\n\n{program}", pytrace=False)
+
+
+@kinds
+@blocks(COUNT // 2)
+def test_a_random_program_with_helpers_does_what_the_loop_does(seeds, leaving):
+    for seed in seeds:
+        program = with_helpers(seed, leaving)
+        if difference(program) is not None:
+            program = shortened(program)
+            pytest.fail(f"seed {seed}: {difference(program)}\n\n{program}", pytrace=False)
+
+
+def test_programs_have_helpers_of_all_styles():
+    source = "\n".join(str(with_helpers(seed)) for seed in range(100))
+    for word in ("def do_body(", "def do_cell(", "def do_step(", "made_do_body(", "of_do_body.do_body(", "(nn.Module)"):
+        assert word in source, word
 
 
 @kinds

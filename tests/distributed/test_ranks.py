@@ -65,6 +65,10 @@ def test_ddp_and_zero_are_the_same_training(tmp_path):
 def test_scripts_of_pytorch_run_with_other_imports(tmp_path):
     done = passes(2, "script_mnist_style.py", "--epochs", 2, "--save", tmp_path / "net.safetensors")
     assert done.out.count("Train Epoch") == 2 and (tmp_path / "net.safetensors").exists()
+
+
+@pytest.mark.long
+def test_a_script_with_snapshots_runs_with_other_imports(tmp_path):
     passes(2, "script_trainer_style.py", tmp_path / "snapshot.safetensors")
     assert (tmp_path / "snapshot.safetensors").exists()
 

@@ -253,7 +253,7 @@ def test_only_damaged_files_are_an_error_and_are_not_deleted(tmp_path):
     ck = Checkpoint(tmp_path, keep=1)
     ck.save(epoch=0)
     damage(ck.latest)
-    with pytest.raises(FileFormatError, match="no checkpoint is whole"):
+    with pytest.raises(FileFormatError, match="all checkpoints are damaged"):
         ck.restore()
     for epoch in (1, 2, 3):
         ck.save(epoch=epoch)

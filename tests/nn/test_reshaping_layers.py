@@ -46,7 +46,7 @@ REFUSED = {
     "size": (lambda: nn.Unflatten(1, 6), ArgumentTypeError, "a tuple of ints, not int"),
     "size of": (lambda: nn.Unflatten(1, (2, 3.0)), ArgumentTypeError, "number 1 is of type float"),
     "product": (lambda: nn.Unflatten(1, (2, 3))(wf.ones(2, 5)), ShapeError, r"the 5 of dimension 1 .*, in Unflatten"),
-    "channels": (lambda: nn.PixelShuffle(2)(wf.ones(1, 3, 4, 4)), OperationError, "3 channels .* no multiple of 2²"),
+    "channels": (lambda: nn.PixelShuffle(2)(wf.ones(1, 3, 4, 4)), OperationError, "3 channels .* not a multiple of 2²"),
     "deal": (lambda: nn.ChannelShuffle(4)(wf.ones(1, 6, 2)), OperationError, "6 channels .* 4 groups"),
     "rank": (lambda: nn.Upsample(scale_factor=2, mode="bilinear")(wf.ones(1, 2, 3)), ShapeError, "4 dimensions"),
     "no tensor": (lambda: nn.Flatten()([1, 2]), ArgumentTypeError, r"not list, in Flatten\(start_dim=1"),

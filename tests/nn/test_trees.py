@@ -172,7 +172,7 @@ def test_kernels_of_a_node():
         (ShapeError, r"right must be \[4\]", lambda b, s: b((wf.zeros(4),) * 2, (wf.zeros(2, 4),) * 2)),
         (ShapeError, r"left must be \[4\] or \[batch, 4\]", lambda b, s: b((wf.zeros(5),) * 2, (wf.zeros(5),) * 2)),
         (ShapeError, r"x must be \[3\] or \[batch, 3\]", lambda b, s: b.leaf(wf.zeros(4))),
-        (ShapeError, "beside states", lambda b, s: b((wf.zeros(4),) * 2, (wf.zeros(4),) * 2, wf.zeros(2, 3))),
+        (ShapeError, "does not fit states", lambda b, s: b((wf.zeros(4),) * 2, (wf.zeros(4),) * 2, wf.zeros(2, 3))),
         (DTypeError, "float64", lambda b, s: b.leaf(wf.zeros(3, dtype=wf.float64))),
         (ArgumentTypeError, "list of states", lambda b, s: s(wf.zeros(3), (wf.zeros(4), wf.zeros(4)))),
         (ArgumentTypeError, "list of states", lambda b, s: s(wf.zeros(3), wf.zeros(4))),

@@ -20,7 +20,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.executor import Interceptor
 from wayfare.core.locks import lock
-from wayfare.core.mode import STATE, changed_mode, current
+from wayfare.core.mode import STATE, changed_mode, current, executor
 from wayfare.core.op import Op
 from wayfare.core.pytree import TENSOR, UNKNOWN, flatten, only_tensors, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
@@ -69,7 +69,8 @@ class TracedValue:
         return stand_in(TracedValue(record(STOP, (self.row,), {})), False)
 
     def text(self, tensor: StandIn) -> str:
-        """What `repr` shows: shape and dtype."""
+        """What `repr` shows: shape and dtype. An executor for which that is not enough refuses."""
+        executor().effect("it makes text of a tensor")
         return f"StandIn({tensor.spec})"
 
 

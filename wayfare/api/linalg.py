@@ -62,7 +62,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     _check_tensors("cross", input, other)
     dim = _normal_dim("cross", dim, input.ndim)
     if input.ndim != other.ndim or input.ndim == 0 or not (input.shape[dim] == other.shape[dim] == 3):
-        raise ShapeError(f"cross: needs as many dimensions and size 3 at dim {dim} in both, not {input.spec} and "
+        raise ShapeError(f"cross: needs equal numbers of dimensions and size 3 at dim {dim}, not {input.spec} and "
                          f"{other.spec}")  # fmt: skip
     return _linalg.cross_product("cross", input, other, dim)
 

@@ -1,7 +1,7 @@
 """A higher threshold of Python's garbage collector while examples are recorded.
 
 Recording makes many small objects that live until their groups run, and almost no garbage. By default Python collects
-after every 700 new objects, which took up to 40 % of the time; here it does so after every 100,000. The collector stays
+after every 700 new objects, which took up to 40 % of the time; here it does so after every 400,000. The collector stays
 on, so that garbage of other threads is still found, only later.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 
-_OBJECTS = 100_000
+_OBJECTS = 400_000
 
 
 class Collector:

@@ -14,7 +14,7 @@ from wayfare.distributed.engine import Request
 __all__ = ["Work"]
 
 # A waiting process asks this often without a pause, then pauses: the other ranks may need the processor to arrive.
-_EAGER_POLLS = 50
+_EAGER_POLLS = 100
 _PAUSE = 2e-5
 _LONGEST_PAUSE = 5e-4
 
@@ -75,7 +75,7 @@ class Work:
             return True
         limit = self._timeout if timeout is None else seconds(timeout)
         start = time.perf_counter()
-        polls, pause = 0, _PAUSE
+        polls = 0
         while not self._request.test():
             polls += 1
             if polls < _EAGER_POLLS:
@@ -85,8 +85,8 @@ class Work:
                                        "time-out", fix="A rank may be slow, dead or doing something else. Give "
                                        "init_process_group a longer timeout, or run with WAYFARE_DISTRIBUTED_DEBUG=1 "
                                        "to have the ranks' calls compared.")  # fmt: skip
-            time.sleep(pause)
-            pause = min(pause * 1.2, _LONGEST_PAUSE)
+            # In proportion to the wait so far: shared memory moves a few pages at each question, so early pauses cost.
+            time.sleep(min(max(_PAUSE, waited / 50), _LONGEST_PAUSE))
         if self._stats is not None:
             self._stats.waited += time.perf_counter() - start
         return self.is_completed()

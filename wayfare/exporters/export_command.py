@@ -91,7 +91,7 @@ def find(target: str) -> Any:
     if not module or not path:
         raise ArgumentError(f"export: {target!r} is not of the form module:function")
     if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
-        raise ArgumentError(f"export: {module!r} is no name of a module",
+        raise ArgumentError(f"export: {module!r} is not the name of a module",
                             fix="Write it as in an import, without a folder and without .py: mymodel:net.")  # fmt: skip
     try:
         found: Any = importlib.import_module(module)
@@ -122,7 +122,7 @@ def read_inputs(specs: list[str]) -> tuple[list[str], dict[str, dict[int, str]],
         for axis, part in enumerate(filter(None, found["sizes"].split(","))):
             label, _, number = part.rpartition("=")
             if not number.isdecimal():
-                raise ArgumentError(f"export: {part!r} is no size in {spec!r}", fix="Write 10, or batch=2.")
+                raise ArgumentError(f"export: {part!r} is not a size in {spec!r}", fix="Write 10, or batch=2.")
             sizes.append(int(number))
             if label:
                 axes[name][axis] = label

@@ -279,10 +279,10 @@ def run(
     try:
         structure = take_apart(result, tensors, [])
     except Opaque as opaque:
-        raise ExportError(f"export: the function returns {opaque}, which is no tensor",
+        raise ExportError(f"export: the function returns {opaque}, which is not a tensor",
                           fix="Return tensors, or tuples, lists and dictionaries of them.") from None  # fmt: skip
     if not tensors:
-        raise ExportError("export: the function returns no tensor", fix="Return what the model is to compute.")
+        raise ExportError("export: the function returns no tensor", fix="Return the results of the model.")
     results = [tracer.value(t) for t in tensors]
     for memory in tracer.arrays.memories:
         if memory.written and memory.source is not None and memory.source.kind != "argument":

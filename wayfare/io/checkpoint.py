@@ -141,7 +141,7 @@ class Checkpoint:
             self._warn_of(damaged, entry)
             return self._put_back(entry.path, state)
         if damaged:
-            raise FileFormatError("restore: no checkpoint is whole: " + "; ".join(damaged.values()))
+            raise FileFormatError("restore: all checkpoints are damaged: " + "; ".join(damaged.values()))
         raise MissingFileError(f"restore: there is no checkpoint in {str(self._folder)!r}",
                                fix="For a fresh start ask first whether `latest` is None.")  # fmt: skip
 

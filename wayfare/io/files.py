@@ -268,5 +268,5 @@ def path_text(op: str, path: Any, obj: Any = None) -> str:
     if not isinstance(text, str):
         raise ArgumentTypeError(f"{op}: the path must be a str or a pathlib.Path, not {type(text).__name__}")
     if not text or "\0" in text:
-        raise ArgumentError(f"{op}: {text!r} is no path")
+        raise ArgumentError(f"{op}: {text!r} is not a path")
     return text

@@ -140,7 +140,7 @@ def read_header(file: BinaryIO, size: int, where: str) -> Header:
     if len(text) != length:
         raise FileFormatError(f"load: {where} became shorter while it was read")
     if not text.startswith(b"{"):
-        raise FileFormatError(f"load: {where} is no safetensors file: its header does not begin with '{{'")
+        raise FileFormatError(f"load: {where} is not a safetensors file: its header does not begin with '{{'")
     entries = strict_json(text, f"the header of {where}")
     metadata = _metadata(entries.pop(METADATA, {}), where)
     tensors = {name: _stored(name, entry, where) for name, entry in entries.items()}

@@ -10,9 +10,10 @@ from wayfare.api.fused import fused
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.linear import linear
+from wayfare.nn.functional.recurrent import gru_sequence, lstm_states, rnn_sequence
 from wayfare.nn.init import uniform_
 from wayfare.nn.module import Module
-from wayfare.nn.one_call import one_call
+from wayfare.nn.one_call import one_call_of_a_cell
 from wayfare.nn.parameter import Parameter
 from wayfare.nn.shown_options import differing
 
@@ -46,6 +47,25 @@ def _tanh_of_sum(x: Tensor, a: Tensor) -> Tensor:
 @fused
 def _relu_of_sum(x: Tensor, a: Tensor) -> Tensor:
     return (x + a).relu()
+
+
+# -- many steps of many sequences, for automatic batching -----------------------------------------------------------
+
+
+def _weights(cell: Any) -> tuple[Any, ...]:
+    return cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+
+
+def _rnn_steps(cell: Any, rows: Tensor, states: Any, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return rnn_sequence(rows, *states, *_weights(cell), batch_sizes=sizes, nonlinearity=cell.nonlinearity)[:1]
+
+
+def _lstm_steps(cell: Any, rows: Tensor, states: Any, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return lstm_states(rows, *states, *_weights(cell), batch_sizes=sizes)
+
+
+def _gru_steps(cell: Any, rows: Tensor, states: Any, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return gru_sequence(rows, *states, *_weights(cell), batch_sizes=sizes)[:1]
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------
@@ -134,7 +154,7 @@ class RNNCell(RNNCellBase):
         """Sizes, and options that differ from the default."""
         return ", ".join([super().extra_repr(), *differing(self, nonlinearity="tanh")])
 
-    @one_call
+    @one_call_of_a_cell(_rnn_steps)
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next h."""
         self._checked_input(input)
@@ -158,7 +178,7 @@ class LSTMCell(RNNCellBase):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
-    @one_call
+    @one_call_of_a_cell(_lstm_steps)
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The next (h, c)."""
         self._checked_input(input)
@@ -181,7 +201,7 @@ class GRUCell(RNNCellBase):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
-    @one_call
+    @one_call_of_a_cell(_gru_steps)
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next h."""
         self._checked_input(input)

@@ -20,6 +20,15 @@ def one_call(method: F) -> F:
     return _as_one(method, _OfLayer(method.__name__, most=1))
 
 
+def one_call_of_a_cell(steps: Callable[..., tuple[Tensor, ...]]) -> Callable[[F], F]:
+    """The same for a recurrent cell, `forward(input, state)`, whose results are the next state.
+
+    `steps(cell, rows, states, sizes)` runs it over many sequences: `rows` are the inputs in order of time, `sizes` how
+    many sequences each step has, which never rises. It returns the states after every row.
+    """
+    return lambda method: _as_one(method, _OfLayer(method.__name__, most=1, steps=steps))
+
+
 def one_call_of_any_rank(
     only_if: Callable[[Any], bool] = lambda layer: True, fits: Callable[[Any, Any], bool] | None = None
 ) -> Callable[[F], F]:
@@ -90,10 +99,11 @@ class _OfLayer:
 
     def __init__(
         self, method: str, most: int, only_if: Callable[[Any], bool] = lambda layer: True,
-        fits: Callable[[Any, Any], bool] | None = None,
+        fits: Callable[[Any, Any], bool] | None = None, steps: Callable[..., tuple[Tensor, ...]] | None = None,
     ) -> None:  # fmt: skip
         self._method = method
         self.fits = fits
+        self.steps = steps
         self._only_if = only_if
         self.in_front = most
 

@@ -76,7 +76,7 @@ def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packin
     else:
         steps, count = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     if steps == 0:
-        raise OperationError(f"{name}: sequences of no steps need a list of sequences, this is a tensor {x.spec}",
+        raise OperationError(f"{name}: sequences without steps need a list of sequences, this is a tensor {x.spec}",
                              fix="Give a list of tensors [steps, features].")  # fmt: skip
     if x.ndim == 2:
         return Packing(x, (1,) * steps, 1, lambda rows: rows, batched=False)

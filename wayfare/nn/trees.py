@@ -152,7 +152,7 @@ class BinaryTreeLSTMCell(_TreeCell):
         if x is not None:
             self._check_input(x)
             if tuple(x.shape[:-1]) != batch:
-                raise ShapeError(f"{type(self).__name__}: x is {x.spec} beside states of {left[0].spec}")
+                raise ShapeError(f"{type(self).__name__}: x is {x.spec}, which does not fit states of {left[0].spec}")
             of_x, of_both = linear(x, self.weight_ih), linear(both, self.weight_hh, self.bias)
             return _binary_gates_with_input(of_x, of_both, left[1], right[1])  # type: ignore[no-any-return]
         return _binary_gates(linear(both, self.weight_hh, self.bias), left[1], right[1])  # type: ignore[no-any-return]

@@ -130,10 +130,10 @@ class History:
             except json.JSONDecodeError:
                 if number == len(lines):
                     break
-                raise ArgumentError(f"History.load: line {number} of {path} is no JSON",
+                raise ArgumentError(f"History.load: line {number} of {path} is not JSON",
                                     fix="Give a file that History.save or fit(log=…) wrote.") from None  # fmt: skip
             if not isinstance(record, dict):
-                raise ArgumentError(f"History.load: line {number} of {path} is no record")
+                raise ArgumentError(f"History.load: line {number} of {path} is not a record")
             records.append(_as_numbers(record))
         return cls(records)
 

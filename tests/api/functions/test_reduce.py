@@ -248,7 +248,7 @@ class TestErrors:
             wf.sum([1, 2])
 
     def test_two_ways_to_say_it(self):
-        with pytest.raises(ArgumentTypeError, match="var: unbiased and correction say the same"):
+        with pytest.raises(ArgumentTypeError, match="var: unbiased and correction mean the same"):
             wf.ones(2).var(unbiased=True, correction=1)
 
     def test_sum_to_size(self):

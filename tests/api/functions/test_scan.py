@@ -76,7 +76,7 @@ def test_integrals():
 def test_errors():
     with pytest.raises(IndexRangeError, match=r"cumsum: dim 1 is out of range .*test_scan\.py:\d+"):
         wf.ones(3).cumsum(1)
-    with pytest.raises(ArgumentTypeError, match="trapezoid: x and dx say the same"):
+    with pytest.raises(ArgumentTypeError, match="trapezoid: x and dx mean the same"):
         wf.trapezoid(wf.ones(2), wf.ones(2), dx=1.0)
     with pytest.raises(OperationError, match="diff: n must not be negative"):
         wf.ones(3).diff(-1)

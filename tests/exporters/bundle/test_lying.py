@@ -76,7 +76,7 @@ def test_col2im_reads_no_foreign_memory(tmp_path):
     f = Made(x=["float32", [1, 4, 9]])
     far = f.number(4, 100)
     y = f.op("col2im", [0], ["float32", [1, 1, 4, 4]], sizes=[4, far], **windows())
-    with pytest.raises(OperationError, match=r"program: col2im cannot be called so: .*do not fit 297 windows"):
+    with pytest.raises(OperationError, match=r"program: col2im cannot be called with .*do not fit 297 windows"):
         f.load(tmp_path, y)(wf.ones(1, 4, 9))
 
 

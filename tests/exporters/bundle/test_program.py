@@ -231,7 +231,7 @@ def test_files_that_are_no_programs(tmp_path, net):
 def test_what_a_file_cannot_hold(tmp_path):
     with pytest.raises(ExportError, match="random"):
         wf.export(lambda x: x + wf.rand(2), (wf.ones(2),), tmp_path / "a.wf")
-    with pytest.raises(ExportError, match="keys are no texts"):
+    with pytest.raises(ExportError, match="keys are not strings"):
         wf.export(lambda x: {1: x}, (wf.ones(2),), tmp_path / "a.wf")
     assert not (tmp_path / "a.wf").exists()
 

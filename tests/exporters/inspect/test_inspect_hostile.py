@@ -243,10 +243,11 @@ def test_a_file_that_is_not_there_is_named(model):
 
 
 @pytest.mark.parametrize(("entries", "words"), [
-    ([("offset", "-1")], "has the offset '-1', which is no number of bytes"),
-    ([("length", "-24")], "has the length '-24'"), ([("offset", "1e1")], "no number"), ([("offset", "")], "no number"),
-    ([("offset", "0x10")], "no number"), ([("offset", " 1")], "no number"), ([("offset", "1_0")], "no number"),
-    ([("offset", "٣")], "no number"), ([("offset", "9" * 5000)], "no number"),
+    ([("offset", "-1")], "has the offset '-1', which is not a number of bytes"),
+    ([("length", "-24")], "has the length '-24'"), ([("offset", "1e1")], "not a number"),
+    ([("offset", "")], "not a number"),
+    ([("offset", "0x10")], "not a number"), ([("offset", " 1")], "not a number"), ([("offset", "1_0")], "not a number"),
+    ([("offset", "٣")], "not a number"), ([("offset", "9" * 5000)], "not a number"),
     ([("offset", "77")], "should end at byte 101 of 'good.data', which has 100"),
     ([("offset", str(2**63))], "should end at byte"), ([("length", str(2**63))], "takes 24 bytes by its shape"),
     ([("length", "23")], "takes 24 bytes by its shape, and 23 in 'good.data'"),

@@ -61,7 +61,7 @@ def test_a_program_of_wayfares_own(folder, capsys):
     (["mine_to_ship:double"], "there are no examples"),
     (["mine_to_ship:double", "--input", "x=3"], "cannot read the input 'x=3'"),
     (["mine_to_ship:double", "--input", "x=float99[2]"], "there is no dtype 'float99'"),
-    (["mine_to_ship:double", "--input", "x=float32[a]"], "'a' is no size"),
+    (["mine_to_ship:double", "--input", "x=float32[a]"], "'a' is not a size"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_and_the_status_is_1(folder, capsys, arguments, words):
     assert main(["export", *arguments, "--out", "m.onnx"]) == 1

@@ -146,7 +146,7 @@ def test_prelu_has_one_slope_per_channel():
     np.testing.assert_allclose(out.detach().numpy(), [[-0.1, -1.0], [3.0, -2.0]], rtol=1e-6)
     out.sum().backward()
     assert weight.grad.tolist() == [-1, -6]
-    with pytest.raises(ShapeError, match=r"prelu: f32\[3\] is no weight for the 2 channels of f32\[2,2\]"):
+    with pytest.raises(ShapeError, match=r"prelu: f32\[3\] does not fit the 2 channels of f32\[2,2\]"):
         F.prelu(x, wf.ones(3))
     with pytest.raises(DTypeError, match="prelu: .* must be of one floating-point dtype"):
         F.prelu(x, wf.ones(1, dtype=wf.float64))

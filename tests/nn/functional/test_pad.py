@@ -74,5 +74,5 @@ def test_shuffles_undo_each_other():
     assert big[0, 1, 2, 3].item() == x[0, 5, 1, 1].item()
     assert F.pixel_unshuffle(big, 2).tolist() == x.tolist()
     assert F.channel_shuffle(x, 3)[0, :, 0, 0].tolist() == x[0, [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11], 0, 0].tolist()
-    with pytest.raises(OperationError, match=r"12 channels of f32\[2,12,3,2\] are no multiple of 5² = 25"):
+    with pytest.raises(OperationError, match=r"12 channels of f32\[2,12,3,2\] are not a multiple of 5² = 25"):
         F.pixel_shuffle(x, 5)

@@ -341,7 +341,7 @@ def test_bad_arguments():
         p.table(top=0)
     with pytest.raises(ArgumentError, match="top is how many rows"):
         p.rows(top=True)
-    with pytest.raises(ArgumentTypeError, match="takes no function"):
+    with pytest.raises(ArgumentTypeError, match="does not take a function"):
         wf.profile(rows)
     with pytest.raises(ArgumentError, match="events is how many"):
         wf.profile(events=-1)

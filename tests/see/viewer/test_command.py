@@ -90,7 +90,7 @@ def test_what_is_no_file_does_not_keep_it_waiting(tmp_path, capsys):
     [
         ("gone.html", None, "there is no file"),
         ("gone.json", None, "there is no file"),
-        ("other.html", b"<p>hello</p>", "is no page of a run. Make one with run.save('other.html')."),
+        ("other.html", b"<p>hello</p>", "is not the page of a run. Make one with run.save('other.html')."),
         ("half.json", b'{"format": "wayf', "is not JSON"),
         ("binary.json", b"\xff\xfe\x00", "is not JSON"),
         ("deep.json", b"[" * 200000, "nested too deeply"),

@@ -256,7 +256,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     if dim is None:
         return take(input, flattened(indices))
     if input.ndim != indices.ndim:
-        raise ShapeError(f"take_along_dim: the index {indices.spec} must have as many dimensions as {input.spec}")
+        raise ShapeError(f"take_along_dim: the index {indices.spec} and {input.spec} differ in rank")
     dim = normal_dim("take_along_dim", dim, input.ndim)
     shared = list(broadcast("take_along_dim", *(_without(t.shape, dim) for t in (input, indices))))
     own, theirs = ((*shared[:dim], t.shape[dim], *shared[dim:]) for t in (input, indices))

@@ -23,7 +23,8 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 def set_float32_matmul_precision(precision: str) -> None:
     """Nothing to switch: products of float32 matrices always have the precision "highest"."""
     if precision not in _PRECISIONS:
-        warnings.warn(f"set_float32_matmul_precision: {precision!r} is none of {', '.join(_PRECISIONS)}", stacklevel=3)
+        warnings.warn(f"set_float32_matmul_precision: {precision!r} is not one of {', '.join(_PRECISIONS)}",
+                      stacklevel=3)  # fmt: skip
 
 
 def set_default_device(device: Device | str | None) -> None:

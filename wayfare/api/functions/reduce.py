@@ -109,7 +109,7 @@ def _spread(op: str, input: Tensor, dim: Any, unbiased: bool | None, keepdim: bo
     if isinstance(dim, bool):  # var(input, unbiased)
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
-        raise ArgumentTypeError(f"{op}: unbiased and correction say the same, give one of them")
+        raise ArgumentTypeError(f"{op}: unbiased and correction mean the same: give only one of them")
     if correction is None:
         correction = 1 if unbiased is None or unbiased else 0
     attrs = {"dim": normal_dims(op, dim, input.ndim), "keepdim": keepdim, "correction": correction}

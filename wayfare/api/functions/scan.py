@@ -191,7 +191,7 @@ def _slices(op: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) ->
     """The area of each trapezoid between neighbours."""
     check_tensor(op, y)
     if x is not None and dx is not None:
-        raise ArgumentTypeError(f"{op}: x and dx say the same, give one of them")
+        raise ArgumentTypeError(f"{op}: x and dx mean the same: give only one of them")
     if y.ndim == 0:
         raise OperationError(f"{op}: needs a tensor of at least one dimension, this one has none")
     d = normal_dim(op, dim, y.ndim)

@@ -57,7 +57,7 @@ def _sources(op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> tuple
     if src.ndim != index.ndim or any(n < i for n, i in zip(src.shape, index.shape, strict=False)):
         if index.shape.numel() == 0:
             return x, index, wrap(np.zeros(tuple(index.shape), input.dtype.numpy)), dim
-        raise ShapeError(f"{op}: the source {src.spec} must have as many dimensions as the index {index.spec} and be "
+        raise ShapeError(f"{op}: the source {src.spec} must have the dimensions of the index {index.spec} and be "
                          "no smaller")  # fmt: skip
     if src.shape != index.shape:
         src = apply(_OPS["basic_index"], (src,), {"index": tuple((0, n, 1) for n in index.shape)})

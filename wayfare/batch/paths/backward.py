@@ -57,7 +57,7 @@ class PathTape(Tape):
                         self._places.append((stacked, i, family.start + i))
                         self.outside.append(arguments[number])
         for t in run.shared.values():
-            self._places.append((None, id(t), 0))
+            self._places.append((None, id(t), -1))
             self.outside.append(t)
 
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
@@ -66,14 +66,14 @@ class PathTape(Tape):
         reached = {result.example for result, g in zip(self.seeds, given, strict=True) if g is not None}
         found = None
         if len(reached) * _FEW > self._examples or self._is_stale():
-            found = self._together(given, wanted, reached)
+            found = self._together(given, wanted)
         if found is None:
             found = self._by_example(given, wanted)
         if self.timing is not None:
             self.timing.backward += perf_counter() - began
         return found
 
-    def _together(self, given: list[Any], wanted: tuple[bool, ...], reached: set[int]) -> list[Any] | None:
+    def _together(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any] | None:
         """The same for all examples at once. None if a gradient is not finite: an example that does not use a value has
         a zero there, and zero times infinity would be NaN where the loop has a number."""
         rows: dict[int, tuple[Stored, Array]] = {}
@@ -83,20 +83,34 @@ class PathTape(Tape):
                 if id(output) not in rows:
                     rows[id(output)] = (output, np.zeros(output.array.shape, output.array.dtype))
                 rows[id(output)][1][result.position] += g.dense() if g.__class__ is Rows else g
-        made = self._run.backward(list(rows.values()))
-        if not all([_finite(g) for g in (*made.rows.values(), *made.shared.values())]):
+        stacked, shared = self._run.backward(list(rows.values()))
+        if not all([_finite(g) for g in (*stacked.values(), *shared.values())]):
             if self._is_stale():
                 self._refuse()
             return None
+        arrived = self._arrived(given)
         found: list[Any] = []
-        for (of, number, example), want in zip(self._places, wanted, strict=True):
-            if not want:
+        for (of, number, example), t, want in zip(self._places, self.outside, wanted, strict=True):
+            if not want or (id(t), example) not in arrived:
                 found.append(None)
             elif of is None:
-                found.append(made.shared.get(number))
+                found.append(shared.get(number))
             else:
-                has = example in reached and made.used[id(of)][number]
-                found.append(made.rows[id(of)][number] if has else None)
+                rows_of = stacked.get(id(of))
+                found.append(None if rows_of is None else rows_of[number])
+        return found
+
+    def _arrived(self, given: list[Any]) -> set[tuple[int, int]]:
+        """The outside tensors on which a result with a gradient depends: (id, number of the example), or (id, -1) for
+        one that examples share. In a batch others have zeros; in the loop they have no gradient."""
+        found: set[tuple[int, int]] = set()
+        for result, g in zip(self.seeds, given, strict=True):
+            if g is not None:
+                family = result.finished.family
+                arguments = family.arguments[result.example - family.start]
+                for source in family.tree.sources_of(result.finished.block, result.number):
+                    own = source.kind == "argument" and source.what in family.tree.rows_of
+                    found.add((id(source.tensor(arguments)), result.example if own else -1))
         return found
 
     def _is_stale(self) -> bool:
@@ -110,8 +124,11 @@ class PathTape(Tape):
         return any([written_after(t._array, time) for t in (*arguments, *captured)])
 
     def _refuse(self) -> NoReturn:
-        raise InPlaceError("the examples of this map must be computed again for this gradient, but a tensor that they "
-                           "read was written in place since", fix="Write after the backward pass, or to a clone.")
+        raise InPlaceError(
+            "the examples of this map must be computed again for this gradient, but a tensor that they "
+            "read was written in place since",
+            fix="Write after the backward pass, or to a clone.",
+        )
 
     # -- one by one
 

@@ -6,6 +6,7 @@ A call of it has the outputs, and computes the gradients of the inputs from thos
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from wayfare.autograd.engine import run as run_backward
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.paths.blocks import BlockInputs, evaluate
+from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.plans import BlockPlan, size_of_plan
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.graph import Graph
@@ -61,10 +63,10 @@ class OpsCall:
 class PlannedCall:
     """A call that ran as a plan."""
 
-    __slots__ = ("_arrays", "_made", "_plan", "_shared", "carries", "outputs")
+    __slots__ = ("_arrays", "_budget", "_made", "_plan", "_shared", "carries", "outputs")
 
-    def __init__(self, plan: BlockPlan, arrays: list[Array], shared: Sequence[Array]) -> None:
-        self._plan, self._arrays, self._shared = plan, arrays, shared
+    def __init__(self, plan: BlockPlan, arrays: list[Array], shared: Sequence[Array], budget: PathBudget) -> None:
+        self._plan, self._arrays, self._shared, self._budget = plan, arrays, shared, budget
         self._made = plan.forward(arrays)
         self.carries = plan.carries
         self.outputs = self._made[: len(self.carries)]
@@ -75,16 +77,24 @@ class PlannedCall:
         if any([written_after(self._shared[i], time) for i in plan.reads_shared]):
             raise InPlaceError("map: a tensor that the gradient of this map needs was written in place after it",
                                fix="Write after the backward pass, or to a clone.")  # fmt: skip
-        return plan.backward(grads, self._arrays, self._made)
+        if plan.has_backward:
+            return plan.backward(grads, self._arrays, self._made)
+        began = perf_counter()
+        found = plan.backward(grads, self._arrays, self._made)
+        self._budget.spend(began)
+        return found
 
 
 class BlockFunction:
     """The function of all blocks with one key."""
 
-    __slots__ = ("_batched", "_cuts", "_name", "_plans", "_rows", "_runs", "_shared", "_targets", "unplanned")
+    __slots__ = (
+        "_batched", "_budget", "_cuts", "_name", "_plans", "_rows", "_runs", "_shared", "_targets", "unplanned",
+    )  # fmt: skip
 
-    def __init__(self, name: str, inputs: BlockInputs, graph: Graph) -> None:
+    def __init__(self, name: str, inputs: BlockInputs, graph: Graph, budget: PathBudget) -> None:
         self._name = name
+        self._budget = budget
         self._rows = inputs.rows
         self._shared: list[Value] = [source.value for source in inputs.shared]
         self._targets = inputs.targets
@@ -108,23 +118,25 @@ class BlockFunction:
         if (best, needs) in self._plans:
             return best
         runs = self._runs[best, needs] = self._runs.get((best, needs), 0) + 1
-        if runs > _BEFORE_FIT:
+        may_plan = self._budget.allows()
+        if runs > _BEFORE_FIT and may_plan:
             return best
         rough = 1 << (count - 1).bit_length()
         if (rough, needs) in self._plans:
             return rough
         if rough != best:
             self._runs[rough, needs] = runs = self._runs.get((rough, needs), 0) + 1
-        return rough if runs > _BEFORE_PLAN else count
+        return rough if runs > _BEFORE_PLAN and may_plan else count
 
     def __call__(self, arrays: list[Array], size: int, count: int, needs: tuple[bool, ...]) -> OpsCall | PlannedCall:
         """Run it on these arrays (rows, then shared), which have the `size` rows that it wants for `count`."""
         if not self.unplanned and self._rows:
             plan = self._plans.get((size, needs))
-            if plan is None and (size > count or self._runs.get((size, needs), 0) > _BEFORE_PLAN):
+            due = size > count or (self._runs.get((size, needs), 0) > _BEFORE_PLAN and self._budget.allows())
+            if plan is None and due:
                 plan = self._plan(arrays, size, needs)
             if plan is not None:
-                return PlannedCall(plan, arrays, arrays[len(self._rows) :])
+                return PlannedCall(plan, arrays, arrays[len(self._rows) :], self._budget)
         return self._by_ops(arrays, size, needs)
 
     def _plan(self, arrays: list[Array], size: int, needs: tuple[bool, ...]) -> BlockPlan | None:
@@ -132,12 +144,15 @@ class BlockFunction:
         if any([need and a.size > _LARGEST for a, need in zip(shared, needs[len(self._rows) :], strict=True)]):
             self.unplanned = "the gradient of a large table is sparse"
             return None
+        began = perf_counter()
         try:
             plan = BlockPlan(self._name, self._rows, self._shared, self._targets, self._cuts, size, needs, arrays)
         except Exception as error:
             # An op whose rules read numbers, say. Its ops can still run one by one.
             self.unplanned = f"{type(error).__name__}: {error}"
             return None
+        finally:
+            self._budget.spend(began)
         self._plans[size, needs] = plan
         return plan
 

@@ -90,9 +90,6 @@ class BlockPlan:
             self._sources = [places[v] for v in needed]
             self._backward_graph = standing_on(input_grads, needed)
             self._wanted = [i for i, g in zip(self._wanted, found, strict=True) if g is not None]
-            # For each of these inputs: the outputs that depend on it.
-            self._users = [{k for k, v in enumerate(outputs) if self.carries[k] and v in _depend_on([v], [leaves[i]])}
-                           for i in self._wanted]  # fmt: skip
         self._outputs = outputs
         # The shared inputs, and the outputs, that the gradient reads.
         self.reads_shared = [i - len(rows) for kind, i in self._sources if kind == "input" and i >= len(rows)]
@@ -104,9 +101,13 @@ class BlockPlan:
         """The outputs, and further values that the gradient reads."""
         return self._forward.run(arrays)
 
+    @property
+    def has_backward(self) -> bool:
+        """Is its gradient planned already?"""
+        return self._backward is not None
+
     def backward(self, grads: Sequence[Array | None], arrays: Sequence[Array], made: Sequence[Array]) -> list[Any]:
-        """The gradients of the inputs, from those of the outputs, the inputs and what `forward` returned. As in the
-        loop, an input has none if no output that depends on it has one."""
+        """The gradients of the inputs, from those of the outputs, the inputs and what `forward` returned."""
         given = []
         for kind, i in self._sources:
             if kind == "input":
@@ -124,10 +125,8 @@ class BlockPlan:
             finally:
                 COLLECTOR.leave()
         found: list[Any] = [None] * self._inputs
-        some = any([g is None and carries for g, carries in zip(grads, self.carries, strict=True)])
-        for i, array, users in zip(self._wanted, self._backward.run(given), self._users, strict=True):
-            if not some or any([grads[k] is not None for k in users]):
-                found[i] = array
+        for i, array in zip(self._wanted, self._backward.run(given), strict=True):
+            found[i] = array
         return found
 
     def _zero(self, number: int) -> Array:

@@ -8,7 +8,6 @@ Python keep their order: it is always the first one left that is recorded.
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
 from wayfare.batch.garbage_collection import COLLECTOR
+from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.functions import BlockFunction
 from wayfare.batch.paths.results import deliver
 from wayfare.batch.paths.run import Family, PathRun
@@ -38,15 +38,16 @@ LEAST = 3
 _RECORDED = 2
 # With `batch=True` what runs must not depend on measured times: this many recordings, and one more in so many maps.
 _ALWAYS, _EVERY = 64, 8
+# One example in so many is compared with Python in one map, at most, and one more.
+_CHECKED = 16
+# In the first map, and again after so many, some examples are timed as a loop.
+_TIMED_AGAIN = 64
+# An outcome is recorded when so many examples had it; before, it may be one that never comes again.
+_REPEATED = 2
 # After so many maps in a row without an example on a path, the next maps do not look for one; then twice as many.
 _FRUITLESS = 8
 # Runs that failed before the paths of an entry are given up.
 _FAILURES = 3
-
-# Timings that are remembered, and how many are needed to compare them with the loop.
-_TIMINGS, _ENOUGH = 5, 3
-# Groups may take this much longer than the loop: less is within the noise.
-_SLOWER = 1.1
 
 # Runs examples one after another as plain Python. Returns the seconds of each.
 Loop = Callable[[list[Example]], list[float]]
@@ -72,10 +73,14 @@ class RecordedPaths:
         self.reason = ""  # why no example of this function runs along paths
         self._trees: dict[tuple[int, frozenset[int]], BatchedTree] = {}
         self._functions: dict[Any, BlockFunction] = {}  # by key of the blocks
+        self._budget = PathBudget()
+        self._one = 0.0  # seconds of an example in the loop
+        # By block and outcome: how many examples left the tree there. And where those of this map did.
+        self._left_at: dict[tuple[int, Any], int] = {}
+        self._exits: dict[int, tuple[int, Any]] = {}
         self._refused: dict[int, str] = {}  # by id of an entry: why its examples do not run along paths
         self._failures = self._maps = 0
         self._fruitless, self._look_at, self._pause = 0, 0, _FRUITLESS
-        self._timings: deque[MapTiming] = deque(maxlen=_TIMINGS)
 
     def run(
         self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
@@ -86,9 +91,14 @@ class RecordedPaths:
         if self.reason or self._maps < self._look_at:
             stats.refused(self.reason or "hardly any example has a recorded path")
             return examples
-        if not (profile.by_loop or always):
-            profile.timed(loop(examples[:LEAST]))
+        if not always and self._maps % _TIMED_AGAIN == 1:
+            # Not those that are left later: they may be the longest ones.
+            seconds = loop(examples[:LEAST])
+            profile.timed(seconds)
+            self._one = sum(seconds) / len(seconds)
             examples = examples[LEAST:]
+            if len(examples) < LEAST:
+                return examples
         COLLECTOR.enter()
         try:
             return self._run_signed(examples, loop, profile, stats, always)
@@ -99,6 +109,10 @@ class RecordedPaths:
         self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
     ) -> list[Example]:
         began = perf_counter()
+        loop_seconds = self._one * len(examples)
+        if not self._budget.begin(None if always else loop_seconds, self._maps):
+            stats.refused("along paths it took longer than the loop so far")
+            return examples
         rest: list[Example] = []
         signed: list[Signed] = []
         for example in examples:
@@ -110,28 +124,19 @@ class RecordedPaths:
             if not signed:
                 self.reason = "its arguments are not tensors, numbers, or structures of these"
             return examples
+        self._exits.clear()
         timing = MapTiming(len(examples))
         left = self._along(signed, loop, stats, timing)
         left = self._grow(left, rest, loop, stats, timing, always)
         timing.seconds = perf_counter() - began
         timing.examples = max(stats.examples, 1)
-        self.compiled._budget.total += timing.seconds
         self._fruitless = 0 if stats.examples else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
             self._fruitless, self._pause = 0, 2 * self._pause
             self._look_at = self._maps + self._pause
-        if stats.examples and not stats.recorded and not stats.checked:
-            self._timings.append(timing)
-            if not always:
-                self._judge(profile)
+        if not always:
+            self._budget.ended(timing, self._one * (stats.examples + stats.recorded), loop_seconds)
         return sorted([*rest, *[one.example for one in left]], key=lambda example: example.number)
-
-    def _judge(self, profile: FunctionProfile) -> None:
-        """Go back to other ways of running if groups take longer than the loop."""
-        if len(self._timings) >= _ENOUGH:
-            by_paths, by_loop = profile.costs(list(self._timings))
-            if by_paths > _SLOWER * by_loop:
-                self.reason = f"along its paths it takes {by_paths / by_loop:.1f} times as long as the loop"
 
     # -- recording
 
@@ -143,16 +148,22 @@ class RecordedPaths:
             first = min(left, key=lambda one: one.example.number)
             if rest and rest[0].number < first.example.number:
                 break  # that one is not recorded, and comes first
-            alike = sum([one.call.key == first.call.key for one in left])
-            if (alike < LEAST and not self._entries(first)) or not self._record(first, loop, stats):
+            if not self._worth_recording(first, left) or not self._record(first, loop, stats):
                 break
             left.remove(first)
             left = self._along(left, loop, stats, timing)
         return left
 
+    def _worth_recording(self, first: Signed, left: list[Signed]) -> bool:
+        """Whether other examples are likely to take the path of this one."""
+        place = self._exits.get(first.example.number)
+        if place is not None:
+            return self._left_at[place] >= _REPEATED
+        return bool(self._entries(first)) or sum([one.call.key == first.call.key for one in left]) >= LEAST
+
     def _may_record(self, always: bool) -> bool:
         compiled = self.compiled
-        return compiled._recorded < _ALWAYS + self._maps // _EVERY if always else compiled._budget.allows()
+        return compiled._recorded < _ALWAYS + self._maps // _EVERY if always else self._budget.allows()
 
     def _entries(self, one: Signed) -> list[Entry]:
         return self.compiled._cache.entries.get(one.call.key, [])
@@ -176,10 +187,12 @@ class RecordedPaths:
             return False
         function = example.function
         example.function = lambda *args: compiled._record(entry, one.call, args, {})
+        began = perf_counter()
         try:
             loop([example])
         finally:
             example.function = function
+            self._budget.spend(began)
         if example.result.__class__ is Plain:
             stats.refused(example.result.reason or "recording it has to wait")
             return False
@@ -230,7 +243,7 @@ class RecordedPaths:
             return None
         tree = self._trees.get((id(entry), differ))
         if tree is None:
-            tree = self._trees[id(entry), differ] = BatchedTree(entry, differ, self._functions)
+            tree = self._trees[id(entry), differ] = BatchedTree(entry, differ, self._functions, self._budget)
         return Family(tree, arguments)
 
     def _run(
@@ -251,14 +264,21 @@ class RecordedPaths:
         if not self._checked(run, running, loop, stats):
             return running
         stats.add(run)
+        for block, outcome, unseen in run.unseen:
+            place = (id(block), outcome)
+            numbers = [running[int(i)].example.number for i in unseen]
+            self._left_at[place] = self._left_at.get(place, 0) + sum([self._exits.get(n) != place for n in numbers])
+            self._exits.update(dict.fromkeys(numbers, place))
         return [running[i] for i in sorted([int(i) for _, _, unseen in run.unseen for i in unseen])]
 
     def _checked(self, run: PathRun, members: list[Signed], loop: Loop, stats: PathStats) -> bool:
-        """Compare one example of each path with plain Python, at its 1st, 2nd, 4th, 8th, … run."""
+        """Compare one example of each path with plain Python, at its 1st, 2nd, 4th, 8th, … run, or later if there are
+        too many in one map."""
+        most = 1 + len(members) // _CHECKED
         for finished in run.finished:
             block = finished.block
             block.hits += 1
-            if block.hits <= block.next_check:
+            if block.hits <= block.next_check or stats.checked >= most:
                 continue
             block.next_check = 2 * block.hits - 1
             stats.checked += 1
@@ -290,8 +310,8 @@ def _unbatchable(entry: Entry) -> str:
             return "it uses a custom Function"
         if any([step.op is not None and step.op.family == "vjp" for step in in_order(recording.made)]):
             return "it computes gradients"
-        if any([out.kind == "view" or out.leaf or out.grad >= 0 for out in recording.outputs]) or recording.dead:
-            return "it returns a view, a new leaf, or a tensor with a gradient"
+        if any([out.leaf or out.grad >= 0 for out in recording.outputs]):
+            return "it returns a new leaf, or a tensor with a gradient"
         if any([source.kind not in ("argument", "captured") for source in recording.sources]):
             return "it reads a gradient, or views that overlap"
         wanted = [*recording.made, *recording.unused, *[decision.value for decision in recording.decisions]]

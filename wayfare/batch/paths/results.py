@@ -13,9 +13,11 @@ from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.paths.backward import PathTape, Result
 from wayfare.batch.paths.run import PathRun
 from wayfare.batch.record.call import row_of
-from wayfare.compiler.record.recording import in_order_of
-from wayfare.compiler.structure import put_together
+from wayfare.compiler.record.recording import Output, Recording, in_order_of
+from wayfare.compiler.structure import TENSOR, put_together
+from wayfare.core.dispatch import apply
 from wayfare.core.mode import current
+from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor, wrap
 
 
@@ -25,6 +27,7 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
     with_history: list[Tensor] = []
     inference = current().inference
     copies: dict[int, Any] = {}
+    delivered: list[tuple[Example, Recording, list[Tensor], Sequence[Tensor]]] = []
     for finished in run.finished:
         recording = finished.block.recording
         assert recording is not None
@@ -37,9 +40,8 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
                 array = copies[id(stored)] = np.array(stored.array) if stored.needs else stored.array
             needs = stored.needs and recording.made_needs[number]
             columns.append((array, order, row_of(array.shape[1:], array.dtype) if needs else None))
-        outputs = [recording.outputs[i] for i in recording.results]
         for index, example in enumerate(finished.examples.tolist()):
-            tensors = []
+            made = []
             for number, (array, order, row) in enumerate(columns):
                 t = _row(array, finished.start + index, order)
                 if row is not None:
@@ -47,16 +49,36 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
                     with_history.append(t)
                 if inference:
                     t._more()["inference"] = True
-                tensors.append(t)
-            # A tensor that the function was given and gives back is that tensor itself.
+                made.append(t)
             given = finished.family.arguments[example - finished.family.start]
-            chosen: list[Any] = [tensors[o.made] if o.source is None else o.source.tensor(given) for o in outputs]
-            examples[example].result = put_together(recording.shape, iter(chosen))
+            delivered.append((examples[example], recording, made, given))
     if results:
         node = PathTape(run, results, timing).node()
         node.results = [ref(t) for t in with_history]
         for number, t in enumerate(with_history):
             t._edge, t._requires_grad = (node, number), True
+    for to, recording, made, given in delivered:
+        if recording.shape is TENSOR and recording.outputs[recording.results[0]].kind == "made":
+            to.result = made[recording.outputs[recording.results[0]].made]
+            continue
+        tensors: list[Any] = []
+        for out in recording.outputs:
+            tensors.append(_tensor(out, made, tensors, given))
+        to.result = put_together(recording.shape, iter([tensors[i] for i in recording.results]))
+
+
+def _tensor(out: Output, made: list[Tensor], before: list[Tensor], given: Sequence[Tensor]) -> Any:
+    """An output of a recording: a new tensor, a view of an earlier output, or a tensor that the function was given."""
+    if out.kind == "made":
+        return made[out.made]
+    if out.source is not None:
+        return out.source.tensor(given)
+    t = before[out.base]
+    if out.cut or not out.path:
+        t = t.detach()
+    for name, attrs in out.path:
+        t = apply(REGISTRY[name], (t,), dict(attrs))
+    return t
 
 
 def _row(rows: Any, position: int, order: tuple[int, ...] | None) -> Tensor:

@@ -105,16 +105,6 @@ class Ran:
         self.call, self.rows, self.shared, self.outputs = call, rows, shared, outputs
 
 
-class Gradients:
-    """The gradients of stacked arguments, and which of their rows have one (both by id of the `Stored`); and those of
-    shared tensors, by id."""
-
-    __slots__ = ("rows", "shared", "used")
-
-    def __init__(self, rows: dict[int, Array], used: dict[int, Array], shared: dict[int, Any]) -> None:
-        self.rows, self.used, self.shared = rows, used, shared
-
-
 class PathRun:
     """One run of some examples along the trees of their families."""
 
@@ -219,12 +209,11 @@ class PathRun:
 
     # -- gradients
 
-    def backward(self, seeds: Sequence[tuple[Stored, Array]]) -> Gradients:
-        """The gradients of what the run started from, from those of results."""
+    def backward(self, seeds: Sequence[tuple[Stored, Array]]) -> tuple[dict[int, Array], dict[int, Any]]:
+        """From the gradients of results: those of stacked arguments (by id of their `Stored`), and of shared tensors
+        (by id)."""
         grads: dict[int, Array] = {id(stored): g for stored, g in seeds}
         totals: dict[int, Any] = {}
-        used = {id(stored): np.zeros(len(stored.array), np.bool_) for family in self.families
-                for stored in family.stacked.values() if stored.needs}  # fmt: skip
         for ran in reversed(self._ran):
             arrived = [grads.get(id(stored)) for stored in ran.outputs]
             if all([g is None for g in arrived]):
@@ -238,8 +227,6 @@ class PathRun:
                 for stored, chosen, count in parts:
                     if stored.needs:
                         _add_rows(grads, stored, chosen, g[at : at + count])
-                        if id(stored) in used:
-                            used[id(stored)][slice(count) if chosen is None else chosen] = True
                     at += count
             for t, g in zip(ran.shared, found[len(ran.rows) :], strict=True):
                 if g is not None:
@@ -247,7 +234,7 @@ class PathRun:
                     totals[id(t)] = g if old is None else add_up(old, g, True, False)
             for stored in ran.outputs:
                 grads.pop(id(stored), None)
-        return Gradients(grads, used, totals)
+        return grads, totals
 
 
 def _gathered(parts: list[Part], count: int, size: int) -> Array:

@@ -47,21 +47,32 @@ class PathStats:
 
     def lines(self) -> Iterator[str]:
         """The same as text: the tree, who went where, and for how many Python ran."""
+        yield (f"along recorded paths: {self.examples} example{'s' * (self.examples != 1)} in {self.groups} "
+               f"group{'s' * (self.groups != 1)}")  # fmt: skip
         python = [f"{count} {what}" for count, what in (
-            (self.recorded, "recorded"), (self.checked, "compared with Python"),
+            (self.recorded, "recorded"), (self.checked, "compared"),
             (self.unseen, "at an outcome that was not recorded"),
         ) if count]  # fmt: skip
-        yield (f"along recorded paths: {self.examples} example{'s' * (self.examples != 1)} in {self.groups} "
-               f"group{'s' * (self.groups != 1)}" + (f"; {', '.join(python)}" if python else ""))  # fmt: skip
-        shown = sorted([visit for visit in self.visits if visit.outcomes], key=lambda visit: visit.depth)
-        for visit in shown[:_LISTED]:
+        if python:
+            yield f"  Python ran: {', '.join(python)}"
+        shown = self._decisions()
+        for (_, line), outcomes in shown[:_LISTED]:
             went = ", ".join([f"{_shown(outcome)} {count}{'' if known else ' (not recorded)'}"
-                              for outcome, count, known in visit.outcomes])  # fmt: skip
-            yield f"  {os.path.basename(visit.line)}: {visit.examples} decide: {went}"
+                              for (outcome, known), count in outcomes.items()])  # fmt: skip
+            yield f"  {os.path.basename(line)}: {sum(outcomes.values())} decide: {went}"
         if len(shown) > _LISTED:
             yield f"  and {len(shown) - _LISTED} more decisions"
         for reason in self.reasons:
             yield f"  not along paths, because {reason}"
+
+    def _decisions(self) -> list[tuple[tuple[int, str], dict[tuple[Any, bool], int]]]:
+        """For each depth and line: how many examples had which outcome. A map may follow the tree several times."""
+        found: dict[tuple[int, str], dict[tuple[Any, bool], int]] = {}
+        for visit in self.visits:
+            for outcome, count, known in visit.outcomes:
+                here = found.setdefault((visit.depth, visit.line), {})
+                here[outcome, known] = here.get((outcome, known), 0) + count
+        return sorted(found.items(), key=lambda item: item[0][0])
 
 
 def _shown(outcome: Any) -> str:

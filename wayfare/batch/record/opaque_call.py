@@ -61,8 +61,9 @@ class OpaqueCall:
     """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
-        "_batched_forms", "_traced", "captured", "carries", "checks_values", "fits", "holds", "in_front", "name",
-        "outs", "owner", "plain", "plain_tuple", "result", "steps", "structure", "views",
+        "_batched_forms", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
+        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "steps", "structure",
+        "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -76,12 +77,15 @@ class OpaqueCall:
         self.outs: tuple[Row, ...] = ()
         self.carries: tuple[bool, ...] = ()
         self.captured: tuple[Tensor, ...] = ()
+        self.captured_flags: tuple[bool, ...] = ()  # which of them required a gradient when it was traced
         self.result: Any = None
         # How many ops the trace has, and how many of them are views.
         self.steps = self.views = 0
         self.checks_values = False
         # fits(owner, first argument): a quick check that a call cannot fail.
         self.fits: Any = None
+        # over_steps(owner, rows, states, sizes): many steps of many sequences, if this is a step of a recurrent cell.
+        self.over_steps: Callable[..., tuple[Tensor, ...]] | None = None
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
         # The trace: its inputs, the captured tensors, their values in the trace, and the results.
@@ -126,6 +130,23 @@ class OpaqueCall:
                 return True
         return False
 
+    def flags_are_exact(self, rows: list[Row]) -> bool:
+        """Whether its results require gradients together: if any argument or captured tensor does, all of them do."""
+        if not any(self.carries):
+            return True
+        floats = [i for i, row in enumerate(rows) if row.is_float]
+        if any([t._requires_grad for t in self.captured]):
+            return self._flags(rows, None) == self.carries
+        return len(floats) < 2 or all([self._flags(rows, i) == self.carries for i in floats])
+
+    def _flags(self, rows: list[Row], only: int | None) -> tuple[bool, ...]:
+        """Which results require a gradient if one argument (None: no argument) does."""
+        leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
+        given = [stand_in(TracedValue(v), i == only) for i, v in enumerate(leaves)]
+        with changed_mode(executor=_ShortTrace(len(leaves), STATE.mode), grad=True, generator=Generator()):
+            made = self.call_flat(*given)
+        return tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
+
     def trace(self, rows: list[Row], grad: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
@@ -151,6 +172,7 @@ class OpaqueCall:
         if any([t._edge is not None for t in executor.captured]):
             raise NotFusable("it uses a tensor with a history that it was not given")
         self.captured = tuple(executor.captured)
+        self.captured_flags = tuple([t._requires_grad for t in self.captured])
         self._traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
@@ -300,6 +322,8 @@ def find_opaque_call(
     if opaque is not None and not opaque.holds():
         history.changed += 1
         opaque = None
+    elif opaque is not None and opaque.captured_flags != tuple([t._requires_grad for t in opaque.captured]):
+        opaque = None
     elif opaque is None and short in history.opaque_calls:
         return NOT_OPAQUE  # type: ignore[no-any-return]
     if opaque is None:
@@ -317,6 +341,8 @@ def find_opaque_call(
     signature.shared_need_grad = signature.differentiable and any(
         [t._requires_grad for t in (*opaque.captured, *signature.shared)]
     )
+    if not signature.shared and len(tensors) == 1 + len(opaque.outs):
+        signature.over_steps = opaque.over_steps
     signature.shared = (*signature.shared, *opaque.captured)
     for t in signature.shared:
         session.ownership.share(t)
@@ -347,8 +373,12 @@ def _traced(
     opaque = OpaqueCall(owner, function, structure, natural, info.name_in(owner))
     try:
         opaque.trace(rows, grad)
+        if isinstance(info, UsersCode) and not opaque.flags_are_exact(rows):
+            return None
         opaque.holds = holds
         opaque.fits = getattr(info, "fits", None)
+        # A class derived from a cell may compute its steps in another way.
+        opaque.over_steps = getattr(info, "steps", None) if natural and "forward" in vars(type(owner)) else None
     except TooLong:
         history.too_long += 1
     except (NotFusable, WayfareError):

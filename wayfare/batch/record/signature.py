@@ -33,7 +33,8 @@ class Signature:
 
     __slots__ = (
         "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest", "name",
-        "nodes", "outs", "pattern", "pending_bytes", "record", "run", "session", "shared", "shared_need_grad", "target",
+        "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run", "session", "shared",
+        "shared_need_grad", "target",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,8 @@ class Signature:
         # True if the op checks values and may raise an error because of them.
         self.checks_values: bool = target.checks_values
         self.run = run
+        # For a step of a recurrent cell: a function that runs many steps of many sequences (`run/chain.py`).
+        self.over_steps: Callable[..., Any] | None = None
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
         self.nodes = self.groups = self.largest = 0
         # Records a call; generated when the first call is recorded.

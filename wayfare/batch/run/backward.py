@@ -19,12 +19,14 @@ from wayfare.autograd.engine import add_up, by_rule, fit, prepare
 from wayfare.autograd.kept import FREED, unpack
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of, split_by_gradient
+from wayfare.batch.run.deferred_gemm import DeferredGemm
+from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
 from wayfare.batch.run.segment import Segment
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.codegen.routines.rows import Rows
+from wayfare.codegen.runtime.gemm import matmul
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
@@ -215,7 +217,7 @@ class _BackwardPass:
         self._reached: Array = np.zeros(tape.count, np.bool_)
         # id of an outside tensor → its gradient
         self.leaves: dict[int, Any] = {}
-        self._gemms: dict[int, _DeferredGemm] = {}
+        self._gemms: dict[int, DeferredGemm] = {}
 
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
@@ -248,11 +250,12 @@ class _BackwardPass:
         rows = self._reached[group.start : group.start + step * (1 if group.single else group.calls)]
         if not rows.any():
             return
+        group.mark_before(rows)
         reached: Any = None
         if not rows.all():
             by_call = rows.reshape((-1, step))
             reached = by_call.any(axis=1)
-            parts = split_by_gradient(group, by_call, reached)
+            parts = group.split_by_gradient(by_call, reached)
             if parts:
                 self._through_split(group, given, by_call, parts)
                 return
@@ -260,7 +263,7 @@ class _BackwardPass:
                  if g is not None and out._requires_grad]  # fmt: skip
         own = {id(leaf): i for i, leaf in enumerate(group.leaves) if group.sources[i] is not None}
         for i, g in self._pull(pairs, own).items():
-            self._deliver(group.sources[i], g, reached)
+            self._deliver(group.sources[i], g, reached if reached is None else group.of_input(i, reached))
 
     def _through_split(self, group: Group, given: list[Any], by_call: Array, parts: list[Array]) -> None:
         """The same in parts: each part is recomputed and differentiated by itself.
@@ -270,18 +273,19 @@ class _BackwardPass:
         group.check_saved()
         for chosen in parts:
             leaves, outputs = group.recompute(chosen)
-            wanted = by_call[chosen[0]]
+            wanted: Array = np.any(by_call[chosen], axis=0)
             pairs = [(out, g[chosen]) for out, g, want in zip(outputs, given, wanted, strict=False)
                      if want and g is not None and out._requires_grad]  # fmt: skip
             own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
             reached = np.zeros(group.calls, np.bool_)
             reached[chosen] = True
             for i, g in self._pull(pairs, own).items():
+                flags = group.of_input(i, reached)
                 if group.batched[i]:
                     rows = g.dense() if g.__class__ is Rows else g
-                    g = np.zeros((group.calls, *rows.shape[1:]), rows.dtype)
-                    g[chosen] = rows
-                self._deliver(group.sources[i], g, reached)
+                    g = np.zeros((len(flags), *rows.shape[1:]), rows.dtype)
+                    g[flags] = rows
+                self._deliver(group.sources[i], g, flags)
 
     def _deliver(self, source: Any, g: Any, reached: Array | None) -> None:
         if g.__class__ is Rows:
@@ -390,7 +394,7 @@ class _BackwardPass:
             return edges  # type: ignore[no-any-return]
         held = self._gemms.get(id(weight))
         if held is None:
-            held = self._gemms[id(weight)] = _DeferredGemm(weight)
+            held = self._gemms[id(weight)] = DeferredGemm(weight)
         bias = edges[2] if len(edges) > 2 else None
         if bias is not None and (not isinstance(bias, Tensor) or id(bias) in own):
             return edges  # type: ignore[no-any-return]
@@ -412,7 +416,7 @@ class _BackwardPass:
         for held in self._gemms.values():
             self._run_gemm(held, known)
 
-    def _run_gemm(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
+    def _run_gemm(self, held: DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
         if not held.pairs:
             return
         # The two weights of a recurrent cell get the same output gradients: concatenate and sum those only once.
@@ -422,7 +426,7 @@ class _BackwardPass:
             parts = [g for g, _ in held.pairs]
             found = known[key] = [parts[0] if len(parts) == 1 else np.concatenate(parts), None, parts]
         x = held.pairs[0][1] if len(held.pairs) == 1 else np.concatenate([x for _, x in held.pairs])
-        self._to_outside(held.weight, found[0].T @ x)
+        self._to_outside(held.weight, matmul(found[0].T, x))
         if held.bias is not None:
             if found[1] is None:
                 found[1] = raw_ops.sum_to(found[0], shape=held.bias._array.shape)
@@ -433,15 +437,3 @@ class _BackwardPass:
 
 def _age(node: Node) -> int:
     return node.number
-
-
-class _DeferredGemm:
-    """The deferred gemm for the gradient of one weight (and its bias): pairs of (output gradient, input)."""
-
-    __slots__ = ("bias", "pairs", "size", "weight")
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-        self.bias: Tensor | None = None
-        self.pairs: list[tuple[Array, Array]] = []
-        self.size = 0

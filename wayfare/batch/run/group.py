@@ -6,7 +6,7 @@ a slice of an earlier result, rows scattered over several results, or tensors fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -110,7 +110,7 @@ class Group:
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Gather the inputs, run the op, and register the outputs."""
         signature = self.signature
-        for column in zip(*[c.inputs for c in calls], strict=True):
+        for column in self.columns(calls):
             array, source, several = segment.gather(column, signature.grad)
             leaf = wrap(array)
             leaf._requires_grad = source is not None
@@ -126,6 +126,21 @@ class Group:
         if not self.differentiable:
             # Only the results are needed from now on.
             self.leaves, self.sources, self.outputs = [], [], []
+
+    def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
+        """For each input, its rows."""
+        return zip(*[c.inputs for c in calls], strict=True)
+
+    def of_input(self, number: int, flags: Array) -> Array:
+        """A flag for each row of one of its inputs, from flags for the calls."""
+        return flags
+
+    def mark_before(self, rows: Array) -> None:
+        """Mark the rows of this group that marked rows of it are computed from: there are none."""
+
+    def inputs_of(self, i: int, columns: Sequence[Any], made: Any) -> list[Tensor]:
+        """The inputs of one call, from functions that give those of each column."""
+        return [column(i) for column in columns]
 
     def compute(self, leaves: list[Tensor]) -> list[Tensor]:
         """The outputs for given inputs."""
@@ -158,9 +173,36 @@ class Group:
             part._requires_grad = leaf._requires_grad
             leaves.append(part)
         extras = [self.extras[i] for i in chosen.tolist()] if self.extras else []
-        with changed_mode(grad=True, executor=None):
+        with self.differentiating():
             made = self.signature.run(self.signature, len(chosen), leaves, self.batched, extras)
         return leaves, list(made) if made.__class__ is tuple or made.__class__ is list else [made]
+
+    def split_by_gradient(self, by_call: Array, reached: Array) -> list[Array]:
+        """Split a group of which only some outputs got a gradient: the calls that must be differentiated apart from
+        each other. Empty if all can be differentiated together.
+
+        Calls without a gradient are left out. If there are NaN or infinite values, calls are split by which of their
+        outputs got a gradient; otherwise a zero gradient for the other outputs does no harm.
+        """
+        if self.single:
+            return []
+        if self.is_stale():
+            if not self._is_finite():
+                self.refuse_rerun()
+            return []
+        if by_call.shape[1] > 1 and not self._is_finite():
+            patterns = np.unique(by_call, axis=0)
+            found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in patterns if pattern.any()]
+            return found if len(found) > 1 or len(found[0]) < len(by_call) else []
+        return [] if reached.all() else [np.flatnonzero(reached)]
+
+    def _is_finite(self) -> bool:
+        numbers = [a for a in (*self.arrays, *[t._array for t in self.leaves]) if a.dtype.kind == "f"]
+        return all([np.isfinite(a).all() for a in numbers])
+
+    def differentiating(self) -> Any:
+        """The mode in which calls are recomputed."""
+        return changed_mode(grad=True, executor=None)
 
     def _register(self, segment: Segment) -> None:
         """Make all output rows contiguous, and give them ids."""
@@ -187,27 +229,6 @@ class Group:
         if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
             array = part_of(array, value.row, value.offset)
         return array
-
-
-def split_by_gradient(group: Group, by_call: Array, reached: Array) -> list[Array]:
-    """Split a group of which only some outputs got a gradient: the calls that must be differentiated apart from each
-    other. Empty if all can be differentiated together.
-
-    Calls without a gradient are left out. If there are NaN or infinite values, calls are split by which of their
-    outputs got a gradient; otherwise a zero gradient for the other outputs does no harm.
-    """
-    if group.single:
-        return []
-    numbers = [a for a in (*group.arrays, *[t._array for t in group.leaves]) if a.dtype.kind == "f"]
-    if group.is_stale():
-        if not all([np.isfinite(a).all() for a in numbers]):
-            group.refuse_rerun()
-        return []
-    if by_call.shape[1] > 1 and not all([np.isfinite(a).all() for a in numbers]):
-        split_by_gradient = np.unique(by_call, axis=0)
-        found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in split_by_gradient if pattern.any()]
-        return found if len(found) > 1 or len(found[0]) < len(by_call) else []
-    return [] if reached.all() else [np.flatnonzero(reached)]
 
 
 def part_of(array: Array, row: Row, offset: int) -> Array:

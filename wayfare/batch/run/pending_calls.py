@@ -20,10 +20,12 @@ from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
+from wayfare.batch.run.chain import Chain, Steps, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
 from wayfare.batch.run.schedule import Agenda, Schedule, order_rows
 from wayfare.batch.run.segment import Segment
+from wayfare.batch.run.stacked import StackCalls, Stacked, find_stacks
 from wayfare.batch.stats import SignatureStats, Stats
 from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
@@ -35,6 +37,7 @@ from wayfare.core.write_clock import owner_of
 
 # Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
 LIMIT = 256 * 1024 * 1024
+_GROUPS = {Steps: Chain, StackCalls: Stacked}
 
 
 class PendingCalls(Interceptor):
@@ -269,6 +272,7 @@ class PendingCalls(Interceptor):
             return
         began = perf_counter()
         groups = self.schedule.order(calls)
+        groups = find_stacks(groups if watcher() is not None else merge_chains(groups))
         order_rows(groups)
         scheduled = perf_counter()
         with changed_mode(executor=None), caching_transposes():
@@ -277,7 +281,8 @@ class PendingCalls(Interceptor):
                     self._run(members)
                 except BaseException:
                     # The other calls may still run, if the example handles the error.
-                    self.pending = [c for rest in groups[number:] for c in rest] + self.pending
+                    left = [c for rest in groups[number:] for c in rest if c.group is None]
+                    self.pending = left + self.pending
                     raise
         stats = self.stats
         stats.rounds += 1
@@ -294,19 +299,27 @@ class PendingCalls(Interceptor):
             if any([v.__class__ is Value and v.call.group is FAILED for v in call.inputs]):
                 raise FailedCall(FAILED.error(), call)
         self._groups += 1
-        group = Group(self._groups, self.stats.rounds, signature, calls)
+        of_calls: Any = _GROUPS.get(calls.__class__, Group)
+        group: Group = of_calls(self._groups, self.stats.rounds, signature, calls)
         grad = signature.grad
         self.set_outer_mode(grad)
         observer = watcher()
         if observer is not None:
             observer.starts(calls)
+        failed = False
         try:
             group.run(self._segment, calls)
         except Exception as error:
-            raise find_failed_call(error, calls, self._segment) from None
+            if calls.__class__ is not Steps:
+                raise find_failed_call(error, calls, self._segment) from None
+            failed = True
         finally:
             if observer is not None:
                 observer.ended(calls)
+        if failed:  # step by step, to find the call that fails
+            for level in calls.levels():  # type: ignore[attr-defined]
+                self._run(level)
+            return
         signature.groups += 1
         signature.nodes += len(calls)
         signature.largest = max(signature.largest, len(calls))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.group import Group, Shared, Slice
+from wayfare.batch.run.group import Shared, Slice
 
 
 def reachable_from(tape: Any, seeds: Sequence[Value]) -> tuple[set[int], Array]:
@@ -21,15 +21,16 @@ def reachable_from(tape: Any, seeds: Sequence[Value]) -> tuple[set[int], Array]:
     for group in reversed(tape.groups):
         step = len(group.signature.outs)
         own = rows[group.start : group.start + step * (1 if group.single else group.calls)]
-        calls: Array = np.any(own.reshape((-1, step)), axis=1)
-        if calls.any():
+        if own.any():
+            group.mark_before(own)
+            calls: Array = np.any(own.reshape((-1, step)), axis=1)
             found.update([id(t) for t in group.signature.shared])
-            for source in group.sources:
-                _mark_inputs(rows, found, source, calls, group)
+            for number, source in enumerate(group.sources):
+                _mark_inputs(rows, found, source, group.of_input(number, calls))
     return found, rows
 
 
-def _mark_inputs(rows: Array, found: set[int], source: Any, calls: Array, group: Group) -> None:
+def _mark_inputs(rows: Array, found: set[int], source: Any, calls: Array) -> None:
     """Mark the source of one input of a group's calls."""
     if source is None:
         return

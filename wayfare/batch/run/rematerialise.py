@@ -48,7 +48,7 @@ class Rematerialised:
                 group.refuse_rerun()
         columns = [self._column(group, *part) for part in zip(group.leaves, group.sources, group.batched, strict=True)]
         for i in wanted:
-            leaves = [column(i) for column in columns]
+            leaves = group.inputs_of(i, columns, self._rows)
             extras = group.extras[i : i + 1]
             made = signature.run(signature, 1, leaves, [False] * len(leaves), extras)
             for number, out in enumerate(made if isinstance(made, (tuple, list)) else [made]):

@@ -13,6 +13,8 @@ from operator import attrgetter
 from typing import Any
 
 from wayfare.batch.record.call import Call, Value
+from wayfare.batch.run.chain import Steps
+from wayfare.batch.run.stacked import StackCalls
 
 # This many histories may always be computed, however few the calls are.
 _FREE_WORK = 1024
@@ -400,10 +402,16 @@ def order_rows(groups: list[list[Call]]) -> None:
     rank = 0
     by_rank = attrgetter("depth")
     for group in reversed(groups):
-        if len(group) > 1:
+        if len(group) > 1 and group.__class__ is not Steps:
             group.sort(key=by_rank)
         ends: Any = None
-        for column in reversed(list(zip(*[call.inputs for call in group], strict=False))):
+        if group.__class__ is StackCalls:
+            columns = [group.rows()]
+        elif group.__class__ is Steps:
+            columns = [tuple([call.inputs[0] for call in group])]
+        else:
+            columns = list(zip(*[call.inputs for call in group], strict=False))
+        for column in reversed(columns):
             if column[0].__class__ is Value and column[-1].__class__ is Value:
                 # Probably two outputs of the same calls, judged by the first and the last: they are ordered already.
                 if ends == (column[0].call, column[-1].call):

@@ -71,7 +71,7 @@ def made_by(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], limit: int) ->
         workspace = workspace_of(op, specs, results, attrs)
     except Exception as error:
         why = str(error).splitlines()[0][:160] if str(error) else repr(error)
-        raise Bad(f"{op.name} cannot be called so: {why}") from None
+        raise Bad(f"{op.name} cannot be called with these arguments: {why}") from None
     for spec in results:
         if any(n < 0 for n in spec.shape):
             raise Bad(f"{op.name} would give a value of shape {list(spec.shape)}")
@@ -112,7 +112,7 @@ def _check_path(name: str, spec: Spec, path: Any, limit: int) -> None:
             raise Bad(f"{name} has no chain of views")
         view = REGISTRY.get(step[0]) if isinstance(step[0], str) else None
         if view is None or not view.view or view.name == "look_through":
-            raise Bad(f"{name} goes through {str(step[0])[:40]!r}, which is no view")
+            raise Bad(f"{name} goes through {str(step[0])[:40]!r}, which is not a view")
         if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in step[1]):
             raise Bad(f"{name} has no chain of views")
         (spec,) = made_by(view, [spec], dict(step[1]), limit).made

@@ -26,7 +26,7 @@ class Decoding:
         self._values: list[Value] = []
         self._seen: list[bool] = []  # is the value visible in the current block?
         if not isinstance(document, dict):
-            raise Bad("its graph is no object")
+            raise Bad("its graph is not an object")
         if document.get("version") != VERSION:
             raise Bad(f"its graph has version {str(document.get('version'))[:20]}, and this Wayfare reads {VERSION}")
         self.function = self._text(document.get("function"))
@@ -121,13 +121,13 @@ class Decoding:
 
     def _block(self, given: Any, inputs: list[Value], depth: int) -> Block:
         if not isinstance(given, dict) or depth > _DEEPEST:
-            raise Bad("a block of its graph is none, or is nested too deeply")
+            raise Bad("a block of its graph is malformed, or is nested too deeply")
         steps = [self._step(entry, number, depth) for number, entry in enumerate(self._list(given.get("nodes")))]
         return Block(inputs, steps, [self._use(n) for n in self._list(given.get("out"))])
 
     def _step(self, given: Any, number: int, depth: int) -> Step:
         if not isinstance(given, dict):
-            raise Bad(f"step {number} is no object")
+            raise Bad(f"step {number} is not an object")
         path = given.get("path", "")
         inputs = tuple([self._use(n) for n in self._list(given.get("in"))])
         attrs = given.get("attrs", {})
@@ -151,7 +151,7 @@ class Decoding:
     def _inner(self, given: Any, depth: int) -> Block:
         """A block inside a step: its values are not visible outside."""
         if not isinstance(given, dict):
-            raise Bad("a block of its graph is none")
+            raise Bad("a block of its graph is malformed")
         first = len(self._values)
         inputs = [self._input(d) for d in self._list(given.get("takes", []))]
         block = self._block(given, inputs, depth + 1)
@@ -161,13 +161,13 @@ class Decoding:
     def _check_number(self, step: Step) -> None:
         scalar = len(step.outputs) == 1 and step.outputs[0].shape == ()
         if not scalar or step.inputs or not isinstance(step.data, (int, float)):
-            raise Bad("a number of its graph is none")
+            raise Bad("a number of its graph is malformed")
 
     def _check_grid(self, step: Step) -> None:
         start, steps, over = step.attrs.get("start"), step.attrs.get("steps"), step.attrs.get("over")
         numbers = [start, *steps] if isinstance(steps, tuple) else [None]
         if len(step.outputs) != 1 or step.inputs or not all(isinstance(n, (int, float)) for n in numbers):
-            raise Bad("a grid of its graph is none")
+            raise Bad("a grid of its graph is malformed")
         if type(over) is not int or over < 1 or (over > 1 and step.outputs[0].dtype != "int64"):
             raise Bad("a grid of its graph is divided by what it cannot be")
         if len(numbers) - 1 != step.outputs[0].ndim:
@@ -175,7 +175,7 @@ class Decoding:
 
     def _check_if(self, step: Step) -> None:
         if len(step.blocks) != 2 or len(step.inputs) != 1 or step.inputs[0].size != 1 or step.attrs:
-            raise Bad("a decision of its graph is none")
+            raise Bad("a decision of its graph is malformed")
         for block in step.blocks:
             _alike(block.outputs, step.outputs)
             if block.inputs:
@@ -184,10 +184,10 @@ class Decoding:
     def _check_loop(self, step: Step) -> None:
         attrs = step.attrs
         if attrs.keys() != {"trips", "asks", "entry", "carried"} or len(step.blocks) != 1:
-            raise Bad("a loop of its graph is none")
+            raise Bad("a loop of its graph is malformed")
         trips, asks, entry, carried = attrs["trips"], attrs["asks"], attrs["entry"], attrs["carried"]
         if type(asks) is not bool or type(entry) is not bool or type(carried) is not int or carried < 0:
-            raise Bad("a loop of its graph is none")
+            raise Bad("a loop of its graph is malformed")
         if not (trips is None and asks) and not (isinstance(trips, int) and not isinstance(trips, bool)):
             raise Bad("a loop of its graph does not say how often it runs")
         (block,) = step.blocks

@@ -75,8 +75,8 @@ def encoded_structure(shape: Any) -> Any:
         return {"value": encoded(shape[2])}
     if shape[0] is dict:
         if not all(kind is str for kind, _, _ in shape[1:]):
-            raise ExportError("export: the function returns a dictionary whose keys are no texts",
-                              fix="Return a dictionary with texts for keys.")  # fmt: skip
+            raise ExportError("export: the function returns a dictionary whose keys are not strings",
+                              fix="Return a dictionary with strings as keys.")  # fmt: skip
         return {"dict": [[key, encoded_structure(part)] for _, key, part in shape[1:]]}
     kind = "list" if shape[0] is list else "tuple"
     return {kind: [encoded_structure(part) for part in shape[1:]]}
@@ -125,7 +125,7 @@ class Numbers:
             return int(self._bounded(given))
         formula, value = self._formula(given)
         if type(value) is not int:
-            raise Bad(f"the size {str(given)[:60]} is no whole number")
+            raise Bad(f"the size {str(given)[:60]} is not an integer")
         return Dim(self._bounded(value), formula)
 
     def shape(self, given: Any) -> tuple[int, ...]:
@@ -184,14 +184,14 @@ def read_structure(given: Any, depth: int = 0) -> tuple[Any, int]:
         if kind == "value":
             value = Numbers([]).value(inner)
             if isinstance(value, (tuple, DType)):
-                raise Bad("a plain value among the results is none")
+                raise Bad("a plain value among the results is malformed")
             return (type(value), VALUE, value), 0
         if kind in ("list", "tuple") and isinstance(inner, list):
             parts = [read_structure(part, depth + 1) for part in inner]
             return (list if kind == "list" else tuple, *[p for p, _ in parts]), sum(n for _, n in parts)
         if kind == "dict" and isinstance(inner, list):
             if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in inner):
-                raise Bad("a dictionary among the results is none")
+                raise Bad("a dictionary among the results is malformed")
             made = [(key, read_structure(part, depth + 1)) for key, part in inner]
             return (dict, *[(str, key, part) for key, (part, _) in made]), sum(n for _, (_, n) in made)
     raise Bad(f"the results have the form {str(given)[:60]}")

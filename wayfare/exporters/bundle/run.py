@@ -61,7 +61,7 @@ class Runner:
                 call.bind(value, self._in_own_memory(tensor) if self._reads_outside else tensor)
             return call.run(block)
         except Bad as why:
-            raise OperationError(f"program: {why}", fix="A size of this call is none that the program was made for. If "
+            raise OperationError(f"program: {why}", fix="The program was not made for a size of this call. If "
                                  "it is right, give load_program a larger `limit`, or export with examples of such "
                                  "sizes.") from None  # fmt: skip
         except (ArithmeticError, ValueError, TypeError, LookupError, MemoryError) as error:

@@ -107,7 +107,7 @@ class ExternalData:
         if text is None:
             return default
         if not _NUMBER.fullmatch(text):
-            raise self._refused(name, f"has the {key} {text!r:.40}, which is no number of bytes")
+            raise self._refused(name, f"has the {key} {text!r:.40}, which is not a number of bytes")
         return int(text)
 
     def _refused(self, name: str, what: str, fix: str = "") -> FileFormatError:

@@ -48,9 +48,9 @@ def parsed(data: bytes) -> Any:
     try:
         model = onnx.ModelProto.FromString(data)
     except Exception as why:  # protobuf has several classes of errors
-        raise Damaged(f"is no ONNX model, or is damaged: {str(why).strip() or type(why).__name__}") from None
+        raise Damaged(f"is not an ONNX model, or is damaged: {str(why).strip() or type(why).__name__}") from None
     if model.ir_version < 1 or not model.HasField("graph") or not model.opset_import:
-        raise Damaged("is no ONNX model: it has no version, no graph or no operator set")
+        raise Damaged("is not an ONNX model: it has no version, no graph or no operator set")
     return model
 
 
@@ -85,7 +85,7 @@ def _measure(data: bytes, kind: Any) -> None:
                 raise Damaged(f"is cut off, damaged or no ONNX model: a part of {at - begin:,} bytes should begin at "
                               f"byte {begin:,}, and there are {end - begin:,}")  # fmt: skip
             if at > end or tag < 8:
-                raise Damaged("is no ONNX model, or is damaged: what stands at byte "
+                raise Damaged("is not an ONNX model, or is damaged: what stands at byte "
                               f"{min(begin, end):,} of {len(data):,} makes no sense")  # fmt: skip
             if wire != _BYTES or field is None:
                 continue

@@ -43,7 +43,7 @@ def check(path: str, traced: Traced, report: ExportReport, timed: bool) -> None:
         session = session_of(path)
     except Exception as error:
         raise ExportError(
-            f"export: the file that was written is no valid model: {_first_line(error)}",
+            f"export: the file that was written is not a valid model: {_first_line(error)}",
             fix="This is a fault of the exporter: please report it with the function.",
         ) from error
 

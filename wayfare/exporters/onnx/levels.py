@@ -105,7 +105,7 @@ def _depths(roots: list[Any], children: Callable[[Any], Sequence[Any]]) -> tuple
             inner.append(node)
             continue
         if id(node) in open_nodes:
-            raise ArgumentError("levels: this is no tree: a node is below itself")
+            raise ArgumentError("levels: this is not a tree: a node is below itself")
         if id(node) in depth:
             continue  # a child that two nodes share is computed once
         below = children(node)

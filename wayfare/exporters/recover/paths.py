@@ -95,10 +95,10 @@ class Paths(Merging):
             one, two = (step.outputs[0].ndim for step in (first, other))
             if one != two and site == other.site:
                 raise refusal(f"{first.name} gives {one} and {two} dimensions at different sizes", site,
-                              "Say which dimensions are meant, so that there are always as many: squeeze(dim).")
+                              "Say which dimensions are meant, so that their number is always the same: squeeze(dim).")
         shown = "and the other is over" if other is None else f"the other goes on with {_name(other)} ({other.site})"
         raise refusal(
-            f"Python took different ways at different sizes: one run goes on with {_name(first)} here, {shown}", site,
+            f"Python did different things at different sizes: one run goes on with {_name(first)} here, {shown}", site,
             "Where a loop depends on a size, write it with wf.scan or wf.while_loop; for an if on a size, export the "
             "two cases apart.",
         )

@@ -96,7 +96,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if weight.numel() != 1:
         channels = input.shape[1] if input.ndim > 1 else 1
         if weight.ndim != 1 or weight.numel() != channels:
-            raise ShapeError(f"prelu: {weight.spec} is no weight for the {channels} channels of {input.spec}")
+            raise ShapeError(f"prelu: {weight.spec} does not fit the {channels} channels of {input.spec}")
         weight = weight.reshape((1, -1, *(1,) * (input.ndim - 2)))
     elif weight.ndim:
         weight = weight.reshape(())

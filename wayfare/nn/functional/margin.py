@@ -67,7 +67,7 @@ def margin_ranking_loss(
     reduction = read_reduction("margin_ranking_loss", reduction, size_average, reduce)
     if not input1.ndim == input2.ndim == target.ndim:
         raise OperationError(
-            f"margin_ranking_loss: {input1.spec}, {input2.spec} and {target.spec} must have as many dimensions each"
+            f"margin_ranking_loss: {input1.spec}, {input2.spec} and {target.spec} must have equally many dimensions"
         )
     return _margin_ranking_loss(input1, input2, target, float(margin), reduction)  # type: ignore[no-any-return]
 
@@ -222,7 +222,7 @@ def triplet_margin_with_distance_loss(
     if margin <= 0:
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, it is {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:
-        raise OperationError("triplet_margin_loss: anchor, positive and negative must have as many dimensions each, "
+        raise OperationError("triplet_margin_loss: anchor, positive and negative must have equally many dimensions, "
                              f"not {anchor.spec}, {positive.spec} and {negative.spec}")  # fmt: skip
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)

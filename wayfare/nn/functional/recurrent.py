@@ -41,6 +41,15 @@ def lstm_sequence(
     return made[0], made[1], made[2]
 
 
+def lstm_states(
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None,
+    bias_hh: Tensor | None, *, batch_sizes: Sequence[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The h and the c after every row, each [rows, hidden]."""
+    made = _applied("lstm_sequence", input, (h, c), weight_ih, weight_hh, bias_ih, bias_hh, batch_sizes, False)
+    return made[0], made[-1]
+
+
 def gru_sequence(
     input: Tensor, h: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None = None,
     bias_hh: Tensor | None = None, *, batch_sizes: Sequence[int], reverse: bool = False,

@@ -26,7 +26,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r = upscale_factor
     batch, channels, height, width = _check("pixel_shuffle", input, r)
     if channels % (r * r):
-        raise OperationError(f"pixel_shuffle: {channels} channels of {input.spec} are no multiple of {r}² = {r * r}")
+        raise OperationError(f"pixel_shuffle: {channels} channels of {input.spec} are not a multiple of {r}² = {r * r}")
     n, c = len(batch), channels // (r * r)
     split = reshaped(input, (*batch, c, r, r, height, width))
     mixed = permuted(split, (*range(n + 1), n + 3, n + 1, n + 4, n + 2))
@@ -38,7 +38,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r = downscale_factor
     batch, channels, height, width = _check("pixel_unshuffle", input, r)
     if height % r or width % r:
-        raise OperationError(f"pixel_unshuffle: height and width of {input.spec} are no multiples of {r}")
+        raise OperationError(f"pixel_unshuffle: height and width of {input.spec} are not multiples of {r}")
     n = len(batch)
     split = reshaped(input, (*batch, channels, height // r, r, width // r, r))
     mixed = permuted(split, (*range(n + 1), n + 2, n + 4, n + 1, n + 3))

@@ -41,7 +41,7 @@ def _along(index: Array, dim: int) -> tuple[Array, ...]:
 
 def _check(op: str, x: Spec, index: Spec, dim: int, src: Spec | None = None) -> None:
     if index.ndim != x.ndim:
-        raise ShapeError(f"{op}: index {index} must have as many dimensions as the tensor {x}",
+        raise ShapeError(f"{op}: index {index} must have the same number of dimensions as the tensor {x}",
                          fix="Add dimensions with .unsqueeze(...).")  # fmt: skip
     if any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         raise ShapeError(f"{op}: index {index} is larger than the tensor {x} in a dimension other than dim {dim}")

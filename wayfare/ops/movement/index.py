@@ -81,7 +81,7 @@ def _length(start: int, stop: int, step: int) -> int:
 def _part(size: int, start: int, stop: int, step: int) -> int:
     """How many of `size` elements a slice takes. It must lie inside them: callers make sure of that."""
     if stop > size or start < 0 or stop < 0 or step < 1:
-        raise IndexRangeError(f"slice: {start}:{stop}:{step} is no part of a dimension of size {size}")
+        raise IndexRangeError(f"slice: {start}:{stop}:{step} is not inside a dimension of size {size}")
     return _length(start, stop, step)
 
 

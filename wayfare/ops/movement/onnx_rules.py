@@ -239,7 +239,7 @@ def as_strided(b: Any, x: Any, *, size: Any, stride: Any, offset: int, layout: A
     memory = {int(at): number for number, at in enumerate(memory_places(x.shape, layout).ravel())}
     wanted = (memory_places(size, stride) + offset).ravel().tolist()
     if any(at not in memory for at in wanted):
-        raise b.refuse("it reads memory beside the tensor")
+        raise b.refuse("it reads memory outside the tensor")
     flat = b.ops.reshape(x, shape=(math.prod(x.shape),))
     index = np.array([memory[at] for at in wanted], np.int64).reshape(tuple(size))
     return b.node("Gather", flat, index, axis=0)

@@ -163,7 +163,7 @@ def _bits_spec(x: Spec, *, dtype: DType) -> Spec:
     if old == new:
         return Spec(x.shape, dtype)
     if not x.shape or x.shape[-1] * old % new:
-        raise ShapeError(f"view: the last dimension of {x} has no whole number of elements of {dtype}")
+        raise ShapeError(f"view: the last dimension of {x} cannot be divided into elements of {dtype}")
     return Spec((*x.shape[:-1], x.shape[-1] * old // new), dtype)
 
 

@@ -183,7 +183,8 @@ def _parts(array: Array, count: int) -> list[Array]:
 def run(
     cell: Cell, x: Array, states: Sequence[Array], weights: Sequence[Array], sizes: Sizes, reverse: bool
 ) -> tuple[Array, ...]:
-    """(output of every row, final states…, kept parts, [parts beside], states before each row…).
+    """(output of every row, final states…, kept parts, [parts beside], states before each row…, other states after each
+    row…).
 
     `x` is [rows, features], each state [sequences, hidden], `weights` are those of input and state and their biases.
     """
@@ -231,7 +232,7 @@ def run(
             if goes < size:
                 for _, _, becomes, final in moved:
                     final[goes:size] = becomes[start + goes : stop]
-    return (after[0], *finals, kept, *([beside] if cell.beside else []), *before)
+    return (after[0], *finals, kept, *([beside] if cell.beside else []), *before, *after[1:])
 
 
 def _multiplier(multiplications: int) -> Callable[[Array, Array, Array], Any]:
@@ -243,11 +244,13 @@ def pull(
     cell: Cell, needs: Sequence[bool], grads: Sequence[Array | None], made: Sequence[Any], x: Array,
     states: Sequence[Array], weights: Sequence[Array], sizes: Sizes, reverse: bool,
 ) -> list[Array | None]:  # fmt: skip
-    """The gradients of x, the states and the weights, from those of the output and the final states."""
+    """The gradients of x, the states and the weights, from those of the outputs."""
     of_input, of_state = weights[:2]
     total, hidden, dtype = x.shape[0], of_state.shape[1], x.dtype
     kept, *rest = made[1 + cell.states :]
     beside, before = (rest[0], rest[1:]) if cell.beside else (kept, rest)
+    # Gradients of a second state after every row.
+    of_rows = grads[-1] if cell.states > 1 else None
     g = np.zeros((total, hidden), dtype) if grads[0] is None else grads[0]
     carried = [np.zeros_like(s, order="C") if f is None else np.array(f, order="C")
                for s, f in zip(states, grads[1:], strict=False)]  # fmt: skip
@@ -268,6 +271,8 @@ def pull(
             size, rows = step.size, slice(step.start, step.stop)
             if size != last:
                 top, tops = back[:size], [d[:size] for d in direct]
+            if of_rows is not None:
+                tops[0] += of_rows[rows]
             arrays = (*[p[rows] for p in given], top, *tops, *[w[rows] for w in written], *tops)
             if size == last:
                 call(*arrays)
@@ -316,9 +321,12 @@ def pull_recorded(
     g = m.zeros_like(_rows(m, projected, 0, None, of_state.shape[1])) if grads[0] is None else grads[0]
     carried = [m.zeros_like(s) if f is None else f for s, f in zip(states, grads[1:], strict=False)]
     back, direct = carried[0], carried[1:] or [m.zeros_like(carried[0])] * cell.direct
+    of_rows = grads[-1] if cell.states > 1 else None
     by_start: dict[int, tuple[Any, Any, Any]] = {}
     for step, (h, kept, beside, read) in zip(reversed(steps), reversed(trail), strict=True):
         passed = [_rows(m, d, 0, step.size) for d in direct]
+        if of_rows is not None:
+            passed[0] = passed[0] + _rows(m, of_rows, step.start, step.stop)
         dx, da, past = cell.gradient(m, kept, beside, read, _rows(m, g, step.start, step.stop),
                                   _rows(m, back, 0, step.size), passed)  # fmt: skip
         joined = m.cat(*dx, dim=1)

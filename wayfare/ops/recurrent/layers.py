@@ -2,7 +2,8 @@
 
 Inputs are x [rows, features] (packed in order of time, see `_recurrence.py`), the first states [sequences, hidden], the
 weights of input [gates·hidden, features] and state [gates·hidden, hidden], and their biases. `sizes` says how many rows
-each step has. Out come the state after every row [rows, hidden], the final states, and what the gradient reads.
+each step has. Out come the state after every row [rows, hidden], the final states, what the gradient reads, and the
+other states after every row (the c of an LSTM).
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def _reference(cell: Cell, compute: Callable[..., Any]) -> Callable[..., Any]:
         out, kept = np.zeros((total, hidden)), np.zeros((total, cell.gates * hidden))
         beside = [np.zeros((total, hidden)) for _ in range(cell.beside)]
         before, finals = [np.zeros((total, hidden)) for _ in states], [s.copy() for s in states]
+        later = [np.zeros((total, hidden)) for _ in states[1:]]
         starts = np.cumsum([0, *sizes])
         for s in range(states[0].shape[0]):
             rows = [starts[t] + s for t, size in enumerate(sizes) if s < size]
@@ -123,11 +125,13 @@ def _reference(cell: Cell, compute: Callable[..., Any]) -> Callable[..., Any]:
                 x_part, a_part = of_input @ x[row] + input_bias, of_state @ current[0] + state_bias
                 kept[row], more, after = compute(x_part, a_part, *current)
                 out[row] = after[0]
+                for target, value in zip(later, after[1:], strict=True):
+                    target[row] = value
                 for target, value in zip([*beside, *before], [*more, *current], strict=True):
                     target[row] = value
                 for final, value in zip(finals, after, strict=True):
                     final[s] = value
-        return [out, *finals, kept, *beside, *before]
+        return [out, *finals, kept, *beside, *before, *later]
 
     return reference
 
@@ -163,13 +167,15 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int
     """The record of a cell; `around` is how many operations a step is beside its products, for each number."""
     count = cell.states
     reads = tuple(range(1 + count, 2 + 2 * count + (1 if cell.beside else 0)))
+    outputs = reads[-1] + count
+    differentiable = (*range(1 + count), *range(1 + reads[-1], outputs))
 
     def infer(*specs: Spec, sizes: Sizes, reverse: bool) -> tuple[Spec, ...]:
         _check(cell, specs, sizes)
         dtype, total, hidden = specs[0].dtype, specs[0].shape[0], specs[1].shape[1]
         rows, beside = Spec((total, hidden), dtype), Spec((total, cell.beside * hidden), dtype)
         kept = Spec((total, cell.gates * hidden), dtype)
-        return (rows, *specs[1 : 1 + count], kept, *([beside] if cell.beside else []), *[rows] * count)
+        return (rows, *specs[1 : 1 + count], kept, *([beside] if cell.beside else []), *[rows] * (2 * count - 1))
 
     def forward(*arrays: Array, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
         _check(cell, [spec_of(a) for a in arrays], sizes)
@@ -215,9 +221,9 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int
     return define(
         cell.name, signature=takes(5 + count, sizes=SIZES, reverse=FLAG),
         family="recurrence", forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
-        reference=_reference(cell, compute), outputs=1 + reads[-1], differentiable_outputs=tuple(range(1 + count)),
+        reference=_reference(cell, compute), outputs=outputs, differentiable_outputs=differentiable,
         kept_outputs=reads, takes_none=True, kinds="f", work=recurrence(cell.gates, around),
-        onnx=rule_for(cell.name, count, reads[-1] - count), workspace=workspace,
+        onnx=rule_for(cell.name, count, outputs - 1 - count), workspace=workspace,
     )  # fmt: skip
 
 

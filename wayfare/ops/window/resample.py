@@ -54,7 +54,7 @@ def _resample_back(g: Array, places: Array, weights: Array, *, dim: int, size: i
 
 def _infer(x: Spec, places: Spec, weights: Spec, *, dim: int) -> Spec:
     if places.ndim != 2 or places.shape != weights.shape or not places.shape[0]:
-        raise ShapeError(f"resample: needs as many weights as places for each element, not {weights} and {places}")
+        raise ShapeError(f"resample: needs one weight for each place, not {weights} and {places}")
     return Spec((*x.shape[:dim], places.shape[1], *x.shape[dim + 1 :]), x.dtype)
 
 

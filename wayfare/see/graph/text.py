@@ -116,7 +116,7 @@ def graph(*tensors: Any, modules: Any = None) -> Graph:
         modules = given.pop()
     fix = "Give what was computed with the model first: wf.graph(loss, model)."
     if not given:
-        raise ArgumentTypeError("graph: expected a Tensor, and there is none", fix=fix)
+        raise ArgumentTypeError("graph: expected at least one Tensor", fix=fix)
     for t in given:
         if not isinstance(t, Tensor):
             hint = fix if hasattr(t, "named_modules") else ""

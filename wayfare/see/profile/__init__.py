@@ -18,8 +18,8 @@ class _Callable(_ModuleType):
 
     def __call__(self, *args: _Any, **options: _Any) -> Profile:
         if args:
-            raise _ArgumentTypeError(f"profile: takes no {type(args[0]).__name__}",
-                                     fix="Write `with wf.profile() as p:` around what is to be measured.")  # fmt: skip
+            raise _ArgumentTypeError(f"profile: does not take a {type(args[0]).__name__}",
+                                     fix="Write `with wf.profile() as p:` around the code to measure.")  # fmt: skip
         return Profile(**options)
 
 

@@ -150,7 +150,7 @@ def _plain(step: Any) -> Callable[..., Any]:
         return step._function
     if not callable(step):
         raise ArgumentTypeError(f"compare: takes a function that makes a step, not {type(step).__name__}",
-                                fix="Give the function itself and, apart from it, its batches.")  # fmt: skip
+                                fix="Give the function, and its batches as the second argument.")  # fmt: skip
     return step  # type: ignore[no-any-return]
 
 

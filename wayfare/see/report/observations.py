@@ -110,7 +110,7 @@ def _trend(loss: list[float], held_out: list[float]) -> list[Observation]:
     found = [Observation("plateau", f"A plateau: the {which} loss {how}; {down}.", good=True)]
     if which == "validation" and share < -TREND and stands:
         found.append(Observation("apart", f"The training loss still falls ({share:+.1%} {span}) while the validation "
-                                 "loss does not: more epochs will rather fit noise."))  # fmt: skip
+                                 "loss does not: more epochs are likely to fit noise."))  # fmt: skip
     return found
 
 

@@ -54,7 +54,7 @@ def histogram(values: Any, bins: Any = "tensorflow") -> bytes:
     try:
         edges = _usual_edges() if bins == "tensorflow" else np.histogram_bin_edges(flat, bins)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"add_histogram: bins={bins!r} are no bins: {error}") from None
+        raise ArgumentError(f"add_histogram: bins={bins!r} are not valid: {error}") from None
     if bins == "tensorflow":
         flat = np.clip(flat, edges[0], edges[-1])
     counts, edges = np.histogram(flat, edges)

@@ -48,7 +48,7 @@ def page_of(path: Path) -> Path:
     if kind in (".html", ".htm"):
         if _MARK not in read_beginning(os.fspath(path), _BEGINNING, "view"):
             fix = f"Make one with run.save({path.name!r})."
-            raise FileFormatError(f"{str(path)!r} is no page of a run", fix=fix)
+            raise FileFormatError(f"{str(path)!r} is not the page of a run", fix=fix)
         return path.resolve()
     if kind == ".json":
         return _write(path, page(_document(path)))

@@ -50,7 +50,7 @@ def page(document: Mapping[str, Any], title: str | None = None) -> str:
     if not isinstance(document, Mapping):
         raise ArgumentTypeError(f"view.page: expected a run document (a dict), not {type(document).__name__}")
     if document.get("format") != FORMAT:
-        raise ArgumentError(f'view.page: this is no run document: its "format" is not "{FORMAT}"')
+        raise ArgumentError(f'view.page: this is not a run document: its "format" is not "{FORMAT}"')
     if title is not None:
         document = {**document, "title": title}
     style, script = part(_HERE, "viewer.css"), _script()

@@ -1,0 +1,77 @@
+"""`stack` and `cat` of rows of one shape: nothing but a gather of all rows of all calls, which are then the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.batch.record.call import Array, Call
+from wayfare.batch.record.signature import Signature
+from wayfare.batch.run.group import Group
+from wayfare.core.dispatch import tensor_ops
+from wayfare.core.op import REGISTRY
+from wayfare.core.tensor import Tensor
+
+_STACK, _CAT = REGISTRY["stack"], REGISTRY["cat"]
+
+
+class StackCalls(list[Call]):
+    """The calls of a group that puts rows of one shape one after another."""
+
+    __slots__ = ()
+
+    def rows(self) -> tuple[Any, ...]:
+        """The rows of all inputs, those of one call side by side."""
+        return tuple([row for call in self for row in call.inputs])
+
+
+def find_stacks(groups: list[list[Call]]) -> list[list[Call]]:
+    """The groups, with those that only stack rows as StackCalls."""
+    return [StackCalls(group) if _only_stacks(group) else group for group in groups]
+
+
+def _only_stacks(calls: Sequence[Call]) -> bool:
+    """Whether such calls put rows of one shape one after another, as `stack` and `cat` do along the first dimension."""
+    signature, rows = calls[0].signature, calls[0].inputs
+    if (signature.target is not _STACK and signature.target is not _CAT) or signature.shared or len(rows) < 2:
+        return False
+    row = getattr(rows[0], "row", None)
+    if row is None or row.layout is not None or signature.attrs["dim"] != 0 or signature.outs[0].dtype != row.dtype:
+        return False
+    return all([getattr(other, "row", None) is row for other in rows])
+
+
+class Stacked(Group):
+    """Calls that only stack rows. The rows of all their inputs are one input of the group."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, number: int, round_number: int, signature: Signature, calls: StackCalls) -> None:
+        super().__init__(number, round_number, signature, calls)
+        self.count = len(calls[0].inputs)
+
+    def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
+        """One column: the rows of all inputs."""
+        return [calls.rows()]  # type: ignore[attr-defined]
+
+    def of_input(self, number: int, flags: Array) -> Array:
+        """A flag for each row, from flags for the calls."""
+        return np.repeat(flags, self.count)
+
+    def compute(self, leaves: list[Tensor]) -> list[Tensor]:
+        """The gathered rows in the shape of the results."""
+        rows, shape = leaves[0], self.signature.outs[0].shape
+        if self.batched[0]:
+            return [tensor_ops.reshape(rows, shape=(self.calls, *shape))]
+        # One row for all inputs of all calls.
+        return [tensor_ops.reshape(tensor_ops.expand(rows, shape=(self.count, *rows.shape)), shape=shape)]
+
+    def split_by_gradient(self, by_call: Array, reached: Array) -> list[Array]:
+        """Never: rows are only moved, so a zero gradient stays one."""
+        return []
+
+    def inputs_of(self, i: int, columns: Sequence[Any], made: Any) -> list[Tensor]:
+        """The inputs of one call."""
+        return [columns[0](i * self.count + k) for k in range(self.count)]
