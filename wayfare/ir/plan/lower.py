@@ -34,7 +34,7 @@ class PlanLowering(Lowering):
         if op is None:
             return self._leaf(step)
         inputs = tuple(self._known[id(v)] for v in step.inputs)
-        if op.moves in ("copy", "identity"):
+        if op.moves == "identity" or op.moves == "copy":
             # Nothing is written over in a graph, so a copy is as good as what it was made from.
             return inputs[:1]
         arrays = folded(op, inputs, step.attrs)
