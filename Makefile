@@ -1,6 +1,6 @@
 # Every target stands on its own: it makes the virtual environment, installs what it needs, and runs.
 # A machine needs Python 3.11 to 3.13 and make. Stamps in .venv remember what is installed, and
-# pyproject.toml or this file being newer than a stamp installs again.
+# pyproject.toml, this file or the native sources being newer than a stamp installs again.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-core test-long lint bench docs clean
+NATIVE := hatch_build.py $(wildcard wayfare/native/*)
+
+.PHONY: help demo test test-all test-core test-pure test-asan test-long lint bench docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +31,13 @@ CORE := tests/autograd tests/batch tests/compiler tests/api/functions tests/see/
 
 test-core: $(VENV)/.stamp-test ## The core of `make test`, for other Pythons: make test-core VENV=.venv-3.13 PYTHON=python3.13
 	$(PY) -m pytest -n auto -m "not long" $(CORE)
+
+test-pure: $(VENV)/.stamp-test ## The same without the native module, as on a machine that has no C compiler
+	WAYFARE_NATIVE=0 $(PY) -m pytest -n auto -m "not long" $(CORE)
+
+# Its own folder: the module under AddressSanitizer loads only into a Python that has the sanitizer before it.
+test-asan: $(VENV)/.stamp-test ## The tests of graphs and of the native module, under AddressSanitizer (gcc)
+	$(PY) tools/test_asan.py tests/autograd tests/test_native.py tests/batch/test_semantics.py
 
 test-long: $(VENV)/.stamp-test ## What `make test` leaves to `make test-all`
 	$(PY) -m pytest -n auto -m long
@@ -55,7 +64,7 @@ docs: $(VENV)/.stamp-base ## Write docs/api and docs/onnx_ops.md, and docs/cover
 	fi
 
 clean: ## Remove the environment, the caches and build results
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) wayfare/core/_native*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp-venv:
@@ -66,18 +75,18 @@ $(VENV)/.stamp-venv:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml Makefile
+$(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml Makefile $(NATIVE)
 	$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/.stamp-onnx: $(VENV)/.stamp-venv pyproject.toml Makefile
+$(VENV)/.stamp-onnx: $(VENV)/.stamp-venv pyproject.toml Makefile $(NATIVE)
 	$(PIP) install --editable ".[onnx]"
 	@touch $@ $(VENV)/.stamp-base
 
-$(VENV)/.stamp-test: $(VENV)/.stamp-venv pyproject.toml Makefile
+$(VENV)/.stamp-test: $(VENV)/.stamp-venv pyproject.toml Makefile $(NATIVE)
 	$(PIP) install --editable ".[test]"
 	@touch $@ $(VENV)/.stamp-base $(VENV)/.stamp-onnx
 
-$(VENV)/.stamp-referee: $(VENV)/.stamp-venv pyproject.toml Makefile
+$(VENV)/.stamp-referee: $(VENV)/.stamp-venv pyproject.toml Makefile $(NATIVE)
 	$(PIP) install --editable ".[test,referee]"
 	@touch $@ $(VENV)/.stamp-base $(VENV)/.stamp-onnx $(VENV)/.stamp-test

@@ -33,7 +33,7 @@ def run(options: Options) -> Report:
 def chains(report: Report) -> None:
     """The cost of an op whose arithmetic is next to nothing."""
     works = (
-        ("mixed ops, forward + backward", "chain.small_ops", 0.6),
+        ("mixed ops, forward + backward", "chain.small_ops", 0.42),
         ("mixed ops, forward under no_grad", "chain.small_ops_forward", None),
         ("matmul and tanh, forward + backward", "chain.small_products", None),
     )
@@ -43,6 +43,14 @@ def chains(report: Report) -> None:
             seconds = interleave(sides, work, report.options.rounds, ops=OPS_IN_CHAIN)
             rows.append(_row("chain", title, "µs", seconds, MICRO / OPS_IN_CHAIN, wanted))
     report.add(f"Chain of {OPS_IN_CHAIN} small ops (float32[8,8]), time per op", rows)
+
+
+def tagger(report: Report) -> None:
+    """Views and numbers so small that only what surrounds them costs."""
+    with Sides(report.options) as sides:
+        seconds = interleave(sides, "crf.tagger", report.options.rounds)
+    rows = [_row("tagger", "forward + backward", "ms", seconds, MILLI, 1.0)]
+    report.add("BiLSTM-CRF, three sentences of 12 words, score by score", rows)
 
 
 def perceptron(report: Report) -> None:
@@ -145,6 +153,7 @@ def changing(report: Report) -> None:
 
 PARTS = {
     "chain": chains,
+    "tagger": tagger,
     "mlp": perceptron,
     "large": large,
     "scaling": scaling,

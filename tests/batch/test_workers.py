@@ -345,6 +345,19 @@ def test_graphs_are_forgotten_when_nothing_refers_to_them():
     assert len(pools._pool.forget) <= 4
 
 
+def test_a_forked_process_does_not_remove_the_shared_memory():
+    model = Tree().eval()
+    wf.map(model, TREES, workers=2)
+    (*_, latest) = pools._pool._functions.values()
+    child = os.fork()
+    if child == 0:
+        latest.remove()
+        os._exit(0)
+    os.waitpid(child, 0)
+    again = type(latest.values)(latest.specs, name=latest.values.name)  # it is still there
+    np.testing.assert_array_equal(again.array(0), latest.values.array(0))
+
+
 # -- dealing
 
 

@@ -18,6 +18,7 @@ WORKS = [
     ("chain.small_ops", {"ops": 20}),
     ("chain.small_ops_forward", {"ops": 20}),
     ("chain.small_products", {"ops": 20}),
+    ("crf.tagger", {"sentences": 1, "length": 3}),
     ("mlp.by_hand", TINY_MLP),
     ("mlp.with_cross_entropy", TINY_MLP),
     *(("elementwise.forward", {"op": op, "count": 100}) for op in ("add", "mul", "exp", "tanh", "gelu", "sum")),

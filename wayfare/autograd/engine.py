@@ -24,6 +24,7 @@ from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError
 from wayfare.core.locks import lock
 from wayfare.core.mode import STATE, UNUSUAL, executor, watcher
+from wayfare.core.native import NATIVE
 from wayfare.core.node import Node
 from wayfare.core.op import joint, memory_error, raw_ops
 from wayfare.core.quiet import quietly
@@ -85,6 +86,10 @@ class _Pass:
         watching = None if mode is None else mode.watcher
         plain = not (create or capture is not None)
         looking = anomaly is not None or watching is not None
+        if plain and not looking and NATIVE is not None:
+            NATIVE.backward(roots, retain, born, m, self.step, self.send, fit, _is_fresh, add_up, check_versions)
+            self.leaves.finish()
+            return
         for edge, g in roots:
             self.send(edge, g, False)
         # `ahead` is a pending node that is not in the heap, usually the next one, and `g_ahead` its gradient: a chain
@@ -135,21 +140,11 @@ class _Pass:
                     several = node.outs is not None
                     capture.takes(node, [_dense(x) for x in g] if several else _dense(g), several)
                     continue
-                g = prepare(node, g, create)
-                if capture is not None:
-                    if not capture.takes(node, g, node.outs is not None):
-                        continue
-                    edges = capture.towards(edges)
-                if node.extras is not None and node.extras.pre_hooks:
-                    g = call_pre_hooks(node, g, create)
-                kept = unpack(node, create)
-                if watching is not None:
-                    watching.starts(node)
-                grads = by_rule(node, m, g, kept, edges)
-                if anomaly is not None:
-                    anomaly.stepped(node, g, grads)
-                grads = call_post_hooks(node, g, grads, m.differentiable)
-                _tell(None, watching, node, g, grads)
+                made = self.step(node, g, anomaly, watching)
+                if made is None:
+                    continue
+                edges, grads, kept, g = made
+                made = None
             if not retain:
                 node.kept = None
             for edge, gi in zip(edges, grads):  # noqa: B905 - of equal length, and strict= costs on this path
@@ -186,6 +181,26 @@ class _Pass:
             # Drop all references to this node's arrays now: they would raise the peak of memory.
             g = gi = kept = grads = y = x = None
         self.leaves.finish()
+
+    def step(self, node: Node, g: Any, anomaly: Any = None, watching: Any = None) -> Any:
+        """Any node: (edges, their gradients, what it kept, its own gradient); None if its gradient was all wanted."""
+        capture, edges = self.capture, node.edges
+        g = prepare(node, g, self.create)
+        if capture is not None:
+            if not capture.takes(node, g, node.outs is not None):
+                return None
+            edges = capture.towards(edges)
+        if node.extras is not None and node.extras.pre_hooks:
+            g = call_pre_hooks(node, g, self.create)
+        kept = unpack(node, self.create)
+        if watching is not None:
+            watching.starts(node)
+        grads = by_rule(node, tensor_ops if self.create else raw_ops, g, kept, edges)
+        if anomaly is not None:
+            anomaly.stepped(node, g, grads)
+        grads = call_post_hooks(node, g, grads, self.create)
+        _tell(None, watching, node, g, grads)
+        return edges, grads, kept, g
 
     def send(self, edge: Any, g: Any, fresh: bool) -> None:
         """Add a gradient to the target of an edge; `fresh` means that nothing else references its buffer."""
@@ -355,3 +370,7 @@ def call_post_hooks(node: Node, g: Any, grads: list[Any], create: bool) -> list[
         for hook in list(node.extras.post_hooks.values()):
             grads = _several_from(hook, grads, create, tuple(_as_tensor(x) for x in grads), outputs)
     return grads
+
+
+if NATIVE is not None:
+    NATIVE.set_up_backward(Rows)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 
 from wayfare.core.config import settings
+from wayfare.core.native import STATE_OF_NATIVE
 from wayfare.core.version import __version__
 
 # A report is a section's name → an entry's name → what was found.
@@ -70,6 +71,7 @@ def examine() -> Report:
             "thread settings": _environment(THREAD_VARIABLES),
             "wayfare settings": _environment(sorted(n for n in os.environ if n.startswith("WAYFARE_"))),
             "llvm": _llvm(),
+            "native module": STATE_OF_NATIVE,
             "threads": str(settings.num_threads),
             "kernel cache": "off" if settings.cache_folder is None else str(settings.cache_folder),
             "devices": "cpu",

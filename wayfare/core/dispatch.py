@@ -19,12 +19,14 @@ from wayfare.core.callsite import INSIDE
 from wayfare.core.errors import GraphError, InPlaceError
 from wayfare.core.executor import EAGER
 from wayfare.core.mode import NO_GRAD, STATE, UNUSUAL, Mode
+from wayfare.core.native import NATIVE, in_front_of
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, VALUE, ByName, Op, explain_failure
 from wayfare.core.quiet import COMPLAINTS, quietly
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.spec import OF_NUMPY, Spec
+from wayfare.core.tensor import Tensor, constant, wrap
 from wayfare.core.view import View
-from wayfare.core.write_clock import tick, written_after
+from wayfare.core.write_clock import clock, latest_write, tick, written_after
 
 _ndarray = np.ndarray
 _asarray = np.asarray
@@ -245,6 +247,19 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         t._requires_grad = False
         t._edge = None
     return t
+
+
+def _call(function: Any, *arrays: Any) -> Any:
+    """A ufunc called from a line of the library, where NumPy's warnings about numbers are hidden."""
+    return function(*arrays)
+
+
+if NATIVE is not None:
+    NATIVE.set_up(
+        Tensor, Node, Op, View, Spec, INSIDE, UNUSUAL, STATE, NO_GRAD, clock, latest_write, _NO_ATTRS, OF_NUMPY,
+        REGISTRY, constant, _call,
+    )  # fmt: skip
+    apply1, apply2, apply3 = in_front_of(apply1, 1), in_front_of(apply2, 2), in_front_of(apply3, 3)
 
 
 def _again(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exception) -> Any:

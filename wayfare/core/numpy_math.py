@@ -33,6 +33,13 @@ def _scipy_special(name: str) -> Callable[..., Any]:
     return call
 
 
+def small(forward: Any, ufunc: Callable[[], Any], below: int, second: Any = None) -> None:
+    """Say that a forward is this ufunc on fewer than `below` floats: native code may call the loop of the ufunc itself.
+    `second` has the second operand of the ufunc for each dtype, if the op has none. The ufunc is asked for when it is
+    needed, because SciPy is imported late."""
+    forward.small = lambda: (ufunc(), below, second)
+
+
 _expit = _scipy_special("expit")
 _gammaln = _scipy_special("gammaln")
 
@@ -50,6 +57,9 @@ def _sigmoid(x: Any) -> Any:
     np.exp(out, out)
     out += 1
     return np.reciprocal(out, out)
+
+
+small(_sigmoid, lambda: importlib.import_module("scipy.special").expit, below=1024)
 
 
 def _first_of_equals(ufunc: Any) -> Any:

@@ -97,6 +97,7 @@ class Op:
     - `kept_outputs`: the outputs that the rules read, if not all; the rule is given None for the others.
     - `takes_none`: the rule takes None for an output without a gradient; else it is given zeros.
     - `sparse`: used in place of `forward` by a raw backward pass; it may return Rows.
+    - `small_vjp`: the rules of `native/kernels.h` that do the same as `vjp` on small arrays; "" for none.
     - `grad_name`: what the gradient node is called, as in PyTorch: "MulBackward0".
     - `listed`: the inputs that a node lists in `next_functions`, in PyTorch's order; None: all with a rule.
     - `fusible_gradient`: its gradient is a few ops that fuse with others, so a plan takes it apart. (Elementwise ops,
@@ -156,6 +157,7 @@ class Op:
     random: bool = False
     promotion: str = "common"
     kinds: str = "biuf"
+    small_vjp: str = ""
     grad_name: str = ""
     listed: tuple[int, ...] | None = None
     fusible_gradient: bool = False
@@ -179,6 +181,8 @@ class Op:
     large_from: int = field(default=sys.maxsize, init=False)
     large_vjp: Any = field(default=None, repr=False, init=False)
     large_vjp_from: int = field(default=sys.maxsize, init=False)
+    # What the native module has worked out about this record (`core/native.py`).
+    native: Any = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
         if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:

@@ -15,15 +15,15 @@ _BOOL = np.dtype("bool")
 # Bits of a floating dtype as integers of the same width.
 _BITS = {np.dtype("float16"): np.dtype("int16"), np.dtype("float32"): np.dtype("int32"),
          np.dtype("float64"): np.dtype("int64")}  # fmt: skip
-_ZEROS = {dtype: np.zeros((), dtype) for dtype in map(np.dtype, ("?", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1"))}
+ZEROS = {dtype: np.zeros((), dtype) for dtype in map(np.dtype, ("?", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1"))}
 
 # Below this many elements np.where's fewer calls win.
-_MANY = 2048
+MANY = 2048
 
 
 def zero_of(dtype: np.dtype[Any]) -> Any:
     """A 0-dim zero of this dtype; as an operand it is twice as fast as Python's 0."""
-    return _ZEROS[dtype]
+    return ZEROS[dtype]
 
 
 def bounded(x: Any, low: Any, high: Any) -> Any:
@@ -31,7 +31,7 @@ def bounded(x: Any, low: Any, high: Any) -> Any:
 
     For many floats NumPy's clip, which has no branches, is up to five times as fast as np.maximum with a number.
     """
-    if x.size >= _MANY and x.dtype.kind == "f":
+    if x.size >= MANY and x.dtype.kind == "f":
         return x.clip(-np.inf if low is None else low, np.inf if high is None else high)
     if low is not None:
         x = np.maximum(x, low)
@@ -42,15 +42,15 @@ def gate(g: Any, y: Any) -> Any:
     """`g` where `y` is true or not zero, 0 elsewhere."""
     dtype = g.dtype
     bits = _BITS.get(dtype)
-    if bits is None or y.size < _MANY:
-        return np.where(y, g, _ZEROS[dtype])
-    mask = y if y.dtype is _BOOL else np.not_equal(y, _ZEROS[y.dtype])
+    if bits is None or y.size < MANY:
+        return np.where(y, g, ZEROS[dtype])
+    mask = y if y.dtype is _BOOL else np.not_equal(y, ZEROS[y.dtype])
     return np.multiply(g.view(bits), mask).view(dtype)
 
 
 def select(condition: Any, a: Any, b: Any) -> Any:
     """`a` where the condition holds, `b` elsewhere; all three broadcast."""
-    if condition.size < _MANY:
+    if condition.size < MANY:
         return np.where(condition, a, b)
     dtype = np.result_type(a, b)
     bits = _BITS.get(dtype)

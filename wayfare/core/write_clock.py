@@ -20,7 +20,8 @@ from wayfare.core.errors import InPlaceError
 from wayfare.core.spec import spec_of
 
 # One clock for nodes and writes. The creation order of nodes is also a topological order of the graph.
-tick = itertools.count(1).__next__
+clock = itertools.count(1)
+tick = clock.__next__
 
 # The time of the latest write to any memory: a node younger than this needs no check.
 latest_write = [0]

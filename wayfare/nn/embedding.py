@@ -70,12 +70,11 @@ def _check_table(name: str, embeddings: Tensor) -> tuple[int, int]:
     return rows, columns
 
 
-def _are_rows(layer: Embedding, indices: Tensor) -> bool:
-    """Are these numbers of rows that are there?"""
-    array = indices._array
-    if array.ndim == 0:
-        return 0 <= int(array) < layer.num_embeddings
-    return bool(array.size and array.min() >= 0 and array.max() < layer.num_embeddings)
+def _are_rows(layer: Embedding, indices: Any) -> bool:
+    """Are all of these indices (an array) inside the table?"""
+    if indices.ndim == 0:
+        return 0 <= int(indices) < layer.num_embeddings
+    return bool(indices.size and indices.min() >= 0 and indices.max() < layer.num_embeddings)
 
 
 class Embedding(_Table):

@@ -34,7 +34,7 @@ def one_call_of_any_rank(
 ) -> Callable[[F], F]:
     """The same for methods that take a batch in front of arguments of any rank, if `only_if(layer)` holds.
 
-    `fits(layer, first argument)` says quickly that a call cannot fail, where it can tell by an ordinary tensor.
+    `fits(layer, array of the first argument)` says quickly that a call cannot fail, if that is an ordinary tensor.
     """
     return lambda method: _as_one(method, _OfLayer(method.__name__, most=64, only_if=only_if, fits=fits))
 

@@ -48,7 +48,7 @@ def elementwise(
     promotion: str = "common", kinds: str = "biuf", masks: tuple[int, ...] = (),
     attrs: dict[str, Attribute] = NO_ATTRIBUTES, grad_name: str = "", smooth: bool = True, onnx: Onnx = None,
     native_from: int | None = None, numpy_dtypes: str = "", expression: Callable[..., Any] | None = None,
-    workspace: int | None = None,
+    workspace: int | None = None, small_vjp: str = "",
 ) -> Op:  # fmt: skip
     """An op that works on each element by itself; inputs broadcast.
 
@@ -76,7 +76,7 @@ def elementwise(
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, signature=Signature(arity, arity, attrs, masks=masks),
         broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name, expression=expression,
-        workspace=workspace, onnx=onnx,
+        workspace=workspace, onnx=onnx, small_vjp=small_vjp,
     ))  # fmt: skip
     prepare(op, _native_from(forward, formula) if native_from is None else native_from, _LARGE_VJP_FROM, numpy_dtypes)
     return op

@@ -17,6 +17,7 @@ from wayfare.core.dispatch import apply, apply1, apply2
 from wayfare.core.errors import ArgumentTypeError, DTypeError
 from wayfare.core.inplace import write_in_place
 from wayfare.core.mode import STATE
+from wayfare.core.native import as_op, method_of
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.quiet import COMPLAINTS
 from wayfare.core.spec import DType, bool_, default_dtype, float16, float32, promote_operands, scalar_dtype
@@ -60,7 +61,7 @@ def method(function: Any = None, *, name: str | None = None, inplace: bool = Fal
 def add_method(name: str, function: Callable[..., Any]) -> None:
     """Set a method on Tensor."""
     METHODS[name] = function
-    setattr(Tensor, name, function)
+    setattr(Tensor, name, method_of(function))
 
 
 def named(function: F, name: str, doc: str) -> F:
@@ -208,6 +209,7 @@ def unary(op: Op, doc: str, *, name: str | None = None, inplace: bool = True) ->
                 return made  # type: ignore[no-any-return]
         return promoted(op, (input,))
 
+    as_op(call, op, 1, floats_only=floats_only)
     return publish(call, name or op.name, doc, write_unary(op, call, name or op.name) if inplace else None)
 
 
@@ -257,6 +259,7 @@ def binary(
             need_tensors(name or op.name, tensors, input, other)
         return promoted(op, (input, other))
 
+    as_op(call, op, 2, floats_only=floats_only)
     write = write_binary(op, call, (name or op.name) + "_") if inplace else None
     return publish(call, name or op.name, doc, write)
 
@@ -333,7 +336,9 @@ def operator(op: Op, *, reverse: bool = False, commutes: bool = False) -> Callab
         first = reverse if isinstance(other, Tensor) else number_first
         return promoted(op, (other, self) if first else (self, other))
 
-    return call
+    return as_op(
+        call, op, 2, floats_only=floats_only, numbers=True, reverse=reverse, number_first=number_first
+    )  # fmt: skip
 
 
 def publish(

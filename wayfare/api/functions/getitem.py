@@ -19,6 +19,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 from wayfare.core.inplace import check_writable, move_into
 from wayfare.core.mode import UNUSUAL, current, executor
+from wayfare.core.native import as_view
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, int32, int64
 from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
@@ -315,5 +316,5 @@ def _misfit(value: Tensor, shape: Shape) -> ShapeError:
     )
 
 
-add_method("__getitem__", get)
+add_method("__getitem__", as_view(get))
 add_method("__setitem__", put)

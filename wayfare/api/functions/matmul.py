@@ -12,6 +12,7 @@ from wayfare.api.functions._guard import tensor_advice
 from wayfare.api.functions._public import add_method, method, promoted
 from wayfare.core.dispatch import apply, apply2
 from wayfare.core.errors import ArgumentTypeError, ShapeError
+from wayfare.core.native import as_op
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor, to_tensor
 
@@ -59,7 +60,7 @@ def _reflected(self: Tensor, other: Any) -> Any:
     return matmul(*_checked("matmul", other, self)) if isinstance(other, _ARRAYS) else NotImplemented
 
 
-add_method("__matmul__", _operator)
+add_method("__matmul__", as_op(_operator, _MATMUL, 2, floats_only=False))
 add_method("__rmatmul__", _reflected)
 
 

@@ -12,6 +12,7 @@ from wayfare.api.functions.getitem import bounds_of, number_in_range
 from wayfare.api.functions.index import flattened, put_at, reshaped
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import IndexRangeError, OperationError, ShapeError
+from wayfare.core.native import as_view
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, normal_dim
 from wayfare.core.tensor import Tensor, wrap
@@ -25,6 +26,7 @@ _OPS = REGISTRY
 
 
 @method
+@as_view
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """The part of `input` at place `index` of dimension `dim`, as a view without that dimension."""
     dim, at = _select_place("select", input, dim, index)
@@ -39,6 +41,7 @@ def _select_place(op: str, input: Tensor, dim: int, index: Any) -> tuple[int, in
 
 
 @method
+@as_view
 def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     """`length` places of dimension `dim` from `start` on, as a view."""
     if input.ndim == 0:

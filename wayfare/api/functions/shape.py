@@ -11,6 +11,7 @@ from wayfare.api.functions._public import add_method, add_property, method, name
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.mode import UNUSUAL, executor
+from wayfare.core.native import as_view
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import DType, Shape, Size, broadcast, normal_dim, normal_dims
 from wayfare.core.tensor import Tensor
@@ -66,6 +67,7 @@ def fitting_shape(op: str, input: Tensor, shape: Sequence[int]) -> Shape:
 
 
 @method
+@as_view
 def reshape(input: Tensor, *shape: Any, **named: Any) -> Tensor:
     """The same elements in another shape; a view where the memory allows, else a copy. One size can be -1."""
     out = reshaped(input, fitting_shape("reshape", input, either("reshape", "shape", shape, named)))
@@ -100,12 +102,13 @@ def _reshape_as(self: Tensor, other: Tensor) -> Tensor:
     return reshape(self, other.shape)
 
 
-add_method("view", _view)
+add_method("view", as_view(_view))
 add_method("view_as", _view_as)
 add_method("reshape_as", _reshape_as)
 
 
 @method
+@as_view
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The dimensions from `start_dim` to `end_dim` merged into one."""
     first, last = normal_dim("flatten", start_dim, input.ndim), normal_dim("flatten", end_dim, input.ndim)
@@ -143,6 +146,7 @@ def ravel(input: Tensor) -> Tensor:
 
 
 @method
+@as_view
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without the dimensions of size 1: all of them, or those of `dim` that have size 1."""
     if dim is None:
@@ -155,6 +159,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 
 @method
+@as_view
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """With a new dimension of size 1 at `dim`."""
     axis = normal_dim("unsqueeze", dim, input.ndim + 1, "a result")
@@ -166,6 +171,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 
 @method
+@as_view
 def permute(input: Tensor, *dims: Any, **named: Any) -> Tensor:
     """The dimensions in the order `dims`."""
     order = either("permute", "dims", dims, named)
@@ -178,6 +184,7 @@ def permute(input: Tensor, *dims: Any, **named: Any) -> Tensor:
 
 
 @method
+@as_view
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two dimensions exchanged."""
     order = list(range(input.ndim))
@@ -200,6 +207,7 @@ def swapdims(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 @method
+@as_view
 def t(input: Tensor) -> Tensor:
     """The transpose of a matrix; a vector or number is returned as it is."""
     if input.ndim > 2:
@@ -299,7 +307,7 @@ def _expand_as(self: Tensor, other: Tensor) -> Tensor:
     return expanded(self, stretched_shape("expand_as", self, other.shape))
 
 
-add_method("expand", _expand)
+add_method("expand", as_view(_expand))
 add_method("expand_as", _expand_as)
 
 

@@ -11,9 +11,12 @@ from weakref import ref
 
 import numpy as np
 
-from wayfare.batch.record.call import Row, Value
+from wayfare.batch.record.call import Call, Row, Value
+from wayfare.batch.record.opaque_fast_path import MISSED, check_now
+from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.session import Session
-from wayfare.core.mode import STATE
+from wayfare.core.mode import STATE, Mode
+from wayfare.core.native import NATIVE
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.stand_in import FAST_PATHS, StandIn
 from wayfare.core.tensor import Tensor, constant
@@ -212,6 +215,12 @@ def _learn_parts(key: Any, whole: Tensor, made: Any) -> None:
     _PARTS[key] = tuple(found)
 
 
+def _natively(call: Any, name: str, arity: int, flag: bool) -> Any:
+    """The native form of a method, which leaves what is not known yet to `call`: of an op of one or two tensors
+    (`flag`: reversed), or, with arity 0, of a method that returns parts (`flag`: one part, not a tuple)."""
+    return call if NATIVE is None else NATIVE.LazyMethod(call, REGISTRY[name] if arity else name, arity, flag)
+
+
 def _no_fast_path(*_: Any) -> Any:
     return NotImplemented
 
@@ -221,19 +230,22 @@ def install() -> None:
     for name, op in _OPERATORS.items():
         for reverse in (False, True):
             method = f"__{'r' * reverse}{name}__"
-            setattr(StandIn, method, _binary(REGISTRY[op], getattr(Tensor, method), reverse))
-        FAST_PATHS[REGISTRY[op]] = _binary(REGISTRY[op], _no_fast_path, False)
+            setattr(StandIn, method, _natively(_binary(REGISTRY[op], getattr(Tensor, method), reverse), op, 2, reverse))
+        FAST_PATHS[REGISTRY[op]] = _natively(_binary(REGISTRY[op], _no_fast_path, False), op, 2, False)
     for method in _COMPARISONS:
-        setattr(StandIn, method, _binary(REGISTRY[method.strip("_")], getattr(Tensor, method), False))
+        name = method.strip("_")
+        setattr(StandIn, method, _natively(_binary(REGISTRY[name], getattr(Tensor, method), False), name, 2, False))
     for name in (*_SEVERAL, *_VIEWS):
-        setattr(StandIn, name, _parts(name, getattr(Tensor, name)))
+        setattr(StandIn, name, _natively(_parts(name, getattr(Tensor, name)), name, 0, name not in _SEVERAL))
     for name in _REDUCTIONS:
         setattr(StandIn, name, _method(name, getattr(Tensor, name)))
     for name in _METHODS:
         op_of_name = REGISTRY[name.strip("_")]
-        setattr(StandIn, name, _unary(op_of_name, getattr(Tensor, name)))
-        FAST_PATHS[op_of_name] = _unary(op_of_name, _no_fast_path)
+        setattr(StandIn, name, _natively(_unary(op_of_name, getattr(Tensor, name)), op_of_name.name, 1, False))
+        FAST_PATHS[op_of_name] = _natively(_unary(op_of_name, _no_fast_path), op_of_name.name, 1, False)
     FAST_PATHS[REGISTRY["cat"]], FAST_PATHS[_STACK] = _join(REGISTRY["cat"]), _join(_STACK)
 
 
+if NATIVE is not None:
+    NATIVE.set_up_recording(StandIn, Call, Value, Row, RowCopy, Session, Mode, MISSED, check_now, _PARTS)
 install()

@@ -376,7 +376,8 @@ def _traced(
         if isinstance(info, UsersCode) and not opaque.flags_are_exact(rows):
             return None
         opaque.holds = holds
-        opaque.fits = getattr(info, "fits", None)
+        fits: Any = getattr(info, "fits", None)
+        opaque.fits = None if fits is None else lambda owner, t: fits(owner, t._array)
         # A class derived from a cell may compute its steps in another way.
         opaque.over_steps = getattr(info, "steps", None) if natural and "forward" in vars(type(owner)) else None
     except TooLong:

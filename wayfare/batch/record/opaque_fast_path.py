@@ -19,7 +19,8 @@ from wayfare.batch.record.call import Call, Value
 from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.record.signature import Signature
 from wayfare.compiler.generated import define
-from wayfare.core.callsite import INSIDE
+from wayfare.core.callsite import INSIDE, user_frame
+from wayfare.core.native import NATIVE
 from wayfare.core.pytree import TENSOR
 from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
@@ -59,9 +60,18 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
         return None  # an argument is a shared tensor, which is not among the rows
     if any([v.__class__ is Tensor for v in rows]):
         return None  # it has a history
-    needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
+    needs_grad = _needs_grad(signature)
     # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
     may_have_role = tuple([v.__class__ is RowCopy and v.row.bytes > 8 for v in rows])
+    if _fits_native(signature, len(shape), len(rows)):
+        sorts = [_VALUE if sort == "value" else _MAY_HAVE_ROLE if role else _OUTSIDE
+                 for sort, role in zip(_flat(shape), may_have_role, strict=True)]  # fmt: skip
+        return NATIVE.FastPath(  # type: ignore[no-any-return]
+            signature, signature.outs, signature.carries, signature.pending_bytes, _NEEDS.index(needs_grad), owner,
+            opaque.holds, opaque.fits, tuple([v.row for v in rows]),
+            tuple([part if isinstance(part, int) else _PARTS[part] for part in shape]), tuple(sorts),
+            opaque.result is TENSOR, signature.checks_values,
+        )  # fmt: skip
     factory = _fast_path_factory(
         shape, may_have_role, signature.carries, needs_grad, opaque.result is TENSOR, signature.checks_values
     )
@@ -71,6 +81,28 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
         [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)],
     )
     return fast_path
+
+
+# How the native module (native/record.h) is told the same.
+_NEEDS = ("never", "always", "maybe")
+_VALUE, _OUTSIDE, _MAY_HAVE_ROLE = 0, 1, 2
+_PARTS = {"none": -1, "value": -2, "outside": -2}
+_MAX_NATIVE_OUTS, _MAX_NATIVE_ROWS = 8, 16
+
+
+def _needs_grad(signature: Signature) -> str:
+    return "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
+
+
+def _fits_native(signature: Signature, args: int = 0, rows: int = 0) -> bool:
+    """Whether the native module is there, and has room for such calls."""
+    return NATIVE is not None and len(signature.outs) <= _MAX_NATIVE_OUTS and max(args, rows) <= _MAX_NATIVE_ROWS
+
+
+def check_now(session: Any, made: StandIn, fits: bool | None) -> None:
+    """Run a call at once if it will fail (it does not fit), or may fail inside a `try` (None: nobody can say yet)."""
+    if fits is False or in_try(user_frame(2)):
+        session.flush([made._handle], only=True)
 
 
 # The global names that generated code uses.
@@ -83,7 +115,11 @@ _GLOBALS: dict[str, Any] = {
 
 def recorder_for(signature: Signature) -> Callable[[Any, Any, int], Any]:
     """record(session, rows, depth) → the lazy tensors of a call with this signature, whose rows are known already."""
-    needs_grad = "always" if signature.shared_need_grad else "maybe" if signature.differentiable else "never"
+    needs_grad = _needs_grad(signature)
+    if _fits_native(signature):
+        return NATIVE.Recorder(  # type: ignore[no-any-return]
+            signature, signature.outs, signature.carries, signature.pending_bytes, _NEEDS.index(needs_grad)
+        )
     factory = _recorder_factory(signature.carries, needs_grad)
     record: Callable[[Any, Any, int], Any] = factory(signature, signature.outs, signature.pending_bytes)
     return record

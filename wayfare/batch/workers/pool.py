@@ -36,7 +36,7 @@ class SentFunction:
         self.values = Block(specs)
         self.wanted = [i for i, spec in enumerate(specs) if spec[2]]
         self.gradients = Block([specs[i] for i in self.wanted], workers)
-        self.remove = weakref.finalize(self, _remove, self.values, self.gradients)
+        self.remove = weakref.finalize(self, _remove, os.getpid(), self.values, self.gradients)
 
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Write the values that the tensors have now."""
@@ -48,9 +48,10 @@ class SentFunction:
         return self.gradients.array(position, worker)
 
 
-def _remove(*blocks: Block) -> None:
-    for block in blocks:
-        block.remove()
+def _remove(pid: int, *blocks: Block) -> None:
+    if os.getpid() == pid:  # a process that was forked from this one has copies of everything but the memory
+        for block in blocks:
+            block.remove()
 
 
 class Pool:

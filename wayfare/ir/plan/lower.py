@@ -34,7 +34,7 @@ class PlanLowering(Lowering):
         if op is None:
             return self._leaf(step)
         inputs = tuple(self._known[id(v)] for v in step.inputs)
-        if op.moves in ("copy", "identity"):
+        if op.moves == "identity" or op.moves == "copy":
             # Nothing is written over in a graph, so a copy is as good as what it was made from.
             return inputs[:1]
         arrays = folded(op, inputs, step.attrs)
@@ -54,21 +54,24 @@ class PlanLowering(Lowering):
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
             return self._once(REGISTRY["place"], inputs, {"shape": tuple(step.outputs[0].shape), "index": index})
-        if op.name == "add" and _transposed_alike(*inputs):
+        found = self._rearranged(op, inputs, step.attrs)
+        if found is not None:
+            return found
+        return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
+
+    def _rearranged(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
+        """A sum or difference in a form that needs less memory or fewer kernels; None if there is none."""
+        if op.name == "sub":
+            return self._subtracted(op, inputs, attrs)
+        if op.name != "add":
+            return None
+        if _transposed_alike(*inputs):
             # Add before transposing: BLAS accumulates matmuls only in their own layout.
             total = self._once(op, (inputs[0].step.inputs[0], inputs[1].step.inputs[0]), {})
             permute = inputs[0].step
             assert permute.op is not None
             return self._once(permute.op, total, permute.attrs)
-        if op.name == "sub":
-            known = self._subtracted(op, inputs, step.attrs)
-            if known is not None:
-                return known
-        if op.name == "add" and inputs[0].shape == inputs[1].shape:
-            together = self._put_together(op, inputs)
-            if together is not None:
-                return together
-        return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
+        return self._put_together(op, inputs) if inputs[0].shape == inputs[1].shape else None
 
     def _subtracted(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
         """`x - (a + b)`, if `(x - a) - b` is there already: the same, with one rounding less.
@@ -84,8 +87,7 @@ class PlanLowering(Lowering):
 
     def _put_together(self, op: Op, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """The sum of two arrays that are zeros with parts written into them, as one `assemble`; parts at equal
-        indexes are
-        added."""
+        indexes are added."""
         first, second = (placed(v.step.op, v.step.attrs) for v in inputs)
         if first is None or second is None:
             return None

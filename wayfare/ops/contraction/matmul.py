@@ -142,12 +142,15 @@ def raw_matmul(a: Any, b: Any) -> Any:
     if a.size + b.size > _WORTH_A_LOOK:
         a, b = _for_blas(a), _for_blas(b)
     elif a.ndim == 2 and b.ndim == 2:
-        return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's.
+        return a.dot(b)  # The same product; on small matrices the call costs a third of matmul's: see `small` below.
     if a.ndim > 2 and b.ndim == 2 and a.shape[-1] == b.shape[0]:
         return gemm.matmul(a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
     if a.ndim > 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype.kind == "f":
         return gemm.batched_matmul(a, b, buffer_pool.empty((*a.shape[:-1], b.shape[-1]), a.dtype))
     return gemm.matmul(a, b)
+
+
+raw_matmul.small = ("dot", _WORTH_A_LOOK)  # type: ignore[attr-defined]
 
 
 def _matmul_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: Batch, attrs: Attrs) -> Any:
@@ -206,6 +209,7 @@ matmul = define(
     fresh=True,
     fusible_gradient=True,
     forward=raw_matmul,
+    small_vjp="matmul",
     infer=_matmul_infer,
     vjp=(_by_left, _by_right),
     batch=_matmul_batch,

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.select import bounded, select, zero_of
+from wayfare.core.numpy_math import small
+from wayfare.core.select import MANY, ZEROS, bounded, select, zero_of
 from wayfare.core.signature import NUMBER
 from wayfare.ops._define import UFUNC, elementwise
 from wayfare.ops.elementwise import onnx_arithmetic as elementwise_rules
@@ -16,11 +17,17 @@ from wayfare.ops.elementwise import onnx_functions as rules
 
 _float = partial(elementwise, kinds="f")
 
+
+def _relu(x: Any) -> Any:
+    return bounded(x, zero_of(x.dtype), None)
+
+
+small(_relu, lambda: np.maximum, below=MANY, second=ZEROS)
+
 # The gate is open where y is not 0: that is where x was positive, or NaN.
 relu = elementwise(
-    "relu", native_from=UFUNC, onnx=elementwise_rules.relu, formula=lambda m, x: m.maximum(x, 0), kinds="iuf",
-    forward=lambda x: bounded(x, zero_of(x.dtype), None),
-    reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: m.gate(g, y),
+    "relu", small_vjp="relu", native_from=UFUNC, onnx=elementwise_rules.relu, formula=lambda m, x: m.maximum(x, 0),
+    kinds="iuf", forward=_relu, reference=lambda x: max(x, 0.0), vjp=lambda m, g, y, _x: m.gate(g, y),
 )  # fmt: skip
 
 

@@ -21,27 +21,30 @@ from wayfare.ops._define import NEVER, UFUNC, define, elementwise, in_front
 from wayfare.ops.elementwise import onnx_arithmetic as rules
 
 add = elementwise(
-    "add", onnx="Add", arity=2, reference=operator.add,
+    "add", small_vjp="add", onnx="Add", arity=2, reference=operator.add,
     vjp=(lambda m, g, _y, _a, _b: g, lambda m, g, _y, _a, _b: g),
 )  # fmt: skip
 
 sub = elementwise(
-    "sub", onnx="Sub", arity=2, reference=operator.sub, kinds="iuf",
+    "sub", small_vjp="sub", onnx="Sub", arity=2, reference=operator.sub, kinds="iuf",
     vjp=(lambda m, g, _y, _a, _b: g, lambda m, g, _y, _a, _b: -g),
 )  # fmt: skip
 
 mul = elementwise(
-    "mul", onnx="Mul", arity=2, reference=operator.mul,
+    "mul", small_vjp="mul", onnx="Mul", arity=2, reference=operator.mul,
     vjp=(lambda m, g, _y, _a, b: g * b, lambda m, g, _y, a, _b: g * a),
 )  # fmt: skip
 
 div = elementwise(
-    "div", onnx="Div", arity=2, reference=operator.truediv, promotion="float", kinds="f", domain=((-2, 2), (0.5, 2.0)),
+    "div", small_vjp="div", onnx="Div", arity=2, reference=operator.truediv, promotion="float", kinds="f",
+    domain=((-2, 2), (0.5, 2.0)),
     # The second rule reads a, not the quotient: so `(a / b).mul_(c)` overwrites nothing that a node keeps.
     vjp=(lambda m, g, _y, _a, b: g / b, lambda m, g, _y, a, b: -g * (a / b / b)),
 )  # fmt: skip
 
-neg = elementwise("neg", onnx="Neg", reference=operator.neg, kinds="iuf", vjp=lambda m, g, _y, _x: -g)
+neg = elementwise(
+    "neg", small_vjp="neg", onnx="Neg", reference=operator.neg, kinds="iuf", vjp=lambda m, g, _y, _x: -g,
+)  # fmt: skip
 
 
 def _to_number(x: Any, *, exponent: float) -> Any:
@@ -121,9 +124,9 @@ angle = elementwise(
     reference=lambda x: math.atan2(0, x), vjp=lambda m, g, _y, _x: m.zeros_like(g),
 )  # fmt: skip
 square = elementwise(
-    "square", onnx=lambda b, x: x * x, reference=lambda x: x * x, kinds="iuf", vjp=lambda m, g, _y, x: g * (x + x),
-    grad_name="PowBackward0",
-)
+    "square", small_vjp="square", onnx=lambda b, x: x * x, reference=lambda x: x * x, kinds="iuf",
+    vjp=lambda m, g, _y, x: g * (x + x), grad_name="PowBackward0",
+)  # fmt: skip
 
 
 def _whole_quotient_vjp(m: Any, g: Any, _y: Any, a: Any, b: Any) -> Any:

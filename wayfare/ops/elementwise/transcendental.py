@@ -18,10 +18,14 @@ _POSITIVE = (0.2, 3.0)
 _INSIDE = (-0.9, 0.9)
 # In float32 NumPy's vector forms of some are better than ours: these say numpy_dtypes="f".
 
-exp = _float("exp", native_from=16384, onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y)
+exp = _float(
+    "exp", small_vjp="exp", native_from=16384, onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y,
+)  # fmt: skip
 exp2 = _float("exp2", onnx=rules.exp2, reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
 expm1 = _float("expm1", native_from=32768, onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g * (y + 1))
-log = _float("log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x)
+log = _float(
+    "log", small_vjp="log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x,
+)  # fmt: skip
 log2 = _float(
     "log2", onnx=rules.times("Log", 1 / math.log(2)), reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y,
     x: g / (x * math.log(2)),
@@ -33,7 +37,8 @@ log10 = _float(
 )  # fmt: skip
 log1p = _float("log1p", onnx=rules.log1p, reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1))
 sqrt = _float(
-    "sqrt", native_from=16384, onnx="Sqrt", reference=math.sqrt, domain=_POSITIVE, vjp=lambda m, g, y, _x: g / (y + y),
+    "sqrt", small_vjp="sqrt", native_from=16384, onnx="Sqrt", reference=math.sqrt, domain=_POSITIVE,
+    vjp=lambda m, g, y, _x: g / (y + y),
 )  # fmt: skip
 rsqrt = _float(
     "rsqrt", native_from=16384, formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
@@ -61,7 +66,9 @@ atan = _float("atan", onnx="Atan", reference=math.atan, vjp=lambda m, g, _y, x: 
 sinh = _float("sinh", onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
 cosh = _float("cosh", onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
 # Not g - g * y * y, which is NaN for an infinite gradient.
-tanh = _float("tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g * (1 - y * y))
+tanh = _float(
+    "tanh", small_vjp="tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g * (1 - y * y),
+)  # fmt: skip
 asinh = _float(
     "asinh", numpy_dtypes="f", onnx="Asinh", reference=math.asinh, vjp=lambda m, g, _y, x: g / m.sqrt(x * x + 1),
 )  # fmt: skip
@@ -74,7 +81,7 @@ atanh = _float(
     vjp=lambda m, g, _y, x: g / (1 - x * x),
 )  # fmt: skip
 sigmoid = _float(
-    "sigmoid", native_from=4096,
+    "sigmoid", small_vjp="sigmoid", native_from=4096,
     onnx="Sigmoid", reference=lambda x: 1 / (1 + math.exp(-x)), vjp=lambda m, g, y, _x: g * (y - y * y),
 )  # fmt: skip
 
