@@ -98,7 +98,7 @@ def overlap(report: Report) -> None:
 
 
 def balance(report: Report) -> None:
-    """Processor seconds of each rank's share of every step, dealt by count and by cost."""
+    """Recorded nodes and processor seconds of each rank's share of every step, dealt by count and by cost."""
     import wayfare as wf
 
     wf.set_num_threads(1)
@@ -106,17 +106,20 @@ def balance(report: Report) -> None:
     for name, examples, cost, model in _workloads(report):
         for at in range(0, len(examples), BATCH):  # what is compiled or recorded once
             _seconds(model, examples[at : at + BATCH])
+        nodes = [cost(example)[0] for example in examples]
         for ranks in (2, 4):
-            waiting = {}
+            found = {}
             for how in ("count", "cost"):
                 steps = _dealt(examples, cost, ranks, how)
-                loads = np.array([[_seconds(model, [examples[i] for i in share]) for share in step] for step in steps])
-                waiting[how] = float(1 - loads.mean(1).sum() / loads.max(1).sum())
-            rows.append(Measurement("balance", f"{name}, {ranks} ranks", "%", [[100 * waiting["cost"]]], 5.0,
+                work = [[sum([nodes[i] for i in share]) for share in step] for step in steps]
+                seconds = [[_seconds(model, [examples[i] for i in share]) for share in step] for step in steps]
+                found[how] = _waiting(work), _waiting(seconds)
+            rows.append(Measurement("balance", f"{name}, {ranks} ranks", "%", [[100 * found["cost"][0]]], 5.0,
                                     absolute=True))  # fmt: skip
-            report.note(f"  {name}, {ranks} ranks: waiting {waiting['count']:.1%} by count, {waiting['cost']:.1%} by "
-                        "cost")  # fmt: skip
-    report.add("Time that ranks wait for the slowest one, with CostSampler, 16 examples for each rank a step", rows)
+            report.note(f"  {name}, {ranks} ranks: waiting {found['count'][0]:.1%} by count and {found['cost'][0]:.1%} "
+                        f"by cost, in recorded nodes; {found['count'][1]:.1%} and {found['cost'][1]:.1%} in processor "
+                        "seconds, which other load disturbs")  # fmt: skip
+    report.add("Waiting for the slowest rank with CostSampler, in recorded nodes, batches of 16", rows)
 
 
 BATCH = 16
@@ -130,6 +133,11 @@ def _dealt(examples: list[Any], cost: Any, ranks: int, how: str) -> list[Any]:
         return CostSampler(examples, cost, ranks, 0, batch_size=BATCH).steps()
     parts = [list(DistributedSampler(examples, ranks, rank)) for rank in range(ranks)]
     return [[part[at : at + BATCH] for part in parts] for at in range(0, len(parts[0]), BATCH)]
+
+
+def _waiting(loads: Any) -> float:
+    """The fraction of time that ranks wait for the slowest, from the loads [step][rank]."""
+    return float(1 - np.mean(loads, 1).sum() / np.max(loads, 1).sum())
 
 
 def _seconds(model: Any, share: list[Any]) -> float:
