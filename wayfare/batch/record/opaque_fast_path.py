@@ -63,7 +63,9 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
     needs_grad = _needs_grad(signature)
     # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
     may_have_role = tuple([v.__class__ is RowCopy and v.row.bytes > 8 for v in rows])
-    if _fits_native(signature, len(shape), len(rows)):
+    constants = [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)]
+    # The native module compares no constants but None.
+    if _fits_native(signature, len(shape), len(rows)) and all([constant is None for constant in constants]):
         sorts = [_VALUE if sort == "value" else _MAY_HAVE_ROLE if role else _OUTSIDE
                  for sort, role in zip(_flat(shape), may_have_role, strict=True)]  # fmt: skip
         return NATIVE.FastPath(  # type: ignore[no-any-return]
@@ -77,8 +79,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
     )
     expected = [v.row for v in rows]
     fast_path: FastPath = factory(
-        signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth,
-        [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)],
+        signature, owner, opaque.holds, expected, signature.outs, signature.pending_bytes, depth, constants
     )
     return fast_path
 
@@ -86,7 +87,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
 # How the native module (native/record.h) is told the same.
 _NEEDS = ("never", "always", "maybe")
 _VALUE, _OUTSIDE, _MAY_HAVE_ROLE = 0, 1, 2
-_PARTS = {"none": -1, "value": -2, "outside": -2}
+_PARTS = {"constant": -1, "value": -2, "outside": -2}
 _MAX_NATIVE_OUTS, _MAX_NATIVE_ROWS = 8, 16
 
 
