@@ -8,6 +8,7 @@ A block that begins with `# needs: torch` is skipped where PyTorch is absent.
 import contextlib
 import importlib.util
 import io
+import linecache
 import os
 import re
 import subprocess
@@ -89,6 +90,17 @@ def missing_module(block):
     return need["module"] if need and importlib.util.find_spec(need["module"]) is None else None
 
 
+def show_source(text, name):
+    """Let Python find the source of what a page defines: its blocks at their lines, and nothing between them."""
+    lines = [""] * (len(text.splitlines()) + 1)
+    for block in blocks(text):
+        if block.info == "python":
+            for number, line in enumerate(block.text.splitlines(), block.line - 1):
+                lines[number] = line
+    source = "\n".join(lines) + "\n"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+
+
 def run_block(block, name, namespace):
     """Execute a block and return what it printed. Its lines keep the numbers they have in the page."""
     printed = io.StringIO()
@@ -108,6 +120,7 @@ def run_page(text, name, not_run=NOT_RUN):
     namespace = {"__name__": "__main__"}
     ran = skipped = 0
     printed = None
+    show_source(text, name)
     for block in blocks(text):
         language, *flags = block.info.split()[:2] or [""]
         if language == "python" and not flags:

@@ -43,13 +43,13 @@ def copied_code(function: types.FunctionType, chosen: Callable[[Any], Any]) -> t
     code = function.__code__
     if is_library_code(function) or is_stdlib_code(code) or code.co_filename.startswith("<wayfare"):
         return None
-    names = _Names(function)
     try:
         source = _source_of(tuple(linecache.getlines(code.co_filename, function.__globals__)))
-        for node in source.functions(code):
-            if _compiled(node, code, source.imports) == code:
-                rewriting = _Rewriting(names)
-                made = _compiled(rewriting.inside(node), code, source.imports)
+        # Pieces that were compiled one by one under the name of one file may do without its imports.
+        for node, imports in [(node, names) for names in (source.imports, []) for node in source.functions(code)]:
+            if _compiled(node, code, imports) == code:
+                rewriting = _Rewriting(_Names(function))
+                made = _compiled(rewriting.inside(node), code, imports)
                 return _with_function(made, chosen) if rewriting.count and made is not None else None
     except (SyntaxError, ValueError, RecursionError):
         pass  # the file has changed since it was imported
