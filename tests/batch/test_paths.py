@@ -542,3 +542,21 @@ def test_the_first_map_of_a_function_has_no_paths():
     wf.map(once, xs)
     assert wf.batching.last().paths is None
     assert choose.FIRST_MAPS == 1
+
+
+def test_a_few_equal_signatures_among_many_stay_in_the_session():
+    """Taking a few examples out of the session would make its groups smaller."""
+
+    def total(x):
+        while x.abs().max() > 1:
+            x = x * 0.5
+        return x.sum()
+
+    wf.manual_seed(0)
+    few = [wf.randn(4) * 3 for _ in range(4)] + [wf.randn(n) * 3 for n in range(5, 17)]
+    for _ in range(4):
+        found = wf.map(total, few, batch=True)
+    stats = wf.batching.last()
+    assert stats.groups and stats.paths.examples == 0
+    assert "most examples have a signature of their own" in stats.paths.reasons
+    wf.testing.assert_close(found, [total(x) for x in few])

@@ -8,6 +8,7 @@ Python keep their order: it is always the first one left that is recorded.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -124,19 +125,30 @@ class RecordedPaths:
             if not signed:
                 self.reason = "its arguments are not tensors, numbers, or structures of these"
             return examples
+        alike = Counter([one.call.key for one in signed])
+        hopeful = sum([alike[one.call.key] >= LEAST or bool(self._entries(one)) for one in signed])
+        if 2 * hopeful < len(examples):
+            # The session batches examples of different signatures too; taking a few out of it makes its groups smaller.
+            stats.refused("most examples have a signature of their own")
+            self._note_success(False)
+            return examples
         self._exits.clear()
         timing = MapTiming(len(examples))
         left = self._along(signed, loop, stats, timing)
         left = self._grow(left, rest, loop, stats, timing, always)
         timing.seconds = perf_counter() - began
         timing.examples = max(stats.examples, 1)
-        self._fruitless = 0 if stats.examples else self._fruitless + 1
-        if self._fruitless >= _FRUITLESS:
-            self._fruitless, self._pause = 0, 2 * self._pause
-            self._look_at = self._maps + self._pause
+        self._note_success(bool(stats.examples))
         if not always:
             self._budget.ended(timing, self._one * (stats.examples + stats.recorded), loop_seconds)
         return sorted([*rest, *[one.example for one in left]], key=lambda example: example.number)
+
+    def _note_success(self, success: bool) -> None:
+        """After several maps without an example on a path, the next maps do not look for one."""
+        self._fruitless = 0 if success else self._fruitless + 1
+        if self._fruitless >= _FRUITLESS:
+            self._fruitless, self._pause = 0, 2 * self._pause
+            self._look_at = self._maps + self._pause
 
     # -- recording
 
