@@ -73,8 +73,8 @@ def _live(t: Any, name: str) -> Tensor:
     base, levels = lay_open(batched_everywhere(t))
     if base.requires_grad:
         base = tensor_ops.reshape(base, shape=tuple(base.shape))
+        base._array.flags.writeable = False  # a stand-in is materialised by this
         base._view = None  # not to be written: the caller's own tensor would change
-        base._array.flags.writeable = False
     else:
         base = base.detach()
         base.requires_grad_()

@@ -126,7 +126,7 @@ class ValueWalk:
         """Guard the methods and operators of tensors that the code uses: users may replace them."""
         members: Any = Tensor.__dict__
         for name in sorted(self.names.read):
-            if name in members and isinstance(members[name], types.FunctionType):
+            if name in members and callable(members[name]):
                 self.note("item", members, name, members[name], Path("Tensor").attribute(name), SAME)
 
     def _tensor(self, tensor: Tensor, path: Path) -> None:
