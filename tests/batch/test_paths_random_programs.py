@@ -10,7 +10,7 @@ import wayfare as wf
 from wayfare.batch.paths import choose, functions
 
 COUNT = int(os.environ.get("WAYFARE_PROGRAMS", "60"))
-MANY = 10_000
+MANY = int(os.environ.get("WAYFARE_PATH_PROGRAMS", "2000"))  # of the long run
 TOGETHER = 20
 SIZE = 4
 
