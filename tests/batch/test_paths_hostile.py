@@ -568,3 +568,20 @@ def test_two_threads_map_one_model():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("leaf", [
+    lambda y: y.detach().requires_grad_(), lambda y: y.data.requires_grad_(), lambda y: y.detach().clone().requires_grad_()
+])  # fmt: skip
+def test_a_new_leaf_inside_an_example_stops_the_gradient(leaf):
+    w = wf.ones(3, requires_grad=True)
+
+    def one(x):
+        z = leaf(x * w)
+        return (z * z * z).sum() + (x * w).sum()
+
+    examples = [wf.ones(3) * k for k in range(1, 9)]
+    for _ in range(6):
+        w.grad = None
+        sum(wf.map(one, examples, batch=True)).backward()
+        assert w.grad.tolist() == [36.0] * 3

@@ -124,7 +124,7 @@ def test_bytes_and_booleans_are_pictures_too(writer):
         (lambda w: w.add_scalar(3, 1.0), TypeError, "a tag is a text"),
         (lambda w: w.add_scalar("a", 1.0, "first"), TypeError, "global_step must be a whole number"),
         (lambda w: w.add_histogram("a", []), ValueError, "no finite number"),
-        (lambda w: w.add_histogram("a", [1.0], bins="wide"), ValueError, "are no bins"),
+        (lambda w: w.add_histogram("a", [1.0], bins="wide"), ValueError, "are not valid"),
         (lambda w: w.add_image("a", np.zeros((2, 2))), RuntimeError, "CHW has 3 dimensions"),
         (lambda w: w.add_image("a", np.zeros((2, 4, 4))), RuntimeError, "1, 3 or 4 colours, this has 2"),
         (lambda w: w.add_image("a", np.zeros((3, 4, 4)), dataformats="XYZ"), ValueError, "one of CHW"),

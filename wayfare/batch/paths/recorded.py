@@ -320,6 +320,9 @@ def _unbatchable(entry: Entry) -> str:
             return "it changes tensors or variables from outside"
         if recording.customs:
             return "it uses a custom Function"
+        if recording.new_leaves:
+            # A detached tensor is the same value of the graph: nothing would stop the gradient there.
+            return "it makes tensors that require a gradient of their own"
         if any([step.op is not None and step.op.family == "vjp" for step in in_order(recording.made)]):
             return "it computes gradients"
         if any([out.leaf or out.grad >= 0 for out in recording.outputs]):

@@ -138,6 +138,7 @@ class Recorder(RecorderState, Interceptor):
         with self.entering() as going:
             if going and self.source_of(t) is not None:
                 self.give_up(f"it sets {what} of a tensor from outside")
+        self.new_leaves += 1
 
     def custom_recorded(self, name: str) -> None:
         """A custom Function has become a node of the graph."""

@@ -55,6 +55,7 @@ class Recording:
         self.slots = recorder.slots
         self.steps = recorder.steps
         self.customs = recorder.customs
+        self.new_leaves = recorder.new_leaves
         self.sources = [source for source, _ in recorder.met.values()]
         self._recorder = recorder
         self._check_outside()
