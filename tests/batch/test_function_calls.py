@@ -426,3 +426,23 @@ def test_weights_that_are_frozen_between_maps():
     for frozen in (False, True, False):
         w.requires_grad_(not frozen)
         equal(wf.map(program, vectors(4, grad=False), batch=True), [program(x) for x in vectors(4, grad=False)])
+
+
+def test_a_result_of_a_call_that_nobody_uses_spoils_no_gradient():
+    w = wf.ones(3, requires_grad=True)
+
+    def helper(x):
+        y = x * w
+        return (y.tanh() + y.sin()).sum(), (y - y).sqrt()
+
+    def one(given):
+        first, _ = helper(wf.ones(3) * given["v"])
+        return first
+
+    examples = [{"v": float(k)} for k in range(1, 9)]
+    sum(map(one, examples)).backward()
+    wanted, w.grad = w.grad, None
+    for _ in range(3):
+        w.grad = None
+        sum(wf.map(one, examples, batch=True)).backward()
+        wf.testing.assert_close(w.grad, wanted)

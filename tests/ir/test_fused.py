@@ -297,3 +297,19 @@ def test_layouts(turn):
     functions = (lambda x, w: (x * w).tanh().sum(1), lambda x, w: (x * w).exp() - x, lambda x, w: wf.softmax(x * w, 0))
     for function in functions:
         np.testing.assert_allclose(fused(function)(x, w).numpy(), function(x, w).numpy(), atol=1e-12)
+
+
+def test_an_output_that_is_not_used_gives_no_gradient():
+    """Its gradient is none, not zero: zero times the infinite slope of sqrt would be NaN."""
+
+    def two(x):
+        return (x.tanh() + x.sin()).sum(), (x - x).sqrt()
+
+    x = wf.tensor([0.5, 1.0, 2.0], requires_grad=True)
+    two(x)[0].backward()
+    wanted, x.grad = x.grad, None
+    wf.fused(two)(x)[0].backward()
+    wf.testing.assert_close(x.grad, wanted)
+    (first,) = wf.autograd.grad(wf.fused(two)(x)[0], x, create_graph=True)
+    (second,) = wf.autograd.grad(first.sum(), x)
+    assert second.isfinite().all()

@@ -100,7 +100,11 @@ class FusedRecord:
             grads = list(g) if len(self.op_outputs) > 1 else [g]
             grads = grads[: len(self.outputs)]
             if not m.differentiable:
-                return self._input_grads(needs, grads, y, inputs, numbers)
+                found = self._input_grads(needs, grads, y, inputs, numbers)
+                complete = all([x is not None for x in grads])
+                if complete or all([x is None or np.isfinite(x).all() for x in found]):
+                    return found
+                # Zeros stood for the gradients of unused outputs, and zero times infinity is NaN.
             symbols = self._symbols_of([x.shape for x in inputs], numbers)
             return self._input_grads_by_ops(m, needs, grads, inputs, symbols)
 
@@ -175,11 +179,14 @@ class FusedRecord:
     def _input_grads_by_ops(self, m: Any, needs: Any, grads: list[Any], inputs: Sequence[Any], symbols: Any) -> Any:
         """The gradient op by op on tensors, so that it can be differentiated again."""
         known: dict[Value, Any] = dict(zip(self.inputs, inputs, strict=True))
-        for v, g in zip(self.given, grads, strict=True):
-            known[v] = _zeros(v, symbols) if g is None else g
-        wanted = [g for g in self.input_grads if g is not None]
-        made = iter(by_ops(m, wanted, known, symbols))
-        return self._spread([None if g is None else next(made) for g in self.input_grads], needs)
+        known |= {v: g for v, g in zip(self.given, grads, strict=True) if g is not None}
+        input_grads = self.input_grads
+        used = [i for i, g in enumerate(grads) if g is not None]
+        if len(used) < len(grads):
+            by = [self.inputs[i] for i in self.wanted]
+            input_grads = gradients([self.outputs[i] for i in used], [self.given[i] for i in used], by)
+        made = iter(by_ops(m, [g for g in input_grads if g is not None], known, symbols))
+        return self._spread([None if g is None else next(made) for g in input_grads], needs)
 
     # -- the other rules of a record
 
