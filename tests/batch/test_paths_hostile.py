@@ -571,7 +571,8 @@ def test_two_threads_map_one_model():
 
 
 @pytest.mark.parametrize("leaf", [
-    lambda y: y.detach().requires_grad_(), lambda y: y.data.requires_grad_(), lambda y: y.detach().clone().requires_grad_()
+    lambda y: y.detach().requires_grad_(), lambda y: y.data.requires_grad_(),
+    lambda y: y.detach().clone().requires_grad_(),
 ])  # fmt: skip
 def test_a_new_leaf_inside_an_example_stops_the_gradient(leaf):
     w = wf.ones(3, requires_grad=True)
