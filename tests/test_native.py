@@ -281,3 +281,112 @@ def test_a_replaced_forward_is_used(monkeypatch):
     assert wf.zeros(2).tanh().tolist() == [7, 7]
     monkeypatch.undo()
     assert wf.zeros(2).tanh().tolist() == [0, 0]
+
+
+# Tensors, nodes, views, ops and values of a map whose attributes were deleted or set to something else.
+DAMAGED = """
+import contextlib, sys
+import wayfare as wf
+
+def say(*parts):
+    print(*parts, flush=True)
+
+def attempt(name, function):
+    try:
+        function()
+    except Exception as error:
+        say(name, "AttributeError" if isinstance(error, AttributeError) else "another error")
+    else:
+        say(name, "no error")
+
+empty = wf.Tensor.__new__(wf.Tensor)
+uses = {
+    "add": lambda t: t + 1, "radd": lambda t: 1 - t, "exp": lambda t: t.exp(), "mul": lambda t: wf.ones(2) * t,
+    "rmul": lambda t: t * wf.ones(2), "where": lambda t: wf.where(wf.ones(2) > 0, t, t), "item": lambda t: t[0],
+    "view": lambda t: t.view(-1), "view of a view": lambda t: t.view(-1).view(2, 1),
+    "backward": lambda t: (t * t).sum().backward(),
+}
+for name, use in uses.items():
+    attempt(f"empty {name}", lambda: use(empty))
+    for slot in ("_array", "_edge", "_view", "_extras", "_requires_grad"):
+        for kind in ("leaf", "parameter", "computed", "part"):
+            leaf = wf.ones(2, requires_grad=kind != "leaf")
+            t = leaf * 1 if kind == "computed" else leaf[:] if kind == "part" else leaf
+            with contextlib.suppress(RuntimeError):  # a leaf without gradient has no backward
+                use(t)
+            delattr(t, slot)
+            attempt(f"{kind} {slot} {name}", lambda: use(t))
+
+for slot in ("base", "base_edge", "_op", "_attrs", "_before"):
+    t = wf.ones(4, requires_grad=True)[:2]
+    delattr(t._view, slot)
+    attempt(f"view {slot}", lambda: t[0])
+    attempt(f"view {slot}", lambda: t.view(2, 1))
+
+for make in ("x * x", "x * 2", "x.exp()", "x + x.sum()", "x[0]", "x.view(1, 2)", "x.split(1)[1]", "x.clone()"):
+    for slot in ("attrs", "code", "dtype", "edges", "extras", "kept", "number", "offset", "op", "shape"):
+        for value in ("del", None, 1, (), "x", [], (None,), {}, [1, 2], ((),), ((1, 2),), ((None, 0), 3)):
+            x = wf.ones(2, requires_grad=True) * 1
+            y = eval(make)
+            node = y.grad_fn
+            if value != "del":
+                with contextlib.suppress(Exception):
+                    setattr(node, slot, value)
+                    (y * y).sum().backward()
+            elif slot not in ("code", "offset", "dtype", "extras", "shape"):
+                delattr(node, slot)
+                attempt(f"{make} {slot}", lambda: (y * y).sum().backward())
+            else:  # what one path looks at and the other does not
+                delattr(node, slot)
+                with contextlib.suppress(AttributeError):
+                    (y * y).sum().backward()
+    say(make)
+
+def lazy(slot, value, use):
+    def example(n):
+        t = wf.ones(2) * n * 2.0
+        for _ in range(2):
+            use(t)
+        target = t if slot == "_handle" else t._handle
+        with contextlib.suppress(AttributeError):
+            if value == "del":
+                delattr(target, slot)
+            else:
+                setattr(target, slot, value)
+        return use(t)
+    with contextlib.suppress(Exception):
+        wf.map(example, [wf.tensor(1.0), wf.tensor(2.0)])
+
+for slot in ("_handle", "call", "has_views", "is_part", "needs_grad", "number", "offset", "row", "view_of"):
+    for value in ("del", None, "x"):
+        for name in ("exp", "mul", "add", "item", "view"):
+            lazy(slot, value, uses[name])
+        lazy(slot, value, lambda t: t.chunk(2)[0])
+    say(slot)
+
+op = wf.ones(2, requires_grad=True).tanh().grad_fn.op
+slots = ("forward", "vjp", "large_from", "large_vjp_from", "moves", "small_vjp", "native", "name", "view", "broadcasts")
+for slot in slots:
+    for value in ("del", None, 1, "x"):
+        before = getattr(op, slot)
+        with contextlib.suppress(Exception):
+            if value == "del":
+                delattr(op, slot)
+            else:
+                setattr(op, slot, value)
+            wf.ones(2, requires_grad=True).tanh().sum().backward()
+        setattr(op, slot, before)
+    say(slot)
+"""
+
+
+@needs_native
+def test_damaged_objects_are_errors_and_no_crash():
+    said = {}
+    for native in (os.environ.get("WAYFARE_NATIVE", ""), "0"):
+        environment = {**os.environ, "WAYFARE_NATIVE": native}
+        done = subprocess.run([sys.executable, "-c", DAMAGED], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, (native, done.stdout[-200:], done.stderr[-2000:])
+        said[native] = done.stdout.splitlines()
+    with_native, pure = said.values()
+    assert len(pure) > 250 and with_native == pure

@@ -15,7 +15,12 @@ typedef struct {
 } Pass;
 
 /* Usually an int; the nodes of an unrolled map are numbered between two others. */
-static inline double number_of(PyObject *node) { return PyFloat_AsDouble(AT(node, N.number)); }
+static inline int number_of(PyObject *node, double *number) {
+    PyObject *found = filled(node, N.number, "number");
+    if (found == NULL) return -1;
+    *number = PyFloat_AsDouble(found);
+    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+}
 
 static int push(Pass *p, double number, PyObject *node) {
     if (p->count == p->room) {
@@ -75,7 +80,8 @@ static int deliver(Pass *p, PyObject *node, PyObject *g) {
         return bad;
     }
     if (PyErr_Occurred()) { Py_DECREF(g); return -1; }
-    double number = number_of(node);
+    double number;
+    if (number_of(node, &number) < 0) { Py_DECREF(g); return -1; }
     if (p->ahead == NULL) {
         p->ahead = Py_NewRef(node);
         p->g_ahead = g;
@@ -99,7 +105,13 @@ static int deliver(Pass *p, PyObject *node, PyObject *g) {
 
 /* Add a gradient to one output of a node of several; takes over `g`. */
 static int deliver_output(Pass *p, PyObject *edge, PyObject *g) {
-    PyObject *node = PyTuple_GET_ITEM(edge, 0), *slots = PyDict_GetItemWithError(p->pending, node);
+    PyObject *node = PyTuple_GET_SIZE(edge) == 2 ? PyTuple_GET_ITEM(edge, 0) : NULL;
+    if (node == NULL || !PyObject_TypeCheck(node, NodeType) || !PyLong_Check(PyTuple_GET_ITEM(edge, 1))) {
+        PyErr_SetString(PyExc_TypeError, "backward: an edge is a node, (node, output number), a leaf or None");
+        Py_DECREF(g);
+        return -1;
+    }
+    PyObject *slots = PyDict_GetItemWithError(p->pending, node);
     Py_ssize_t which = PyLong_AsSsize_t(PyTuple_GET_ITEM(edge, 1));
     if (slots == NULL) {
         PyObject *outs = PyErr_Occurred() ? NULL : PyObject_GetAttrString(node, "outs");
@@ -108,9 +120,15 @@ static int deliver_output(Pass *p, PyObject *edge, PyObject *g) {
         slots = n < 0 ? NULL : PyList_New(n);
         if (slots == NULL) { Py_DECREF(g); return -1; }
         for (Py_ssize_t i = 0; i < n; i++) PyList_SET_ITEM(slots, i, Py_NewRef(Py_None));
-        int bad = PyDict_SetItem(p->pending, node, slots) < 0 || push(p, number_of(node), node) < 0;
+        double number;
+        int bad = number_of(node, &number) < 0 || PyDict_SetItem(p->pending, node, slots) < 0 || push(p, number, node) < 0;
         Py_DECREF(slots);  /* the table holds it */
         if (bad) { Py_DECREF(g); return -1; }
+    }
+    if (!PyList_CheckExact(slots) || which < 0 || which >= PyList_GET_SIZE(slots)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_IndexError, "backward: a node has no output of this number");
+        Py_DECREF(g);
+        return -1;
     }
     PyObject *old = PyList_GET_ITEM(slots, which);
     if (old != Py_None) {
@@ -164,7 +182,7 @@ static inline int is_whole(ViewAttrs *known, PyObject *whole) {
 /* The gradient of a view by an index goes to its place. 1: done; 0: by the Python rule; -1: an error. */
 static int deliver_part(Pass *p, PyObject *node, PyObject *edge, PyArrayObject *g) {
     ViewAttrs *known = (ViewAttrs *)AT(node, N.attrs);
-    if (Py_TYPE(known) != ViewAttrsType || !known->plain || known->descr != PyArray_DESCR(g) || float_kind(g) < 0
+    if (!IS_A(known, ViewAttrsType) || !known->plain || known->descr != PyArray_DESCR(g) || float_kind(g) < 0
         || PyArray_NDIM(g) != known->out_dims || !PyArray_ISALIGNED(g)
         || memcmp(PyArray_DIMS(g), known->out_shape, sizeof(npy_intp) * known->out_dims) != 0) return 0;
     if (Py_TYPE(edge) == TensorType) {
@@ -195,9 +213,9 @@ static int deliver_part(Pass *p, PyObject *node, PyObject *edge, PyArrayObject *
 /* -- the rules ---------------------------------------------------------------------------------------------------- */
 
 /* The gradients of all inputs by the rules of the op; a new list, or NULL. `m` runs ops on arrays. */
-static PyObject *by_rules(Core *core, PyObject *m, PyObject *node, PyObject *g, PyObject *kept, PyObject *edges) {
+static PyObject *by_rules(Core *core, PyObject *m, PyObject *node, PyObject *g, PyObject *kept, PyObject *edges, PyObject *attrs) {
     Py_ssize_t arity = PyTuple_GET_SIZE(edges), k = PyTuple_GET_SIZE(kept);
-    PyObject *attrs = AT(node, N.attrs), *grads = PyList_New(arity), *args[MOST_INPUTS + 3] = {m, g};
+    PyObject *grads = PyList_New(arity), *args[MOST_INPUTS + 3] = {m, g};
     if (grads == NULL) return NULL;
     for (Py_ssize_t i = 0; i < k; i++) args[2 + i] = PyTuple_GET_ITEM(kept, i);
     for (Py_ssize_t i = 0; i < arity; i++) {
@@ -206,7 +224,7 @@ static PyObject *by_rules(Core *core, PyObject *m, PyObject *node, PyObject *g, 
         else {
             made = core->rule != NO_RULE ? small_gradient(core, (int)i, ARRAY(g), kept) : NULL;
             if (made == NULL && !PyErr_Occurred())
-                made = PyObject_VectorcallDict(rule, args, 2 + k, PyDict_GET_SIZE(attrs) > 0 ? attrs : NULL);
+                made = PyObject_VectorcallDict(rule, args, 2 + k, PyDict_Check(attrs) && PyDict_GET_SIZE(attrs) > 0 ? attrs : NULL);
         }
         if (made != NULL && PyArray_CheckScalar(made)) Py_SETREF(made, PyArray_FromAny(made, NULL, 0, 0, 0, NULL));
         if (made == NULL) { Py_DECREF(grads); return NULL; }
@@ -216,7 +234,8 @@ static PyObject *by_rules(Core *core, PyObject *m, PyObject *node, PyObject *g, 
 }
 
 /* Hand the gradients of a node to its inputs. */
-static int hand_on(Pass *p, PyObject *node, Core *core, PyObject *edges, PyObject *grads, PyObject *kept, PyObject *g) {
+static int hand_on(Pass *p, PyObject *node, PyObject *op, int broadcasts, PyObject *edges, PyObject *grads, PyObject *kept,
+                   PyObject *g) {
     Py_ssize_t n = PyTuple_GET_SIZE(edges);
     if (PyList_GET_SIZE(grads) < n) n = PyList_GET_SIZE(grads);
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -225,11 +244,12 @@ static int hand_on(Pass *p, PyObject *node, Core *core, PyObject *edges, PyObjec
         Py_INCREF(gi);
         if (Py_TYPE(edge) == NodeType) {
             PyObject *shape = AT(node, N.shape), *wanted = AT(edge, N.shape);
-            if (core->broadcasts && shape != wanted) {
-                int differ = PyObject_RichCompareBool(shape, wanted, Py_NE);
+            if (broadcasts && (shape != wanted || shape == NULL)) {
+                int differ = filled(node, N.shape, "shape") == NULL || filled(edge, N.shape, "shape") == NULL ? -1
+                    : PyObject_RichCompareBool(shape, wanted, Py_NE);
                 if (differ < 0) { Py_DECREF(gi); return -1; }
                 if (differ) {
-                    Py_SETREF(gi, PyObject_CallFunctionObjArgs(p->fit, AT(node, N.op), edge, gi, Py_False, NULL));
+                    Py_SETREF(gi, PyObject_CallFunctionObjArgs(p->fit, op, edge, gi, Py_False, NULL));
                     if (gi == NULL) return -1;
                 }
             }
@@ -238,8 +258,8 @@ static int hand_on(Pass *p, PyObject *node, Core *core, PyObject *edges, PyObjec
         }
         PyObject *buffer = PyTuple_CheckExact(edge) ? NULL : PyDict_GetItemWithError(p->born, edge);
         if (buffer == NULL && PyErr_Occurred()) { Py_DECREF(gi); return -1; }
-        if (buffer != NULL && PyArray_CheckExact(gi) && add_plain(ARRAY(buffer), ARRAY(gi))) { Py_DECREF(gi); continue; }
-        PyObject *fitting = PyObject_CallFunctionObjArgs(p->fit, AT(node, N.op), edge, gi, Py_False, NULL);
+        if (IS_ARRAY(buffer) && PyArray_CheckExact(gi) && add_plain(ARRAY(buffer), ARRAY(gi))) { Py_DECREF(gi); continue; }
+        PyObject *fitting = PyObject_CallFunctionObjArgs(p->fit, op, edge, gi, Py_False, NULL);
         if (fitting == NULL) { Py_DECREF(gi); return -1; }
         int bad = 0;
         if (buffer != NULL && PyArray_CheckExact(gi)) {
@@ -264,26 +284,33 @@ static int hand_on(Pass *p, PyObject *node, Core *core, PyObject *edges, PyObjec
 
 /* Run one node; takes over `g`. */
 static int run_node(Pass *p, PyObject *node, PyObject *g, PyObject *m, int retain) {
-    PyObject *edges = Py_NewRef(AT(node, N.edges)), *kept = AT(node, N.kept), *grads = NULL;
-    Core *core = core_of(AT(node, N.op));
-    int result = -1;
-    Py_XINCREF(kept);
-    if (core == NULL) goto end;
-    Py_INCREF(core);
-    int usual = Py_TYPE(node) == NodeType && kept != NULL && kept != Py_None && AT(node, N.extras) == Py_None
-        && core->rules > 0 && core->rules == PyTuple_GET_SIZE(edges) && PyTuple_GET_SIZE(kept) <= MOST_INPUTS + 1;
+    PyObject *op = Py_XNewRef(filled(node, N.op, "op")), *edges = NULL, *grads = NULL;
+    PyObject *kept = Py_XNewRef(AT(node, N.kept)), *attrs = Py_XNewRef(AT(node, N.attrs));
+    Core *core = NULL;
+    int result = -1, usual = 0, broadcasts = 0;
+    if (op == NULL || (edges = Py_XNewRef(filled(node, N.edges, "edges"))) == NULL) goto end;
+    if (PyObject_TypeCheck(op, OpType)) {
+        if ((core = (Core *)Py_XNewRef((PyObject *)core_of(op))) == NULL) goto end;
+        broadcasts = core->broadcasts;
+        usual = Py_TYPE(node) == NodeType && IS_A(kept, &PyTuple_Type) && AT(node, N.extras) == Py_None
+            && PyTuple_CheckExact(edges) && core->rules > 0 && core->rules == PyTuple_GET_SIZE(edges)
+            && PyTuple_GET_SIZE(kept) > 0 && PyTuple_GET_SIZE(kept) <= MOST_INPUTS + 1
+            && attrs != NULL && (PyDict_Check(attrs) || PyObject_Not(attrs) == 1);
+    }
     if (usual && Py_TYPE(g) == RowsType) {
         Py_SETREF(g, PyObject_CallMethodNoArgs(g, p->dense));
-        if (g == NULL) goto end_core;
+        if (g == NULL) goto end;
     }
     if (usual && PyArray_CheckScalar(g)) {  /* what NumPy makes of 0-dim arrays */
         Py_SETREF(g, PyArray_FromAny(g, NULL, 0, 0, 0, NULL));
-        if (g == NULL) goto end_core;
+        if (g == NULL) goto end;
     }
     if (usual && PyArray_CheckExact(g) && PyArray_SIZE(ARRAY(g)) < core->large_vjp_from) {
-        if (PyFloat_AsDouble(PyList_GET_ITEM(LATEST, 0)) > number_of(node)) {
+        double number;
+        if (number_of(node, &number) < 0) goto end;
+        if (PyFloat_AsDouble(PyList_GET_ITEM(LATEST, 0)) > number) {
             PyObject *checked = PyObject_CallOneArg(p->check_versions, node);
-            if (checked == NULL) goto end_core;
+            if (checked == NULL) goto end;
             Py_DECREF(checked);
         }
         if (core->part && core->rules == 1) {
@@ -291,29 +318,36 @@ static int run_node(Pass *p, PyObject *node, PyObject *g, PyObject *m, int retai
             if (done != 0) {
                 if (!retain) replace(node, N.kept, Py_NewRef(Py_None));
                 result = done < 0 ? -1 : 0;
-                goto end_core;
+                goto end;
             }
         }
-        grads = by_rules(core, m, node, g, kept, edges);
+        grads = by_rules(core, m, node, g, kept, edges, attrs);
     } else {
         PyObject *made = PyObject_CallFunctionObjArgs(p->step, node, g, NULL);  /* (edges, grads, kept, g) */
-        if (made == NULL) goto end_core;
+        if (made == NULL) goto end;
         Py_SETREF(edges, PySequence_Tuple(PyTuple_GET_ITEM(made, 0)));
         grads = PySequence_List(PyTuple_GET_ITEM(made, 1));
         Py_XSETREF(kept, Py_NewRef(PyTuple_GET_ITEM(made, 2)));
         Py_SETREF(g, Py_NewRef(PyTuple_GET_ITEM(made, 3)));
         Py_DECREF(made);
-        if (edges == NULL) goto end_core;
+        if (edges == NULL) goto end;
+        if (core == NULL) {
+            PyObject *found = PyObject_GetAttrString(op, "broadcasts");
+            broadcasts = found == NULL ? -1 : PyObject_IsTrue(found);
+            Py_XDECREF(found);
+            if (broadcasts < 0) goto end;
+        }
     }
-    if (grads == NULL) goto end_core;
+    if (grads == NULL) goto end;
     if (!retain) {
         if (Py_TYPE(node) == NodeType) replace(node, N.kept, Py_NewRef(Py_None));
-        else if (PyObject_SetAttrString(node, "kept", Py_None) < 0) goto end_core;
+        else if (PyObject_SetAttrString(node, "kept", Py_None) < 0) goto end;
     }
-    result = hand_on(p, node, core, edges, grads, kept, g);
-end_core:
-    Py_DECREF(core);
+    result = hand_on(p, node, op, broadcasts, edges, grads, kept, g);
 end:
+    Py_XDECREF(core);
+    Py_XDECREF(op);
+    Py_XDECREF(attrs);
     Py_XDECREF(edges);
     Py_XDECREF(grads);
     Py_XDECREF(kept);

@@ -7,12 +7,13 @@ static inline PyObject *edge_of(PyObject *t) {
 
 /* Is it an ordinary tensor whose history is up to date, and which may be kept? Else Python must look at it. */
 static inline int is_usual(PyObject *t) {
-    PyObject *array = AT(t, T.array), *view = AT(t, T.view);
-    if (array == NULL || !PyArray_CheckExact(array) || AT(t, T.extras) != Py_None || view == NULL) return 0;
+    PyObject *array = AT(t, T.array), *view = AT(t, T.view), *needs = AT(t, T.requires_grad);
+    if (!IS_ARRAY(array) || AT(t, T.extras) != Py_None || view == NULL || AT(t, T.edge) == NULL) return 0;
+    if (needs != Py_False && needs != Py_True) return 0;
     if (view == Py_None) return 1;
     if (Py_TYPE(view) != ViewType) return 0;
     PyObject *base = AT(view, V.base);  /* as in `renew`: nothing to do if the base was not written since */
-    return Py_TYPE(base) == TensorType && AT(base, T.view) == Py_None && AT(base, T.extras) == Py_None
+    return IS_A(base, TensorType) && AT(base, T.edge) != NULL && AT(base, T.view) == Py_None && AT(base, T.extras) == Py_None
         && AT(base, T.edge) == AT(view, V.base_edge);
 }
 
@@ -29,7 +30,7 @@ static PyObject *new_tensor(PyObject *array) {  /* takes over the array; require
 }
 
 static int has_shape(PyArrayObject *x, PyObject *shape) {
-    if (!PyTuple_CheckExact(shape) || PyTuple_GET_SIZE(shape) != PyArray_NDIM(x)) return 0;
+    if (!IS_A(shape, &PyTuple_Type) || PyTuple_GET_SIZE(shape) != PyArray_NDIM(x)) return 0;
     for (int i = 0; i < PyArray_NDIM(x); i++) {
         PyObject *size = PyTuple_GET_ITEM(shape, i);
         if (!PyLong_CheckExact(size) || PyLong_AsSsize_t(size) != PyArray_DIM(x, i)) return 0;
@@ -58,6 +59,7 @@ static int record_node(PyObject *t, Core *core, PyObject *attrs, PyObject *const
     for (int i = 0; i < arity; i++) PyTuple_SET_ITEM(edges, i, needs >> i & 1 ? edge_of(inputs[i]) : Py_NewRef(Py_None));
     for (int i = 0; i <= arity; i++) {
         PyObject *from = i == 0 ? out : AT(inputs[i - 1], T.array), *what;
+        if (!IS_ARRAY(from)) { PyErr_SetString(PyExc_AttributeError, "a tensor lost its array while an op ran"); return -1; }
         if (keep[i] == VALUE) what = Py_NewRef(from);
         else if (keep[i] == DROP) what = Py_NewRef(Py_None);
         else what = i == 1 && spec != NULL ? Py_NewRef(spec) : spec_of(ARRAY(from));
@@ -66,7 +68,7 @@ static int record_node(PyObject *t, Core *core, PyObject *attrs, PyObject *const
     }
     if (shape == NULL && needs & 1) {  /* one shape for the nodes of a chain */
         PyObject *before = AT(inputs[0], T.edge);
-        if (Py_TYPE(before) == NodeType && has_shape(ARRAY(out), AT(before, N.shape))) shape = AT(before, N.shape);
+        if (IS_A(before, NodeType) && has_shape(ARRAY(out), AT(before, N.shape))) shape = AT(before, N.shape);
     }
     PUT(node, N.shape, shape != NULL ? Py_NewRef(shape) : shape_of(ARRAY(out)));
     PUT(node, N.number, Py_TYPE(CLOCK)->tp_iternext(CLOCK));
@@ -75,13 +77,20 @@ static int record_node(PyObject *t, Core *core, PyObject *attrs, PyObject *const
 }
 
 static PyObject *new_view(PyObject *source, PyObject *op, PyObject *attrs) {
-    PyObject *view = ViewType->tp_alloc(ViewType, 0), *of = AT(source, T.view);
+    PyObject *of = AT(source, T.view), *edge = filled(source, T.edge, "_edge");
+    if (op == NULL || edge == NULL || (of != Py_None && (!IS_A(of, ViewType)
+        || filled(of, V.base, "base") == NULL || filled(of, V.base_edge, "base_edge") == NULL || filled(of, V.op, "_op") == NULL
+        || filled(of, V.attrs, "_attrs") == NULL || filled(of, V.before, "_before") == NULL))) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_AttributeError, "an op or a view has no such attribute");
+        return NULL;
+    }
+    PyObject *view = ViewType->tp_alloc(ViewType, 0);
     if (view == NULL) return NULL;
     PUT(view, V.op, Py_NewRef(op));
     PUT(view, V.attrs, Py_NewRef(attrs));
     if (of == Py_None) {
         PUT(view, V.base, Py_NewRef(source));
-        PUT(view, V.base_edge, Py_NewRef(AT(source, T.edge)));
+        PUT(view, V.base_edge, Py_NewRef(edge));
         PUT(view, V.before, Py_NewRef(Py_None));
     } else {
         PUT(view, V.base, Py_NewRef(AT(of, V.base)));
@@ -174,7 +183,9 @@ static PyObject *apply_call(Front *front, PyObject *const *args, size_t flags, P
             Core *core = core_of(args[0]);
             if (core == NULL) return NULL;
             PyObject *made = NULL;
+            Py_INCREF(core);  /* its forward may replace a part of the record */
             int how = run_op(core, args + 1, arity, attrs, &made);
+            Py_DECREF(core);
             if (how != NOT_USUAL) return how == DONE ? made : NULL;
         }
     }
@@ -185,13 +196,13 @@ static PyObject *apply_call(Front *front, PyObject *const *args, size_t flags, P
 static PyObject *method_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
     if (names == NULL && PyVectorcall_NARGS(flags) == front->arity && Py_TYPE(args[0]) == TensorType) {
         PyObject *pair[2] = {args[0], NULL}, *x = AT(args[0], T.array), *own = NULL;
-        int usual = PyArray_CheckExact(x), kind = usual ? float_kind(ARRAY(x)) : -1;
+        int usual = IS_ARRAY(x), kind = usual ? float_kind(ARRAY(x)) : -1;
         if (front->floats_only && kind < 0) usual = 0;
         if (usual && front->arity == 2) {
             PyObject *other = args[1];
             if (Py_TYPE(other) == TensorType) {
                 PyObject *y = AT(other, T.array);
-                usual = PyArray_CheckExact(y) && PyArray_DESCR(ARRAY(x)) == PyArray_DESCR(ARRAY(y));
+                usual = IS_ARRAY(y) && PyArray_DESCR(ARRAY(x)) == PyArray_DESCR(ARRAY(y));
                 pair[front->reverse ? 0 : 1] = other;
                 if (front->reverse) pair[1] = args[0];
             } else if (front->numbers && kind >= 0 && (PyFloat_CheckExact(other) || PyLong_CheckExact(other))) {
@@ -212,9 +223,10 @@ static PyObject *method_call(Front *front, PyObject *const *args, size_t flags, 
             } else usual = 0;
         }
         if (usual) {
-            Core *core = core_of(front->op);
+            Core *core = (Core *)Py_XNewRef((PyObject *)core_of(front->op));
             PyObject *made = NULL;
             int how = core == NULL ? FAILED : run_op(core, pair, front->arity, NULL, &made);
+            Py_XDECREF(core);
             Py_XDECREF(own);
             if (how != NOT_USUAL) return how == DONE ? made : NULL;
         }

@@ -70,29 +70,34 @@ static int read_small(Core *core) {
 
 static Core *core_of(PyObject *op) {
     PyObject *found = AT(op, O.native);
-    if (found != NULL && found != Py_None) {
+    if (IS_A(found, CoreType)) {
         Core *known = (Core *)found;
         /* A test or a tool may have replaced a part of the record. */
         if (known->forward == AT(op, O.forward) && known->vjp == AT(op, O.vjp)
             && known->large == AT(op, O.large_from)) return known;
     }
+    PyObject *forward = filled(op, O.forward, "forward"), *vjp = forward ? filled(op, O.vjp, "vjp") : NULL;
+    PyObject *large = vjp ? filled(op, O.large_from, "large_from") : NULL, *moves = AT(op, O.moves), *small = AT(op, O.small_vjp);
+    PyObject *large_vjp = large ? filled(op, O.large_vjp_from, "large_vjp_from") : NULL;
+    Py_ssize_t large_from = large_vjp ? PyLong_AsSsize_t(large) : -1, large_vjp_from = large_vjp ? PyLong_AsSsize_t(large_vjp) : -1;
+    if (PyErr_Occurred()) return NULL;
     Core *core = (Core *)CoreType->tp_alloc(CoreType, 0);
     if (core == NULL) return NULL;
     core->op = op;
-    core->forward = Py_NewRef(AT(op, O.forward));
-    core->vjp = Py_NewRef(AT(op, O.vjp));
-    core->large = Py_NewRef(AT(op, O.large_from));
-    core->large_from = PyLong_AsSsize_t(AT(op, O.large_from));
-    core->large_vjp_from = PyLong_AsSsize_t(AT(op, O.large_vjp_from));
+    core->forward = Py_NewRef(forward);
+    core->vjp = Py_NewRef(vjp);
+    core->large = Py_NewRef(large);
+    core->large_from = large_from;
+    core->large_vjp_from = large_vjp_from;
     core->direct_below = core->large_from;
     core->broadcasts = AT(op, O.broadcasts) == Py_True;
     core->view = AT(op, O.view) == Py_True;
     core->loops[0].result = core->loops[1].result = -1;
     core->rules = PyTuple_CheckExact(core->vjp) ? (char)PyTuple_GET_SIZE(core->vjp) : 0;
     core->is_ufunc = PyObject_TypeCheck(core->forward, &PyUFunc_Type);
-    core->part = PyUnicode_CompareWithASCIIString(AT(op, O.moves), "part") == 0;
+    core->part = IS_A(moves, &PyUnicode_Type) && PyUnicode_CompareWithASCIIString(moves, "part") == 0;
     for (int i = 1; i < (int)(sizeof RULES / sizeof *RULES); i++)
-        if (PyUnicode_CompareWithASCIIString(AT(op, O.small_vjp), RULES[i]) == 0) core->rule = (char)i;
+        if (IS_A(small, &PyUnicode_Type) && PyUnicode_CompareWithASCIIString(small, RULES[i]) == 0) core->rule = (char)i;
     if (core->is_ufunc) find_loops(core, core->forward, 0);
     else if (read_small(core) < 0) { Py_DECREF(core); return NULL; }
     replace(op, O.native, (PyObject *)core);

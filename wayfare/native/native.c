@@ -14,6 +14,9 @@
 
 #define AT(o, offset) (*(PyObject **)((char *)(o) + (offset)))
 #define ARRAY(o) ((PyArrayObject *)(o))
+/* Anybody may delete an attribute or set it to something else: what a slot holds is looked at before it is used. */
+#define IS_A(o, type) ((o) != NULL && Py_TYPE(o) == (type))
+#define IS_ARRAY(o) ((o) != NULL && PyArray_CheckExact(o))
 /* Into an empty slot; takes over the reference. */
 #define PUT(o, offset, value) (AT(o, offset) = (value))
 static inline void replace(PyObject *o, Py_ssize_t offset, PyObject *value) {
@@ -36,6 +39,13 @@ static struct { Py_ssize_t op, attrs, edges, kept, number, shape, dtype, code, o
 static struct { Py_ssize_t name, forward, vjp, view, broadcasts, large_from, large_vjp_from, moves, small_vjp, native; } O;
 static struct { Py_ssize_t op, attrs, before, base, base_edge; } V;
 static struct { Py_ssize_t shape, dtype; } S;
+
+/* What a slot holds, borrowed; NULL with the AttributeError that Python has for an empty one. */
+static PyObject *filled(PyObject *o, Py_ssize_t offset, const char *name) {
+    PyObject *found = AT(o, offset);
+    if (found == NULL) PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%s'", Py_TYPE(o)->tp_name, name);
+    return found;
+}
 
 static Py_ssize_t slot_of(PyTypeObject *type, const char *name) {
     PyObject *found = PyObject_GetAttrString((PyObject *)type, name);

@@ -1,5 +1,6 @@
 /* Recording in `wf.map`: a call that looks like an earlier one, and methods of lazy tensors. See wayfare/batch/record. */
 
+static PyTypeObject *RowType, *ModeType;
 static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *SessionType, *RecorderType, *FastPathType, *LazyMethodType;
 static PyObject *MISSED, *CHECK_NOW, *PARTS;
 static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset; } C;
@@ -110,7 +111,7 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
     if (Py_TYPE(t) != TensorType || AT(t, T.requires_grad) != Py_False || AT(t, T.view) != Py_None) return NULL;
     if (may_have_role && AT(t, TENSOR_ROLE) != NULL) return NULL;
     PyArrayObject *x = ARRAY(AT(t, T.array));
-    if (!PyArray_CheckExact(x) || (PyObject *)PyArray_DESCR(x) != AT(expected, R.dtype) || !PyArray_IS_C_CONTIGUOUS(x)) return NULL;
+    if (!IS_ARRAY(x) || (PyObject *)PyArray_DESCR(x) != AT(expected, R.dtype) || !PyArray_IS_C_CONTIGUOUS(x)) return NULL;
     if (!has_shape(x, AT(expected, R.shape))) return NULL;
     PyObject *copies = PyObject_GetAttr(session, sROW_COPIES);
     PyObject *row = copies == NULL ? NULL : PyObject_CallMethodObjArgs(copies, sOF, t, expected, NULL);
@@ -141,7 +142,7 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
         if (r->rows[i] == IS_VALUE) {
             if (Py_TYPE(flat[i]) == StandInType) {
                 PyObject *value = AT(flat[i], T.handle);
-                if (Py_TYPE(value) == ValueType && AT(value, W.row) == expected) row = Py_NewRef(value);
+                if (IS_A(value, ValueType) && AT(value, W.row) == expected) row = Py_NewRef(value);
             }
         } else row = outside_row(session, flat[i], expected, r->rows[i] == MAY_HAVE_ROLE);
         if (row == NULL) {
@@ -155,10 +156,10 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
     Py_XDECREF(holds);
     if (still < 1) { Py_DECREF(rows); return still < 0 ? NULL : Py_NewRef(MISSED); }
     PyObject *made = record_call(r, session, Py_NewRef(rows), &PyTuple_GET_ITEM(rows, 0), n);
-    if (made != NULL && r->checks) {
+    if (made != NULL && r->checks && n > 0) {
         /* A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail. */
         PyObject *first = PyTuple_GET_ITEM(rows, 0), *fits = NULL;
-        if (r->fits != Py_None && Py_TYPE(first) == RowCopyType)
+        if (r->fits != Py_None && Py_TYPE(first) == RowCopyType && AT(first, ROW_COPY_SOURCE) != NULL)
             fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, ROW_COPY_SOURCE), NULL);
         int good = fits == NULL ? 0 : PyObject_IsTrue(fits);
         PyObject *checked = NULL;
@@ -246,15 +247,22 @@ static PyType_Spec fast_path_spec = {"wayfare.native.FastPath", sizeof(Recorder)
 static PyObject *session_of(PyObject **mode) {
     *mode = PyObject_GetAttr(STATE, MODE_NAME);
     if (*mode == NULL) { PyErr_Clear(); return NULL; }
-    PyObject *executor = *mode == Py_None ? NULL : AT(*mode, M.executor);
-    if (executor == NULL || Py_TYPE(executor) != SessionType || AT(*mode, M.inference) != Py_False) Py_CLEAR(*mode);
+    PyObject *executor = PyObject_TypeCheck(*mode, ModeType) ? AT(*mode, M.executor) : NULL;
+    if (executor == NULL || Py_TYPE(executor) != SessionType || AT(*mode, M.inference) != Py_False
+        || AT(*mode, M.grad) == NULL) Py_CLEAR(*mode);
     return *mode == NULL ? NULL : executor;
+}
+
+/* Is it a lazy tensor as it was made? */
+static inline int is_lazy(PyObject *t) {
+    PyObject *value = Py_TYPE(t) == StandInType ? AT(t, T.handle) : NULL;
+    return IS_A(value, ValueType) && IS_A(AT(value, W.row), RowType);
 }
 
 /* The native recorder that is known for a key; borrowed; NULL without an error if there is none. */
 static Recorder *known_recorder(PyObject *session, PyObject *mode, PyObject *key) {
     PyObject *both = PyObject_GetAttr(session, sOP_FAST_PATHS);
-    PyObject *table = both == NULL ? NULL : PyDict_GetItemWithError(both, AT(mode, M.grad));
+    PyObject *grad = AT(mode, M.grad), *table = both == NULL || grad == NULL ? NULL : PyDict_GetItemWithError(both, grad);
     PyObject *found = table == NULL ? NULL : PyDict_GetItemWithError(table, key);
     Py_XDECREF(both);
     return found != NULL && Py_TYPE(found) == RecorderType ? (Recorder *)found : NULL;
@@ -269,7 +277,7 @@ static PyObject *lazy_call(Front *front, PyObject *const *args, size_t flags, Py
         session = session_of(&mode);
     if (session == NULL) return PyObject_Vectorcall(front->general, args, flags, names);
     PyObject *value = AT(args[0], T.handle), *row = NULL, *dtype = NULL;
-    if (Py_TYPE(value) == ValueType && (arity == 1 || Py_TYPE(args[1]) != StandInType || Py_TYPE(AT(args[1], T.handle)) == ValueType))
+    if (is_lazy(args[0]) && (arity == 1 || Py_TYPE(args[1]) != StandInType || is_lazy(args[1])))
         row = AT(value, W.row), dtype = AT(row, R.dtype);
     if (dtype == (PyObject *)F32 || dtype == (PyObject *)F64) {
         rows[0] = value;
@@ -320,10 +328,11 @@ static PyObject *parts_call(Front *front, PyObject *const *args, size_t flags, P
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     int plain = names == NULL && given > 0 && Py_TYPE(args[0]) == StandInType;
     for (Py_ssize_t i = 1; i < given && plain; i++) plain = PyLong_CheckExact(args[i]);
-    if (plain && Py_TYPE(AT(args[0], T.handle)) == ValueType) session = session_of(&mode);
+    if (plain && is_lazy(args[0])) session = session_of(&mode);
     if (session == NULL) return PyObject_Vectorcall(front->general, args, flags, names);
-    PyObject *self = args[0], *value = AT(self, T.handle), *key = PyTuple_New(given + 1), *found = NULL;
-    if (key != NULL) {
+    PyObject *self = args[0], *value = AT(self, T.handle), *key = NULL, *found = NULL;
+    int whole = AT(value, W.call) != NULL && AT(value, W.number) != NULL && AT(value, W.offset) != NULL;
+    if (whole && (key = PyTuple_New(given + 1)) != NULL) {
         PyTuple_SET_ITEM(key, 0, Py_NewRef(front->op));
         PyTuple_SET_ITEM(key, 1, Py_NewRef(AT(value, W.row)));
         for (Py_ssize_t i = 1; i < given; i++) PyTuple_SET_ITEM(key, i + 1, Py_NewRef(args[i]));
@@ -383,8 +392,7 @@ static PyType_Spec lazy_spec = {"wayfare.native.LazyMethod", sizeof(Front), 0, F
 
 /* set_up_recording(StandIn, Call, Value, Row, RowCopy, Session, Mode, MISSED, check_now, parts) */
 static PyObject *set_up_recording(PyObject *self, PyObject *args) {
-    PyTypeObject *row, *mode;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &StandInType, &CallType, &ValueType, &row, &RowCopyType, &SessionType, &mode,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &SessionType, &ModeType,
                           &MISSED, &CHECK_NOW, &PARTS)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
 #define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
@@ -394,8 +402,8 @@ static PyObject *set_up_recording(PyObject *self, PyObject *args) {
     SLOTS(W, ValueType, call, "call"); SLOTS(W, ValueType, number, "number"); SLOTS(W, ValueType, row, "row");
     SLOTS(W, ValueType, needs_grad, "needs_grad"); SLOTS(W, ValueType, is_part, "is_part"); SLOTS(W, ValueType, offset, "offset");
     SLOTS(W, ValueType, view_of, "view_of"); SLOTS(W, ValueType, has_views, "has_views");
-    SLOTS(R, row, shape, "shape"); SLOTS(R, row, dtype, "dtype"); SLOTS(R, row, is_float, "is_float");
-    SLOTS(M, mode, executor, "executor"); SLOTS(M, mode, grad, "grad"); SLOTS(M, mode, inference, "inference");
+    SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
+    SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
     if ((ROW_COPY_SOURCE = slot_of(RowCopyType, "source")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;
     Py_RETURN_NONE;
 }

@@ -112,12 +112,13 @@ static PyObject *learn(PyObject *t, PyObject *made) {
     PyArrayObject *x = ARRAY(AT(t, T.array)), *y = ARRAY(AT(made, T.array));
     PyObject *before = AT(view, V.before);
     int once = of == Py_None ? before == Py_None && AT(view, V.base) == t
-        : AT(view, V.base) == AT(of, V.base) && PyTuple_Check(before) && PyTuple_GET_ITEM(before, 0) == AT(of, V.op)
+        : AT(view, V.base) == AT(of, V.base) && IS_A(before, &PyTuple_Type) && PyTuple_GET_SIZE(before) == 3 && PyTuple_GET_ITEM(before, 0) == AT(of, V.op)
           && PyTuple_GET_ITEM(before, 1) == AT(of, V.attrs) && PyTuple_GET_ITEM(before, 2) == AT(of, V.before);
-    if (!once || !PyArray_CheckExact(y) || PyArray_DESCR(x) != PyArray_DESCR(y) || PyArray_NDIM(x) > MOST_DIMS
-        || PyArray_NDIM(y) > MOST_DIMS || PyArray_SIZE(y) == 0 || !PyDict_CheckExact(AT(view, V.attrs))) Py_RETURN_NONE;
+    if (!once || !IS_ARRAY(y) || PyArray_DESCR(x) != PyArray_DESCR(y) || PyArray_NDIM(x) > MOST_DIMS
+        || PyArray_NDIM(y) > MOST_DIMS || PyArray_SIZE(y) == 0 
+        || !IS_A(AT(view, V.attrs), &PyDict_Type) || !IS_A(AT(view, V.op), &PyUnicode_Type)) Py_RETURN_NONE;
     PyObject *op = PyDict_GetItemWithError(REGISTRY, AT(view, V.op)), *node = AT(made, T.edge);
-    if (op == NULL || (node != Py_None && (Py_TYPE(node) != NodeType || AT(node, N.op) != op))) {
+    if (op == NULL || (node != Py_None && (!IS_A(node, NodeType) || AT(node, N.op) != op))) {
         if (PyErr_Occurred()) return NULL;
         Py_RETURN_NONE;
     }
