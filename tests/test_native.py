@@ -3,6 +3,7 @@
 `make test-pure` runs the core of the tests without it; here both are compared, in one process where that is possible.
 """
 
+import copy
 import gc
 import os
 import subprocess
@@ -281,6 +282,28 @@ def test_a_replaced_forward_is_used(monkeypatch):
     assert wf.zeros(2).tanh().tolist() == [7, 7]
     monkeypatch.undo()
     assert wf.zeros(2).tanh().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("make", [lambda x: x * x, lambda x: x[0], lambda x: x.view(1, 2), lambda x: x.exp()])
+def test_nodes_and_ops_can_be_copied(make):
+    x = wf.ones(2, requires_grad=True)
+    y = make(x)
+    made = copy.deepcopy(y.grad_fn)
+    assert type(made) is type(y.grad_fn) and made.shape == y.grad_fn.shape and made.op.name == y.grad_fn.op.name
+    assert copy.deepcopy(REGISTRY["tanh"]).native is None
+    y.sum().backward()
+    assert x.grad is not None
+
+
+def test_a_copied_op_outlives_the_first_one():
+    x = wf.ones(2, requires_grad=True)
+    op = copy.copy(REGISTRY["tanh"])
+    for _ in range(3):  # each has what the native module knew of the one before
+        y = x.tanh()
+        y.grad_fn.op = op
+        y.sum().backward()
+        op = copy.copy(op)
+    assert wf.allclose(x.grad, 3 * (1 - x.tanh() ** 2))
 
 
 # Tensors, nodes, views, ops and values of a map whose attributes were deleted or set to something else.

@@ -309,7 +309,11 @@ static PyMemberDef front_members[] = {
 static PyType_Slot apply_slots[] = FRONT_SLOTS(apply_new), method_slots[] = FRONT_SLOTS(method_new);
 static PyType_Spec apply_spec = {"wayfare.native.Apply", sizeof(Front), 0, FRONT_FLAGS, apply_slots};
 static PyType_Spec method_spec = {"wayfare.native.Method", sizeof(Front), 0, FRONT_FLAGS, method_slots};
-static PyType_Slot core_slots[] = {{Py_tp_dealloc, core_dealloc}, {0, NULL}};
+static PyObject *core_reduce(PyObject *self, PyObject *unused) {  /* a copy or a pickle of an op works it out again */
+    return Py_BuildValue("O()", (PyObject *)Py_TYPE(Py_None));
+}
+static PyMethodDef core_methods[] = {{"__reduce_ex__", (PyCFunction)core_reduce, METH_O}, {NULL}};
+static PyType_Slot core_slots[] = {{Py_tp_dealloc, core_dealloc}, {Py_tp_methods, core_methods}, {0, NULL}};
 static PyType_Spec core_spec = {"wayfare.native.Core", sizeof(Core), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, core_slots};
 
 static int add_type(PyObject *m, const char *name, PyType_Spec *spec, PyTypeObject **into) {

@@ -72,8 +72,8 @@ static Core *core_of(PyObject *op) {
     PyObject *found = AT(op, O.native);
     if (IS_A(found, CoreType)) {
         Core *known = (Core *)found;
-        /* A test or a tool may have replaced a part of the record. */
-        if (known->forward == AT(op, O.forward) && known->vjp == AT(op, O.vjp)
+        /* A test or a tool may have replaced a part of the record; a shallow copy has the Core of another one. */
+        if (known->op == op && known->forward == AT(op, O.forward) && known->vjp == AT(op, O.vjp)
             && known->large == AT(op, O.large_from)) return known;
     }
     PyObject *forward = filled(op, O.forward, "forward"), *vjp = forward ? filled(op, O.vjp, "vjp") : NULL;

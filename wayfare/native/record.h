@@ -156,10 +156,10 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
     Py_XDECREF(holds);
     if (still < 1) { Py_DECREF(rows); return still < 0 ? NULL : Py_NewRef(MISSED); }
     PyObject *made = record_call(r, session, Py_NewRef(rows), &PyTuple_GET_ITEM(rows, 0), n);
-    if (made != NULL && r->checks && n > 0) {
+    if (made != NULL && r->checks) {
         /* A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail. */
-        PyObject *first = PyTuple_GET_ITEM(rows, 0), *fits = NULL;
-        if (r->fits != Py_None && Py_TYPE(first) == RowCopyType && AT(first, ROW_COPY_SOURCE) != NULL)
+        PyObject *first = n > 0 ? PyTuple_GET_ITEM(rows, 0) : NULL, *fits = NULL;
+        if (r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, ROW_COPY_SOURCE) != NULL)
             fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, ROW_COPY_SOURCE), NULL);
         int good = fits == NULL ? 0 : PyObject_IsTrue(fits);
         PyObject *checked = NULL;
