@@ -237,6 +237,8 @@ class _Stage:
         # The tensors that the function sees: made when a worker first hears of them.
         self.captured: dict[int, Tensor] = {}
         self.make: Callable[..., Tensor] = wrap
+        # The tensors of examples: all of them, and those that want a gradient.
+        self.arguments: list[Tensor] = []
         self.inputs: list[Tensor] = []
         self.outputs: dict[int, Tensor] = {}
 
@@ -257,6 +259,14 @@ def given(array: Any) -> Tensor:
     t = wrap(array if array.flags.writeable else array.copy())
     t._requires_grad = True
     STAGE.inputs.append(t)
+    STAGE.arguments.append(t)
+    return t
+
+
+def given_plain(make: Callable[..., Tensor], parts: tuple[Any, ...]) -> Tensor:
+    """A tensor of an example that wants none."""
+    t = make(*parts)
+    STAGE.arguments.append(t)
     return t
 
 
