@@ -381,6 +381,42 @@ def test_writes_to_what_an_example_makes_stay_in_workers():
     assert ran_in_workers()
 
 
+HOOKS = {
+    "register_forward_hook": lambda seen: lambda module, args, result: seen.append(1),
+    "register_forward_pre_hook": lambda seen: lambda module, args: seen.append(1),
+    "register_full_backward_hook": lambda seen: lambda module, given, made: seen.append(1),
+    "register_full_backward_pre_hook": lambda seen: lambda module, made: seen.append(1),
+}
+
+
+@pytest.mark.parametrize("register", HOOKS)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("where", ["closure", "argument", "examples"])
+def test_functions_whose_modules_have_hooks_run_in_one_process(register, late, where):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    xs = [wf.ones(4) * k for k in range(6)]
+    if where == "closure":
+        function, columns = lambda x: model(x).sum(), [xs]
+    else:
+        function = lambda m, x: m(x).sum()
+        columns = [[model] * 6 if where == "argument" else [model[0], model[1]] * 3, xs]
+    profile_of(function).workers = None  # those of the other cases have the same code
+    profile_of(function)._warned.clear()
+    if late:
+        wf.map(function, *columns, workers=2)
+        assert ran_in_workers()
+    seen = []
+    handle = getattr(model[0], register)(HOOKS[register](seen))
+    with pytest.warns(UserWarning, match="runs in one process, because"):
+        results = wf.map(function, *columns, workers=2)
+    sum(results).backward()
+    assert len(seen) == (3 if where == "examples" else 6)
+    handle.remove()
+    profile_of(function).workers = None
+    wf.map(function, *columns, workers=2)
+    assert ran_in_workers()
+
+
 def test_maps_inside_of_others_and_few_examples_run_here():
     def inner(x):
         return wf.map(lambda y: y + 1, [x, x], workers=2)[0]

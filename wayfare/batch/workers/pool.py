@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from wayfare.batch.workers.process import Function, Refused, RunExamples, run
-from wayfare.batch.workers.sending import KNOWN, STAGE, cannot_be_sent, captured, dumps, given, given_plain
+from wayfare.batch.workers.sending import KNOWN, STAGE, NotSpread, cannot_be_sent, captured, dumps, given, given_plain
 from wayfare.batch.workers.shared import Block, TensorSpec, as_sent, spec_of
 from wayfare.core.errors import OperationError
 from wayfare.core.processes.parcel import Message, Parcel, shared_slots
@@ -122,6 +122,8 @@ class Pool:
 
         try:
             data = dumps((function, common), reduced, self.forked)
+        except NotSpread:
+            raise
         except Exception as error:
             raise cannot_be_sent(f"{getattr(function, '__qualname__', type(function).__name__)}, or what it refers to,",
                                  error) from error  # fmt: skip

@@ -32,6 +32,10 @@ from wayfare.nn.module import Module
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
+class NotSpread(Exception):
+    """The map cannot be spread over workers; the message says why."""
+
+
 class Missing(Exception):
     """A worker lacks a class that this process has: it was started before the class was made or changed."""
 
@@ -106,6 +110,8 @@ class Sender(pickle.Pickler):
 
     def _module_object(self, module: Module) -> Any:
         """Without what batching has learnt about it here: that would look like a change."""
+        if module._hooks:
+            raise NotSpread(f"a {type(module).__name__} that it uses has hooks, which must run here")
         reduced = module.__reduce_ex__(5)
         if isinstance(reduced, str) or len(reduced) < 3 or not isinstance(reduced[2], dict):
             return reduced
