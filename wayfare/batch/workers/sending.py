@@ -1,7 +1,7 @@
 """What travels between a map and its workers: functions, examples and results.
 
 Functions go by value: their code, and the closure variables, defaults and globals that the code names. So a worker has
-what the function sees now, not what it saw when the worker was started; equal bytes mean that nothing has changed. The
+what the function sees now, not what it saw when the worker was started; equal bytes mean that it has not changed. The
 user's classes cannot go by value. A forked worker has those that were known to this process when it was forked, each
 with the methods it had then. Tensors that the function sees are numbered, and their values lie in shared memory.
 
