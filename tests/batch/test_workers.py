@@ -310,6 +310,113 @@ def test_functions_that_write_to_buffers_run_in_one_process():
     assert int(norm.num_batches_tracked) == 4
 
 
+def doubles(x):
+    x.mul_(2)
+    return x.sum()
+
+
+def replaces(x):
+    x.data = wf.ones(3)
+    return x.sum()
+
+
+def flags(x):
+    return x.requires_grad_().sum()
+
+
+def writes_and_raises(x):
+    x.add_(1)
+    if float(x[0]) > 2:
+        raise ValueError("too large")
+    return x.sum()
+
+
+@pytest.mark.parametrize("function", [doubles, replaces, flags, writes_and_raises])
+@pytest.mark.parametrize("batch", [None, False, True])
+def test_functions_that_write_to_given_tensors_run_in_one_process(function, batch):
+    def outcome(**options):
+        profile_of(function).workers = None
+        xs = [wf.ones(3) * k for k in range(4)]
+        try:
+            values = [float(r) for r in wf.map(function, xs, batch=batch, **options)]
+        except ValueError as error:
+            values = str(error)
+        return values, [(x.tolist(), x.requires_grad) for x in xs]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        profile_of(function)._warned.clear()
+        there = outcome(workers=2)
+    assert any("in one process, because its examples write to a tensor" in str(w.message) for w in caught)
+    assert there == outcome()
+
+
+def test_writes_to_views_of_one_memory_and_to_computed_tensors_are_those_of_one_process():
+    def first(x):
+        x[0] = x[1] + 9
+        return x.sum()
+
+    def outcome(**options):
+        memory = wf.zeros(10)
+        return [float(r) for r in wf.map(first, [memory[k : k + 3] for k in range(8)], **options)], memory.tolist()
+
+    with pytest.warns(UserWarning, match="in one process, because its examples write to a tensor"):
+        there = outcome(workers=2)
+    assert there == outcome(batch=False)
+    leaves = [wf.ones(3, requires_grad=True) for _ in range(4)]
+    with pytest.warns(UserWarning, match="in one process, because its examples write to a tensor"):
+        results = wf.map(lambda x: x.mul_(2).sum(), [leaf * 3 for leaf in leaves], workers=2)
+    sum(results).backward()
+    assert [leaf.grad.tolist() for leaf in leaves] == [[6.0] * 3] * 4
+
+
+def test_writes_to_what_an_example_makes_stay_in_workers():
+    def fills(x):
+        made = wf.zeros(3)
+        made[0] = x[0]
+        return (x.clone().mul_(2) + made).sum()
+
+    xs = [wf.ones(3) * k for k in range(4)]
+    assert [float(r) for r in wf.map(fills, xs, workers=2)] == [0.0, 7.0, 14.0, 21.0]
+    assert ran_in_workers()
+
+
+HOOKS = {
+    "register_forward_hook": lambda seen: lambda module, args, result: seen.append(1),
+    "register_forward_pre_hook": lambda seen: lambda module, args: seen.append(1),
+    "register_full_backward_hook": lambda seen: lambda module, given, made: seen.append(1),
+    "register_full_backward_pre_hook": lambda seen: lambda module, made: seen.append(1),
+}
+
+
+@pytest.mark.parametrize("register", HOOKS)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("where", ["closure", "argument", "examples"])
+def test_functions_whose_modules_have_hooks_run_in_one_process(register, late, where):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    xs = [wf.ones(4) * k for k in range(6)]
+    if where == "closure":
+        function, columns = lambda x: model(x).sum(), [xs]
+    else:
+        function = lambda m, x: m(x).sum()
+        columns = [[model] * 6 if where == "argument" else [model[0], model[1]] * 3, xs]
+    profile_of(function).workers = None  # those of the other cases have the same code
+    profile_of(function)._warned.clear()
+    if late:
+        wf.map(function, *columns, workers=2)
+        assert ran_in_workers()
+    seen = []
+    handle = getattr(model[0], register)(HOOKS[register](seen))
+    with pytest.warns(UserWarning, match="runs in one process, because"):
+        results = wf.map(function, *columns, workers=2)
+    sum(results).backward()
+    assert len(seen) == (3 if where == "examples" else 6)
+    handle.remove()
+    profile_of(function).workers = None
+    wf.map(function, *columns, workers=2)
+    assert ran_in_workers()
+
+
 def test_maps_inside_of_others_and_few_examples_run_here():
     def inner(x):
         return wf.map(lambda y: y + 1, [x, x], workers=2)[0]

@@ -172,7 +172,8 @@ def _spread(profile: FunctionProfile, examples: list[Example], workers: int, bat
     """Run examples in worker processes, or here if that cannot be right or is not faster."""
     # Not before somebody wants it: multiprocessing takes a while to import.
     from wayfare.batch.workers.pool import in_a_worker
-    from wayfare.batch.workers.spread import NotSpread, spread
+    from wayfare.batch.workers.sending import NotSpread
+    from wayfare.batch.workers.spread import spread
 
     known = workers_of(profile)
     if workers < 2 or in_a_worker() or _line_by_line() or len(examples) < 2 or not known.plan(profile):

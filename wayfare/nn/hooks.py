@@ -33,6 +33,9 @@ class Hooks:
         self.backward_pre: dict[int, Hook] = {}
         self.backward: dict[int, Hook] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self.forward_pre or self.forward or self.backward or self.backward_pre)
+
 
 def add(hooks: dict[int, Any], entry: Any, prepend: bool) -> Handle:
     """Enter a hook as the last or the first of its kind. The handle takes it out again."""
@@ -73,7 +76,7 @@ def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...
 
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module.forward(*args, **kwargs)` with its hooks around it."""
-    if not (hooks.forward_pre or hooks.forward or hooks.backward or hooks.backward_pre):
+    if not hooks:
         # All were taken away again, so it is a module without hooks, also for automatic batching.
         made = as_one(module, args, kwargs) if UNUSUAL else NotImplemented
         return module.forward(*args, **kwargs) if made is NotImplemented else made

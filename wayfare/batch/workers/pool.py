@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from wayfare.batch.workers.process import Function, Refused, RunExamples, run
-from wayfare.batch.workers.sending import KNOWN, STAGE, cannot_be_sent, captured, dumps, given
+from wayfare.batch.workers.sending import KNOWN, STAGE, NotSpread, cannot_be_sent, captured, dumps, given, given_plain
 from wayfare.batch.workers.shared import Block, TensorSpec, as_sent, spec_of
 from wayfare.core.errors import OperationError
 from wayfare.core.processes.parcel import Message, Parcel, shared_slots
@@ -122,6 +122,8 @@ class Pool:
 
         try:
             data = dumps((function, common), reduced, self.forked)
+        except NotSpread:
+            raise
         except Exception as error:
             raise cannot_be_sent(f"{getattr(function, '__qualname__', type(function).__name__)}, or what it refers to,",
                                  error) from error  # fmt: skip
@@ -157,7 +159,7 @@ class Pool:
             if id(t) in tensors:
                 return captured, (tensors[id(t)],)
             if not t.requires_grad:
-                return t.__reduce_ex__(5)
+                return given_plain, cast(tuple[Any, ...], t.__reduce_ex__(5))
             inputs.append(t)
             return given, (as_sent(t),)
 

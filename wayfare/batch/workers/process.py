@@ -6,7 +6,7 @@ import gc
 import os
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -23,6 +23,7 @@ from wayfare.batch.stats import Stats
 from wayfare.batch.workers.sending import STAGE, Missing, captured, computed, dumps
 from wayfare.batch.workers.shared import Block, TensorSpec, as_sent, tensor_in
 from wayfare.codegen.routines.rows import Rows
+from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
 from wayfare.core.processes.failure import Failure
 from wayfare.core.processes.parcel import Message, Parcel
@@ -118,6 +119,22 @@ class _Held:
         self.gradients = {number: gradients.array(i, worker) for i, number in enumerate(numbers)}
 
 
+class _Before:
+    """What the tensors that the function sees, and those it is given, are like before the examples run."""
+
+    def __init__(self, seen: Iterable[Tensor], given: Iterable[Tensor]) -> None:
+        self._kept = [(t, t._array, version(t._array), t._requires_grad, whose)
+                      for tensors, whose in ((seen, "all of them see"), (given, "they are given"))
+                      for t in tensors]  # fmt: skip
+
+    def explain_write(self) -> str:
+        """Which of them was written since then; "" for none."""
+        for t, array, count, wanted, whose in self._kept:
+            if t._array is not array or version(array) != count or t._requires_grad != wanted:
+                return f"its examples write to a tensor of {t.spec} that {whose}"
+        return ""
+
+
 class _Worker:
     def __init__(self, number: int, count: int, run: RunExamples) -> None:
         self.number, self.count, self.run = number, count, run
@@ -144,24 +161,31 @@ class _Worker:
     def _run(self, message: Run) -> Any:
         began = perf_counter()
         held = self.functions[message.function]
-        STAGE.captured, STAGE.inputs = held.tensors, []
+        STAGE.captured, STAGE.inputs, STAGE.arguments = held.tensors, [], []
         arguments = [pickle.loads(data) for data in message.examples]
         inputs = STAGE.inputs
         args = [tuple([next(own) if common is None else common[0] for common in held.common])
                 for own in map(iter, arguments)]  # fmt: skip
         examples = [Example(held.function, given, number, message.key, message.site)
                     for given, number in zip(args, message.numbers, strict=True)]  # fmt: skip
-        before = {number: version(t._array) for number, t in held.tensors.items()}
+        before = _Before(held.tensors.values(), STAGE.arguments)
         set_default_dtype(message.dtype)
         with changed_mode(grad=message.grad, inference=message.inference):
-            stats = self.run(held.function, examples, message.batch)
-        changed = [number for number, t in held.tensors.items() if version(t._array) != before[number]]
+            try:
+                stats = self.run(held.function, examples, message.batch)
+            except Exception as error:
+                # A tensor with a history is a leaf here, which refuses what it may allow in the parent.
+                refused = "its examples write to a tensor in a way that a worker cannot"
+                why = before.explain_write() or (refused if isinstance(error, InPlaceError) else "")
+                if why:
+                    return Refused(why=why)
+                raise
         results = [example.result for example in examples]
         for example in examples:
             example.release()
-        if changed:
-            spec = held.tensors[changed[0]].spec
-            return Refused(why=f"its examples write to a tensor of {spec} that all of them see")
+        why = before.explain_write()
+        if why:
+            return Refused(why=why)
         known = {id(t): number for number, t in held.tensors.items()}
         outputs: list[Tensor] = []
 

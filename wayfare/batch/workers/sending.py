@@ -1,7 +1,7 @@
 """What travels between a map and its workers: functions, examples and results.
 
 Functions go by value: their code, and the closure variables, defaults and globals that the code names. So a worker has
-what the function sees now, not what it saw when the worker was started; equal bytes mean that nothing has changed. The
+what the function sees now, not what it saw when the worker was started; equal bytes mean that it has not changed. The
 user's classes cannot go by value. A forked worker has those that were known to this process when it was forked, each
 with the methods it had then. Tensors that the function sees are numbered, and their values lie in shared memory.
 
@@ -30,6 +30,10 @@ from wayfare.core.tensor import Tensor, wrap
 from wayfare.nn.module import Module
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+class NotSpread(Exception):
+    """The map cannot be spread over workers; the message says why."""
 
 
 class Missing(Exception):
@@ -106,6 +110,8 @@ class Sender(pickle.Pickler):
 
     def _module_object(self, module: Module) -> Any:
         """Without what batching has learnt about it here: that would look like a change."""
+        if module._hooks:
+            raise NotSpread(f"a {type(module).__name__} that it uses has hooks, which must run here")
         reduced = module.__reduce_ex__(5)
         if isinstance(reduced, str) or len(reduced) < 3 or not isinstance(reduced[2], dict):
             return reduced
@@ -237,6 +243,8 @@ class _Stage:
         # The tensors that the function sees: made when a worker first hears of them.
         self.captured: dict[int, Tensor] = {}
         self.make: Callable[..., Tensor] = wrap
+        # The tensors of examples: all of them, and those that want a gradient.
+        self.arguments: list[Tensor] = []
         self.inputs: list[Tensor] = []
         self.outputs: dict[int, Tensor] = {}
 
@@ -257,6 +265,14 @@ def given(array: Any) -> Tensor:
     t = wrap(array if array.flags.writeable else array.copy())
     t._requires_grad = True
     STAGE.inputs.append(t)
+    STAGE.arguments.append(t)
+    return t
+
+
+def given_plain(make: Callable[..., Tensor], parts: tuple[Any, ...]) -> Tensor:
+    """A tensor of an example that wants none."""
+    t = make(*parts)
+    STAGE.arguments.append(t)
     return t
 
 

@@ -23,17 +23,13 @@ from wayfare.batch.stats import Stats
 from wayfare.batch.workers.choose import WorkerProfile
 from wayfare.batch.workers.pool import NewClass, Pool, SentFunction, pool_of, unpickling
 from wayfare.batch.workers.process import Backward, Pulled, Refused, Run, RunExamples
-from wayfare.batch.workers.sending import cannot_be_sent
+from wayfare.batch.workers.sending import NotSpread, cannot_be_sent
 from wayfare.batch.workers.stats import WorkerStats
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.balance import deal
 from wayfare.core.errors import GraphError
 from wayfare.core.mode import current
 from wayfare.core.tensor import Tensor
-
-
-class NotSpread(Exception):
-    """The map cannot be spread over workers; the message says why."""
 
 
 def spread(
@@ -88,7 +84,7 @@ class _Spread:
         args = tuple([value for value, flag in zip(example.args, same, strict=True) if not flag])
         try:
             data, inputs = self.pool.pickled(args, known)
-        except NewClass:
+        except (NewClass, NotSpread):
             raise
         except Exception as error:
             raise cannot_be_sent(f"example {example.number}", error) from error
