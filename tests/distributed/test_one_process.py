@@ -150,6 +150,28 @@ def test_a_sampler_has_another_order_each_epoch():
         wf.utils.data.DistributedSampler(range(3), 2, 2)
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_resumed_fit_goes_on_with_the_orders_of_its_epochs(seed, alone, tmp_path):
+    def orders(folder, *stops):
+        seen = []
+        for epochs in stops:
+            model = wf.nn.Linear(1, 1)
+            data = wf.data.TensorDataset(wf.arange(12.0).reshape(12, 1))
+            loader = wf.data.DataLoader(data, 12, shuffle=True, seed=seed)
+
+            def step(model, batch):
+                seen.append(batch[0].flatten().tolist())
+                return model(batch[0]).mean()
+
+            wf.train.fit(model, loader, optimizer=wf.optim.SGD(model.parameters(), lr=0.1), step=step, epochs=epochs,
+                         strategy="ddp", progress=False, checkpoint=folder, resume=True)  # fmt: skip
+        return seen
+
+    whole = orders(tmp_path / "whole", 4)
+    assert len({tuple(order) for order in whole}) == 4
+    assert orders(tmp_path / "parts", 2, 4) == whole
+
+
 class Threads(Engine):
     """An engine with the four methods that every engine must have: ranks are objects that share a mailbox."""
 
