@@ -268,6 +268,8 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
 
 def _leave() -> None:
     group, _WORLD.group = _WORLD.group, None
+    if group is not None:
+        _BACKGROUND.finish(group.timeout)
     _BACKGROUND.stop()
     made, _WORLD.made = _WORLD.made, []
     _Hook.remove()
