@@ -225,6 +225,20 @@ def test_set_epoch_of_a_sampler_is_called():
     assert [numbers(loader), numbers(loader)] == [[[0, 0]], [[1, 1]]]
 
 
+def test_an_epoch_that_the_script_sets_counts():
+    sampler = wf.utils.data.DistributedSampler(range(20), 1, 0)
+    loader = DataLoader(list(range(20)), 20, sampler=sampler)
+    whole = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        whole += numbers(loader)
+    resumed = wf.utils.data.DistributedSampler(range(20), 1, 0)
+    loader = DataLoader(list(range(20)), 20, sampler=resumed)
+    for epoch in (2, 3):
+        resumed.set_epoch(epoch)
+        assert numbers(loader) == [whole[epoch]]
+
+
 def test_an_error_ends_the_iteration_and_the_next_one_is_fresh():
     class Bad(Dataset):
         def __len__(self):

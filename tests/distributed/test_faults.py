@@ -118,6 +118,12 @@ def test_without_debug_mode_a_rank_that_does_not_come_is_a_time_out(tmp_path):
     assert done.status != 0 and "all_reduce has waited 8" in done.err and "WAYFARE_DISTRIBUTED_DEBUG=1" in done.err
 
 
+@pytest.mark.parametrize("what, call", [("absent-group", "new_group"), ("absent-ddp", "DistributedDataParallel")])
+def test_making_a_group_that_a_rank_does_not_come_to_is_a_time_out(what, call, tmp_path):
+    done = run(2, "fails.py", what, tmp_path / "run", limit=15)
+    assert done.status != 0 and f"distributed: {call} has waited 1" in done.err
+
+
 def test_ranks_with_different_programs_are_noticed(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(

@@ -1,7 +1,10 @@
 """What needs no second process: a group of one, clear errors, the command line, the sampler, engines of one's own."""
 
+import gc
 import subprocess
 import sys
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from tests.distributed.ranks import needs_mpi
 from wayfare.core.config import settings
 from wayfare.distributed import launch
 from wayfare.distributed.engine import Engine, ReduceOp, Request
+from wayfare.distributed.process_group import world
 
 
 @pytest.fixture
@@ -148,6 +152,48 @@ def test_a_sampler_has_another_order_each_epoch():
     assert list(sampler) != first
     with pytest.raises(ValueError, match="below num_replicas"):
         wf.utils.data.DistributedSampler(range(3), 2, 2)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_resumed_fit_goes_on_with_the_orders_of_its_epochs(seed, alone, tmp_path):
+    def orders(folder, *stops):
+        seen = []
+        for epochs in stops:
+            model = wf.nn.Linear(1, 1)
+            data = wf.data.TensorDataset(wf.arange(12.0).reshape(12, 1))
+            loader = wf.data.DataLoader(data, 12, shuffle=True, seed=seed)
+
+            def step(model, batch):
+                seen.append(batch[0].flatten().tolist())
+                return model(batch[0]).mean()
+
+            wf.train.fit(model, loader, optimizer=wf.optim.SGD(model.parameters(), lr=0.1), step=step, epochs=epochs,
+                         strategy="ddp", progress=False, checkpoint=folder, resume=True)  # fmt: skip
+        return seen
+
+    whole = orders(tmp_path / "whole", 4)
+    assert len({tuple(order) for order in whole}) == 4
+    assert orders(tmp_path / "parts", 2, 4) == whole
+
+
+def test_a_transfer_that_nobody_waits_for_is_through_when_the_group_ends():
+    dist.init_process_group("auto")
+    ends, through = time.monotonic() + 0.3, []
+    world().work(Request(lambda: time.monotonic() > ends, lambda: through.append(True)), "send", background=True)
+    dist.destroy_process_group()
+    assert through == [True]
+
+
+def test_a_transfer_that_never_ends_is_a_warning_and_keeps_its_arrays():
+    dist.init_process_group("auto", timeout=0.1)
+    array = np.zeros(3)
+    alive = weakref.ref(array)
+    world().work(Request(lambda array=array: False), "send", background=True)
+    del array
+    with pytest.warns(UserWarning, match="1 transfers were not through after 0.1 s"):
+        dist.destroy_process_group()
+    gc.collect()
+    assert alive() is not None
 
 
 class Threads(Engine):

@@ -147,6 +147,8 @@ class DataLoader(Generic[Batch]):
         batched = self.batch_size is not None or self.batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if batched else default_convert)
         self._epoch = 0
+        self._told: Any = 0  # the epoch that the sampler has from here
+        self._tells = True
         self._resume: tuple[int, int] | None = None  # the seed of the epoch to go on with, and how much of it is done
         self._current: Callable[[], EpochIterator | None] = lambda: None
         self._before: list[Any] = []  # the states of the generators when the current epoch began
@@ -220,9 +222,7 @@ class DataLoader(Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = self._next_epoch()
-        set_epoch = getattr(self._index_sampler, "set_epoch", None) or getattr(self.sampler, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch.number)
+        self._tell_sampler(epoch.number)
         self._before = [generator.get_state() for generator in self._generators()]
         recipe = Recipe(self.dataset, self.collate_fn, self.batch_size, self.batch_size is not None
                         or self.batch_sampler is not None, self.drop_last)  # fmt: skip
@@ -236,6 +236,16 @@ class DataLoader(Generic[Batch]):
                                        self.persistent_workers)  # fmt: skip
         self._current = weakref.ref(iterator)
         return iterator
+
+    def _tell_sampler(self, epoch: int) -> None:
+        """Call `set_epoch` of the sampler, unless the script does: its number counts, after a resume for instance."""
+        for sampler in (self._index_sampler, self.sampler):
+            if hasattr(sampler, "set_epoch"):
+                self._tells = self._tells and getattr(sampler, "epoch", self._told) == self._told
+                if self._tells:
+                    sampler.set_epoch(epoch)
+                    self._told = getattr(sampler, "epoch", epoch)
+                return
 
     def _next_epoch(self) -> Epoch:
         if self._resume is not None:

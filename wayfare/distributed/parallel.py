@@ -120,7 +120,7 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
 
 
 def _twin(group: ProcessGroup) -> ProcessGroup:
-    engine = group.engine.split(range(group.size()))
+    engine = group.split(range(group.size()), "DistributedDataParallel")
     assert engine is not None
     return ProcessGroup(engine, group.ranks, group.timeout, f"{group.name}, for gradients")
 

@@ -65,6 +65,12 @@ class ProcessGroup:
         if self.agreement is not None:
             self.agreement.check(call, about, current_site(), self.timeout)
 
+    def split(self, ranks: Sequence[int], call: str) -> Engine | None:
+        """The engine of a group of these ranks, None outside it. Every rank calls it, or it is an error in time."""
+        # A split may wait without an end for a rank that does not come: so all meet before it.
+        Work(self.engine.barrier(), call=call, timeout=self.timeout, stats=self.stats).wait()
+        return self.engine.split(ranks)
+
     def index_of(self, rank: int, what: str) -> int:
         """The rank in this group of a global rank."""
         if type(rank) is not int or rank not in self.ranks:
@@ -262,6 +268,8 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
 
 def _leave() -> None:
     group, _WORLD.group = _WORLD.group, None
+    if group is not None:
+        _BACKGROUND.finish(group.timeout)
     _BACKGROUND.stop()
     made, _WORLD.made = _WORLD.made, []
     _Hook.remove()
@@ -334,7 +342,7 @@ def new_group(
         raise ArgumentError(f"new_group: ranks must be different ones of 0 to {everyone.size() - 1}, they are "
                             f"{ranks!r}")  # fmt: skip
     everyone.agree("new_group", str(chosen))
-    engine = everyone.engine.split(chosen)
+    engine = everyone.split(chosen, "new_group")
     if engine is None:
         return GroupMember.NON_GROUP_MEMBER
     limit = everyone.timeout if timeout is None else seconds(timeout)

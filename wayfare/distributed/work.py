@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import DistributedError
 from wayfare.core.mode import watchers
 from wayfare.distributed.engine import Request
@@ -81,6 +84,7 @@ class Work:
             if polls < _EAGER_POLLS:
                 continue
             if (waited := time.perf_counter() - start) > limit:
+                keep(self._request)
                 raise DistributedError(f"distributed: {self.call} has waited {waited:.1f} s for other ranks, the "
                                        "time-out", fix="A rank may be slow, dead or doing something else. Give "
                                        "init_process_group a longer timeout, or run with WAYFARE_DISTRIBUTED_DEBUG=1 "
@@ -108,6 +112,14 @@ def seconds(timeout: Any) -> float:
     return float(value)
 
 
+def keep(request: Request) -> None:
+    """Never free the arrays of a transfer that was given up: the engine may write to them until the process has ended.
+
+    A list of them would not do: the interpreter empties it before MPI ends.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
+
+
 class _Background:
     """Asks for transfers while Python does something else: MPI moves data only when it is called."""
 
@@ -125,6 +137,21 @@ class _Background:
                 self._thread = threading.Thread(target=self._run, name="wayfare transfers", daemon=True)
                 self._thread.start()
             self._more.notify()
+
+    def finish(self, timeout: float) -> None:
+        """Wait for what is under way, also where nobody else does: its arrays belong to the transfer until then."""
+        with self._more:
+            waiting = list(self._requests)
+        start = time.perf_counter()
+        while waiting := [request for request in waiting if not _through(request)]:
+            if time.perf_counter() - start > timeout:
+                for request in waiting:
+                    keep(request)
+                warnings.warn(f"distributed: {len(waiting)} transfers were not through after {timeout:g} s, when the "
+                              "process group ended. Call wait() of every Work, on every rank.",
+                              stacklevel=outside_frames())  # fmt: skip
+                return
+            time.sleep(_PAUSE)
 
     def stop(self) -> None:
         """End the thread; what is under way is driven by whoever waits for it."""

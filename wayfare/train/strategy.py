@@ -66,7 +66,7 @@ class Ranks(OneProcess):
 
     def begin(self, data: Any, epoch: int) -> None:
         """Another order for every epoch, the same on every rank."""
-        data.set_epoch(epoch)
+        data.set_epoch(epoch - 1)
 
     def training(self, update: Callable[[], None]) -> AbstractContextManager[Any]:
         """Ranks may have different numbers of batches: one without makes the updates of the others."""
@@ -123,7 +123,9 @@ class _Part:
         return count if self._deals else len(range(rank, count, size))
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler."""
+        """Tell the loader, whose seeds go by the epoch too, and the sampler: after a resume they would begin anew."""
+        if isinstance(self._data, wf.data.DataLoader):
+            self._data._epoch = epoch
         for name in ("sampler", "batch_sampler"):
             sampler: Any = getattr(self._data, name, None)
             if hasattr(sampler, "set_epoch"):

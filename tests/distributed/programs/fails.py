@@ -17,6 +17,15 @@ what, folder = sys.argv[1], Path(sys.argv[2])
 dist.init_process_group("mpi", timeout=8)
 rank, size = dist.get_rank(), dist.get_world_size()
 CULPRIT = 1
+if what in ("absent-group", "absent-ddp"):
+    dist.destroy_process_group()
+    dist.init_process_group("mpi", timeout=1)
+    if rank == CULPRIT:
+        time.sleep(20)
+    elif what == "absent-group":
+        dist.new_group([0])
+    else:
+        nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
 
 
 def die():
