@@ -152,8 +152,29 @@ def test_it_learns_from_measured_seconds():
 
 @pytest.mark.parametrize(("cost", "message"), [
     ([1, 2], "2 costs were given for 3 examples"), ([1, -2, 3], "negative"), ([1, float("nan"), 2], "not a number"),
-    (lambda x: "much", "must give a number"),
+    (lambda x: "much", "must be a number"),
 ])  # fmt: skip
 def test_costs_that_are_none(cost, message):
     with pytest.raises((ValueError, TypeError), match=message):
         CostSampler([1, 2, 3], cost, 2, 0)
+
+
+def test_an_empty_dataset_has_no_step():
+    for cost in (None, [], lambda example: 1.0):
+        assert list(CostSampler([], cost, num_replicas=2, rank=0)) == []
+
+
+@pytest.mark.parametrize("cost, words", [
+    ([1, 2, "a"], "the cost of an example must be a number, or several, not 'a'"),
+    (5, "cost must be a list of numbers, one for each example, or a function of an example, not 5"),
+    ("abc", "cost must be a list of numbers, .* not 'abc'"),
+    ([1, [2, 3], 4], "the cost of example 1 is 2 numbers, that of example 0 is 1"),
+    (lambda example: [1] * (example + 1), "the cost of example 1 is 2 numbers, that of example 0 is 1"),
+    ([[], [], []], "the cost of example 0 is 0 numbers"),
+    ([1j, 2, 3], "the cost of an example must be a number"),
+    ([None] * 3, "the cost of an example must be a number"),
+    (wf.tensor(3.0), "cost must be a list of numbers"),
+])  # fmt: skip
+def test_bad_costs_are_named(cost, words):
+    with pytest.raises((ValueError, TypeError), match=f"CostSampler: {words}"):
+        CostSampler(range(3), cost, num_replicas=2, rank=0)

@@ -8,7 +8,7 @@ all examples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,13 +142,17 @@ def _features(dataset: Any, count: int, cost: Any, sample: int) -> tuple[Any, An
         found = np.array([structure_of(dataset[i]) for i in range(count)], np.float64).reshape(count, STRUCTURE)
         return found, np.ones(STRUCTURE)
     if not callable(cost):
-        found = np.asarray(cost.tolist() if isinstance(cost, wf.Tensor) else list(cost), np.float64)
-        if len(found) != count:
-            raise ArgumentError(f"CostSampler: {len(found)} costs were given for {count} examples")
-        return _checked(found.reshape(count, -1))
+        given = cost.tolist() if isinstance(cost, (wf.Tensor, np.ndarray)) else cost
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ArgumentTypeError("CostSampler: cost must be a list of numbers, one for each example, or a function "
+                                    f"of an example, not {given!r}")  # fmt: skip
+        rows = [_numbers(c) for c in given]
+        if len(rows) != count:
+            raise ArgumentError(f"CostSampler: {len(rows)} costs were given for {count} examples")
+        return _checked(_table(rows))
     if not isinstance(cost, RecordedCost) or count <= sample:
-        return _checked(np.array([_numbers(cost(dataset[i])) for i in range(count)], np.float64).reshape(count, -1),
-                        getattr(cost, "coefficients", None))  # fmt: skip
+        return _checked(_table([_numbers(cost(dataset[i])) for i in range(count)]),
+                        getattr(cost, "coefficients", None) if count else None)  # fmt: skip
     # Recording takes a run of each example: for many, some are recorded, and the others predicted by their parts.
     parts = np.array([[1.0, *structure_of(dataset[i])] for i in range(count)])
     chosen = np.unique(np.linspace(0, count - 1, sample).astype(int))
@@ -168,8 +172,17 @@ def _numbers(cost: Any) -> Sequence[float]:
     try:
         return [float(c) for c in cost] if isinstance(cost, (tuple, list)) else [float(cost)]
     except (TypeError, ValueError):
-        raise ArgumentTypeError(f"CostSampler: cost must give a number, or several, not {type(cost).__name__}"
+        raise ArgumentTypeError(f"CostSampler: the cost of an example must be a number, or several, not {cost!r}"
                                 ) from None  # fmt: skip
+
+
+def _table(rows: Sequence[Sequence[float]]) -> Any:
+    """The numbers of each example as a row; without examples there is no row."""
+    for i, row in enumerate(rows):
+        if not row or len(row) != len(rows[0]):
+            raise ArgumentError(f"CostSampler: the cost of example {i} is {len(row)} numbers, that of example 0 is "
+                                f"{len(rows[0])}", fix="Give equally many for each, at least one.")  # fmt: skip
+    return np.array(rows, np.float64).reshape(len(rows), len(rows[0]) if rows else 1)
 
 
 def _checked(found: Any, coefficients: Any = None) -> tuple[Any, Any]:
