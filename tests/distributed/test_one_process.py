@@ -1,6 +1,7 @@
 """What needs no second process: a group of one, clear errors, the command line, the sampler, engines of one's own."""
 
 import gc
+import re
 import subprocess
 import sys
 import time
@@ -194,6 +195,33 @@ def test_a_transfer_that_never_ends_is_a_warning_and_keeps_its_arrays():
         dist.destroy_process_group()
     gc.collect()
     assert alive() is not None
+
+
+def test_a_sampler_of_launched_processes_needs_their_group(monkeypatch):
+    monkeypatch.setattr(settings, "launched_ranks", 2)
+    for kind in (wf.utils.data.DistributedSampler, dist.CostSampler):
+        with pytest.raises(RuntimeError, match=f"{kind.__name__}: 2 processes were launched and there is no process"):
+            kind(range(8))
+        assert len(list(kind(range(8), num_replicas=2, rank=1))) == 4
+    monkeypatch.setattr(settings, "launched_ranks", 1)
+    assert len(list(wf.utils.data.DistributedSampler(range(8)))) == 8
+
+
+def test_a_call_for_tensors_names_one_for_other_values_that_exists(alone):
+    calls = {"all_reduce": lambda: dist.all_reduce(3), "broadcast": lambda: dist.broadcast(3, 0),
+             "gather": lambda: dist.gather(3), "send": lambda: dist.send(3, 0)}  # fmt: skip
+    for call in calls.values():
+        with pytest.raises(TypeError, match="takes tensors, not a int") as caught:
+            call()
+        named = re.search(r"for other values there is (\w+)", str(caught.value))[1]
+        assert hasattr(dist, named)
+
+
+def test_a_rank_alone_cannot_send_to_itself(alone):
+    with pytest.raises(RuntimeError, match="send: this process is alone"):
+        dist.send(wf.ones(2), 0)
+    with pytest.raises(RuntimeError, match="recv: this process is alone"):
+        dist.recv(wf.ones(2), 0)
 
 
 class Threads(Engine):

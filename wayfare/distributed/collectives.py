@@ -26,12 +26,19 @@ __all__ = [
     "scatter", "send",
 ]  # fmt: skip
 
+# The calls that move other values than tensors, where it is not all_gather_object.
+_FOR_OBJECTS = {
+    "broadcast": "broadcast_object_list", "gather": "gather_object", "recv": "recv_object_list",
+    "scatter": "scatter_object_list", "send": "send_object_list",
+}  # fmt: skip
+
 
 def numbers(tensor: Any, call: str) -> Array:
     """The numbers of a tensor as a C-contiguous array: its own memory where it is that."""
     if not isinstance(tensor, wf.Tensor):
+        other = _FOR_OBJECTS.get(call, "all_gather_object")
         raise ArgumentTypeError(f"{call}: takes tensors, not a {type(tensor).__name__}",
-                                fix=f"For other values there is {call}_object.")  # fmt: skip
+                                fix=f"Make it one with wf.tensor(…); for other values there is {other}.")  # fmt: skip
     array = tensor.detach().numpy()
     return array if array.flags.c_contiguous else np.array(array, order="C")
 

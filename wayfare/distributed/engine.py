@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.errors import DistributedError
+
 __all__ = ["Array", "Engine", "ReduceOp", "Request"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -208,9 +210,22 @@ class LocalEngine(Engine):
         """Its own source."""
         return self._to_itself(source, out[0, ...])
 
+    def send(self, array: Array, to: int, tag: int = 0) -> Request:
+        """There is nobody to send to."""
+        raise _alone("send")
+
+    def receive(self, array: Array, source: int, tag: int = 0) -> Request:
+        """There is nobody to receive from."""
+        raise _alone("recv")
+
     def split(self, ranks: Sequence[int]) -> Engine | None:
         """Itself."""
         return LocalEngine() if 0 in ranks else None
 
     def abort(self, code: int) -> None:
         """There is nobody else to end."""
+
+
+def _alone(call: str) -> DistributedError:
+    return DistributedError(f"{call}: this process is alone in its group: there is no other rank",
+                            fix="Start several with wayfare launch -n 2 …, or copy the tensor.")  # fmt: skip

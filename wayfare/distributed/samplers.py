@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import wayfare as wf
-from wayfare.core.errors import ArgumentError
+from wayfare.core.config import settings
+from wayfare.core.errors import ArgumentError, DistributedError
 from wayfare.data.permutation import random_order
 from wayfare.data.samplers import Sampler, check_count, length_of
 from wayfare.distributed.process_group import get_rank, get_world_size, is_initialized
@@ -26,6 +27,11 @@ class DistributedSampler(Sampler[int]):
         seed: int = 0, drop_last: bool = False,
     ) -> None:  # fmt: skip
         together = is_initialized()
+        if not together and (num_replicas is None or rank is None) and (settings.launched_ranks or 1) > 1:
+            raise DistributedError(f"{type(self).__name__}: {settings.launched_ranks} processes were launched and "
+                                   "there is no process group yet, so every rank would get all examples",
+                                   fix="Call wf.distributed.init_process_group() first, or give num_replicas and "
+                                   "rank.")  # fmt: skip
         self.num_replicas = (get_world_size() if together else 1) if num_replicas is None else num_replicas
         self.rank = (get_rank() if together else 0) if rank is None else rank
         check_count("DistributedSampler", "num_replicas", self.num_replicas)
