@@ -16,13 +16,14 @@ from wayfare.compiler.captures.location import HINT, Location, is_leaf
 from wayfare.compiler.captures.purity import is_user_class, is_user_module
 from wayfare.compiler.captures.reach import reach
 from wayfare.compiler.record.recorder_state import GiveUp
+from wayfare.core.native import NATIVE
 from wayfare.core.node import Node
 from wayfare.core.tensor import Tensor
 
 # Types of values that count as code, which does not change.
 _CODE = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, staticmethod,
-    classmethod, property, type,
+    classmethod, property, type, *(() if NATIVE is None else (NATIVE.Method, NATIVE.ViewMethod)),
 )  # fmt: skip
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__", "__mro__"})
 _OWN = frozenset(FunctionCtx("").__dict__)
