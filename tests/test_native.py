@@ -290,7 +290,7 @@ def test_nodes_and_ops_can_be_copied(make):
     y = make(x)
     made = copy.deepcopy(y.grad_fn)
     assert type(made) is type(y.grad_fn) and made.shape == y.grad_fn.shape and made.op.name == y.grad_fn.op.name
-    assert copy.deepcopy(REGISTRY["tanh"]).native is None
+    assert made.op is y.grad_fn.op
     y.sum().backward()
     assert x.grad is not None
 

@@ -208,6 +208,10 @@ class Op:
 
         return make
 
+    def __deepcopy__(self, _memo: Any) -> Op:
+        """An op is one record: copies of what refers to it share it."""
+        return self
+
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
