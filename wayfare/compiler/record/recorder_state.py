@@ -78,7 +78,7 @@ class RecorderState:
         self.failed = ""  # why the call cannot be replayed
         self.passing = False  # inside a backward pass
         self.customs: list[str] = []  # custom Functions that were used
-        self.new_leaves = 0  # how often a tensor that the function made was set to require a gradient
+        self.new_leaves = 0  # how often `requires_grad` or `retain_grad()` was set on a tensor
         self.copies_of_parts: dict[int, Any] = {}  # results of `x[i]` with a tensor `i`
         self.code: Any = None  # the function's own code
         self.audit: Any = None  # the call audit
