@@ -85,8 +85,10 @@ class Reducer:
     """Takes gradients as they arrive in a backward pass, and leaves the mean over all ranks when it has ended."""
 
     def __init__(
-        self, named: Sequence[tuple[str, wf.Tensor]], by_rows: Sequence[wf.Tensor], group: ProcessGroup, cap: float
-    ) -> None:
+        self, module: wf.nn.Module, named: Sequence[tuple[str, wf.Tensor]], by_rows: Sequence[wf.Tensor],
+        group: ProcessGroup, cap: float,
+    ) -> None:  # fmt: skip
+        self._module = module
         self.group = group
         self.enabled = True
         # By how much the sum is divided: the number of ranks, unless some have run out of data (algorithms/join.py).
@@ -168,6 +170,7 @@ class Reducer:
             bucket.send(self.group)
         for exchange in self._rows:
             exchange.announce()
+        self._check_complete()  # while the transfers go on
         for bucket in self._buckets:
             bucket.receive(self.divisor)
         for exchange in self._rows:
@@ -178,6 +181,15 @@ class Reducer:
         self._next = 0
         if not self._is_rebuilt:
             self._rebuild(arrived)
+
+    def _check_complete(self) -> None:
+        """A parameter that came after this reducer has gradients of its own on every rank."""
+        missed = [name for name, p in self._module.named_parameters() if p.requires_grad and id(p) not in self._number]
+        if missed:
+            raise DistributedError("DistributedDataParallel: added or unfrozen after the model was wrapped: "
+                                   f"{', '.join(missed[:5])}. Its gradients are not averaged, and the ranks would come "
+                                   "apart",
+                                   fix="Wrap the model again: DistributedDataParallel(model).")  # fmt: skip
 
     def _rebuild(self, arrived: list[int]) -> None:
         """After the first pass: buckets in the order in which rank 0 got its gradients."""
@@ -193,6 +205,7 @@ class Reducer:
         return [[self._names[i] for i in bucket.members] for bucket in self._buckets]
 
     def remove(self) -> None:
-        """Take no more gradients."""
+        """Take no more gradients, and give back the communicator."""
         for handle in self._handles:
             handle.remove()
+        self.group.engine.close()
