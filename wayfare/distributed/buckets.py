@@ -66,17 +66,16 @@ class Bucket:
         self._work.wait()
         self._work = None
         there = self._sum[self._spans[-1][1] :].tolist()
-        self._sum[: self._spans[-1][1]] /= divisor
         for p, (start, end), count in zip(self._params, self._spans, there, strict=True):
             if not count:
                 continue
-            mean = self._sum[start:end].reshape(tuple(p.shape))
+            total = self._sum[start:end].reshape(tuple(p.shape))
             grad = p.grad
             if grad is None:
-                p.grad = wf.from_numpy(mean.copy())
+                p.grad = wf.from_numpy(total / divisor)
             else:
                 target = grad.detach().numpy()
-                target[...] = mean
+                np.divide(total, divisor, out=target)
                 note_write(target)
         self.waiting = len(self.members)
 
@@ -171,10 +170,12 @@ class Reducer:
         for exchange in self._rows:
             exchange.announce()
         self._check_complete()  # while the transfers go on
+        for exchange in self._rows:
+            exchange.send()
         for bucket in self._buckets:
             bucket.receive(self.divisor)
         for exchange in self._rows:
-            exchange.exchange(self.divisor)
+            exchange.receive(self.divisor)
         if self.after_pass is not None:
             self.after_pass()
         arrived, self._arrived = list(self._arrived), {}
@@ -208,4 +209,4 @@ class Reducer:
         """Take no more gradients, and give back the communicator."""
         for handle in self._handles:
             handle.remove()
-        self.group.engine.close()
+        self.group.close()

@@ -90,9 +90,13 @@ class ProcessGroup:
         return self.engine.split(ranks)
 
     def leave(self) -> None:
-        """This rank makes no more calls."""
-        _WORLD.alive.discard(self)
+        """This rank makes no more calls, and says so."""
         self.departures.leave()
+        self.close()
+
+    def close(self) -> None:
+        """No rank makes any more calls."""
+        _WORLD.alive.discard(self)
         self.engine.close()
 
     def index_of(self, rank: int, what: str) -> int:
