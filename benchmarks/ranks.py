@@ -100,6 +100,31 @@ def step(m: Any, dist: Any, model: str, rounds: int) -> dict[str, Any]:
     return found
 
 
+def on_a_network(m: Any, dist: Any, model: str, rounds: int, bandwidth: float) -> dict[str, Any]:
+    """The same with a network that takes its time, and no processor: memory that ranks share needs one to be moved."""
+    from wayfare.distributed.engine import Request
+    from wayfare.distributed.mpi import MPIEngine
+
+    class Network(MPIEngine):
+        """Holds results back until they could have arrived, one transfer after the other."""
+
+        free_at = 0.0
+
+        def all_reduce(self, source: Any, out: Any, op: Any) -> Any:
+            request = super().all_reduce(source, out, op)
+            arrives = Network.free_at = max(perf_counter(), Network.free_at) + source.nbytes / bandwidth
+            return Request(lambda: perf_counter() >= arrives and request.test())
+
+        def split(self, ranks: Any) -> Any:
+            made: Any = super().split(ranks)
+            made.__class__ = Network
+            return made
+
+    dist.destroy_process_group()
+    dist.adopt_engine(Network())
+    return step(m, dist, model, rounds)
+
+
 def _best(dist: Any, work: Callable[[], Any], rounds: int, number: int = 1) -> float:
     work()
     best = float("inf")
@@ -192,7 +217,7 @@ def transformer(m: Any, rank: int) -> tuple[Any, Any, int]:
 
 
 MODELS = {"mlp": mlp, "trees": trees, "transformer": transformer}
-WORKS: dict[str, Any] = {"all_reduce": all_reduce, "step": step}
+WORKS: dict[str, Any] = {"all_reduce": all_reduce, "step": step, "on_a_network": on_a_network}
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ __all__ = ["Reducer"]
 _MB = 2**20
 # The first bucket is small, so that the first transfer starts early.
 _FIRST = _MB
+_LARGEST = 25 * _MB
 
 
 class Bucket:
@@ -47,8 +48,8 @@ class Bucket:
         self._sum = np.empty_like(self._flat)
         self._work: Work | None = None
 
-    def send(self, group: ProcessGroup) -> None:
-        """Start the transfer of what there is."""
+    def send(self, group: ProcessGroup, background: bool) -> None:
+        """Start the transfer of what there is; in the background if nobody waits for it yet."""
         there = self._flat[self._spans[-1][1] :]
         for number, (p, (start, end)) in enumerate(zip(self._params, self._spans, strict=True)):
             grad = p.grad
@@ -58,7 +59,7 @@ class Bucket:
             else:
                 self._flat[start:end].reshape(tuple(p.shape))[...] = grad.detach().numpy()
         request = group.engine.all_reduce(self._flat, self._sum, ReduceOp.SUM)
-        self._work = group.work(request, "the all-reduce of gradients", size=self._flat.nbytes, background=True)
+        self._work = group.work(request, "the all-reduce of gradients", size=self._flat.nbytes, background=background)
 
     def receive(self, divisor: int) -> None:
         """Wait, and put the means into the gradients."""
@@ -85,7 +86,7 @@ class Reducer:
 
     def __init__(
         self, module: wf.nn.Module, named: Sequence[tuple[str, wf.Tensor]], by_rows: Sequence[wf.Tensor],
-        group: ProcessGroup, cap: float,
+        group: ProcessGroup, cap: float | None,
     ) -> None:  # fmt: skip
         self._module = module
         self.group = group
@@ -96,7 +97,7 @@ class Reducer:
         self.after_pass: Callable[[], None] | None = None
         self._names = [name for name, _ in named]
         self._params = [p for _, p in named]
-        self._cap = cap * _MB
+        self._cap = self._usual_cap() if cap is None else cap * _MB
         self._rows = [RowExchange(p, group) for p in by_rows]
         rows = {id(p) for p in by_rows}
         self._dense = [i for i, p in enumerate(self._params) if id(p) not in rows]
@@ -108,6 +109,10 @@ class Reducer:
         self._next = 0
         self._is_rebuilt = False
         self._handles = [p.register_post_accumulate_grad_hook(self._take) for p in self._params]
+
+    def _usual_cap(self) -> float:
+        """What is sent last is waited for: an eighth of all. Smaller messages cost latency, larger gain nothing."""
+        return min(max(sum(p.numel() * p.element_size() for p in self._params) / 8, _MB), _LARGEST)
 
     def _in_buckets(self, order: Sequence[int]) -> list[Bucket]:
         """Buckets of at most `cap` bytes, of one dtype each, in the order in which they will be full."""
@@ -158,7 +163,7 @@ class Reducer:
 
     def _send_full(self) -> None:
         while self._next < len(self._buckets) and not self._buckets[self._next].waiting:
-            self._buckets[self._next].send(self.group)
+            self._buckets[self._next].send(self.group, background=True)
             self._next += 1
 
     def finish(self) -> None:
@@ -166,7 +171,7 @@ class Reducer:
         if not self._arrived:  # a rank without data, which stands in for a pass of the others
             self._begin()
         for bucket in self._buckets[self._next :]:
-            bucket.send(self.group)
+            bucket.send(self.group, background=False)
         for exchange in self._rows:
             exchange.announce()
         self._check_complete()  # while the transfers go on

@@ -28,11 +28,11 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
     """A model that trains on several ranks: `model = nn.parallel.DistributedDataParallel(model)`.
 
     All ranks start with the weights of rank 0. Each runs its own part of the batch, and when `backward()` returns, the
-    gradients are the means over all ranks; they are sent while the backward pass goes on, in buckets of
-    `bucket_cap_mb`. So with a loss that is a mean, and parts of equal size, training is that of one process with the
-    whole batch. Parameters that a rank does not use need no flag: `find_unused_parameters`, `static_graph` and
-    `gradient_as_bucket_view` are accepted and change nothing. Parameters that are added or unfrozen later are an error:
-    wrap the model again.
+    gradients are the means over all ranks; they are sent while the backward pass goes on, in buckets of at most
+    `bucket_cap_mb` (None: an eighth of all gradients, 1 to 25 MB). So with a loss that is a mean, and parts of equal
+    size, training is that of one process with the whole batch. Parameters that a rank does not use need no flag:
+    `find_unused_parameters`, `static_graph` and `gradient_as_bucket_view` are accepted and change nothing. Parameters
+    that are added or unfrozen later are an error: wrap the model again.
 
     With `broadcast_buffers`, buffers (running statistics of batch norm) become those of rank 0 after every backward
     pass. `wf.map(model, examples)` and `wf.compile` see the model as if it were not wrapped; a compiled function that
@@ -55,9 +55,8 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
         if not named:
             raise DistributedError("DistributedDataParallel: no parameter of the model requires a gradient, so there "
                                    "is nothing to do", fix="Use the model itself.")  # fmt: skip
-        cap = 25.0 if bucket_cap_mb is None else bucket_cap_mb
-        if not cap > 0:
-            raise ArgumentError(f"DistributedDataParallel: bucket_cap_mb must be above 0, it is {cap}")
+        if bucket_cap_mb is not None and not bucket_cap_mb > 0:
+            raise ArgumentError(f"DistributedDataParallel: bucket_cap_mb must be above 0, it is {bucket_cap_mb}")
         self.module = module
         self.process_group = group_of(process_group)
         # A group of its own: what the user sends meanwhile cannot get between the buckets.
@@ -66,7 +65,7 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
         if init_sync:
             copy_from(0, [*module.parameters(), *module.buffers()], self._group)
         by_rows = [p for p in _tables(module) if p.requires_grad]
-        self._reducer = Reducer(module, named, by_rows, self._group, cap)
+        self._reducer = Reducer(module, named, by_rows, self._group, bucket_cap_mb)
         self._options: dict[str, Any] = {"broadcast_buffers": broadcast_buffers, "bucket_cap_mb": bucket_cap_mb}
         if broadcast_buffers and any(True for _ in module.buffers()):
             group = self._group

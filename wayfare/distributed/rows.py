@@ -41,7 +41,7 @@ class RowExchange:
         else:
             count = _NONE if self._table.grad is None else _WHOLE
         request = self._group.engine.all_gather(np.array([count]), self._counts)
-        self._announced = self._group.work(request, "the announcement of rows", size=8, background=True)
+        self._announced = self._group.work(request, "the announcement of rows", size=8)
 
     def send(self) -> None:
         """When all have announced, start the transfer: of rows, or of the whole where that is less."""
@@ -72,7 +72,7 @@ class RowExchange:
             self._start(engine.all_gather(part, every), part.nbytes, every)
 
     def _start(self, request: Any, size: int, result: Array) -> None:
-        work = self._group.work(request, "the exchange of rows", size=size, background=True)
+        work = self._group.work(request, "the exchange of rows", size=size)
         self._under_way.append((work, result))
 
     def receive(self, divisor: int) -> None:
