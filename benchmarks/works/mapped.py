@@ -52,7 +52,7 @@ def run(m: Any, mode: str, one: Callable[..., Any], examples: Sequence[tuple[Any
         return [one(*example) for example in examples]
     if not hasattr(m, "map"):
         raise Unavailable(f"{m.__name__} has no map().")
-    found: list[Any] = m.map(one, *zip(*examples, strict=True), batch=True)
+    found: list[Any] = m.map(one, *zip(*examples, strict=True))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from wayfare.batch.analysis.exception_scopes import in_try
@@ -222,7 +222,8 @@ def _batched_or_loop(profile: FunctionProfile, examples: list[Example]) -> None:
     """Run examples along recorded paths, batched, or as a loop if that is faster or necessary."""
     large = _are_large(examples)
     examples, path_stats = (examples, None) if large else _along_paths(profile, examples)
-    if path_stats is not None and len(examples) < _FEW:
+    if path_stats is not None and (len(examples) < _FEW or path_stats.growing):
+        # Where examples wait for values, batches are little faster than the loop, and each would compile its own.
         _loop(examples)
         _THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
         return
@@ -236,11 +237,12 @@ def _batched_or_loop(profile: FunctionProfile, examples: list[Example]) -> None:
     batched = examples[:-timed] if at_the_end else examples[timed:]
     if timed and not at_the_end:
         profile.timed(_loop(examples[:timed]))
+    began = thread_time()
     with _MapSession() as session:
         timing = session._session.timing = MapTiming(len(batched))
         _batched(session._session, profile, batched, first)
     stats = session.stats
-    timing.seconds = stats.seconds
+    timing.seconds = thread_time() - began
     if not session._session.hub.in_order:
         profile.add_map(timing, stats.waits)
     if at_the_end:
@@ -303,7 +305,7 @@ def running_example() -> Example | None:
 
 
 def _loop(examples: list[Example]) -> list[float]:
-    """The plain loop, with each example's own random numbers. Returns the seconds of each example."""
+    """The plain loop, with each example's own random numbers. Returns the seconds (of this thread) of each example."""
     mode = STATE.mode
     if mode is not None and mode.generator is not None:
         # The generator of the mode would take precedence over that of the example.
@@ -318,9 +320,9 @@ def _loop(examples: list[Example]) -> list[float]:
         with room_for_recursion():
             for example in examples:
                 STATE.example = example
-                began = perf_counter()
+                began = thread_time()
                 example.result = example.function(*example.args)
-                seconds.append(perf_counter() - began)
+                seconds.append(thread_time() - began)
     except BaseException as error:
         if STATE.example is not outer:
             name_example(error, STATE.example)

@@ -3,7 +3,8 @@
 The first example of a new function runs to its end before the others begin (unless analysis shows that the function
 only computes). If it changes what all examples see, the others follow one by one, as in the loop. After that, a few
 examples of some maps run as a plain loop and are timed. If the map takes longer than the loop, the function runs as a
-loop from then on, with one warning. Both decisions are tried again, ever less often, because functions and data change.
+loop from then on, with one warning. Times are those of the thread: on a busy machine the clock on the wall would say
+nothing. Both decisions are tried again, ever less often, because functions and data change.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _REMEMBERED = 5
 
 
 class MapTiming:
-    """The time of one batched map in seconds, and of the backward passes through it so far."""
+    """The time of one batched map in seconds of its thread, and of the backward passes through it so far."""
 
     __slots__ = ("backward", "examples", "seconds")
 

@@ -1,18 +1,18 @@
 """What running along paths may cost, measured by the time that the examples take in the loop.
 
-Recording and planning may take half as long as the loop in each map. All in all, maps along paths may lose so much time
+Recording and planning may take as long as the loop in each map. All in all, maps along paths may lose so much time
 against the loop before they have to pay; then the next maps do not try, for longer each time.
 """
 
 from __future__ import annotations
 
 import math
-from time import perf_counter
+from time import thread_time
 
 from wayfare.batch.function_profile import MapTiming
 
 # The share of the loop's time that recording and planning may take in each map, and how many maps' shares can be saved.
-_SHARE, _SAVED = 0.5, 2.0
+_SHARE, _SAVED = 1.0, 2.0
 # How much time may be lost before paths have to pay: so many maps as a loop, and this share of each map.
 _INVESTED, _LOST = 10.0, 0.05
 # Then so many maps do not try; the next time twice as many.
@@ -58,9 +58,9 @@ class PathBudget:
         return self._left > 0 and self._plans > 0
 
     def spend(self, began: float) -> None:
-        """Something was recorded or planned since `began`."""
+        """Something was recorded or planned since the thread time `began`: what others do meanwhile does not count."""
         self._plans -= 1
-        self._left -= perf_counter() - began
+        self._left -= thread_time() - began
 
     def ended(self, timing: MapTiming, on_paths: float, loop: float) -> None:
         """A map has ended, which would have taken `loop` seconds as one, `on_paths` of it for the examples on paths.
