@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from time import thread_time
-from typing import Any
+from typing import Any, Protocol
 
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
@@ -50,8 +49,10 @@ _FRUITLESS = 8
 # Runs that failed before the paths of an entry are given up.
 _FAILURES = 3
 
-# Runs examples one after another as plain Python. Returns the seconds of each.
-Loop = Callable[[list[Example]], list[float]]
+class Loop(Protocol):
+    """Runs examples one after another as plain Python. Returns the seconds of each if they are timed."""
+
+    def __call__(self, examples: list[Example], timed: bool = False) -> list[float]: ...
 
 
 class Signed:
@@ -94,7 +95,7 @@ class RecordedPaths:
             return examples
         if not always and self._maps % _TIMED_AGAIN == 1:
             # Not those that are left later: they may be the longest ones.
-            seconds = loop(examples[:LEAST])
+            seconds = loop(examples[:LEAST], True)
             profile.timed(seconds)
             self._one = sum(seconds) / len(seconds)
             examples = examples[LEAST:]
