@@ -1,7 +1,8 @@
 """The native module (wayfare/native), if this installation has one: the cost of a small op, in C.
 
-It is optional. Everything it does is also written in Python, and each native function has the Python function with it
-that it stands in front of. `WAYFARE_NATIVE=0` runs the Python ones, `WAYFARE_NATIVE=path` loads another build.
+It is optional. Everything it does is also written in Python: each native function holds the Python function that it
+replaces, and calls it in unusual cases. `WAYFARE_NATIVE=0` runs the Python ones, `WAYFARE_NATIVE=path` loads another
+build.
 """
 
 from __future__ import annotations

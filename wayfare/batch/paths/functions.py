@@ -1,6 +1,7 @@
 """A block as a function of arrays with a row for each example: op by op at first, then by plans.
 
-A call of it has the outputs, and computes the gradients of the inputs from those of the outputs.
+Calling it gives an `OpsCall` or a `PlannedCall`, which has the outputs. Its `backward` computes the gradients of the
+inputs from those of the outputs.
 """
 
 from __future__ import annotations

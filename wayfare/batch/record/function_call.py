@@ -1,8 +1,8 @@
 """Calls of the user's plain functions, closures and methods inside a map.
 
-The mapped function runs as a copy whose calls come by here (`function_copy`). A function that only computes becomes one
-opaque call, as a module does; every other function of the user runs as a copy too, so that its calls come by here in
-turn. Everything else is called as it is.
+The mapped function runs as a copy whose calls pass through `chosen` (`function_copy`). A function that only computes
+becomes one opaque call, as a module does. Every other function of the user runs as a copy too, so that its own calls
+pass through `chosen` in turn. Everything else is called as it is.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def chosen(called: Any) -> Any:
 
 
 def as_copy(called: Any) -> Any:
-    """A function of the user, or a method, as a copy whose calls come by here."""
+    """A function of the user, or a method, as a copy whose calls pass through `chosen`."""
     mode: Any = STATE.mode
     if called.__class__ is not types.MethodType and called.__class__ is not types.FunctionType:
         return called
