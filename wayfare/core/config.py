@@ -1,4 +1,4 @@
-"""The settings object; nothing else reads environment variables."""
+"""The settings object. All environment variables of ours are read here, but for WAYFARE_NATIVE (core/native.py)."""
 
 from __future__ import annotations
 
