@@ -257,8 +257,8 @@ class Compiled(OpaqueCall):
         """Compare a replay with plain Python, whose result is returned."""
         self._checked += 1
         budget = self._budget
-        budget.spent += check.seconds + entry.planning
-        entry.planning = 0.0
+        planning, entry.planning = entry.planning, 0.0
+        budget.spent += check.seconds + planning
         end.hits += 1
         entry.hits += 1
         end.next_check = 2 * end.hits - 1
@@ -274,7 +274,7 @@ class Compiled(OpaqueCall):
             raise
         buffer_pool.trim()  # buffers of Python's run would be kept, and are of no use to a plan
         entry.timings.eager.append(seconds)
-        budget.total += seconds + check.seconds
+        budget.total += seconds + check.seconds + planning
         if difference:
             if self._check:
                 raise CheckError(f"check: {self._name}, replayed, differs from plain Python in {difference}",
