@@ -51,7 +51,7 @@ def run(options: Options) -> Report:
                 given = {**row.parameters, **({"data": str(data)} if row.data else {}), **SMALLER, "count": count}
                 name = f"{row.title}, {count} example{'s' * (count > 1)}"
                 if options.wants(name):
-                    works[name] = {"work": row.work, "parameters": given}
+                    works[name] = {"of": row.work, "parameters": given}
         measure(report, WORKS, "map_patterns.measure_work", works)
     met = [row.met for row in report.measurements]
     report.note(f"{sum(bool(m) for m in met)} of {len(met)} take at most {TARGET}× the time of the loop")

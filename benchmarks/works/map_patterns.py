@@ -289,10 +289,10 @@ def measure(m: Any, name: str, rounds: int, warm: int, seconds: float) -> dict[s
 
 
 def measure_work(
-    m: Any, work: str, parameters: dict[str, Any], rounds: int, warm: int, seconds: float
+    m: Any, of: str, parameters: dict[str, Any], rounds: int, warm: int, seconds: float
 ) -> dict[str, Any]:
     """The same for a work of the suite `batching`."""
-    sides = [resolve(work)(m, mode, **parameters).step for mode in ("loop", "map")]
+    sides = [resolve(of)(m, mode, **parameters).step for mode in ("loop", "map")]
     return _in_turns(m, [partial(_timed, step) for step in sides], rounds, warm, seconds)
 
 
