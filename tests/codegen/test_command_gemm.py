@@ -305,7 +305,7 @@ def test_skinny_small_matrices(m, k, n):
     assert commands.titles == [f"{m}×{k}×{n} matmul float32, skinny"]
 
 
-@pytest.mark.parametrize("m, k, n", [(9, 64, 512), (33, 256, 256), (4, 15, 400), (20, 128, 128)])
+@pytest.mark.parametrize("m, k, n", [(9, 64, 512), (33, 256, 256), (4, 7, 400), (20, 128, 128)])
 def test_rows_that_are_not_few_are_left_to_blas(m, k, n):
     commands, _ = check(some(m, k), LAYOUTS["transposed"](some(k, n)), some(m, n))
     assert not any("skinny" in title for title in commands.titles)
@@ -350,9 +350,19 @@ def test_sums_too_long_for_adding_rows_are_left_to_gemm():
     assert commands.titles == ["1×40000×30 matmul float32"]
 
 
-def test_a_row_times_a_matrix_that_lies_row_after_row():
+def test_a_row_times_a_matrix_that_lies_row_after_row(by_blas):
     """Where BLAS is slow at it."""
     commands, _ = check(some(1, 128), some(128, 512), some(1, 512))
     assert commands.titles == ["1×128×512 matmul float32" + ", row by row" * (machine().processor.lanes == 16)]
     commands, _ = check(some(1, 32), some(32, 512), some(1, 512))
     assert commands.titles == ["1×32×512 matmul float32"]
+
+
+@pytest.mark.parametrize("m, k", [(1000, 10), (17, 8), (33, 100), (5, 300)])
+def test_one_column_is_a_skinny_row(m, k):
+    """As the gradient descent of a regression computes its predictions."""
+    for a, b in ((some(m, k), some(k, 1)), (some(m, k), some(1, k).T)):
+        for add in (False, True):
+            commands, _ = check(a, b, some(m, 1), add=add)
+            assert commands.titles == [f"{m}×{k}×1 {'added' if add else 'matmul'} float32, skinny"]
+    check(some(m, 2 * k)[:, ::2], some(k, 1), some(m, 1))

@@ -29,6 +29,8 @@ _WORDS = (
 )  # fmt: skip
 # Rows of a tile, and of the tiles for the remaining rows; vectors of a tile.
 _ROWS, _VECTORS = (8, 4, 2, 1), 3
+# So many sums have to be under way to keep the processor busy.
+_IN_FLIGHT = 8
 # Products of one sum; rows whose part of the first matrix stays in the L2 cache.
 _BLOCK, _CHUNK = 256, 256
 # A panel of the second matrix is read where it lies, packed, or packed and transposed.
@@ -36,8 +38,10 @@ _AS_IT_LIES, _PACKS, _TRANSPOSES = range(3)
 # From so many rows on, a panel of a second matrix with rows that lie at least so many bytes apart is packed: such rows
 # map to few sets of the caches.
 _PACK_ROWS, _PACK_STEP = 64, 2048
-# Fewer columns leave most lanes empty, fewer rows are bound by memory; a second matrix is transposed for so many rows.
-_LEAST_ROWS, _LEAST_COLUMNS, _TRANSPOSE_ROWS = 4, 8, 8
+# Elements of a second matrix from which on BLAS multiplies one row with it faster.
+_LARGE = 1 << 15
+# Fewer columns leave too many lanes empty. The columns of a second matrix are transposed for at least so many rows.
+_LEAST_COLUMNS, _TRANSPOSE_ROWS = 3, 8
 # Nanoseconds of one multiplication.
 _COST = {np.dtype("float32"): 0.01, np.dtype("float64"): 0.02}
 
@@ -64,14 +68,13 @@ class _Code(VectorCode):
                     self.at(self.at(a, row, w.a_row), k, w.a_inner), self.at(b, k, w.b_row),
                     self.at(out, row, w.out_row), self.smaller(self.sub(w.inner, k), str(_BLOCK)),
                     self.smaller(self.sub(w.rows, row), str(_CHUNK)),
-                    writer.compare("ne", self.add(k, w.add), 0),
+                    self.add(k, w.add),
                 )  # fmt: skip
         return function(writer)
 
     def _chunk(self, a: str, b: str, out: str, inner: str, rows: str, adds: str) -> None:
-        """Some rows times all columns, for one block of the inner dimension; added to `out` if `adds`."""
+        """Some rows times all columns, for one block of the inner dimension; added to `out` unless `adds` is 0."""
         w, writer, lanes, size = self.words, self.writer, self.lanes, self.size
-        there = writer.splat(lanes, "i1", adds)
         # One vector more than a multiple of three: two tiles of two vectors are faster than one of three and one.
         vectors = self.div(w.columns, lanes)
         wide = self.mul(self.div(vectors, _VECTORS), self.wide)
@@ -98,7 +101,7 @@ class _Code(VectorCode):
                 with writer.loop(position, last, tile) as row:
                     first = self.at(a, row, w.a_row)
                     target = self.at(self.at(out, row, w.out_row), column, size)
-                    self._tile(tile, count, first, own, down, target, inner, mask, there)
+                    self._tile(tile, count, first, own, down, target, inner, mask, adds)
                 position = last
 
         for count in range(_VECTORS, 0, -1):
@@ -133,25 +136,43 @@ class _Code(VectorCode):
                 tile(whole, column, self.first_lanes(TILE, self.sub(inner, whole)))
 
     def _tile(
-        self, rows: int, vectors: int, a: str, b: str, step: str, out: str, inner: str, mask: str, there: str
+        self, rows: int, vectors: int, a: str, b: str, step: str, out: str, inner: str, mask: str, adds: str
     ) -> None:  # fmt: skip
-        w, lanes, size = self.words, self.lanes, self.size
-        sums = self.zeros(rows * vectors, lanes)
+        w, lanes, size, writer = self.words, self.lanes, self.size, self.writer
+        count = rows * vectors
+        # A small tile has several sums for each of its elements, or it would wait for each addition.
+        times = -(-_IN_FLIGHT // count)
+        sums = self.zeros(count * times, lanes)
         given = [self.at(a, str(r), w.a_row) for r in range(rows)]
-        with self.writer.loop("0", inner, 1) as k:
+
+        def visit(k: str, first: int) -> None:
             own, skip = self.at(b, k, step), self.mul(k, w.a_inner)
             numbers = [self.load(self.at(own, str(v * lanes * size)), lanes, mask) for v in range(vectors)]
             for r, start in enumerate(given):
                 value = self.in_every_lane(self.at(start, skip), lanes)
                 for v, number in enumerate(numbers):
-                    self.multiply_add(lanes, number, value, sums[r * vectors + v])
-        known = there if not mask else self.let(f"and {vector(lanes, 'i1')} {there}, {mask}")
-        for r in range(rows):
-            for v in range(vectors):
-                address = self.at(self.at(out, str(r), w.out_row), str(v * lanes * size))
-                before = self.load(address, lanes, known)
-                total = self.writer.float_add(self.vector, sums[r * vectors + v].get(), before)
-                self.store(total, address, lanes, mask)
+                    self.multiply_add(lanes, number, value, sums[first + r * vectors + v])
+
+        whole = self.mul(self.div(inner, times), times) if times > 1 else inner
+        with writer.loop("0", whole, times) as k:
+            for t in range(times):
+                visit(self.add(k, t), t * count)
+        if times > 1:
+            with writer.loop(whole, inner, 1) as k:
+                visit(k, 0)
+        for t in range(1, times):
+            for total, more in zip(sums, sums[t * count : (t + 1) * count], strict=False):
+                total.set(writer.float_add(self.vector, total.get(), more.get()))
+        places = [
+            (sums[r * vectors + v], self.at(self.at(out, str(r), w.out_row), str(v * lanes * size)))
+            for r in range(rows) for v in range(vectors)
+        ]  # fmt: skip
+        # What is not added is not loaded, not even under a mask: a load waits for stores that overlap it.
+        with self.only_if("ne", adds, 0):
+            for total, address in places:
+                total.set(writer.float_add(self.vector, total.get(), self.load(address, lanes, mask)))
+        for total, address in places:
+            self.store(total.get(), address, lanes, mask)
 
 
 def _write(dtype: str, host: Machine) -> str:
@@ -177,13 +198,15 @@ def direct_gemm_command(views: Matrices, add: bool, threads: int) -> Command:
     rows, columns, item = *out.shape[-2:], out.dtype.itemsize
     down, across = b.strides[-2:]
     packs = _PACKS if rows >= _PACK_ROWS and abs(down) >= _PACK_STEP else _AS_IT_LIES
-    least = _LEAST_ROWS
     if across != item:
-        packs, least = _TRANSPOSES, _TRANSPOSE_ROWS
-    if machine().processor.lanes < 16 or rows < least or columns < _LEAST_COLUMNS or out.strides[-1] != item:
+        packs = _TRANSPOSES
+        if down != item or rows < _TRANSPOSE_ROWS:
+            raise Unsuited
+    large = rows == 1 and a.shape[-1] * columns >= _LARGE
+    if large or columns < _LEAST_COLUMNS or out.strides[-1] != item or machine().processor.lanes < 16:
         raise Unsuited
     routine = direct_gemm_routine(out.dtype)
-    if (packs == _TRANSPOSES and down != item) or not routine.ready:
+    if not routine.ready:
         raise Unsuited
     words = [a.strides[-2], a.strides[-1], down, rows, columns, a.shape[-1], out.strides[-2], packs, across, int(add)]
     made = stacked(words, views, threads, _COST[out.dtype])

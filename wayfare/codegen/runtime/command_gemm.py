@@ -35,7 +35,7 @@ _LONG_SIDE = 1 << 15
 # Up to so many rows, one gemv for each row is faster than a gemm with a large matrix.
 _GEMV_ROWS = 6
 # Limits of the skinny gemm: rows and inner size in general, and for large matrices.
-_SKINNY_ROWS, _SKINNY_INNER, _SKINNY_ROWS_LARGE, _SKINNY_INNER_LARGE = 8, 16, 32, 128
+_SKINNY_ROWS, _SKINNY_INNER, _SKINNY_ROWS_LARGE, _SKINNY_INNER_LARGE = 8, 8, 32, 128
 # The longest inner size for a gemv that adds row after row of the matrix: its sums are not precise enough beyond.
 _LONGEST_SUM = 1 << 14
 # Nanoseconds of one multiplication in a gemm, and of one in a gemv (bound by memory).
@@ -154,9 +154,11 @@ def matmul_commands(
         after = copy_commands(target, out, threads)
     matrices = in_rows(sides[0], sides[1], target)
     by_rows, how = _as_gemv_rows(*matrices), ""
-    if _is_skinny(*matrices):
+    # One column is one row of the transposed result.
+    skinny = matrices if columns > 1 else (_transposed(matrices[1]), _transposed(matrices[0]), _transposed(matrices[2]))
+    if _is_skinny(*skinny):
         with suppress(Unsuited):
-            *more, made = skinny_gemm_commands(*matrices, add, threads, scratch)
+            *more, made = skinny_gemm_commands(*skinny, add, threads, scratch)
             made.title = _title(out, inner, add, ", skinny")
             return [*before, *more, made, *after]
     if by_rows is not None:
