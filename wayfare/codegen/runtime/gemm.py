@@ -107,6 +107,8 @@ def _command(
         out = out.view(shape_out, strides_out)
     if blas is None or shape_out != (*shape[:-1], shape_b[-1]) or shape_b != (*shape[:-2], shape[-1], shape_b[-1]):
         return None
+    if a.elements * shape_b[-1] < SPLIT_BY_BLAS:
+        return None
     with suppress(Unsuited):
         return direct_gemm_routine(dtype), direct_gemm_command(in_rows(a, b, out), False, threads), None
     routine = gemm_routine(dtype, blas.int_type)
