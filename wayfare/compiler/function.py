@@ -72,8 +72,7 @@ class Compiled(OpaqueCall):
         self._samples = 0  # calls still to be timed
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
-        self._recording = False
-        self._running = False  # is a fast path running?
+        self._recording = self._running = False  # is Python recorded, is a fast path running?
         self.records_gradient = True  # the backward pass that may follow a call is recorded with it
         self._calls = self._recorded = self._checked = self._timed_calls = 0
         self._retraces: deque[str] = deque(maxlen=_REASONS)
