@@ -72,12 +72,9 @@ class Compiled(OpaqueCall):
         self._samples = 0  # calls still to be timed
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
-        self._recording = False
+        self._recording = self._running = False  # is Python recorded, is a fast path running?
         self.records_gradient = True  # the backward pass that may follow a call is recorded with it
-        self._calls = 0
-        self._recorded = 0
-        self._checked = 0
-        self._timed_calls = 0
+        self._calls = self._recorded = self._checked = self._timed_calls = 0
         self._retraces: deque[str] = deque(maxlen=_REASONS)
 
     def __repr__(self) -> str:
@@ -330,7 +327,10 @@ class Compiled(OpaqueCall):
         """The result from a fast path, or `MISS`."""
         if not self._lock.acquire(not self._recording):  # by position: a keyword costs 0.1 µs
             return MISS
+        nested, self._running = self._running, True
         try:
+            if nested:
+                return MISS  # by a finaliser or a signal handler in the middle of a call, whose buffers are in use
             paths = self._fast_paths
             path: Any = paths.last
             made = path.call(args, options, mode)
@@ -347,6 +347,7 @@ class Compiled(OpaqueCall):
         except Exception:
             pass  # Nothing was changed: the slow path fails again, and handles the error.
         finally:
+            self._running = nested
             self._lock.release()
         return MISS
 
