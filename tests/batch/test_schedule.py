@@ -21,7 +21,8 @@ from tests.batch.recorded import (
 )
 from wayfare.batch.record.call import Value
 from wayfare.batch.run import schedule as schedules
-from wayfare.batch.run.schedule import Agenda, ByDepth, order_rows
+from wayfare.batch.run.call_loops import order_rows
+from wayfare.batch.run.schedule import Agenda, ByDepth
 
 both = pytest.mark.parametrize("schedule", [ByDepth(), Agenda()], ids=repr)
 
@@ -91,7 +92,7 @@ def test_agenda_never_makes_more_groups_than_depth(calls):
 def test_agenda_is_lawful_where_it_gives_up_early(calls):
     by_depth = ByDepth().order(calls)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedules, "_one_after_another", lambda calls: [])
+        patch.setattr(schedules, "one_after_another", lambda calls: [])
         patch.setattr(schedules, "_FREE_WORK", -100)
         bundled = Agenda().order(calls)
         check_lawful(calls, bundled)

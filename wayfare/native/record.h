@@ -3,7 +3,7 @@
 static PyTypeObject *RowType, *ModeType;
 static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *SessionType, *RecorderType, *FastPathType, *LazyMethodType;
 static PyObject *MISSED, *CHECK_NOW, *PARTS;
-static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset; } C;
+static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset, depth, row_id; } C;
 static struct { Py_ssize_t call, number, row, needs_grad, is_part, offset, view_of, has_views; } W;
 static struct { Py_ssize_t shape, dtype, is_float; } R;
 static struct { Py_ssize_t executor, grad, inference; } M;
@@ -390,18 +390,26 @@ static PyObject *lazy_new(PyTypeObject *type, PyObject *args, PyObject *options)
 static PyType_Slot lazy_slots[] = FRONT_SLOTS(lazy_new);
 static PyType_Spec lazy_spec = {"wayfare.native.LazyMethod", sizeof(Front), 0, FRONT_FLAGS, lazy_slots};
 
+/* The slots of Call and Value, whose types are set. */
+static int slots_of_calls(void) {
+    static const struct { Py_ssize_t *at; int is_value; const char *name; } slots[] = {
+        {&C.signature, 0, "signature"}, {&C.inputs, 0, "inputs"}, {&C.extra, 0, "extra"}, {&C.group, 0, "group"},
+        {&C.example, 0, "example"}, {&C.handles, 0, "handles"}, {&C.code, 0, "code"}, {&C.offset, 0, "offset"},
+        {&C.depth, 0, "depth"}, {&C.row_id, 0, "row_id"}, {&W.call, 1, "call"}, {&W.number, 1, "number"}, {&W.row, 1, "row"},
+        {&W.needs_grad, 1, "needs_grad"}, {&W.is_part, 1, "is_part"}, {&W.offset, 1, "offset"}, {&W.view_of, 1, "view_of"},
+        {&W.has_views, 1, "has_views"}};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        if ((*slots[i].at = slot_of(slots[i].is_value ? ValueType : CallType, slots[i].name)) < 0) return -1;
+    return 0;
+}
+
 /* set_up_recording(StandIn, Call, Value, Row, RowCopy, Session, Mode, MISSED, check_now, parts) */
 static PyObject *set_up_recording(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &SessionType, &ModeType,
                           &MISSED, &CHECK_NOW, &PARTS)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
 #define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
-    SLOTS(C, CallType, signature, "signature"); SLOTS(C, CallType, inputs, "inputs"); SLOTS(C, CallType, extra, "extra");
-    SLOTS(C, CallType, group, "group"); SLOTS(C, CallType, example, "example"); SLOTS(C, CallType, handles, "handles");
-    SLOTS(C, CallType, code, "code"); SLOTS(C, CallType, offset, "offset");
-    SLOTS(W, ValueType, call, "call"); SLOTS(W, ValueType, number, "number"); SLOTS(W, ValueType, row, "row");
-    SLOTS(W, ValueType, needs_grad, "needs_grad"); SLOTS(W, ValueType, is_part, "is_part"); SLOTS(W, ValueType, offset, "offset");
-    SLOTS(W, ValueType, view_of, "view_of"); SLOTS(W, ValueType, has_views, "has_views");
+    if (slots_of_calls() < 0) return NULL;
     SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
     SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
     if ((ROW_COPY_SOURCE = slot_of(RowCopyType, "source")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;

@@ -15,21 +15,9 @@ import numpy as np
 from wayfare.batch.record.call import Array, Call, Value
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.group import Group
+from wayfare.batch.run.steps import Steps
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.tensor import Tensor, wrap
-
-
-class Steps(list[Call]):
-    """The calls of a chain as one group: `sizes` are the numbers of calls of its steps, which never rise."""
-
-    __slots__ = ("sizes",)
-
-    sizes: tuple[int, ...]
-
-    def levels(self) -> list[list[Call]]:
-        """The calls of each step."""
-        calls = iter(self)
-        return [[next(calls) for _ in range(size)] for size in self.sizes]
 
 
 def merge_chains(groups: list[list[Call]]) -> list[list[Call]]:

@@ -15,6 +15,7 @@ from wayfare.autograd.kept import unpack
 from wayfare.batch.record.call import Array, Call, Row, Value
 from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.record.signature import Signature
+from wayfare.batch.run.call_loops import columns_of
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
 from wayfare.core.errors import InPlaceError
@@ -129,7 +130,7 @@ class Group:
 
     def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
         """For each input, its rows."""
-        return zip(*[c.inputs for c in calls], strict=True)
+        return columns_of(calls)
 
     def of_input(self, number: int, flags: Array) -> Array:
         """A flag for each row of one of its inputs, from flags for the calls."""
@@ -246,18 +247,13 @@ def _dense_rows(array: Array, row: Row) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(row.shape, array.strides[1:], row.strides, strict=True))
 
 
-def as_slice(values: Sequence[Value], row_ids: list[int], offsets: list[int]) -> Slice | None:
-    """These rows as a slice of one earlier result, if they are adjacent there."""
+def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
+    """These rows as a slice of one earlier result, if they are adjacent there; `distance` is that of their ids."""
     first, last = values[0], values[-1]
-    size = len(values)
     group: Group = first.call.group
-    step = len(group.signature.outs)
-    if row_ids[-1] - row_ids[0] != (size - 1) * step or row_ids != list(range(row_ids[0], row_ids[-1] + 1, step)):
+    if distance != len(group.signature.outs) or group is not last.call.group or first.number != last.number:
         return None
-    offset = first.offset
-    if group is not last.call.group or first.number != last.number or offsets.count(offset) != size:
-        return None
-    return Slice(group, first.number, group.index_of(first.call), size, offset, first.row)
+    return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)
 
 
 def gather_rows(addresses: Array, row: Row) -> Array:

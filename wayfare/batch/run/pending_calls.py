@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from time import perf_counter
 from typing import Any
 from weakref import ref
@@ -20,12 +19,14 @@ from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
-from wayfare.batch.run.chain import Chain, Steps, merge_chains
+from wayfare.batch.run.call_loops import mark_as_run, order_rows
+from wayfare.batch.run.chain import Chain, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
-from wayfare.batch.run.schedule import Agenda, Schedule, order_rows
+from wayfare.batch.run.schedule import Agenda, Schedule
 from wayfare.batch.run.segment import Segment
-from wayfare.batch.run.stacked import StackCalls, Stacked, find_stacks
+from wayfare.batch.run.stacked import Stacked, find_stacks
+from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.batch.stats import SignatureStats, Stats
 from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
@@ -325,14 +326,7 @@ class PendingCalls(Interceptor):
         signature.largest = max(signature.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
-        self.live += [held for call in calls for held in call.handles if held() is not None]
-        step = len(signature.outs)
-        row_ids = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
-        for call, row_id in zip(calls, row_ids, strict=False):
-            call.group = group
-            call.row_id = row_id
-            call.inputs = ()
-            call.handles = None
+        mark_as_run(calls, group, group.start, 0 if group.single else len(signature.outs), self.live)
 
     def drop(self, call: Call) -> None:
         """A call has failed: so have all calls that read its results."""
