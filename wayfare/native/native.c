@@ -132,6 +132,7 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "views.h"
 #include "backward.h"
 #include "record.h"
+#include "calls.h"
 #include "loops.h"
 
 static int slots_of_classes(void) {
@@ -188,6 +189,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     MODE_NAME = PyUnicode_InternFromString("mode");
     if (m == NULL || F32 == NULL || F64 == NULL || MODE_NAME == NULL) return NULL;
     if (PyModule_AddStringConstant(m, "version", WAYFARE_VERSION) < 0) return NULL;
-    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0) return NULL;
+    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0) return NULL;
     return m;
 }

@@ -1,13 +1,15 @@
 /* Recording in `wf.map`: a call that looks like an earlier one, and methods of lazy tensors. See wayfare/batch/record. */
 
 static PyTypeObject *RowType, *ModeType;
-static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *SessionType, *RecorderType, *FastPathType, *LazyMethodType;
+static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *RowCopiesType, *SessionType, *RecorderType, *FastPathType, *LazyMethodType;
 static PyObject *MISSED, *CHECK_NOW, *PARTS;
 static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset, depth, row_id; } C;
 static struct { Py_ssize_t call, number, row, needs_grad, is_part, offset, view_of, has_views; } W;
 static struct { Py_ssize_t shape, dtype, is_float; } R;
-static struct { Py_ssize_t executor, grad, inference; } M;
-static Py_ssize_t ROW_COPY_SOURCE, TENSOR_ROLE;
+static struct { Py_ssize_t executor, grad, inference, watchers; } M;
+static struct { Py_ssize_t data, row, source; } K;
+static Py_ssize_t COPIES, TENSOR_ROLE;
+static PyObject *EPOCH;
 static PyObject *sPENDING, *sPENDING_BYTES, *sLIMIT, *sFLUSH, *sHUB, *sCURRENT, *sROW_COPIES, *sOF, *sLIVE, *sOP_FAST_PATHS;
 
 enum { MOST_OUTS = 8, MOST_ROWS = 16 };
@@ -21,9 +23,9 @@ typedef struct {
     PyObject *signature, *outs, *bytes;
     char carries[MOST_OUTS], needs_grad, n_outs, single, checks;
     /* of a fast path: for each argument the length of a tuple (-1: none, -2: one tensor), for each row what it is */
-    PyObject *owner, *holds, *fits, *expected;
+    PyObject *owner, *holds, *fits, *expected, *held_at;
     signed char structure[MOST_ROWS], rows[MOST_ROWS];
-    int n_args, n_rows;
+    int n_args, n_rows, by_epoch;
 } Recorder;
 
 static PyObject *lazy_tensor(PyObject *call, Py_ssize_t number, PyObject *row, int needs_grad) {
@@ -106,6 +108,28 @@ static PyObject *recorder_call(Recorder *r, PyObject *const *args, size_t flags,
     return made;
 }
 
+/* RowCopies.of for a tensor without a gradient, whose array is contiguous. */
+static PyObject *row_copy(PyObject *copies, PyObject *t, PyArrayObject *x, PyObject *row) {
+    PyObject *table = Py_TYPE(copies) == RowCopiesType ? AT(copies, COPIES) : NULL;
+    if (!IS_A(table, &PyDict_Type)) return PyObject_CallMethodObjArgs(copies, sOF, t, row, NULL);
+    PyObject *id = PyLong_FromVoidPtr(t), *copy = id == NULL ? NULL : PyDict_GetItemWithError(table, id);
+    if (IS_A(copy, RowCopyType) && AT(copy, K.row) == row && IS_A(AT(copy, K.data), &PyBytes_Type)
+        && PyBytes_GET_SIZE(AT(copy, K.data)) == PyArray_NBYTES(x)
+        && memcmp(PyBytes_AS_STRING(AT(copy, K.data)), PyArray_DATA(x), PyArray_NBYTES(x)) == 0) {
+        Py_DECREF(id);
+        return Py_NewRef(copy);
+    }
+    copy = PyErr_Occurred() ? NULL : RowCopyType->tp_alloc(RowCopyType, 0);
+    if (copy != NULL) {
+        PUT(copy, K.data, PyBytes_FromStringAndSize(PyArray_DATA(x), PyArray_NBYTES(x)));
+        PUT(copy, K.row, Py_NewRef(row));
+        PUT(copy, K.source, Py_NewRef(t));
+        if (AT(copy, K.data) == NULL || PyDict_SetItem(table, id, copy) < 0) Py_CLEAR(copy);
+    }
+    Py_XDECREF(id);
+    return copy;
+}
+
 /* A tensor from outside as a row: no weight, no history, of the expected shape and dtype. NULL without an error: missed. */
 static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected, int may_have_role) {
     if (Py_TYPE(t) != TensorType || AT(t, T.requires_grad) != Py_False || AT(t, T.view) != Py_None) return NULL;
@@ -114,7 +138,7 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
     if (!IS_ARRAY(x) || (PyObject *)PyArray_DESCR(x) != AT(expected, R.dtype) || !PyArray_IS_C_CONTIGUOUS(x)) return NULL;
     if (!has_shape(x, AT(expected, R.shape))) return NULL;
     PyObject *copies = PyObject_GetAttr(session, sROW_COPIES);
-    PyObject *row = copies == NULL ? NULL : PyObject_CallMethodObjArgs(copies, sOF, t, expected, NULL);
+    PyObject *row = copies == NULL ? NULL : row_copy(copies, t, x, expected);
     Py_XDECREF(copies);
     return row;
 }
@@ -151,16 +175,23 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
         }
         PyTuple_SET_ITEM(rows, i, row);
     }
-    PyObject *holds = PyObject_CallNoArgs(r->holds);
-    int still = holds == NULL ? -1 : PyObject_IsTrue(holds);
-    Py_XDECREF(holds);
+    /* A guard that looks at modules only still holds if no module has changed since it did. */
+    PyObject *epoch = r->by_epoch ? PyList_GET_ITEM(EPOCH, 0) : NULL;
+    int still = epoch != NULL && epoch == r->held_at;
+    if (!still) {
+        Py_XINCREF(epoch);
+        PyObject *holds = PyObject_CallNoArgs(r->holds);
+        still = holds == NULL ? -1 : PyObject_IsTrue(holds);
+        Py_XDECREF(holds);
+        if (still == 1) Py_XSETREF(r->held_at, epoch); else Py_XDECREF(epoch);
+    }
     if (still < 1) { Py_DECREF(rows); return still < 0 ? NULL : Py_NewRef(MISSED); }
     PyObject *made = record_call(r, session, Py_NewRef(rows), &PyTuple_GET_ITEM(rows, 0), n);
     if (made != NULL && r->checks) {
         /* A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail. */
         PyObject *first = n > 0 ? PyTuple_GET_ITEM(rows, 0) : NULL, *fits = NULL;
-        if (r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, ROW_COPY_SOURCE) != NULL)
-            fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, ROW_COPY_SOURCE), NULL);
+        if (r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, K.source) != NULL)
+            fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, K.source), NULL);
         int good = fits == NULL ? 0 : PyObject_IsTrue(fits);
         PyObject *checked = NULL;
         if (good == 0 && !PyErr_Occurred())
@@ -178,14 +209,14 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
 }
 
 /* Recorder(signature, outs, carries, bytes, needs_grad) and
-   FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks) */
+   FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks, by_epoch) */
 static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *options) {
     PyObject *signature, *outs, *carries, *bytes, *owner = NULL, *holds = NULL, *fits = NULL, *expected = NULL;
     PyObject *structure = NULL, *rows = NULL;
-    int needs_grad, single = 0, checks = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pp", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
+    int needs_grad, single = 0, checks = 0, by_epoch = 0;
+    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!ppp", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
                           &needs_grad, &owner, &holds, &fits, &PyTuple_Type, &expected, &PyTuple_Type, &structure,
-                          &PyTuple_Type, &rows, &single, &checks)) return NULL;
+                          &PyTuple_Type, &rows, &single, &checks, &by_epoch)) return NULL;
     Recorder *r = (Recorder *)type->tp_alloc(type, 0);
     if (r == NULL) return NULL;
     r->signature = Py_NewRef(signature);
@@ -195,6 +226,7 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *opti
     r->n_outs = (char)PyTuple_GET_SIZE(outs);
     r->single = (char)single;
     r->checks = (char)checks;
+    r->by_epoch = by_epoch;
     r->owner = Py_XNewRef(owner);
     r->holds = Py_XNewRef(holds);
     r->fits = Py_XNewRef(fits);
@@ -223,7 +255,7 @@ static int recorder_traverse(Recorder *r, visitproc visit, void *arg) {
 }
 static int recorder_clear(Recorder *r) {
     Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->fits);
-    Py_CLEAR(r->expected);
+    Py_CLEAR(r->expected); Py_CLEAR(r->held_at);
     return 0;
 }
 static void recorder_dealloc(Recorder *r) {
@@ -403,16 +435,18 @@ static int slots_of_calls(void) {
     return 0;
 }
 
-/* set_up_recording(StandIn, Call, Value, Row, RowCopy, Session, Mode, MISSED, check_now, parts) */
+/* set_up_recording(StandIn, Call, Value, Row, RowCopy, RowCopies, Session, Mode, MISSED, check_now, parts, EPOCH) */
 static PyObject *set_up_recording(PyObject *self, PyObject *args) {
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &SessionType, &ModeType,
-                          &MISSED, &CHECK_NOW, &PARTS)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO!", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &RowCopiesType,
+                          &SessionType, &ModeType, &MISSED, &CHECK_NOW, &PARTS, &PyList_Type, &EPOCH)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
 #define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
     if (slots_of_calls() < 0) return NULL;
     SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
     SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
-    if ((ROW_COPY_SOURCE = slot_of(RowCopyType, "source")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;
+    SLOTS(M, ModeType, watchers, "watchers");
+    SLOTS(K, RowCopyType, data, "data"); SLOTS(K, RowCopyType, row, "row"); SLOTS(K, RowCopyType, source, "source");
+    if ((COPIES = slot_of(RowCopiesType, "_copies")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;
     Py_RETURN_NONE;
 }
 

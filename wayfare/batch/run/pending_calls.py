@@ -381,6 +381,7 @@ class PendingCalls(Interceptor):
                 become(tensor, wrap(array))
         self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
         self.clear_fast_paths()
+        self.callees, self.copies = {}, {}  # what is called in place of a function holds the session
         self.overwritten = []
         self._segment = Segment(stats)
         self.hub.release()
