@@ -1,8 +1,7 @@
-/* Loops over the pending calls of `wf.map`: grouping them, ordering their rows, reading where rows lie, and marking calls
-   as run. See wayfare/batch/run/call_loops.py, which does the same in Python. */
+/* Loops over the pending calls of `wf.map`: which must run, and in which groups. See wayfare/batch/run/call_loops.py, which does the same in Python. */
 
 static PyTypeObject *StepsType, *StackCallsType;
-static PyObject *EMPTY;
+static PyObject *EMPTY, *NEEDED, *sDONE;
 
 /* A table from addresses to small numbers. */
 typedef struct { void **keys; Py_ssize_t *values; Py_ssize_t size, used; } Numbers;
@@ -207,159 +206,131 @@ end:
     return groups;
 }
 
-/* -- the order of rows ---------------------------------------------------------------------------------------------- */
-
-typedef struct { Py_ssize_t depth, place; PyObject *call; } Ranked;
-
-static int before_other(const void *a, const void *b) {
-    const Ranked *one = a, *other = b;
-    if (one->depth != other->depth) return one->depth < other->depth ? -1 : 1;
-    return one->place < other->place ? -1 : one->place > other->place;
-}
-
-static int sort_by_depth(PyObject *group) {
-    Py_ssize_t n = PyList_GET_SIZE(group), sorted = 1;
-    Ranked *all = PyMem_Malloc(n * sizeof(Ranked));
-    if (all == NULL) { PyErr_NoMemory(); return -1; }
+/* split_needed(calls, targets, only): (calls that must run, calls that can wait). Those of unfinished examples (unless
+   `only`) must, and those that the calls `targets` need. While it runs, `depth` of a call that must run is NEEDED. */
+static PyObject *split_needed(PyObject *self, PyObject *args) {
+    PyObject *calls, *targets, *halves[2] = {NULL, NULL}, *made = NULL;
+    int only;
+    if (!PyArg_ParseTuple(args, "OO!p", &calls, &PyList_Type, &targets, &only) || !are_calls(calls) || !are_calls(targets)) return NULL;
+    Py_ssize_t n = PyList_GET_SIZE(calls), due = 0, top = 0, room = n + PyList_GET_SIZE(targets) + 16;
+    PyObject **waiting = PyMem_Malloc(room * sizeof(PyObject *));
+    if (waiting == NULL) return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *call = PyList_GET_ITEM(group, i);
-        all[i] = (Ranked){PyLong_AsSsize_t(AT(call, C.depth)), i, call};
-        if (i > 0 && all[i].depth < all[i - 1].depth) sorted = 0;
+        PyObject *call = PyList_GET_ITEM(calls, i), *example = AT(call, C.example);
+        int finished = only || (example != NULL && example != Py_None && is_true(example, sDONE) == 1);
+        if (PyErr_Occurred()) goto end;
+        replace(call, C.depth, Py_NewRef(finished ? Py_None : NEEDED));
+        if (!finished) { waiting[top++] = call; due++; }
     }
-    if (!sorted) {
-        qsort(all, n, sizeof(Ranked), before_other);
-        for (Py_ssize_t i = 0; i < n; i++) PyList_SET_ITEM(group, i, all[i].call);  /* the same references, moved */
+    for (Py_ssize_t i = 0; due < n && i < PyList_GET_SIZE(targets); i++) {
+        PyObject *call = PyList_GET_ITEM(targets, i);
+        if (AT(call, C.group) != Py_None || AT(call, C.depth) == NEEDED) continue;
+        replace(call, C.depth, Py_NewRef(NEEDED));
+        waiting[top++] = call;
     }
-    PyMem_Free(all);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static inline int rank_row(PyObject *row, Py_ssize_t *rank) {
-    if (Py_TYPE(row) != ValueType || !IS_A(AT(row, W.call), CallType)) return 0;
-    return set_depth(AT(row, W.call), --*rank);
-}
-
-/* order_rows(groups): sort the calls of each group by who reads them next. */
-static PyObject *order_rows(PyObject *self, PyObject *groups) {
-    if (!PyList_Check(groups)) { PyErr_SetString(PyExc_TypeError, "a list of groups is wanted"); return NULL; }
-    for (Py_ssize_t g = 0; g < PyList_GET_SIZE(groups); g++) {
-        PyObject *group = PyList_GET_ITEM(groups, g);
-        if (!are_calls(group)) return NULL;
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(group); i++)
-            if (set_depth(PyList_GET_ITEM(group, i), 0) < 0) return NULL;
-    }
-    Py_ssize_t rank = 0;
-    for (Py_ssize_t g = PyList_GET_SIZE(groups) - 1; g >= 0; g--) {
-        PyObject *group = PyList_GET_ITEM(groups, g);
-        Py_ssize_t n = PyList_GET_SIZE(group);
-        int is_steps = Py_TYPE(group) == StepsType;
-        if (n > 1 && !is_steps && sort_by_depth(group) < 0) return NULL;
-        if (Py_TYPE(group) == StackCallsType) {
-            for (Py_ssize_t i = n - 1; i >= 0; i--) {
-                PyObject *call = PyList_GET_ITEM(group, i);
-                for (Py_ssize_t k = inputs_of(call) - 1; k >= 0; k--)
-                    if (rank_row(input_of(call, k), &rank) < 0) return NULL;
+    while (due < n && top > 0) {
+        PyObject *call = waiting[--top];
+        if (AT(call, C.inputs) == NULL || !(PyTuple_CheckExact(AT(call, C.inputs)) || PyList_CheckExact(AT(call, C.inputs)))) continue;
+        for (Py_ssize_t k = 0; k < inputs_of(call); k++) {
+            PyObject *row = input_of(call, k), *from = Py_TYPE(row) == ValueType ? AT(row, W.call) : NULL;
+            if (!IS_A(from, CallType) || AT(from, C.group) != Py_None || AT(from, C.depth) == NEEDED) continue;
+            replace(from, C.depth, Py_NewRef(NEEDED));
+            if (top == room) {
+                PyObject **grown = PyMem_Realloc(waiting, 2 * room * sizeof(PyObject *));
+                if (grown == NULL) { PyErr_NoMemory(); goto end; }
+                waiting = grown;
+                room *= 2;
             }
-            continue;
-        }
-        Py_ssize_t columns = n > 0 ? PY_SSIZE_T_MAX : 0;
-        for (Py_ssize_t i = 0; i < n; i++) {
-            Py_ssize_t size = inputs_of(PyList_GET_ITEM(group, i));
-            if (size < columns) columns = size;
-        }
-        if (is_steps && columns > 1) columns = 1;
-        PyObject *first_end = NULL, *last_end = NULL;
-        for (Py_ssize_t k = columns - 1; k >= 0; k--) {
-            PyObject *first = input_of(PyList_GET_ITEM(group, 0), k);
-            PyObject *last = input_of(PyList_GET_ITEM(group, n - 1), k);
-            if (Py_TYPE(first) == ValueType && Py_TYPE(last) == ValueType) {
-                /* Probably two outputs of the same calls, judged by the first and the last: they are ordered already. */
-                if (first_end == AT(first, W.call) && last_end == AT(last, W.call)) continue;
-                first_end = AT(first, W.call);
-                last_end = AT(last, W.call);
-            }
-            for (Py_ssize_t i = n - 1; i >= 0; i--)
-                if (rank_row(input_of(PyList_GET_ITEM(group, i), k), &rank) < 0) return NULL;
+            waiting[top++] = from;
         }
     }
-    Py_RETURN_NONE;
-}
-
-/* -- running a group ------------------------------------------------------------------------------------------------ */
-
-/* columns_of(calls): for each input, its rows. */
-static PyObject *columns_of(PyObject *self, PyObject *calls) {
-    if (!are_calls(calls)) return NULL;
-    Py_ssize_t n = PyList_GET_SIZE(calls), count = n == 0 ? 0 : inputs_of(PyList_GET_ITEM(calls, 0));
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (inputs_of(PyList_GET_ITEM(calls, i)) != count) {
-            PyErr_SetString(PyExc_ValueError, "calls of one signature have different numbers of inputs");
-            return NULL;
-        }
-    PyObject *columns = PyList_New(count);
-    for (Py_ssize_t k = 0; columns != NULL && k < count; k++) {
-        PyObject *column = PyTuple_New(n);
-        if (column == NULL) { Py_CLEAR(columns); break; }
-        for (Py_ssize_t i = 0; i < n; i++)
-            PyTuple_SET_ITEM(column, i, Py_NewRef(input_of(PyList_GET_ITEM(calls, i), k)));
-        PyList_SET_ITEM(columns, k, column);
+    for (int i = 0; i < 2; i++) if ((halves[i] = PyList_New(0)) == NULL) goto end;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *call = PyList_GET_ITEM(calls, i);
+        if (PyList_Append(halves[AT(call, C.depth) != NEEDED], call) < 0) goto end;
     }
-    return columns;
-}
-
-/* rows_of(values): (ids of the rows, their offsets or None, how many need a gradient, the distance between two ids if
-   that is always the same and the offsets are equal, else 0); None if not all are values of calls that have run. */
-static PyObject *rows_of(PyObject *self, PyObject *values) {
-    if (!PyTuple_CheckExact(values)) { PyErr_SetString(PyExc_TypeError, "a tuple of values is wanted"); return NULL; }
-    npy_intp n = PyTuple_GET_SIZE(values);
-    for (npy_intp i = 0; i < n; i++) {
-        PyObject *value = PyTuple_GET_ITEM(values, i);
-        if (Py_TYPE(value) != ValueType || !IS_A(AT(value, W.call), CallType) || AT(AT(value, W.call), C.row_id) == NULL
-            || AT(value, W.number) == NULL || AT(value, W.offset) == NULL) Py_RETURN_NONE;
-    }
-    PyObject *ids = PyArray_SimpleNew(1, &n, NPY_INT64), *offsets = PyArray_SimpleNew(1, &n, NPY_INT64), *made = NULL;
-    if (ids == NULL || offsets == NULL) goto end;
-    npy_int64 *id = PyArray_DATA(ARRAY(ids)), *offset = PyArray_DATA(ARRAY(offsets));
-    Py_ssize_t needed = 0, moved = 0, distance = n > 1 ? -1 : 0;
-    for (npy_intp i = 0; i < n; i++) {
-        PyObject *value = PyTuple_GET_ITEM(values, i);
-        id[i] = PyLong_AsLongLong(AT(AT(value, W.call), C.row_id)) + PyLong_AsLongLong(AT(value, W.number));
-        offset[i] = PyLong_AsLongLong(AT(value, W.offset));
-        needed += AT(value, W.needs_grad) == Py_True;
-        moved |= offset[i] != 0;
-        if (i > 0 && (offset[i] != offset[0] || (i > 1 && id[i] - id[i - 1] != distance))) distance = 0;
-        else if (i == 1) distance = id[1] - id[0];
-    }
-    if (!PyErr_Occurred()) made = Py_BuildValue("OOnn", ids, moved ? offsets : Py_None, needed, distance < 0 ? 0 : distance);
+    made = PyTuple_Pack(2, halves[0], halves[1]);
 end:
-    Py_XDECREF(ids);
-    Py_XDECREF(offsets);
+    PyMem_Free(waiting);
+    Py_XDECREF(halves[0]);
+    Py_XDECREF(halves[1]);
     return made;
 }
 
-/* mark_as_run(calls, group, start, step, live): the calls have run, as rows of a group from `start` on; references to
-   tensors that are still held are added to `live`. */
-static PyObject *mark_as_run(PyObject *self, PyObject *args) {
-    PyObject *calls, *group, *live;
-    Py_ssize_t start, step;
-    if (!PyArg_ParseTuple(args, "OOnnO!", &calls, &group, &start, &step, &PyList_Type, &live) || !are_calls(calls)) return NULL;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
-        PyObject *call = PyList_GET_ITEM(calls, i), *handles = AT(call, C.handles);
-        if (!IS_A(handles, &PyTuple_Type)) continue;
-        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++) {
-            PyObject *held = PyTuple_GET_ITEM(handles, k);
-            if (PyWeakref_CheckRef(held) && PyWeakref_GET_OBJECT(held) != Py_None && PyList_Append(live, held) < 0) return NULL;
+/* steps_of(levels, signature, outs): the calls of a chain in order of steps, those of the longest sequence first; None if
+   the levels are no chain, because a state is read twice, or read as an input, or is not the whole result. */
+typedef struct { PyObject *last; Py_ssize_t length, number, rank; } Sequence;
+
+static int longer_first(const void *a, const void *b) {
+    const Sequence *one = *(Sequence *const *)a, *other = *(Sequence *const *)b;
+    if (one->length != other->length) return one->length > other->length ? -1 : 1;
+    return one->number < other->number ? -1 : 1;
+}
+
+/* The sequence that a call of a chain goes on with; -1 if it is no such call. */
+static Py_ssize_t sequence_of(PyObject *call, PyObject *signature, PyObject *outs, Sequence *sequences, Py_ssize_t count, Py_ssize_t depth) {
+    Py_ssize_t states = PyTuple_GET_SIZE(outs);
+    if (inputs_of(call) < states + 1) return -1;
+    PyObject *x = input_of(call, 0), *first = input_of(call, 1), *before = Py_TYPE(first) == ValueType ? AT(first, W.call) : NULL;
+    if (!IS_A(before, CallType) || AT(before, C.signature) != signature) return -1;
+    if (Py_TYPE(x) == ValueType && IS_A(AT(x, W.call), CallType) && AT(AT(x, W.call), C.signature) == signature
+        && AT(AT(x, W.call), C.group) == Py_None) return -1;
+    for (Py_ssize_t k = 0; k < states; k++) {
+        PyObject *state = input_of(call, k + 1);
+        if (Py_TYPE(state) != ValueType || AT(state, W.call) != before || AT(state, W.row) != PyTuple_GET_ITEM(outs, k)) return -1;
+        if (PyLong_AsSsize_t(AT(state, W.number)) != k || PyLong_AsSsize_t(AT(state, W.offset)) != 0) return -1;
+    }
+    /* The scratch space of a call that is not in these levels holds something else. */
+    PyObject *number = AT(before, C.depth);
+    Py_ssize_t at = number != NULL && PyLong_CheckExact(number) ? PyLong_AsSsize_t(number) : -1;
+    if (at < 0 || at >= count) { PyErr_Clear(); return -1; }
+    return sequences[at].length == depth && sequences[at].last == before ? at : -1;
+}
+
+static PyObject *steps_of(PyObject *self, PyObject *args) {
+    PyObject *levels, *signature, *outs, *steps = NULL;
+    if (!PyArg_ParseTuple(args, "O!OO!", &PyList_Type, &levels, &signature, &PyTuple_Type, &outs)) return NULL;
+    Py_ssize_t depths = PyList_GET_SIZE(levels), total = 0, start = 0;
+    for (Py_ssize_t d = 0; d < depths; d++) {
+        if (!are_calls(PyList_GET_ITEM(levels, d))) return NULL;
+        total += PyList_GET_SIZE(PyList_GET_ITEM(levels, d));
+    }
+    PyObject *first = depths > 0 ? PyList_GET_ITEM(levels, 0) : NULL;
+    Py_ssize_t count = first == NULL ? 0 : PyList_GET_SIZE(first);
+    Sequence *sequences = PyMem_Malloc((count + 1) * sizeof(Sequence)), **sorted = PyMem_Malloc((count + 1) * sizeof(Sequence *));
+    if (sequences == NULL || sorted == NULL) { PyErr_NoMemory(); goto end; }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        sequences[i] = (Sequence){PyList_GET_ITEM(first, i), 1, i, 0};
+        sorted[i] = &sequences[i];
+        if (set_depth(sequences[i].last, i) < 0) goto end;
+    }
+    for (Py_ssize_t d = 1; d < depths; d++) {
+        PyObject *level = PyList_GET_ITEM(levels, d);
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(level); i++) {
+            PyObject *call = PyList_GET_ITEM(level, i);
+            Py_ssize_t at = sequence_of(call, signature, outs, sequences, count, d);
+            if (at < 0) { if (!PyErr_Occurred()) steps = Py_NewRef(Py_None); goto end; }
+            sequences[at].last = call;
+            sequences[at].length++;
+            if (set_depth(call, at) < 0) goto end;
         }
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
-        PyObject *call = PyList_GET_ITEM(calls, i), *id = PyLong_FromSsize_t(start + i * step);
-        if (id == NULL) return NULL;
-        replace(call, C.group, Py_NewRef(group));
-        replace(call, C.row_id, id);
-        replace(call, C.inputs, Py_NewRef(EMPTY));
-        replace(call, C.handles, Py_NewRef(Py_None));
+    qsort(sorted, count, sizeof(Sequence *), longer_first);
+    for (Py_ssize_t i = 0; i < count; i++) sorted[i]->rank = i;
+    steps = PyList_New(total);
+    for (Py_ssize_t d = 0; steps != NULL && d < depths; d++) {
+        PyObject *level = PyList_GET_ITEM(levels, d);
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(level); i++) {
+            PyObject *call = PyList_GET_ITEM(level, i);
+            /* Each step has the longest sequences, so their ranks are the places in it. */
+            PyList_SET_ITEM(steps, start + sequences[PyLong_AsSsize_t(AT(call, C.depth))].rank, Py_NewRef(call));
+        }
+        start += PyList_GET_SIZE(level);
     }
-    Py_RETURN_NONE;
+end:
+    PyMem_Free(sequences);
+    PyMem_Free(sorted);
+    return steps;
 }
 
 /* set_up_loops(Call, Value, Steps, StackCalls) */
@@ -367,6 +338,8 @@ static PyObject *set_up_loops(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOO", &CallType, &ValueType, &StepsType, &StackCallsType)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
     EMPTY = PyTuple_New(0);
-    if (EMPTY == NULL || slots_of_calls() < 0) return NULL;
+    NEEDED = PyLong_FromLong(1L << 30);  /* no depth is this object */
+    sDONE = PyUnicode_InternFromString("done");
+    if (EMPTY == NULL || NEEDED == NULL || sDONE == NULL || slots_of_calls() < 0) return NULL;
     Py_RETURN_NONE;
 }

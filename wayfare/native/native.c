@@ -132,8 +132,10 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "views.h"
 #include "backward.h"
 #include "record.h"
+#include "lazy.h"
 #include "calls.h"
 #include "loops.h"
+#include "rows.h"
 
 static int slots_of_classes(void) {
 #define SLOT(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return -1
@@ -175,6 +177,8 @@ static PyMethodDef functions[] = {
     {"order_rows", order_rows, METH_O, "Sort the calls of groups by who reads them."},
     {"columns_of", columns_of, METH_O, "The inputs of calls, column by column."},
     {"rows_of", rows_of, METH_O, "Where the rows of values lie."},
+    {"steps_of", steps_of, METH_VARARGS, "The calls of a chain, step by step."},
+    {"split_needed", split_needed, METH_VARARGS, "The calls that must run, and those that can wait."},
     {"mark_as_run", mark_as_run, METH_VARARGS, "Mark the calls of a group as run."},
     {"backward", (PyCFunction)backward, METH_VARARGS, "Run a backward pass without hooks, captures and watchers."},
     {NULL}};

@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from wayfare.batch.record.call import Call, Row, Value
+from wayfare.batch.record.call import Call, Row, Value, row_of_array
 from wayfare.batch.record.opaque_fast_path import MISSED, check_now
 from wayfare.batch.record.row_copy import RowCopies, RowCopy
 from wayfare.batch.session import Session
@@ -53,7 +53,10 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
             second = other = constant(other, dtype)
             key = (op, row, reverse)
         elif cls is Tensor and other._array.dtype is dtype and self.__class__ is StandIn:
-            return executor.apply(op, (other, self) if reverse else (self, other), {})
+            if not executor.is_own_row(other):
+                return executor.apply(op, (other, self) if reverse else (self, other), {})
+            second = executor.row_copies.of(other, row_of_array(other._array))
+            key = (op, second.row, row) if reverse else (op, row, second.row)
         else:
             return general(self, other)
         record = executor.op_fast_paths[mode.grad].get(key)

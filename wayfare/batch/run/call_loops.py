@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from wayfare.batch.record.call import Array, Call, Value
+from wayfare.batch.record.call import Array, Call, Row, Value
 from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.core.native import NATIVE
 from wayfare.core.tensor import Tensor
@@ -132,6 +132,58 @@ def _order_rows(groups: list[list[Call]]) -> None:
                     v.call.depth = rank
 
 
+def _split_needed(calls: list[Call], targets: list[Call], only: bool) -> tuple[list[Call], list[Call]]:
+    """(calls that must run, calls that can wait): the calls of unfinished examples (unless `only`) and the calls that
+    `targets` need must run."""
+    due = [] if only else [c for c in calls if c.example is None or not c.example.done]
+    if len(due) == len(calls):
+        return calls, []
+    due += [c for c in targets if c.group is None]
+    waiting, needed = list(due), set(due)
+    while waiting:
+        for v in waiting.pop().inputs:
+            if v.__class__ is Value:
+                call = v.call
+                if call.group is None and call not in needed:
+                    needed.add(call)
+                    waiting.append(call)
+    return [c for c in calls if c in needed], [c for c in calls if c not in needed]
+
+
+def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row]) -> list[Call] | None:
+    """The calls of a chain in order of steps, those of the longest sequence first; None if the levels are no chain,
+    because a state is read twice, or read as an input, or is not the whole result."""
+    chains = [[call] for call in levels[0]]
+    for number, call in enumerate(levels[0]):
+        call.depth = number
+    for depth, level in enumerate(levels[1:], 1):
+        for call in level:
+            inputs = call.inputs
+            before = inputs[1].call if inputs[1].__class__ is Value else None
+            if before is None or before.signature is not signature:
+                return None
+            x = inputs[0]
+            if x.__class__ is Value and x.call.signature is signature and x.call.group is None:
+                return None
+            for number, out in enumerate(outs):
+                state = inputs[number + 1]
+                if state.__class__ is not Value or state.call is not before:
+                    return None
+                if state.number != number or state.offset or state.row is not out:
+                    return None
+            # The scratch space of a call that is not in these levels holds something else.
+            at = before.depth
+            if at.__class__ is not int or not 0 <= at < len(chains):
+                return None
+            chain = chains[at]
+            if len(chain) != depth or chain[-1] is not before:
+                return None
+            chain.append(call)
+            call.depth = at
+    chains.sort(key=len, reverse=True)
+    return [chain[depth] for depth, level in enumerate(levels) for chain in chains[: len(level)]]
+
+
 def _columns_of(calls: list[Call]) -> Iterable[tuple[Any, ...]]:
     """For each input of the calls, its rows."""
     return zip(*[c.inputs for c in calls], strict=True)
@@ -164,9 +216,11 @@ def _mark_as_run(calls: list[Call], group: Any, start: int, step: int, live: lis
         call.handles = None
 
 
-by_depth, one_after_another, order_rows = _by_depth, _one_after_another, _order_rows
-columns_of, rows_of, mark_as_run = _columns_of, _rows_of, _mark_as_run
+by_depth, one_after_another, steps_of, order_rows = _by_depth, _one_after_another, _steps_of, _order_rows
+columns_of, rows_of, mark_as_run, split_needed = _columns_of, _rows_of, _mark_as_run, _split_needed
 if NATIVE is not None:
     NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
-    by_depth, one_after_another, order_rows = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.order_rows
-    columns_of, rows_of, mark_as_run = NATIVE.columns_of, NATIVE.rows_of, NATIVE.mark_as_run
+    by_depth, one_after_another, steps_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.steps_of
+    order_rows = NATIVE.order_rows
+    columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of
+    mark_as_run, split_needed = NATIVE.mark_as_run, NATIVE.split_needed

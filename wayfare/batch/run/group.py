@@ -182,23 +182,27 @@ class Group:
         """Split a group of which only some outputs got a gradient: the calls that must be differentiated apart from
         each other. Empty if all can be differentiated together.
 
-        Calls without a gradient are left out. If there are NaN or infinite values, calls are split by which of their
-        outputs got a gradient; otherwise a zero gradient for the other outputs does no harm.
+        Calls without a gradient are left out. If a call that got a gradient for some of its outputs only has NaN or
+        infinite values, calls are split by which outputs got one; else a zero gradient for the others does no harm.
         """
         if self.single:
             return []
         if self.is_stale():
-            if not self._is_finite():
+            if not self._is_finite(None):
                 self.refuse_rerun()
             return []
-        if by_call.shape[1] > 1 and not self._is_finite():
+        if by_call.shape[1] > 1 and not self._is_finite(reached & ~by_call.all(axis=1)):
             patterns = np.unique(by_call, axis=0)
             found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in patterns if pattern.any()]
             return found if len(found) > 1 or len(found[0]) < len(by_call) else []
         return [] if reached.all() else [np.flatnonzero(reached)]
 
-    def _is_finite(self) -> bool:
-        numbers = [a for a in (*self.arrays, *[t._array for t in self.leaves]) if a.dtype.kind == "f"]
+    def _is_finite(self, calls: Array | None) -> bool:
+        """Whether the inputs and outputs of some calls (None: of all) are finite."""
+        if calls is not None and not calls.any():
+            return True
+        pairs = [*[(a, True) for a in self.arrays], *zip([t._array for t in self.leaves], self.batched, strict=True)]
+        numbers = [a[calls] if several and calls is not None else a for a, several in pairs if a.dtype.kind == "f"]
         return all([np.isfinite(a).all() for a in numbers])
 
     def differentiating(self) -> Any:

@@ -115,5 +115,5 @@ class Segment:
         """The (group, output) pairs that these rows belong to."""
         if not len(row_ids):
             return ()
-        found = np.unique(self._outputs[row_ids]).tolist()
-        return tuple([self._numbered[n] for n in found if n >= 0])
+        # Mostly few rows, for which a set is several times as fast as np.unique.
+        return tuple([self._numbered[n] for n in sorted(set(self._outputs[row_ids].tolist())) if n >= 0])
