@@ -317,12 +317,17 @@ def test_the_first_input_decides_where_rows_lie():
 @settings(max_examples=300, deadline=None)
 @given(calls=graphs())
 def test_the_native_loops_make_the_same_groups(calls):
+    reads = []
     for native, python in (
         (call_loops.by_depth, call_loops._by_depth), (call_loops.one_after_another, call_loops._one_after_another),
     ):  # fmt: skip
         found = [[(id(call), call.depth) for call in group] for group in native(calls)]
         assert found == [[(id(call), call.depth) for call in group] for group in python(calls)]
     groups = call_loops.by_depth(calls)
+    for read in (call_loops.reads_of, call_loops._reads_of):
+        call_loops.by_depth(calls)
+        reads.append([(read(group, number), [call.depth for call in group]) for number, group in enumerate(groups, 1)])
+    assert reads[0] == reads[1]
     copies = [list(group) for group in groups]
     call_loops.order_rows(groups)
     call_loops._order_rows(copies)

@@ -206,6 +206,23 @@ end:
     return groups;
 }
 
+/* reads_of(calls, depth): the depths (but 0) of the pending calls that these calls read; then their own is set. */
+static PyObject *reads_of(PyObject *self, PyObject *args) {
+    PyObject *calls, *depth, *last = NULL, *found = PySet_New(NULL);
+    if (found == NULL || !PyArg_ParseTuple(args, "OO!", &calls, &PyLong_Type, &depth) || !are_calls(calls)) { Py_XDECREF(found); return NULL; }
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(calls); i++) {
+        PyObject *call = PyList_GET_ITEM(calls, i);
+        for (Py_ssize_t k = 0; k < inputs_of(call); k++) {
+            PyObject *producer = producer_of(input_of(call, k)), *read = producer == NULL ? NULL : AT(producer, C.depth);
+            if (read == NULL || read == last || !PyLong_CheckExact(read) || PyLong_AsSsize_t(read) == 0) continue;
+            last = read;  /* mostly the same object again */
+            if (PySet_Add(found, read) < 0) { Py_CLEAR(found); break; }
+        }
+    }
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(calls); i++) replace(PyList_GET_ITEM(calls, i), C.depth, Py_NewRef(depth));
+    return found;
+}
+
 /* split_needed(calls, targets, only): (calls that must run, calls that can wait). Those of unfinished examples (unless
    `only`) must, and those that the calls `targets` need. While it runs, `depth` of a call that must run is NEEDED. */
 static PyObject *split_needed(PyObject *self, PyObject *args) {

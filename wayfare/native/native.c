@@ -177,6 +177,7 @@ static PyMethodDef functions[] = {
     {"order_rows", order_rows, METH_O, "Sort the calls of groups by who reads them."},
     {"columns_of", columns_of, METH_O, "The inputs of calls, column by column."},
     {"rows_of", rows_of, METH_O, "Where the rows of values lie."},
+    {"reads_of", reads_of, METH_VARARGS, "The depths that calls read."},
     {"steps_of", steps_of, METH_VARARGS, "The calls of a chain, step by step."},
     {"split_needed", split_needed, METH_VARARGS, "The calls that must run, and those that can wait."},
     {"mark_as_run", mark_as_run, METH_VARARGS, "Mark the calls of a group as run."},

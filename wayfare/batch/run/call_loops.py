@@ -184,6 +184,15 @@ def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row]) -> 
     return [chain[depth] for depth, level in enumerate(levels) for chain in chains[: len(level)]]
 
 
+def _reads_of(calls: list[Call], depth: int) -> set[int]:
+    """The depths (but 0) of the pending calls that these calls read; then their own is set."""
+    producers = [v.call for call in calls for v in call.inputs if v.__class__ is Value]
+    found = {producer.depth for producer in producers if producer.group is None} - {0}
+    for call in calls:
+        call.depth = depth
+    return found
+
+
 def _columns_of(calls: list[Call]) -> Iterable[tuple[Any, ...]]:
     """For each input of the calls, its rows."""
     return zip(*[c.inputs for c in calls], strict=True)
@@ -216,11 +225,12 @@ def _mark_as_run(calls: list[Call], group: Any, start: int, step: int, live: lis
         call.handles = None
 
 
-by_depth, one_after_another, steps_of, order_rows = _by_depth, _one_after_another, _steps_of, _order_rows
+by_depth, one_after_another, reads_of = _by_depth, _one_after_another, _reads_of
+steps_of, order_rows = _steps_of, _order_rows
 columns_of, rows_of, mark_as_run, split_needed = _columns_of, _rows_of, _mark_as_run, _split_needed
 if NATIVE is not None:
     NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
-    by_depth, one_after_another, steps_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.steps_of
-    order_rows = NATIVE.order_rows
+    by_depth, one_after_another, reads_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.reads_of
+    steps_of, order_rows = NATIVE.steps_of, NATIVE.order_rows
     columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of
     mark_as_run, split_needed = NATIVE.mark_as_run, NATIVE.split_needed

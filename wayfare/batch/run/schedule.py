@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from wayfare.batch.record.call import Call, Value
-from wayfare.batch.run.call_loops import by_depth, one_after_another
+from wayfare.batch.run.call_loops import by_depth, one_after_another, reads_of
 
 # This many histories may always be computed, however few the calls are.
 _FREE_WORK = 1024
@@ -288,14 +288,11 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
             state = states[signature] = _SignatureState(len(states))
         bundle = _Bundle(number, calls, state)
         bundles.append(bundle)
-        producers = [v.call for call in calls for v in call.inputs if v.__class__ is Value]
-        for source in {producer.depth for producer in producers if producer.group is None} - {0}:
+        for source in reads_of(calls, number + 1):
             read = bundles[source - 1]
             read.readers.append(bundle)
             bundle.missing += 1
             bundle.above |= read.above | 1 << read.number
-        for call in calls:
-            call.depth = number + 1
         _add_to_frontier(bundle, bundles)
         state.pending |= 1 << number
         state.size += len(calls)
