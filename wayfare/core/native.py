@@ -46,6 +46,11 @@ def in_front_of(function: F, arity: int) -> F:
     return function if NATIVE is None else NATIVE.Apply(function, arity)
 
 
+def in_front_of_calls(function: F, what: str, *more: Any) -> F:
+    """A function that `wf.map` calls for every recorded call, with the native one in front (`native/calls.h`)."""
+    return function if NATIVE is None else NATIVE.CallFront(function, what, *more)
+
+
 def as_op(
     function: F, op: Any, arity: int, *, floats_only: bool, numbers: bool = False, reverse: bool = False,
     number_first: bool = False,
