@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,17 +16,18 @@ LIMIT = 10  # seconds from the death of a rank to the end of all
 
 def is_alive(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().split()[2] != "Z"
 
 
 def check_all_gone(folder, ranks):
-    for rank in range(ranks):
-        pid = int((folder / f"pid-{rank}").read_text())
-        assert not is_alive(pid), f"rank {rank} still runs"
+    """No rank stays. mpirun ends when it has sent them signals: on a busy machine that is before they are gone."""
+    pids = [int((folder / f"pid-{rank}").read_text()) for rank in range(ranks)]
+    began = time.monotonic()
+    while left := [rank for rank, pid in enumerate(pids) if is_alive(pid)]:
+        assert time.monotonic() - began < LIMIT, f"ranks {left} still run"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("when", [
@@ -86,6 +88,51 @@ def test_a_rank_that_raises_shows_its_traceback_once(tmp_path):
 @pytest.mark.long
 def test_a_rank_that_exits_ends_all_with_its_status(tmp_path):
     assert run(2, "fails.py", "exit", tmp_path / "run").status == 3
+
+
+@pytest.mark.parametrize("what, call, ranks, debug", [
+    ("leave", "barrier", 3, "0"), ("leave", "barrier", 2, "1"), ("leave-recv", "recv", 2, "0"),
+    pytest.param("leave-ddp", "the all-reduce of gradients", 2, "0", marks=pytest.mark.long),
+    pytest.param("leave-recv", "recv", 2, "1", marks=pytest.mark.long),
+])  # fmt: skip
+def test_a_rank_that_leaves_is_named_by_those_who_wait_for_it(what, call, ranks, debug, tmp_path):
+    done = run(ranks, "fails.py", what, tmp_path / "run", WAYFARE_DISTRIBUTED_DEBUG=debug)
+    assert done.status != 0 and f"distributed: {call} waits for rank 1, which has left" in done.err, done.err
+    assert "time-out" not in done.err
+
+
+def test_a_rank_that_refuses_an_argument_tells_the_others_in_debug_mode(tmp_path):
+    done = run(3, "fails.py", "refused", tmp_path / "run", WAYFARE_DISTRIBUTED_DEBUG="1")
+    assert done.status != 0 and "rank 1 refuses: all_reduce: op must be one of" in done.out
+    for rank in (0, 2):
+        assert f"rank {rank} calls all_reduce(f32[3], SUM) at fails.py:" in done.err, done.err
+    assert "rank 1 calls all_reduce(refused: all_reduce: op must be one of" in done.err
+
+
+@pytest.mark.long
+def test_a_refused_argument_that_nobody_catches_ends_all_at_once(tmp_path):
+    done = run(2, "fails.py", "refused", tmp_path / "run", "raise")
+    assert done.status != 0 and done.err.count("Traceback") == 1 and "rank 1 of 2 failed" in done.err
+
+
+@pytest.mark.parametrize("what, sent, wanted", [
+    ("pair-shape", "f32[2,3]", "f32[3,2]"),
+    *(pytest.param(*each, marks=pytest.mark.long) for each in (
+        ("pair-dtype", "f32[2]", "i32[2]"), ("pair-long", "f32[4]", "f32[3]"), ("pair-short", "f32[3]", "f32[4]"),
+        ("pair-objects", "objects", "f32[4]"))),
+])  # fmt: skip
+def test_a_message_that_is_received_as_something_else_is_an_error_on_both_ends(what, sent, wanted, tmp_path):
+    done = run(2, "fails.py", what, tmp_path / "run", WAYFARE_DISTRIBUTED_DEBUG="1")
+    assert done.status != 0
+    assert "rank 0 of 2 failed" in done.err and "rank 1 of 2 failed" in done.err, done.err
+    for part in (f"rank 0 sends {sent} at fails.py:", f"rank 1 receives {wanted} at fails.py:"):
+        assert done.err.count(part) == 2, done.err
+
+
+@pytest.mark.parametrize("what", [pytest.param("pair-long", marks=pytest.mark.long), "pair-short"])
+def test_without_debug_mode_a_message_of_another_length_is_an_error_where_it_is_received(what, tmp_path):
+    done = run(2, "fails.py", what, tmp_path / "run")
+    assert done.status != 0 and f"a message is {what.removeprefix('pair-')}er than the tensor" in done.err, done.err
 
 
 def test_calls_that_differ_are_an_error_that_names_both(tmp_path):

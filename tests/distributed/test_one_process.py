@@ -1,6 +1,7 @@
 """What needs no second process: a group of one, clear errors, the command line, the sampler, engines of one's own."""
 
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import wayfare as wf
 import wayfare.distributed as dist
 from tests.distributed.ranks import needs_mpi
+from wayfare.core import launched
 from wayfare.core.config import settings
 from wayfare.distributed import launch
 from wayfare.distributed.engine import Engine, ReduceOp, Request
@@ -51,6 +53,19 @@ def test_a_tensor_of_no_dimensions_is_reduced_too(alone, op):
         rows = [wf.zeros_like(t)]
         dist.all_gather(rows, t)
         assert t.item() == rows[0].item() == before and t.ndim == 0
+
+
+def test_messages_of_a_batch_are_checked(alone):
+    assert dist.get_rank(dist.group.WORLD) == 0
+    with pytest.raises(TypeError, match="op must be wf.distributed.isend"):
+        dist.P2POp(dist.send, wf.ones(1), 0)
+    with pytest.raises(ValueError, match="needs the other rank"):
+        dist.P2POp(dist.isend, wf.ones(1))
+    with pytest.raises(TypeError, match="takes a list of P2POp"):
+        dist.batch_isend_irecv([dist.isend])
+    assert dist.P2POp(dist.irecv, wf.ones(1), group_peer=0).peer == 0
+    with pytest.raises(ValueError, match="a tag must be a whole number"):
+        dist.isend(wf.ones(1), 0, tag=-1)
 
 
 def test_data_parallel_alone_is_the_model(alone):
@@ -99,23 +114,35 @@ def test_a_mixture_of_mpis_is_noticed(monkeypatch):
     code = ("import wayfare.distributed as d\n"
             "try: d.init_process_group('mpi')\n"
             "except d.DistributedError as error: print(error)\n")  # fmt: skip
-    import os
-
     env = {**os.environ, "PMI_SIZE": "4", "PMI_RANK": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert "4 processes were launched and MPI knows of 1" in done.stdout, done.stderr
 
 
 @needs_mpi
-def test_launch_shows_the_command_line(tmp_path):
+@pytest.mark.parametrize("mpi", [["--mpi=--hostfile h"], ["--mpi", "--hostfile h"], ["--mpi", "--tag-output"]])
+def test_launch_shows_the_command_line(mpi, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
-    line = [sys.executable, "-m", "wayfare", "launch", "-n", "2", "--show", "--mpi=--hostfile h"]
-    line += [str(script), "--lr", "1"]
+    line = [sys.executable, "-m", "wayfare", "launch", "-n", "2", "--show", *mpi, str(script), "--mpi", "--lr", "1"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert " -n 2 " in done.stdout and "-m mpi4py" in done.stdout and "--hostfile h" in done.stdout
-    assert done.stdout.rstrip().endswith(f"{script} --lr 1")
+    assert " -n 2 " in done.stdout and "-m mpi4py" in done.stdout and mpi[-1].removeprefix("--mpi=") in done.stdout
+    assert done.stdout.rstrip().endswith(f"{script} --mpi --lr 1")
+
+
+def test_the_launcher_sets_variables_before_the_script_and_imports_nothing(tmp_path):
+    script = tmp_path / "train.py"
+    (tmp_path / "beside.py").write_text("")
+    script.write_text(
+        "import os, sys, beside\n"
+        "assert not any(name.startswith('wayfare') for name in sys.modules)\n"
+        "print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')), __name__, sys.argv)\n"
+    )
+    env = {**os.environ, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+    done = subprocess.run([sys.executable, launched.__file__, str(script), "--lr", "1"], env=env, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.stdout == f"3 4 1 __main__ {[str(script), '--lr', '1']}\n", done.stderr
 
 
 def test_launch_answers_mistakes(tmp_path, monkeypatch):
@@ -299,4 +326,4 @@ def test_settings_know_the_launcher(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     assert type(settings)().launched_ranks == 4
-    assert settings.launched_variables() == {"RANK": "3", "WORLD_SIZE": "4"}
+    assert launched.launched_variables() == {"RANK": "3", "WORLD_SIZE": "4"}

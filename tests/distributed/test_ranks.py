@@ -62,6 +62,19 @@ def test_ddp_and_zero_are_the_same_training(tmp_path):
         assert np.array_equal(value.numpy(), found[1][name].numpy())
 
 
+@pytest.mark.parametrize("kind", ["folder", pytest.param("own", marks=pytest.mark.long)])
+def test_a_run_goes_on_with_another_strategy(kind, tmp_path):
+    chain = [(1, "none", 1), (2, "ddp", 2), (2, "zero", 3), (1, "none", 4)]
+    for number, (ranks, strategy, epochs) in enumerate(chain):
+        done = passes(ranks, "crosses.py", strategy, tmp_path, epochs, kind)
+        assert not number or f"Resumed after epoch {chain[number - 1][2]}." in done.out
+    (tmp_path / "alone").mkdir()
+    passes(1, "crosses.py", "none", tmp_path / "alone", 4, kind)
+    expected = wf.load(tmp_path / "alone" / "weights-4.safetensors")
+    for name, value in wf.load(tmp_path / "weights-4.safetensors").items():
+        assert np.abs(value.numpy() - expected[name].numpy()).max() < 1e-12
+
+
 def test_scripts_of_pytorch_run_with_other_imports(tmp_path):
     done = passes(2, "script_mnist_style.py", "--epochs", 2, "--save", tmp_path / "net.safetensors")
     assert done.out.count("Train Epoch") == 2 and (tmp_path / "net.safetensors").exists()

@@ -73,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _answer(argv: Sequence[str] | None) -> int:
     parser = _parser()
+    given = sys.argv[1:] if argv is None else argv
     try:
-        options = parser.parse_args(argv)
+        options = parser.parse_args(launch.joined(given) if given[:1] == ["launch"] else given)
     except SystemExit:
         sys.stdout.flush()  # of --help and --version
         raise

@@ -1,4 +1,5 @@
-"""The settings object. All environment variables of ours are read here, but for WAYFARE_NATIVE (core/native.py)."""
+"""The settings object. All environment variables of ours are read here, but for WAYFARE_NATIVE (native.py) and those of
+the launcher (launched.py)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from wayfare.core.launched import LAUNCHERS
 
 _MB = 2**20
 
@@ -61,17 +64,9 @@ def _system_caches() -> Path:
     return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
 
 
-# Who started this process, if `mpirun` did: the variables of Open MPI, MPICH and Slurm, in PyTorch's order of names.
-_LAUNCHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-)
-
-
 def _launched_ranks() -> int | None:
     """How many processes were started together with this one; None if it was started alone."""
-    return next((_number(names[1], 1, 1) for names in _LAUNCHERS if names[1] in os.environ), None)
+    return next((_number(names[1], 1, 1) for names in LAUNCHERS if names[1] in os.environ), None)
 
 
 def _pool_limit() -> int:
@@ -124,13 +119,6 @@ class Settings:
     distributed_debug: bool = field(default_factory=lambda: _number("WAYFARE_DISTRIBUTED_DEBUG", 0) > 0)
     launched_ranks: int | None = field(default_factory=_launched_ranks)
     printing: PrintOptions = field(default_factory=PrintOptions)
-
-    @staticmethod
-    def launched_variables() -> dict[str, str]:
-        """What the launcher says of this process, under the names that PyTorch's launcher has."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        found = next((given for given in _LAUNCHERS if given[1] in os.environ), ())
-        return {name: os.environ[given] for name, given in zip(names, found, strict=False) if given in os.environ}
 
 
 settings = Settings()

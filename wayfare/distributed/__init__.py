@@ -8,7 +8,7 @@
 
 An `Engine` (engine.py) moves arrays: MPI (mpi.py), or a process alone. A `ProcessGroup` is an engine with a time-out
 and a record of calls, bytes and waiting (`group.stats`); `init_process_group` makes that of all processes,
-`adopt_engine` makes it of an engine of one's own. The calls on tensors (collectives.py, objects.py) start a transfer
+`adopt_engine` makes it of an engine of one's own. The calls (collectives.py, objects.py, pairs.py) start a transfer
 of the engine and give or await a `Work`. In debug mode (WAYFARE_DISTRIBUTED_DEBUG=1) the calls of all ranks are
 compared first.
 """
@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from wayfare.core.errors import DistributedError
+from wayfare.core.launched import set_variables
 from wayfare.core.missing_names import no_such_name as _no_such_name
 from wayfare.distributed import algorithms as algorithms
 from wayfare.distributed.algorithms.join import Join, Joinable
@@ -29,15 +30,11 @@ from wayfare.distributed.collectives import (
     barrier,
     broadcast,
     gather,
-    irecv,
-    isend,
     monitored_barrier,
-    recv,
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
     scatter,
-    send,
 )
 from wayfare.distributed.cost_sampler import CostSampler
 from wayfare.distributed.costs import RecordedCost
@@ -46,8 +43,16 @@ from wayfare.distributed.objects import (
     all_gather_object,
     broadcast_object_list,
     gather_object,
-    recv_object_list,
     scatter_object_list,
+)
+from wayfare.distributed.pairs import (
+    P2POp,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    recv_object_list,
+    send,
     send_object_list,
 )
 from wayfare.distributed.process_group import (
@@ -61,12 +66,12 @@ from wayfare.distributed.process_group import (
     get_process_group_ranks,
     get_rank,
     get_world_size,
+    group,
     init_process_group,
     is_available,
     is_initialized,
     is_mpi_available,
     is_nccl_available,
-    name_ranks,
     new_group,
 )
 from wayfare.distributed.work import Work
@@ -78,17 +83,18 @@ if TYPE_CHECKING:
 __all__ = [
     "init_process_group", "adopt_engine", "destroy_process_group", "is_available", "is_initialized",
     "is_mpi_available", "is_nccl_available", "get_rank", "get_world_size", "get_backend", "new_group",
-    "get_process_group_ranks", "get_global_rank", "get_group_rank", "ProcessGroup", "GroupMember", "Engine", "Work",
+    "get_process_group_ranks", "get_global_rank", "get_group_rank", "ProcessGroup", "GroupMember", "group", "Engine",
+    "Work",
     "ReduceOp", "DistributedError", "Join", "Joinable", "algorithms", "checkpoint", "optim",
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv", "isend", "irecv",
-    "barrier", "monitored_barrier",
+    "P2POp", "batch_isend_irecv", "barrier", "monitored_barrier",
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
     "recv_object_list",
     "CostSampler", "RecordedCost",
 ]  # fmt: skip
 
-name_ranks()
+set_variables()
 
 if not TYPE_CHECKING:  # a type checker knows all names without it
 

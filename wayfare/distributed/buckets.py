@@ -66,17 +66,16 @@ class Bucket:
         self._work.wait()
         self._work = None
         there = self._sum[self._spans[-1][1] :].tolist()
-        self._sum[: self._spans[-1][1]] /= divisor
         for p, (start, end), count in zip(self._params, self._spans, there, strict=True):
             if not count:
                 continue
-            mean = self._sum[start:end].reshape(tuple(p.shape))
+            total = self._sum[start:end].reshape(tuple(p.shape))
             grad = p.grad
             if grad is None:
-                p.grad = wf.from_numpy(mean.copy())
+                p.grad = wf.from_numpy(total / divisor)
             else:
                 target = grad.detach().numpy()
-                target[...] = mean
+                np.divide(total, divisor, out=target)
                 note_write(target)
         self.waiting = len(self.members)
 
@@ -85,8 +84,10 @@ class Reducer:
     """Takes gradients as they arrive in a backward pass, and leaves the mean over all ranks when it has ended."""
 
     def __init__(
-        self, named: Sequence[tuple[str, wf.Tensor]], by_rows: Sequence[wf.Tensor], group: ProcessGroup, cap: float
-    ) -> None:
+        self, module: wf.nn.Module, named: Sequence[tuple[str, wf.Tensor]], by_rows: Sequence[wf.Tensor],
+        group: ProcessGroup, cap: float,
+    ) -> None:  # fmt: skip
+        self._module = module
         self.group = group
         self.enabled = True
         # By how much the sum is divided: the number of ranks, unless some have run out of data (algorithms/join.py).
@@ -168,16 +169,28 @@ class Reducer:
             bucket.send(self.group)
         for exchange in self._rows:
             exchange.announce()
+        self._check_complete()  # while the transfers go on
+        for exchange in self._rows:
+            exchange.send()
         for bucket in self._buckets:
             bucket.receive(self.divisor)
         for exchange in self._rows:
-            exchange.exchange(self.divisor)
+            exchange.receive(self.divisor)
         if self.after_pass is not None:
             self.after_pass()
         arrived, self._arrived = list(self._arrived), {}
         self._next = 0
         if not self._is_rebuilt:
             self._rebuild(arrived)
+
+    def _check_complete(self) -> None:
+        """A parameter that came after this reducer has gradients of its own on every rank."""
+        missed = [name for name, p in self._module.named_parameters() if p.requires_grad and id(p) not in self._number]
+        if missed:
+            raise DistributedError("DistributedDataParallel: added or unfrozen after the model was wrapped: "
+                                   f"{', '.join(missed[:5])}. Its gradients are not averaged, and the ranks would come "
+                                   "apart",
+                                   fix="Wrap the model again: DistributedDataParallel(model).")  # fmt: skip
 
     def _rebuild(self, arrived: list[int]) -> None:
         """After the first pass: buckets in the order in which rank 0 got its gradients."""
@@ -193,6 +206,7 @@ class Reducer:
         return [[self._names[i] for i in bucket.members] for bucket in self._buckets]
 
     def remove(self) -> None:
-        """Take no more gradients."""
+        """Take no more gradients, and give back the communicator."""
         for handle in self._handles:
             handle.remove()
+        self.group.close()

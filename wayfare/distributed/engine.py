@@ -9,9 +9,10 @@ there to be overridden where the engine has something better.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ from wayfare.core.errors import DistributedError
 __all__ = ["Array", "Engine", "ReduceOp", "Request"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+# Tags of messages: a message of the user with the tag t has 4 t; what its two ends say of it in debug mode has 4 t + 1
+# (the sender) and 4 t + 3 (the receiver); this one is ours.
+AGREEMENT_TAG = 2
 
 
 class ReduceOp(enum.Enum):
@@ -91,6 +96,14 @@ class Request:
         return self._done
 
 
+def keep(request: Request) -> None:
+    """Never free the arrays of a transfer that was given up: the engine may write to them until the process has ended.
+
+    A list of them would not do: the interpreter empties it before MPI ends.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
+
+
 def all_of(requests: Sequence[Request], finish: Callable[[], None] | None = None) -> Request:
     """Several requests as one."""
     waiting = list(requests)
@@ -134,6 +147,13 @@ class Engine:
 
     def close(self) -> None:
         """Nothing more will be sent."""
+
+    def leave(self, notes: Mapping[int, Array]) -> None:
+        """Give ranks a last note, to be found by `departed`: this one makes no more calls. Some engines know anyway."""
+
+    def departed(self, note: Array) -> int | None:
+        """A rank that has left, once, and its note; None if nobody else has."""
+        return None
 
     # -- what may be done better
 

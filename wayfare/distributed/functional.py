@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import wayfare as wf
-from wayfare.distributed.collectives import begin, numbers
+from wayfare.distributed.calls import numbers, room_like, run
 from wayfare.distributed.engine import ReduceOp
+from wayfare.distributed.process_group import group_of
 
 __all__ = ["all_reduce"]
 
@@ -27,10 +26,10 @@ class _AllReduce(wf.autograd.Function):
 
 
 def _sum(tensor: wf.Tensor, group: Any) -> wf.Tensor:
-    source = numbers(tensor, "all_reduce")
-    found = begin("all_reduce", group, f"{tensor.spec}, SUM")
-    out = np.empty_like(source)
-    found.work(found.engine.all_reduce(source, out, ReduceOp.SUM), "all_reduce", size=source.nbytes).wait()
+    found, source = group_of(group), numbers(tensor, "all_reduce")
+    out = room_like(source)
+    run("all_reduce", found, f"{tensor.spec}, SUM", lambda: found.engine.all_reduce(source, out, ReduceOp.SUM),
+        size=source.nbytes)  # fmt: skip
     return wf.from_numpy(out)
 
 

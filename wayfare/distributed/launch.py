@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from wayfare.core import launched
 from wayfare.core.errors import ArgumentError, DistributedError, MissingFileError
 
-__all__ = ["add_arguments", "command", "run"]
+__all__ = ["add_arguments", "command", "joined", "run"]
 
 
 def mpirun() -> str:
@@ -42,7 +43,7 @@ def command(ranks: int, script: Sequence[str], options: Sequence[str] = ()) -> l
         if ranks > (os.cpu_count() or 1):
             line.append("--oversubscribe")
     # With -m mpi4py a rank that raises ends all, even before it has joined a process group.
-    return [*line, *options, sys.executable, "-m", "mpi4py", *script]
+    return [*line, *options, sys.executable, "-m", "mpi4py", launched.__file__, *script]
 
 
 def is_open_mpi(program: str) -> bool:
@@ -72,6 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show", action="store_true", help="print the command line instead of running it")
     parser.add_argument("script", help="the Python file to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+def joined(arguments: Sequence[str]) -> list[str]:
+    """A command line whose `--mpi --x` is `--mpi=--x`: argparse takes what begins with a dash for an option."""
+    found = list(arguments)
+    place = 1
+    while place + 1 < len(found) and found[place].startswith("-"):
+        if found[place] == "--mpi":
+            found[place : place + 2] = [f"--mpi={found[place + 1]}"]
+        place += 2 if found[place] in ("-n", "--ranks") else 1
+    return found
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,14 +6,22 @@ its time-out, and leaves the processor to the others where there are more ranks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
 
 from wayfare.core.errors import DistributedError
-from wayfare.distributed.engine import Array, Engine, ReduceOp, Request, averaged, reduction_dtype
+from wayfare.distributed.engine import (
+    Array,
+    Engine,
+    ReduceOp,
+    Request,
+    averaged,
+    reduction_dtype,
+)
 
 __all__ = ["MPIEngine"]
 
@@ -28,18 +36,64 @@ def _plain(array: Array) -> Array:
     return array.view({"e": np.uint16, "?": np.uint8}.get(array.dtype.char, array.dtype))
 
 
+class _Farewells:
+    """The notes of ranks that leave a group.
+
+    They have a communicator that is never freed. In that of the group, a note that nobody takes would be found in the
+    next communicator, which gets the number of the freed one.
+    """
+
+    def __init__(self) -> None:
+        self._comm: Any = None
+        self._found: dict[int, list[tuple[int, Array]]] = {}
+        self._sent: list[Any] = []
+        self._worlds = 0
+
+    def new_world(self) -> str:
+        """A name for the group of all processes, which is another one after each `init_process_group`."""
+        if self._comm is None:
+            self._comm = MPI.COMM_WORLD.Dup()
+        self._worlds += 1
+        return str(self._worlds)
+
+    def send(self, group: int, rank: int, to: int, note: Array) -> None:
+        """Tell the process `to` that a rank leaves a group. Small messages go out at once: nobody waits for them."""
+        message = np.array([group, rank, *note], np.int64)
+        self._sent.append((self._comm.Isend(message, to), message))
+
+    def take(self, group: int, note: Array) -> int | None:
+        """A rank that has left a group, and its note."""
+        while self._comm.Iprobe():
+            message = np.empty(2 + note.size, np.int64)
+            self._comm.Recv(message)
+            self._found.setdefault(int(message[0]), []).append((int(message[1]), message[2:]))
+        mine = self._found.get(group)
+        if not mine:
+            return None
+        rank, note[...] = mine.pop()
+        return rank
+
+
+_FAREWELLS = _Farewells()
+
+
 class MPIEngine(Engine):
     """The processes of an MPI communicator."""
 
     name = "mpi"
 
-    def __init__(self, comm: Any = None) -> None:
+    def __init__(self, comm: Any = None, path: str | None = None) -> None:
         # A communicator of our own: what the user sends through mpi4py never mixes with it.
-        self._comm = (MPI.COMM_WORLD.Dup() if comm is None else comm)
+        self._comm = MPI.COMM_WORLD.Dup() if comm is None else comm
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
+        # The same on all ranks of the group: the world, and the number of each split on the way to this one.
+        self._path = _FAREWELLS.new_world() if path is None else path
+        self._splits = 0
 
-    def _started(self, start: Callable[[], Any], finish: Callable[[], None] | None = None, *held: Any) -> Request:
+    def _started(
+        self, start: Callable[[], Any], finish: Callable[[], None] | None = None, *held: Any, status: Any = None
+    ) -> Request:
         """The request of a nonblocking call. `held` are arrays that must live until it is through."""
         try:
             handle = start()
@@ -48,7 +102,7 @@ class MPIEngine(Engine):
 
         def poll(held: Any = held) -> bool:
             try:
-                return bool(handle.Test())
+                return bool(handle.Test(status))
             except MPI.Exception as error:
                 raise _failed(error) from None
 
@@ -63,14 +117,21 @@ class MPIEngine(Engine):
         return self._started(lambda: self._comm.Isend(_plain(array), to, tag), None, array)
 
     def receive(self, array: Array, source: int, tag: int = 0) -> Request:
-        """Receive from one rank."""
-        return self._started(lambda: self._comm.Irecv(_plain(array), source, tag), None, array)
+        """Receive from one rank. A message that is too short is an error, as one that is too long is."""
+        status = MPI.Status()
+
+        def check() -> None:
+            if status.Get_count(MPI.BYTE) != array.nbytes:
+                raise _misfit("shorter")
+
+        return self._started(lambda: self._comm.Irecv(_plain(array), source, tag), check, array, status=status)
 
     def split(self, ranks: Sequence[int]) -> Engine | None:
         """A communicator of these ranks, in this order."""
         inside = self.rank in ranks
         made = self._comm.Split(0 if inside else MPI.UNDEFINED, list(ranks).index(self.rank) if inside else 0)
-        return MPIEngine(made) if inside else None
+        self._splits += 1
+        return MPIEngine(made, f"{self._path}/{self._splits}") if inside else None
 
     def abort(self, code: int) -> None:
         """End all processes of this run."""
@@ -80,6 +141,17 @@ class MPIEngine(Engine):
         """Give the communicator back."""
         if not MPI.Is_finalized():
             self._comm.Free()
+
+    def leave(self, notes: Mapping[int, Array]) -> None:
+        """Send each rank its note."""
+        if notes:
+            processes = self._comm.Get_group().Translate_ranks(list(notes), MPI.COMM_WORLD.Get_group())
+            for to, note in zip(processes, notes.values(), strict=True):
+                _FAREWELLS.send(crc32(self._path.encode()), self.rank, to, note)
+
+    def departed(self, note: Array) -> int | None:
+        """Whose note has arrived?"""
+        return _FAREWELLS.take(crc32(self._path.encode()), note)
 
     def all_reduce(self, source: Array, out: Array, op: ReduceOp) -> Request:
         """`out` becomes the reduction of all sources."""
@@ -133,7 +205,11 @@ class MPIEngine(Engine):
 
 def _failed(error: Any) -> DistributedError:
     if error.Get_error_class() == MPI.ERR_TRUNCATE:
-        return DistributedError("distributed: a message is longer than the tensor it is received in",
-                                fix="Ranks must call with equal shapes and dtypes; WAYFARE_DISTRIBUTED_DEBUG=1 "
-                                "names the calls that differ.")  # fmt: skip
+        return _misfit("longer")
     return DistributedError(f"distributed: MPI says: {error.Get_error_string()}")
+
+
+def _misfit(how: str) -> DistributedError:
+    return DistributedError(f"distributed: a message is {how} than the tensor it is received in",
+                            fix="Ranks must call with equal shapes and dtypes; WAYFARE_DISTRIBUTED_DEBUG=1 names the "
+                            "calls that differ.")  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +31,8 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
     gradients are the means over all ranks; they are sent while the backward pass goes on, in buckets of
     `bucket_cap_mb`. So with a loss that is a mean, and parts of equal size, training is that of one process with the
     whole batch. Parameters that a rank does not use need no flag: `find_unused_parameters`, `static_graph` and
-    `gradient_as_bucket_view` are accepted and change nothing.
+    `gradient_as_bucket_view` are accepted and change nothing. Parameters that are added or unfrozen later are an error:
+    wrap the model again.
 
     With `broadcast_buffers`, buffers (running statistics of batch norm) become those of rank 0 after every backward
     pass. `wf.map(model, examples)` and `wf.compile` see the model as if it were not wrapped; a compiled function that
@@ -63,13 +66,25 @@ class DistributedDataParallel(wf.nn.Module, Joinable):
         if init_sync:
             copy_from(0, [*module.parameters(), *module.buffers()], self._group)
         by_rows = [p for p in _tables(module) if p.requires_grad]
-        self._reducer = Reducer(named, by_rows, self._group, cap)
+        self._reducer = Reducer(module, named, by_rows, self._group, cap)
+        self._options: dict[str, Any] = {"broadcast_buffers": broadcast_buffers, "bucket_cap_mb": bucket_cap_mb}
         if broadcast_buffers and any(True for _ in module.buffers()):
-            self._reducer.after_pass = lambda: copy_from(0, list(module.buffers()), self._group)
+            group = self._group
+            self._reducer.after_pass = lambda: copy_from(0, list(module.buffers()), group)
+        # The parameters hold the reducer by its hooks, and may live longer than the wrapper.
+        weakref.finalize(self, self._reducer.remove).atexit = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the model computes on this rank's part of the batch."""
         return self.module(*inputs, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
+        """The copy sends gradients of its own, so every rank must make one."""
+        made = DistributedDataParallel(copy.deepcopy(self.module, memo), init_sync=False,
+                                       process_group=self.process_group, **self._options)  # fmt: skip
+        made.training = self.training
+        memo[id(self)] = made
+        return made
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -6,21 +6,23 @@ import atexit
 import contextlib
 import hashlib
 import io
-import os
 import sys
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 
+from wayfare.core import launched
 from wayfare.core.callsite import current_site
 from wayfare.core.config import settings
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DistributedError
 from wayfare.core.version import __version__
 from wayfare.distributed.agreement import Agreement, differing_ranks
+from wayfare.distributed.departures import Departures
 from wayfare.distributed.engine import Engine, LocalEngine, Request
 from wayfare.distributed.work import _BACKGROUND, Stats, Work, seconds
 
@@ -32,6 +34,7 @@ Backend = Literal["auto", "mpi", "nccl", "ray", "gloo"]
 _HALF_HOUR = 1800.0
 # Seconds between the error of a rank and the end of all, where the other ranks have the same error to show.
 _GRACE = 0.3
+_STARTERS = ("runpy", "mpi4py", launched.__file__)
 _INSTALL = 'Install it with: pip install "wayfare[mpi]" (mpi4py, and Open MPI with its mpirun).'
 
 
@@ -44,7 +47,9 @@ class ProcessGroup:
         self.timeout = timeout
         self.name = name
         self.stats = Stats()
-        self.agreement = Agreement(engine) if settings.distributed_debug else None
+        self.departures = Departures(engine, self.ranks)
+        self.agreement = Agreement(engine, self.departures) if settings.distributed_debug else None
+        _WORLD.alive.add(self)
 
     def rank(self) -> int:
         """This process's rank in the group."""
@@ -55,10 +60,23 @@ class ProcessGroup:
         return self.engine.size
 
     def work(self, request: Request, call: str, *, size: int = 0, finish: Any = None, background: bool = False) -> Work:
-        """The Work of a transfer that was started for this group."""
+        """The Work of a transfer between all ranks of the group, which was started."""
+        return self._counted(request, call, self.departures.call(call), size, finish, background)
+
+    def message(
+        self, request: Request, call: str, rank: int, *, sends: bool, size: int = 0, finish: Any = None
+    ) -> Work:
+        """The Work of a message to or from a rank of the group, which was started."""
+        look = self.departures.message(call, rank, sends=sends)
+        return self._counted(request, call, look, size, finish, background=True)
+
+    def _counted(
+        self, request: Request, call: str, look: Callable[[], None], size: int, finish: Any, background: bool
+    ) -> Work:
         self.stats.calls += 1
         self.stats.bytes += size
-        return Work(request, call=call, timeout=self.timeout, stats=self.stats, finish=finish, background=background)
+        return Work(request, call=call, timeout=self.timeout, stats=self.stats, finish=finish, look=look,
+                    background=background)  # fmt: skip
 
     def agree(self, call: str, about: str = "") -> None:
         """In debug mode: raise on every rank if the ranks do not all make this call now."""
@@ -68,8 +86,18 @@ class ProcessGroup:
     def split(self, ranks: Sequence[int], call: str) -> Engine | None:
         """The engine of a group of these ranks, None outside it. Every rank calls it, or it is an error in time."""
         # A split may wait without an end for a rank that does not come: so all meet before it.
-        Work(self.engine.barrier(), call=call, timeout=self.timeout, stats=self.stats).wait()
+        self.work(self.engine.barrier(), call).wait()
         return self.engine.split(ranks)
+
+    def leave(self) -> None:
+        """This rank makes no more calls, and says so."""
+        self.departures.leave()
+        self.close()
+
+    def close(self) -> None:
+        """No rank makes any more calls."""
+        _WORLD.alive.discard(self)
+        self.engine.close()
 
     def index_of(self, rank: int, what: str) -> int:
         """The rank in this group of a global rank."""
@@ -77,6 +105,9 @@ class ProcessGroup:
             raise ArgumentError(f"distributed: {what}={rank!r} is not one of the ranks of the group, "
                                 f"{_listed(self.ranks)}")  # fmt: skip
         return self.ranks.index(rank)
+
+    def __deepcopy__(self, _memo: Any) -> ProcessGroup:
+        return self  # a copy of a model is trained by the same processes
 
     def __repr__(self) -> str:
         return f"<ProcessGroup {self.name!r} of {self.size()} ranks over {self.engine.name}>"
@@ -88,13 +119,26 @@ class _World:
     def __init__(self) -> None:
         self.group: ProcessGroup | None = None
         self.made: list[ProcessGroup] = []
+        # Also those of DistributedDataParallel.
+        self.alive: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
 _WORLD = _World()
 
 
-class GroupMember:
-    """What `new_group` gives to a process outside the group."""
+class _Default(type):
+    @property
+    def WORLD(cls) -> ProcessGroup | None:
+        """The group of all processes; None before `init_process_group`."""
+        return _WORLD.group
+
+
+class group(metaclass=_Default):
+    """`group.WORLD` is the group of all processes."""
+
+
+class GroupMember(metaclass=_Default):
+    """What `new_group` gives to a process outside the group; and `GroupMember.WORLD`."""
 
     NON_GROUP_MEMBER = -100
 
@@ -247,9 +291,9 @@ class _Hook:
 
 
 def _of_the_script(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of `python -m mpi4py` that have started the script."""
+    """A traceback without the frames of `python -m mpi4py` and of the launcher, which have started the script."""
     step = trace
-    while step is not None and ("runpy" in (name := step.tb_frame.f_code.co_filename) or "mpi4py" in name):
+    while step is not None and any(word in step.tb_frame.f_code.co_filename for word in _STARTERS):
         step = step.tb_next
     return trace if step is None else step
 
@@ -259,7 +303,7 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     if group is not None and group is not _WORLD.group:
         found = group_of(group)
         _WORLD.made.remove(found)
-        found.engine.close()
+        found.leave()
         return
     last = world()
     _leave()
@@ -268,6 +312,9 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
 
 def _leave() -> None:
     group, _WORLD.group = _WORLD.group, None
+    for each in _WORLD.alive:
+        each.departures.leave()
+    _WORLD.alive.clear()
     if group is not None:
         _BACKGROUND.finish(group.timeout)
     _BACKGROUND.stop()
@@ -354,8 +401,3 @@ def new_group(
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(str(rank) for rank in ranks)
 
-
-def name_ranks() -> None:
-    """Set the variables that PyTorch's launcher sets, for scripts that read them."""
-    for name, value in settings.launched_variables().items():
-        os.environ.setdefault(name, value)

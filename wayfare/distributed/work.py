@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import threading
 import time
 import warnings
@@ -12,14 +12,39 @@ from typing import Any
 from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import DistributedError
 from wayfare.core.mode import watchers
-from wayfare.distributed.engine import Request
+from wayfare.distributed.engine import Request, keep
 
 __all__ = ["Work"]
 
-# A waiting process asks this often without a pause, then pauses: the other ranks may need the processor to arrive.
+# MPI moves some pages at each question, so a pause while data move costs more than it lasts. A waiting process asks
+# this often at once, then leaves the processor to whoever wants it before each question, and later pauses.
 _EAGER_POLLS = 100
-_PAUSE = 2e-5
+_PAUSES_AFTER = 0.02
 _LONGEST_PAUSE = 5e-4
+# Seconds between two looks at whether a rank that is waited for has left.
+_LOOKS_EVERY = 0.1
+_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def wait_until(ready: Callable[[], bool], limit: float, look: Callable[[], None] | None = None) -> float | None:
+    """Ask until it is so, and `look` from time to time; gives the seconds, or None where the limit was reached."""
+    start = time.perf_counter()
+    polls, next_look = 0, _LOOKS_EVERY
+    while not ready():
+        polls += 1
+        if polls < _EAGER_POLLS:
+            continue
+        waited = time.perf_counter() - start
+        if waited > limit:
+            return None
+        if waited < _PAUSES_AFTER:
+            _give_way()
+            continue
+        if look is not None and waited > next_look:
+            next_look = waited + _LOOKS_EVERY
+            look()
+        time.sleep(min(waited / 50, _LONGEST_PAUSE))
+    return time.perf_counter() - start
 
 
 class Stats:
@@ -41,7 +66,7 @@ class Work:
 
     def __init__(
         self, request: Request, *, call: str, timeout: float, stats: Stats | None = None,
-        finish: Callable[[], Any] | None = None, background: bool = False,
+        finish: Callable[[], Any] | None = None, look: Callable[[], None] | None = None, background: bool = False,
     ) -> None:  # fmt: skip
         self._request = request
         # What is waited for, for messages and profiles.
@@ -49,6 +74,7 @@ class Work:
         self._timeout = timeout
         self._stats = stats
         self._finish = finish
+        self._look = look
         self._result: Any = None
         if background and not request.test():
             _BACKGROUND.drive(request)
@@ -77,22 +103,19 @@ class Work:
         if self.is_completed():
             return True
         limit = self._timeout if timeout is None else seconds(timeout)
-        start = time.perf_counter()
-        polls = 0
-        while not self._request.test():
-            polls += 1
-            if polls < _EAGER_POLLS:
-                continue
-            if (waited := time.perf_counter() - start) > limit:
-                keep(self._request)
-                raise DistributedError(f"distributed: {self.call} has waited {waited:.1f} s for other ranks, the "
-                                       "time-out", fix="A rank may be slow, dead or doing something else. Give "
-                                       "init_process_group a longer timeout, or run with WAYFARE_DISTRIBUTED_DEBUG=1 "
-                                       "to have the ranks' calls compared.")  # fmt: skip
-            # In proportion to the wait so far: shared memory moves a few pages at each question, so early pauses cost.
-            time.sleep(min(max(_PAUSE, waited / 50), _LONGEST_PAUSE))
+        try:
+            waited = wait_until(self._request.test, limit, self._look)
+        except DistributedError:
+            keep(self._request)
+            raise
+        if waited is None:
+            keep(self._request)
+            raise DistributedError(f"distributed: {self.call} has waited {limit:g} s for other ranks, the time-out",
+                                   fix="A rank may be slow, dead or doing something else. Give init_process_group a "
+                                   "longer timeout, or run with WAYFARE_DISTRIBUTED_DEBUG=1 to have the ranks' calls "
+                                   "compared.")  # fmt: skip
         if self._stats is not None:
-            self._stats.waited += time.perf_counter() - start
+            self._stats.waited += waited
         return self.is_completed()
 
     def result(self) -> Any:
@@ -110,14 +133,6 @@ def seconds(timeout: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise DistributedError(f"distributed: a timeout must be a timedelta or a number of seconds, not {timeout!r}")
     return float(value)
-
-
-def keep(request: Request) -> None:
-    """Never free the arrays of a transfer that was given up: the engine may write to them until the process has ended.
-
-    A list of them would not do: the interpreter empties it before MPI ends.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
 
 
 class _Background:
@@ -142,16 +157,13 @@ class _Background:
         """Wait for what is under way, also where nobody else does: its arrays belong to the transfer until then."""
         with self._more:
             waiting = list(self._requests)
-        start = time.perf_counter()
-        while waiting := [request for request in waiting if not _through(request)]:
-            if time.perf_counter() - start > timeout:
-                for request in waiting:
-                    keep(request)
-                warnings.warn(f"distributed: {len(waiting)} transfers were not through after {timeout:g} s, when the "
-                              "process group ended. Call wait() of every Work, on every rank.",
-                              stacklevel=outside_frames())  # fmt: skip
-                return
-            time.sleep(_PAUSE)
+        if wait_until(lambda: all([_through(request) for request in waiting]), timeout) is None:
+            late = [request for request in waiting if not _through(request)]
+            for request in late:
+                keep(request)
+            warnings.warn(f"distributed: {len(late)} transfers were not through after {timeout:g} s, when the "
+                          "process group ended. Call wait() of every Work, on every rank.",
+                          stacklevel=outside_frames())  # fmt: skip
 
     def stop(self) -> None:
         """End the thread; what is under way is driven by whoever waits for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -60,6 +61,12 @@ class Checkpoint:
         self._parts[_RANDOM] = RandomNumbers()
         # What a file said of itself, by its path, as long as it is the same file.
         self._seen: dict[Path, tuple[tuple[int, int, int], SavedCheckpoint]] = {}
+
+    def with_part(self, old: Any, new: Any) -> Checkpoint:
+        """The same folder and parts, with `new` in the place of the part `old`, if there is one."""
+        made = copy.copy(self)
+        made._parts = {name: new if part is old else part for name, part in self._parts.items()}
+        return made
 
     @property
     def folder(self) -> Path:

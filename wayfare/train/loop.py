@@ -118,7 +118,7 @@ def fit(
     if scheduler is not None:
         around.append(scheduler if isinstance(scheduler, Schedule) else Schedule(scheduler))
     check_schedules(optimizer, around)
-    saver = _Saver(checkpoint, run, way, data, around) if checkpoint is not None else None
+    saver = _Saver(checkpoint, run, way, data, optimizer, around) if checkpoint is not None else None
     if resume:
         if saver is None:
             raise ArgumentError("fit: resume needs to know from where", fix="Name the folder: checkpoint='run'.")
@@ -300,7 +300,9 @@ def _try_out(
 class _Saver:
     """Saves a run after each epoch, and restores it."""
 
-    def __init__(self, checkpoint: Any, run: Run, way: OneProcess, data: Any, around: list[Callback]) -> None:
+    def __init__(
+        self, checkpoint: Any, run: Run, way: OneProcess, data: Any, optimizer: Any, around: list[Callback]
+    ) -> None:
         self._run = run
         self._way = way
         self._around = around
@@ -308,13 +310,14 @@ class _Saver:
             parts = {"model": run.model, "optimizer": run.optimizer}
             parts |= {f"scheduler{i or ''}": c.scheduler for i, c in enumerate(
                 c for c in around if isinstance(c, Schedule))}  # fmt: skip
-            if hasattr(data, "state_dict") and hasattr(data, "load_state_dict"):
-                parts["loader"] = data
+            if (loader := way.place_in(data)) is not None:
+                parts["loader"] = loader
             checkpoint = wf.Checkpoint(checkpoint, **parts)
         if not isinstance(checkpoint, wf.Checkpoint):
             raise ArgumentTypeError("fit: checkpoint must be a folder or a wf.Checkpoint, not a "
                                     f"{type(checkpoint).__name__}")  # fmt: skip
-        self._checkpoint = checkpoint
+        # With "zero", the user's own optimiser has only this rank's part of the state.
+        self._checkpoint = checkpoint.with_part(optimizer, run.optimizer)
 
     def _callbacks(self) -> dict[str, Any]:
         """The callbacks that have a state, by class; a second one of a class has its number behind."""

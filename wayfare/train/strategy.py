@@ -31,6 +31,10 @@ class OneProcess:
         """The batches of this process."""
         return data
 
+    def place_in(self, data: Any) -> Any:
+        """Where the run is in the data, as a part of a checkpoint; None if the data do not know it."""
+        return _Place(data, dealt=False) if _is_stateful(data) else None
+
     def begin(self, data: Any, epoch: int) -> None:
         """An epoch is about to begin."""
 
@@ -64,6 +68,10 @@ class Ranks(OneProcess):
         """The batches of this rank."""
         return data if isinstance(data, _Part) else _Part(data)
 
+    def place_in(self, data: Any) -> Any:
+        """The same of the data behind a rank's part of them."""
+        return _Place(data.data, data.deals) if _is_stateful(data.data) else None
+
     def begin(self, data: Any, epoch: int) -> None:
         """Another order for every epoch, the same on every rank."""
         data.set_epoch(epoch - 1)
@@ -95,39 +103,66 @@ class _Update(dist.Joinable):
         self._update()
 
 
+def _is_stateful(data: Any) -> bool:
+    return hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+
+
+class _Place:
+    """Where a run is in its data, so that a run with another strategy can go on.
+
+    Data that are dealt to the ranks have only an epoch, which decides their order. What is not dealt has the same state
+    on every rank as in one process.
+    """
+
+    def __init__(self, data: Any, dealt: bool) -> None:
+        self._data = data
+        self._dealt = dealt
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, or the whole state."""
+        return {"epoch": getattr(self._data, "_epoch", 0)} if self._dealt else {"whole": self._data.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state: where only one side is dealt, from its epoch."""
+        if "whole" in state_dict and not self._dealt:
+            self._data.load_state_dict(state_dict["whole"])
+        elif isinstance(self._data, wf.data.DataLoader):
+            self._data._epoch = int(state_dict.get("whole", state_dict).get("epoch", 0))
+
+
 class _Part:
     """The batches of one rank: those that its sampler deals to it, or every n-th of those that all ranks see."""
 
     def __init__(self, data: Any) -> None:
-        self._data = data
-        self._deals = hasattr(getattr(data, "sampler", None), "set_epoch") or hasattr(
+        self.data = data
+        self.deals = hasattr(getattr(data, "sampler", None), "set_epoch") or hasattr(
             getattr(data, "batch_sampler", None), "set_epoch"
         )
-        if isinstance(data, wf.data.DataLoader) and not self._deals:
+        if isinstance(data, wf.data.DataLoader) and not self.deals:
             dealt = _dealt(data)
             if dealt is not None:
-                self._data, self._deals = dealt, True
+                self.data, self.deals = dealt, True
 
     def __iter__(self) -> Iterator[Any]:
-        if self._deals:
-            yield from self._data
+        if self.deals:
+            yield from self.data
             return
         rank, size = dist.get_rank(), dist.get_world_size()
-        for number, batch in enumerate(self._data):
+        for number, batch in enumerate(self.data):
             if number % size == rank:
                 yield batch
 
     def __len__(self) -> int:
         rank, size = dist.get_rank(), dist.get_world_size()
-        count = len(self._data)
-        return count if self._deals else len(range(rank, count, size))
+        count = len(self.data)
+        return count if self.deals else len(range(rank, count, size))
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader, whose seeds go by the epoch too, and the sampler: after a resume they would begin anew."""
-        if isinstance(self._data, wf.data.DataLoader):
-            self._data._epoch = epoch
+        if isinstance(self.data, wf.data.DataLoader):
+            self.data._epoch = epoch
         for name in ("sampler", "batch_sampler"):
-            sampler: Any = getattr(self._data, name, None)
+            sampler: Any = getattr(self.data, name, None)
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 

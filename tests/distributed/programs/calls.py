@@ -121,6 +121,16 @@ elif rank == 1:
     later.wait()
     same(first, mine(7).numpy())
     same(second, mine(8).numpy())
+# Each to the next and from the one before, sends and receives in any order, several with one tag.
+before, behind = (rank - 1) % size, (rank + 1) % size
+rooms = [wf.zeros(3, 2) for _ in range(3)]
+messages = [dist.P2POp(dist.isend, mine(rank) * i, behind, tag=i // 2) for i in range(3)]
+messages += [dist.P2POp(dist.irecv, room, before, dist.group.WORLD, i // 2) for i, room in enumerate(rooms)]
+for work in reversed(dist.batch_isend_irecv(messages if rank else messages[::-1][:3][::-1] + messages[:3])):
+    work.wait()
+for i, room in enumerate(rooms):
+    same(room, mine(before).numpy() * i)
+assert dist.group.WORLD is dist.GroupMember.WORLD and dist.get_world_size(dist.group.WORLD) == size
 dist.barrier()
 dist.monitored_barrier(timeout=30)
 
@@ -172,5 +182,5 @@ except TypeError as error:
 stats = dist.process_group.world().stats
 assert stats.calls > 50 and stats.bytes > 500, stats
 dist.destroy_process_group()
-assert not dist.is_initialized()
+assert not dist.is_initialized() and dist.group.WORLD is None
 print("all calls right")

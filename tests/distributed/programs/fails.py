@@ -110,4 +110,41 @@ if what in ("absent", "monitored"):
     time.sleep(20)
 if what == "exit" and rank == CULPRIT:
     sys.exit(3)
+if what == "leave" and rank == CULPRIT:
+    sys.exit(0)
+if what == "leave-ddp":
+    if rank == CULPRIT:
+        sys.exit(0)
+    model(wf.ones(4, 8)).mean().backward()
+if what == "leave-recv":
+    if rank == CULPRIT:
+        dist.send(wf.ones(3), 0)
+        sys.exit(0)
+    t = wf.zeros(3)
+    dist.recv(t, CULPRIT)  # it has left, and this message is there
+    assert t.tolist() == [1, 1, 1]
+    dist.recv(t, CULPRIT)
+if what == "refused":
+    t = wf.ones(3)
+    try:
+        dist.all_reduce(t, "sum" if rank == CULPRIT else dist.ReduceOp.SUM)
+    except TypeError as error:
+        print(f"rank {rank} refuses: {error}", flush=True)
+        if len(sys.argv) > 3:
+            raise
+if what.startswith("pair"):
+    # send first and receive first, of the same number of bytes
+    sent, room = {
+        "pair-shape": (wf.ones(2, 3), wf.ones(3, 2)),
+        "pair-dtype": (wf.ones(2), wf.ones(2, dtype=wf.int32)),
+        "pair-long": (wf.ones(4), wf.ones(3)),
+        "pair-short": (wf.ones(3), wf.ones(4)),
+        "pair-objects": (None, wf.ones(4)),
+    }[what]
+    if rank == CULPRIT:
+        dist.recv(room, 0)
+    elif sent is None:
+        dist.send_object_list(["a"], CULPRIT)
+    else:
+        dist.send(sent, CULPRIT)
 dist.barrier()

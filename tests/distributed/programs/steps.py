@@ -1,6 +1,9 @@
 """What a data-parallel step must know: no_sync, unused parameters, rows, uneven data, ZeRO, compiled functions."""
 
+import copy
+import gc
 import warnings
+import weakref
 
 import numpy as np
 
@@ -43,6 +46,37 @@ close(net.weight.grad, ((x + y).sum(1).sum(0) / size).expand(2, 4))
 # A pass without zero_grad adds to the mean.
 ddp(y[rank]).sum().backward()
 close(net.weight.grad, ((x + y + y).sum(1).sum(0) / size).expand(2, 4))
+
+# A copy averages gradients of its own, and the original does not notice.
+other = copy.deepcopy(ddp)
+assert other.module is not net
+ddp.zero_grad()
+other(y[rank]).sum().backward()
+close(other.module.weight.grad, (y.sum(1).sum(0) / size).expand(2, 4))
+assert net.weight.grad is None
+# Without its wrapper a model is one again: its gradients stay where they are.
+reducer, held = weakref.ref(ddp._reducer), ddp._group  # a group that is closed is not told that this rank leaves
+del ddp, other
+gc.collect()
+assert reducer() is None
+net(y[rank]).sum().backward()
+close(net.weight.grad, y[rank].sum(0).expand(2, 4))
+
+# What is added or unfrozen after wrapping would not be averaged.
+grown = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
+grown[0].weight.requires_grad_(False)
+ddp = DistributedDataParallel(grown)
+ddp(wf.ones(1, 4)).sum().backward()
+grown[0].weight.requires_grad_(True)
+grown.append(nn.Linear(2, 1))
+try:
+    ddp(wf.ones(1, 4)).sum().backward()
+except dist.DistributedError as error:
+    assert "unfrozen after the model was wrapped: 0.weight, 2.weight, 2.bias" in str(error), error
+else:
+    raise AssertionError("gradients that are not averaged were not noticed")
+ddp = DistributedDataParallel(grown)
+ddp(wf.ones(1, 4) * rank).sum().backward()
 
 
 # Each rank uses other parameters; one is used by none.
