@@ -302,8 +302,7 @@ class Compiled(OpaqueCall):
             self._recording = before
 
     def _failed(self, entry: Entry, error: Exception, args: Any, options: Any) -> Any:
-        """A plan raised an error: run Python, which raises it on the user's line. If it does not, the plan was
-        wrong."""
+        """A plan raised an error: run Python, which raises it on the user's line, or else the plan was wrong."""
         result = self._aside(args, options)
         self._leave(entry, f"its plan failed: {type(error).__name__}: {error}")
         if self._fallback.fullgraph:
