@@ -21,26 +21,26 @@ demo: $(VENV)/.stamp-onnx ## Train three small networks, show each stage of it, 
 	@$(PY) -m wayfare demo
 
 test: lint ## Check style and types, then run the tests, and a sample of those made by the hundred
-	$(PY) -m pytest -n auto -m "not long"
+	$(PY) -m pytest -n auto --dist worksteal -m "not long"
 
 test-all: lint ## The same, and every test
-	$(PY) -m pytest -n auto
+	$(PY) -m pytest -n auto --dist worksteal
 
 # What depends on the interpreter most: graphs, batching (frames, bytecode, greenlets), compiled functions (guards).
 CORE := tests/autograd tests/batch tests/compiler tests/api/functions tests/see/graph tests/test_faults.py tests/test_fork.py
 
 test-core: $(VENV)/.stamp-test ## The core of `make test`, for other Pythons: make test-core VENV=.venv-3.13 PYTHON=python3.13
-	$(PY) -m pytest -n auto -m "not long" $(CORE)
+	$(PY) -m pytest -n auto --dist worksteal -m "not long" $(CORE)
 
 test-pure: $(VENV)/.stamp-test ## The same without the native module, as on a machine that has no C compiler
-	WAYFARE_NATIVE=0 $(PY) -m pytest -n auto -m "not long" $(CORE)
+	WAYFARE_NATIVE=0 $(PY) -m pytest -n auto --dist worksteal -m "not long" $(CORE)
 
 # Its own folder: the module under AddressSanitizer loads only into a Python that has the sanitizer before it.
 test-asan: $(VENV)/.stamp-test ## The tests of graphs and of the native module, under AddressSanitizer (gcc)
 	$(PY) tools/test_asan.py tests/autograd tests/test_native.py tests/batch/test_semantics.py
 
 test-long: $(VENV)/.stamp-test ## What `make test` leaves to `make test-all`
-	$(PY) -m pytest -n auto -m long
+	$(PY) -m pytest -n auto --dist worksteal -m long
 
 lint: $(VENV)/.stamp-test ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .

@@ -19,6 +19,7 @@ from benchmarks.sides import Side
 from benchmarks.worker import Worker
 
 UNITS = {"µs": 1e6, "ms": 1e3}  # how many make a second
+SETTLING_SECONDS = 3.0
 
 
 @dataclass
@@ -73,7 +74,7 @@ def compete(
             try:
                 worker = stack.enter_context(side.worker(options))
                 worker.prepare(work, mode=side.mode, **parameters)
-                worker.time(warm)
+                settle(worker, warm)
                 workers[side] = worker
             except BenchmarkError as error:
                 reasons[side] = short(error)
@@ -84,6 +85,17 @@ def compete(
             reasons[side] = "the machine was busy, too few rounds were undisturbed."
             del seconds[side]
     return Outcome(seconds, reasons, disturbed, compilations)
+
+
+def settle(worker: Worker, steps: int) -> None:
+    """Warm up: run steps until they get no faster, or for some seconds. What compiles as it runs needs many of them."""
+    before = worker.time(steps)
+    spent, steady = steps * before, 0
+    while spent < SETTLING_SECONDS and steady < 2:
+        now = worker.time(steps)
+        spent += steps * now
+        steady = steady + 1 if now > 0.95 * before else 0
+        before = min(now, before)
 
 
 def disagreeing(options: Options, sides: list[Side], work: str, **parameters: Any) -> dict[Side, str]:

@@ -1,6 +1,6 @@
 """The library is written against the public API only: that is the proof that the API is enough.
 
-`nn` (its modules), `optim`, `data`, `train`, `io`, `ragged`, `reporting` and the demos import public names
+`nn` (its modules), `optim`, `data`, `train`, `io`, `ragged`, `see/report` and the demos import public names
 of the engine, and never touch the private parts of a tensor.
 """
 

@@ -103,7 +103,8 @@ if _typing.TYPE_CHECKING:
     from wayfare import distributed as distributed
     from wayfare import optim as optim
     from wayfare import train as train
-    from wayfare.batch.frontend import batching, map
+    from wayfare.batch.batching_block import batching
+    from wayfare.batch.frontend import map
     from wayfare.compat import backends as backends
     from wayfare.compat import cuda as cuda
     from wayfare.compat import utils as utils
@@ -172,7 +173,7 @@ for _name in __all__:
 _LAZY_MODULES = {"data", "distributed", "optim", "train", *_MODULES}
 _LAZY_NAMES = {
     "Checkpoint": "io", "load": "io", "save": "io", "Ragged": "ragged", "compile": "compiler.decorator",
-    "map": "batch.frontend", "batching": "batch.frontend", "cond": "compiler.control_flow",
+    "map": "batch.frontend", "batching": "batch.batching_block", "cond": "compiler.control_flow",
     "scan": "compiler.control_flow", "while_loop": "compiler.control_flow", "graph": "see.graph.text",
     "report": "see.report", "export": "exporters.bundle", "load_program": "exporters.bundle",
 }  # fmt: skip

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
+from benchmarks.worker import resolve
 from benchmarks.works import Unavailable
 
 # name → make(m), which gives a function and its examples
@@ -282,8 +284,19 @@ def measure(m: Any, name: str, rounds: int, warm: int, seconds: float) -> dict[s
     sides = []
     for run in (lambda f, xs: [f(x) for x in xs], m.map):
         m.manual_seed(0)
-        f, xs = MAPS[name](m)
-        sides.append((run, f, xs))
+        sides.append(partial(_once, run, *MAPS[name](m)))
+    return _in_turns(m, sides, rounds, warm, seconds)
+
+
+def measure_work(
+    m: Any, of: str, parameters: dict[str, Any], rounds: int, warm: int, seconds: float
+) -> dict[str, Any]:
+    """The same for a work of the suite `batching`."""
+    sides = [resolve(of)(m, mode, **parameters).step for mode in ("loop", "map")]
+    return _in_turns(m, [partial(_timed, step) for step in sides], rounds, warm, seconds)
+
+
+def _in_turns(m: Any, sides: list[Callable[[], float]], rounds: int, warm: int, seconds: float) -> dict[str, Any]:
     found: list[list[float]] = [[], []]
     early: list[float] = [0.0, 0.0]
     with warnings.catch_warnings(record=True) as said:
@@ -292,7 +305,7 @@ def measure(m: Any, name: str, rounds: int, warm: int, seconds: float) -> dict[s
         turn = 0
         while turn < warm + rounds or perf_counter() - began < seconds:
             for side in (0, 1) if turn % 2 else (1, 0):
-                took = _once(*sides[side])
+                took = sides[side]()
                 if turn < warm:
                     early[side] += took
                 else:
@@ -303,6 +316,12 @@ def measure(m: Any, name: str, rounds: int, warm: int, seconds: float) -> dict[s
         "loop": found[0], "map": found[1], "early": early[1] / early[0], "account": str(getattr(last, "account", "")),
         "warned": [str(warning.message) for warning in said],
     }  # fmt: skip
+
+
+def _timed(step: Callable[[], object]) -> float:
+    began = perf_counter()
+    step()
+    return perf_counter() - began
 
 
 def _once(run: Any, f: Any, xs: Any) -> float:

@@ -47,12 +47,14 @@ def collected(model: Any) -> Values:
 
 
 def run(m: Any, mode: str, one: Callable[..., Any], examples: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What `one` returns for each example: by the library's own `map`, or one after the other."""
+    """What `one` returns for each example: by the library's own `map` ("always": batched, however few they are), or one
+    after the other."""
     if mode == "loop":
         return [one(*example) for example in examples]
     if not hasattr(m, "map"):
         raise Unavailable(f"{m.__name__} has no map().")
-    found: list[Any] = m.map(one, *zip(*examples, strict=True), batch=True)
+    options = {"batch": True} if mode == "always" else {}
+    found: list[Any] = m.map(one, *zip(*examples, strict=True), **options)
     return found
 
 

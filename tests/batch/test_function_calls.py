@@ -12,6 +12,7 @@ import wayfare as wf
 from tests.batch.checks import equal, vectors, weight
 from wayfare import nn
 from wayfare.batch.record import function_call, function_copy
+from wayfare.batch.run import deferred_gemm
 
 WEIGHT, SCALE = weight(3, 3), 2.0
 TREES = [((1, 2), (3, 4)), (1, (2, (3, 4))), ((1, 2), 3), 4] * 2
@@ -446,3 +447,82 @@ def test_a_result_of_a_call_that_nobody_uses_spoils_no_gradient():
         w.grad = None
         sum(wf.map(one, examples, batch=True)).backward()
         wf.testing.assert_close(w.grad, wanted)
+
+
+class Affine(nn.Module):
+    """Two products of a function: `x @ w.T + b` as a layer, and `x @ w` with a bias that is added."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3).double()
+        self.plain, self.bias = nn.Parameter(weight(3, 3, seed=1)), nn.Parameter(weight(1, 3, seed=2)[0].detach())
+
+    def join(self, a, b):
+        return (self.layer(wf.cat([a, b])).tanh() @ self.plain + self.bias).sigmoid()
+
+
+def test_the_weight_gradients_of_all_groups_are_one_product(monkeypatch):
+    model = Affine()
+
+    def state(tree):
+        if isinstance(tree, int):
+            return leaf(tree)
+        return model.join(state(tree[0]), state(tree[1]))
+
+    sum([state(tree).sum() for tree in TREES]).backward()
+    wanted = [p.grad for p in model.parameters()]
+    products = []
+
+    def counted(a, b):
+        products.append(b.shape)
+        return matmul(a, b)
+
+    matmul = deferred_gemm.matmul
+    monkeypatch.setattr(deferred_gemm, "matmul", counted)
+    for _ in range(4):
+        model.zero_grad()
+        products.clear()
+        sum([y.sum() for y in wf.map(state, TREES, batch=True)]).backward()
+        for p, grad in zip(model.parameters(), wanted, strict=True):
+            wf.testing.assert_close(p.grad, grad)
+    inner = 2 * 8  # inner nodes of all trees, in several groups
+    assert counts()["join"] == inner and wf.batching.last().groups > 2
+    assert sorted(products) == [(inner, 3), (inner, 6)]
+
+
+def test_a_weight_whose_gradient_is_no_product_of_rows():
+    w = weight(3, 3, seed=3)
+
+    def twice(x):
+        return ((x @ w).tanh() @ w.t()).sin() * (w * w).sum()
+
+    def program(x):
+        return twice(twice(x) + 1)
+
+    def gradient(values):
+        return wf.autograd.grad(sum([y.sum() for y in values]), [w])[0]
+
+    for _ in range(2):
+        xs = vectors(6)
+        wf.testing.assert_close(gradient(wf.map(program, xs, batch=True)), gradient([program(x) for x in xs]))
+
+
+def test_infinite_rows_of_other_groups_stay_apart():
+    layer = nn.Linear(3, 3).double()
+
+    def step(x):
+        return (layer(x).tanh() * x).exp()
+
+    def program(x):
+        y = step(step(x))
+        return y[0]
+
+    xs = [x.detach() * (1e3 if i == 2 else 1) for i, x in enumerate(vectors(5))]
+    for chosen in ([0, 1], [3, 4], [0, 2]):
+        found = []
+        for run in (lambda: [program(x) for x in xs], lambda: wf.map(program, xs, batch=True)):
+            layer.zero_grad()
+            values = run()
+            sum([values[i] for i in chosen]).backward()
+            found.append(layer.weight.grad)
+        wf.testing.assert_close(found[1], found[0], equal_nan=True)

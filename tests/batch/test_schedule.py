@@ -3,6 +3,7 @@
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,11 @@ from tests.batch.recorded import (
     trees,
 )
 from wayfare.batch.record.call import Value
+from wayfare.batch.run import call_loops
 from wayfare.batch.run import schedule as schedules
-from wayfare.batch.run.schedule import Agenda, ByDepth, order_rows
+from wayfare.batch.run.call_loops import order_rows
+from wayfare.batch.run.schedule import Agenda, ByDepth
+from wayfare.core.native import NATIVE, STATE_OF_NATIVE
 
 both = pytest.mark.parametrize("schedule", [ByDepth(), Agenda()], ids=repr)
 
@@ -91,7 +95,7 @@ def test_agenda_never_makes_more_groups_than_depth(calls):
 def test_agenda_is_lawful_where_it_gives_up_early(calls):
     by_depth = ByDepth().order(calls)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedules, "_one_after_another", lambda calls: [])
+        patch.setattr(schedules, "one_after_another", lambda calls: [])
         patch.setattr(schedules, "_FREE_WORK", -100)
         bundled = Agenda().order(calls)
         check_lawful(calls, bundled)
@@ -307,3 +311,39 @@ def test_the_first_input_decides_where_rows_lie():
     groups = ByDepth().order(record.calls)
     order_rows(groups)
     assert groups[0] == [v.call for v in (a, c, b, d)]
+
+
+@pytest.mark.skipif(NATIVE is None, reason=STATE_OF_NATIVE)
+@settings(max_examples=300, deadline=None)
+@given(calls=graphs())
+def test_the_native_loops_make_the_same_groups(calls):
+    reads = []
+    for native, python in (
+        (call_loops.by_depth, call_loops._by_depth), (call_loops.one_after_another, call_loops._one_after_another),
+    ):  # fmt: skip
+        found = [[(id(call), call.depth) for call in group] for group in native(calls)]
+        assert found == [[(id(call), call.depth) for call in group] for group in python(calls)]
+    groups = call_loops.by_depth(calls)
+    for read in (call_loops.reads_of, call_loops._reads_of):
+        call_loops.by_depth(calls)
+        reads.append([(read(group, number), [call.depth for call in group]) for number, group in enumerate(groups, 1)])
+    assert reads[0] == reads[1]
+    copies = [list(group) for group in groups]
+    call_loops.order_rows(groups)
+    call_loops._order_rows(copies)
+    assert [list(map(id, group)) for group in groups] == [list(map(id, group)) for group in copies]
+
+
+@pytest.mark.skipif(NATIVE is None, reason=STATE_OF_NATIVE)
+@pytest.mark.parametrize("ids, offsets", [([4], [0]), ([4, 6, 8], [0, 0, 0]), ([4, 6, 9], [0, 0, 0]), ([4, 6], [0, 8]),
+                                          ([4, 6, 8], [8, 8, 8]), ([4, 4], [0, 0]), ([8, 6], [0, 0])])  # fmt: skip
+def test_the_native_loops_find_the_same_rows(ids, offsets):
+    record = Recording()
+    values = []
+    for number, (row_id, offset) in enumerate(zip(ids, offsets, strict=True)):
+        (value, *_) = record(0, outputs=2)
+        value.call.row_id = row_id
+        values.append(value.part(value.row, offset, number != 1))
+    found, expected = call_loops.rows_of(tuple(values)), call_loops._rows_of(tuple(values))
+    assert [np.asarray(x).tolist() for x in found] == [np.asarray(x).tolist() for x in expected]
+    assert call_loops.rows_of((*values, "outside")) is call_loops._rows_of((*values, "outside")) is None

@@ -34,7 +34,14 @@ def test_a_pattern_is_measured():
     assert all(seconds > 0 for seconds in (*found["loop"], *found["map"], found["early"]))
 
 
-def test_the_suite_prints_its_table(capsys):
-    report = suite.run(Options(quick=True, threads=1, only="one example", subject="wayfare", peer="", busy=0))
-    assert [row.work for row in report.measurements] == ["one example"]
-    assert "Maps over loops" in capsys.readouterr().out
+def test_the_suite_prints_its_tables(capsys, monkeypatch):
+    monkeypatch.setattr(suite, "COUNTS", (2,))
+    monkeypatch.setattr(suite, "SMALLER", {"hidden": 8})
+    monkeypatch.setattr(suite, "ROWS", [row for row in suite.ROWS if row.name == "halting"])
+    monkeypatch.setattr(suite, "MAPS", {"two examples": MAPS["two examples"]})
+    report = suite.run(Options(quick=True, threads=1, only="2 examples", subject="wayfare", peer="", busy=0))
+    assert [row.work for row in report.measurements] == ["adaptive computation, halts itself, 2 examples"]
+    report = suite.run(Options(quick=True, threads=1, only="two examples", subject="wayfare", peer="", busy=0))
+    assert [row.work for row in report.measurements] == ["two examples"]
+    shown = capsys.readouterr().out
+    assert "Maps over loops" in shown and "Works of the suite" in shown

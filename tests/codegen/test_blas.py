@@ -1,15 +1,18 @@
 """BLAS keeps to one thread while our ops call it; the thread pool splits large gemms; one setting rules both."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.routines.routine import Routine
 from wayfare.codegen.runtime import blas, gemm, kernel
 from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
 from wayfare.core.config import settings
+from wayfare.core.counters import counted
 from wayfare.ops.linalg import _matrix
 
 pytestmark = pytest.mark.skipif(not kernel.available() or blas.openblas() is None, reason="no OpenBLAS or no llvmlite")
@@ -20,7 +23,16 @@ def some(*shape, dtype=np.float32):
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def no_direct_gemm(monkeypatch):
+    """As on a processor without registers for direct gemms."""
+    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=8))
+    gemm._command.cache_clear()
+    yield
+    gemm._command.cache_clear()
+
+
+@pytest.fixture
+def seen(no_direct_gemm, monkeypatch):
     """How many threads BLAS was allowed at each matmul and decomposition, with two of its own and two of ours."""
     found = []
     own = blas.openblas()
@@ -111,7 +123,12 @@ def test_scipy_has_a_blas_of_its_own(monkeypatch):
                                                   (129, 2000, 65), (2000, 1100, 1)])  # fmt: skip
 @pytest.mark.parametrize("threads", [2, 3, 7])
 @pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
-def test_large_matmuls_are_right_however_they_are_split(rows, inner, columns, threads, transposed, dtype, monkeypatch):
+@pytest.mark.parametrize("direct", [True, False])
+def test_large_matmuls_are_right_however_they_are_split(
+    rows, inner, columns, threads, transposed, direct, dtype, request, monkeypatch
+):
+    if not direct:
+        request.getfixturevalue("no_direct_gemm")
     monkeypatch.setattr(settings, "num_threads", threads)
     a = some(inner, rows, dtype=dtype).T if "a" in transposed else some(rows, inner, dtype=dtype)
     b = some(columns, inner, dtype=dtype).T if "b" in transposed else some(inner, columns, dtype=dtype)
@@ -141,9 +158,27 @@ def test_parts_cover_the_result_once_and_are_about_equal(threads):
 
 def test_one_thread_splits_nothing(seen, monkeypatch):
     monkeypatch.setattr(settings, "num_threads", 1)
-    monkeypatch.setattr(gemm, "_split", lambda *a: pytest.fail("split"))
-    wf.ones(300, 200) @ wf.ones(200, 300)
-    assert seen == [1]
+    with counted() as counts:
+        wf.ones(300, 200) @ wf.ones(200, 300)
+    assert seen == [1] and counts.kernels_split == 0
+
+
+def test_batches_and_layouts_of_direct_gemms(monkeypatch):
+    """A batch that meets one matrix is one gemm; a result may be transposed or have steps between its rows."""
+    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    gemm._command.cache_clear()
+    a, b = some(6, 50, 40), some(40, 70)
+    with counted() as counts:
+        np.testing.assert_allclose(gemm.matmul(a, b), np.matmul(a, b), 1e-4, 1e-4)
+        np.testing.assert_allclose(gemm.matmul(a[::2, ::-1], b), np.matmul(a[::2, ::-1], b), 1e-4, 1e-4)
+        out = np.zeros((200, 130), np.float32).T
+        wide = np.zeros((130, 400), np.float32)[:, ::2]
+        x, y = some(130, 60), some(60, 200)
+        for target in (out, out[:, ::-1], wide):
+            np.testing.assert_allclose(gemm.matmul(x, y, target), np.matmul(x, y), 1e-4, 1e-4)
+            np.testing.assert_allclose(target, np.matmul(x, y), 1e-4, 1e-4)
+    assert counts.kernels_run == 2  # small batches, and results that are neither row- nor column-major, are for NumPy
+    gemm._command.cache_clear()
 
 
 def test_threads_side_by_side():

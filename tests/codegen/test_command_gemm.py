@@ -13,7 +13,7 @@ from wayfare.codegen.loop.language import elementwise
 from wayfare.codegen.routines import skinny_gemm
 from wayfare.codegen.runtime import command_gemm, kernel
 from wayfare.codegen.runtime.blas import openblas
-from wayfare.codegen.runtime.command import BufferView, contiguous
+from wayfare.codegen.runtime.command import BufferView, Unsuited, contiguous
 from wayfare.codegen.runtime.commands import Commands
 from wayfare.core.counters import counted
 
@@ -28,6 +28,24 @@ def two_threads():
     wf.set_num_threads(2)
     yield
     wf.set_num_threads(before)
+
+
+@pytest.fixture
+def by_blas(monkeypatch):
+    """As on a processor without registers for direct gemms."""
+
+    def refuse(*_given):
+        raise Unsuited
+
+    monkeypatch.setattr(command_gemm, "direct_gemm_command", refuse)
+
+
+@pytest.fixture(params=["direct", "BLAS"])
+def both_ways(request, monkeypatch):
+    if request.param == "BLAS":
+        request.getfixturevalue("by_blas")
+    else:
+        monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
 
 
 def some(*shape, dtype=np.float32):
@@ -67,8 +85,8 @@ TARGETS = ["plain", "transposed", "part", "transposed part", "steps"]
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_every_layout_of_matrices(left, right, dtype):
-    for m, k, n in ((7, 9, 5), (1, 6, 4), (5, 1, 3), (4, 8, 1), (1, 1, 1), (1, 7, 1)):
+def test_every_layout_of_matrices(left, right, dtype, both_ways):
+    for m, k, n in ((7, 9, 5), (7, 9, 11), (9, 3, 50), (1, 6, 4), (5, 1, 3), (4, 8, 1), (1, 1, 1), (1, 7, 1)):
         a, b = LAYOUTS[left](some(m, k, dtype=dtype)), LAYOUTS[right](some(k, n, dtype=dtype))
         for target in TARGETS:
             check(a, b, LAYOUTS[target](some(m, n, dtype=dtype)), add=target in ("part", "transposed") or m == 7)
@@ -78,7 +96,7 @@ def test_every_layout_of_matrices(left, right, dtype):
 @pytest.mark.parametrize("right", ["plain", "transposed part", "one for all"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("size", [3, 48])
-def test_stacks(left, right, target, size):
+def test_stacks(left, right, target, size, both_ways):
     for lead_a, lead_b, lead in (((3, 4), (3, 4), (3, 4)), ((4,), (3, 4), (3, 4)), ((3, 1), (4,), (3, 4)),
                                  ((), (5,), (5,)), ((6,), (), (6,)), ((2, 1, 3), (2, 2, 1), (2, 2, 3))):  # fmt: skip
         a = LAYOUTS[left](some(*lead_a, size, size + 2))
@@ -86,22 +104,49 @@ def test_stacks(left, right, target, size):
         check(a, b, LAYOUTS[target](some(*lead, size, size + 1)), add=size == 3)
 
 
-@pytest.mark.parametrize("lanes", [8, 16])
-def test_rows_times_rows(lanes, monkeypatch):
-    processor = replace(machine().processor, lanes=lanes)
-    monkeypatch.setattr(machine(), "processor", processor)
-    transposes = [lanes == 16, lanes == 16, lanes == 16, False, False, False, lanes == 16]
-    for (a, b, out), wanted in zip((
-        (some(32, 20), some(24, 20).T, some(32, 24)),
-        (some(32, 20), some(24, 20).T, some(24, 32).T),
-        (some(5, 16, 9), some(5, 17, 9).swapaxes(1, 2), some(5, 16, 17)),
-        (some(32, 20, dtype=np.float64), some(24, 20, dtype=np.float64).T, some(32, 24, dtype=np.float64)),
-        (some(32, 20), some(20, 24), some(32, 24)),
-        (some(120, 120), some(120, 120).T, some(120, 120)),
-        (some(5, 2, 16, 9)[:, :1], some(17, 9).T, some(5, 1, 16, 17)),
-    ), transposes, strict=True):  # fmt: skip
-        commands, _ = check(a, b, out, add=True)
-        assert ("transpose" in commands.describe()) == wanted
+def test_what_is_copied_for_direct_gemms(monkeypatch):
+    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    for a, b, out, add, wanted in (
+        (some(32, 20), some(24, 20).T, some(32, 24), True, ["32×20×24 added float32, direct"]),
+        (some(32, 20), some(24, 20).T, some(24, 32).T, True, ["32×20×24 added float32, direct"]),
+        (some(20, 32).T, some(20, 24), some(32, 24), True, ["32×20×24 added float32, direct"]),
+        (some(5, 16, 9), some(5, 17, 9).swapaxes(1, 2), some(5, 16, 17), False, ["5×16×9×17 matmul float32, direct"]),
+        (some(5, 2, 16, 9)[:, :1], some(17, 9).T, some(5, 1, 16, 17), True, ["5×1×16×9×17 added float32, direct"]),
+        # Few rows: the transposed result is computed.
+        (some(32, 64), some(512, 64).T, some(32, 512), False,
+         ["transpose [64, 32]", "32×64×512 matmul float32, direct", "transpose [32, 512]"]),
+        # Neither rows nor columns are contiguous.
+        (some(32, 40)[:, ::2], some(40, 48)[::2, ::2], some(32, 24), True,
+         ["copy [20, 24]", "32×20×24 added float32, direct"]),
+    ):  # fmt: skip
+        commands, counts = check(a, b, out, add=add)
+        assert commands.titles == wanted and counts.kernels_split == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("add", [False, True])
+def test_direct_gemms_of_all_sizes(dtype, add, monkeypatch):
+    """Around the sizes of vectors, tiles, chunks of rows and blocks of the inner dimension, packed or not."""
+    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    sizes = [(m, k, n) for m in (4, 5, 7, 8, 9, 15, 64) for k in (1, 255, 257) for n in (8, 15, 17, 31, 63, 64, 65, 97)]
+    for m, k, n in [*sizes, (255, 7, 20), (263, 600, 20), (520, 3, 9), (70, 300, 1030), (300, 40, 700)]:
+        for left, right in (("plain", "plain"), ("transposed", "plain"), ("plain", "transposed")):
+            a, b = LAYOUTS[left](some(m, k, dtype=dtype)), LAYOUTS[right](some(k, n, dtype=dtype))
+            out = some(m, n + 3, dtype=dtype)
+            before = out.copy()
+            check(a / np.sqrt(k, dtype=dtype), b, out[:, 1 : n + 1], add=add)
+            np.testing.assert_array_equal(out[:, [0, -2, -1]], before[:, [0, -2, -1]])
+
+
+def test_direct_gemms_keep_infinities_and_nans_in_their_places(monkeypatch):
+    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    a, b, out = some(9, 20), some(20, 21), some(9, 21)
+    a[3, 4], b[5, 6], a[8, 0] = np.inf, np.nan, 0.0
+    commands = Commands()
+    assert commands.matmul(*views(a, b, out))
+    run(commands, a, b, out)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(out, a @ b, 1e-5, 1e-5)
 
 
 def test_heads_of_attention():
@@ -141,7 +186,7 @@ def test_vectors(step):
     check(v, some(3, 7, 5), np.zeros((3, 5), np.float32), add=True)
 
 
-def test_offsets_into_an_arena():
+def test_offsets_into_an_arena(by_blas):
     arena = np.zeros(4096, np.uint8)
     a, b = some(6, 8), some(8, 10)
     commands = Commands()
@@ -170,7 +215,7 @@ def test_a_stack_of_small_matrices_is_split_over_the_thread_pool():
     close(out, a @ b)
 
 
-def test_blas_is_left_as_it_was_found(monkeypatch):
+def test_blas_is_left_as_it_was_found(by_blas, monkeypatch):
     blas = openblas()
     number = blas._get()
     commands, seen = Commands(), []
@@ -229,12 +274,10 @@ def test_what_blas_cannot_do_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("m, k, n", [(10, 64, 512), (30, 64, 512), (33, 200, 300), (64, 256, 130), (128, 257, 129)])
 @pytest.mark.parametrize("target", TARGETS)
-def test_few_rows_times_a_transposed_long_side(m, k, n, target):
-    """As a layer meets its weight: where that is faster, the result is computed transposed."""
+def test_few_rows_times_a_transposed_long_side(m, k, n, target, both_ways):
+    """As a layer meets its weight."""
     a, b = some(m, k), LAYOUTS["transposed"](some(k, n))
-    commands, _ = check(a, b, LAYOUTS[target](some(m, n)))
-    if target == "plain" and machine().processor.lanes == 16:
-        assert commands.titles[-1] in (f"transpose [{m}, {n}]", f"copy [{m}, {n}]")
+    check(a, b, LAYOUTS[target](some(m, n)))
     check(a, b, LAYOUTS[target](some(m, n)), add=True)
 
 
@@ -243,7 +286,7 @@ def test_few_rows_times_a_transposed_long_side(m, k, n, target):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 8, 9, 11, 16, 23, 32])
-def test_few_rows_times_the_rows_of_a_matrix_as_it_lies(m, dtype):
+def test_few_rows_times_the_rows_of_a_matrix_as_it_lies(m, dtype, by_blas):
     for k, n, left, right, target in (
         (128, 256, "plain", "transposed", "plain"), (131, 301, "part", "transposed part", "part"),
         (256, 128, "part", "transposed", "plain"), (1024, 35, "plain", "transposed", "part"),
@@ -262,7 +305,7 @@ def test_skinny_small_matrices(m, k, n):
     assert commands.titles == [f"{m}×{k}×{n} matmul float32, skinny"]
 
 
-@pytest.mark.parametrize("m, k, n", [(9, 64, 512), (33, 256, 256), (4, 15, 400), (20, 128, 128)])
+@pytest.mark.parametrize("m, k, n", [(9, 64, 512), (33, 256, 256), (4, 7, 400), (20, 128, 128)])
 def test_rows_that_are_not_few_are_left_to_blas(m, k, n):
     commands, _ = check(some(m, k), LAYOUTS["transposed"](some(k, n)), some(m, n))
     assert not any("skinny" in title for title in commands.titles)
@@ -285,7 +328,7 @@ def test_few_rows_on_a_processor_with_half_as_long_vectors(monkeypatch):
 @pytest.mark.parametrize("m, k, n", [
     (1, 1030, 1001), (2, 800, 704), (6, 512, 400), (1, 1, 1_000_100), (1, 2100, 480), (300, 3400, 1), (500, 801, 3),
 ])  # fmt: skip
-def test_few_rows_of_a_large_matrix_one_by_one(m, k, n, dtype):
+def test_few_rows_of_a_large_matrix_one_by_one(m, k, n, dtype, by_blas):
     for left, right, target in (("transposed", "plain", "transposed"), ("steps", "part", "part"),
                                 ("plain", "part", "steps"), ("plain", "plain", "transposed part")):  # fmt: skip
         a, b = (LAYOUTS[way](some(*shape, dtype=dtype)) for way, shape in ((left, (m, k)), (right, (k, n))))
@@ -294,7 +337,7 @@ def test_few_rows_of_a_large_matrix_one_by_one(m, k, n, dtype):
         assert any(title.endswith(("row by row", "skinny")) for title in commands.titles)
 
 
-def test_few_rows_of_stacks_one_by_one():
+def test_few_rows_of_stacks_one_by_one(by_blas):
     commands, counts = check(some(3, 2, 900), LAYOUTS["transposed"](some(3, 900, 640)), some(3, 2, 640))
     assert commands.titles == ["3×2×900×640 matmul float32, row by row"] and counts.kernels_split == 1
     # One matrix for all: its rows are those of all together, and no longer few.
@@ -307,9 +350,19 @@ def test_sums_too_long_for_adding_rows_are_left_to_gemm():
     assert commands.titles == ["1×40000×30 matmul float32"]
 
 
-def test_a_row_times_a_matrix_that_lies_row_after_row():
+def test_a_row_times_a_matrix_that_lies_row_after_row(by_blas):
     """Where BLAS is slow at it."""
     commands, _ = check(some(1, 128), some(128, 512), some(1, 512))
     assert commands.titles == ["1×128×512 matmul float32" + ", row by row" * (machine().processor.lanes == 16)]
     commands, _ = check(some(1, 32), some(32, 512), some(1, 512))
     assert commands.titles == ["1×32×512 matmul float32"]
+
+
+@pytest.mark.parametrize("m, k", [(1000, 10), (17, 8), (33, 100), (5, 300)])
+def test_one_column_is_a_skinny_row(m, k):
+    """As the gradient descent of a regression computes its predictions."""
+    for a, b in ((some(m, k), some(k, 1)), (some(m, k), some(1, k).T)):
+        for add in (False, True):
+            commands, _ = check(a, b, some(m, 1), add=add)
+            assert commands.titles == [f"{m}×{k}×1 {'added' if add else 'matmul'} float32, skinny"]
+    check(some(m, 2 * k)[:, ::2], some(k, 1), some(m, 1))

@@ -5,6 +5,7 @@ import pytest
 import wayfare as wf
 from tests.compiler.checks import equal, numbers
 from wayfare import nn
+from wayfare.codegen.runtime.command_tree import CommandTree
 from wayfare.core.counters import counted
 from wayfare.nn import functional as F
 
@@ -239,6 +240,42 @@ def test_training_with_branches(taken):
     for optimizer in twin.optimizers:
         optimizer.zero_grad()
     twin.compare()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_finaliser_that_calls_the_step_in_the_middle_of_a_step(kind, taken, monkeypatch):
+    """The collector may run between the native calls of a step: what the first one left for the second is not lost."""
+
+    def loss_of(model, x, y):
+        scores = model(x)
+        return F.cross_entropy(scores * 2 if scores.sum() > 0 else scores, y)
+
+    meanwhile, run = [], CommandTree.run
+
+    def interrupted(tree, objects, start):
+        code = run(tree, objects, start)
+        if meanwhile:
+            meanwhile.pop()()
+        return code
+
+    monkeypatch.setattr(CommandTree, "run", interrupted)
+    twin = Twin(kind, loss=loss_of)
+    for optimizer in twin.optimizers:
+        optimizer.param_groups[0]["lr"] = 0.0
+    compiled, plain = twin.steps
+    batches = [batch(seed) for seed in range(6)]
+    for _ in range(8):
+        wanted = [plain(*b).detach() for b in batches]
+        for b, loss in zip(batches, wanted, strict=True):
+            equal(compiled(*b).detach(), loss)
+    for b, loss in zip(batches, wanted, strict=True):
+        for other, second in zip(batches, wanted, strict=True):
+            inner = []
+            meanwhile.append(lambda other=other, inner=inner: inner.append(compiled(*other).detach()))
+            before = taken[0]
+            equal(compiled(*b).detach(), loss)
+            assert taken[0] == before + 1 and not meanwhile
+            equal(inner[0], second)
 
 
 def test_results_of_one_path_are_not_those_of_another(taken):

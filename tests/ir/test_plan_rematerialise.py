@@ -162,7 +162,7 @@ def test_what_is_added_to_later_is_not_taken_for_what_it_was(monkeypatch):
             total = total + total.tanh() @ w
             seen.append((total * 0.5).sin())
         for s in reversed(seen):
-            total = (total @ s).tanh()
+            total = (total @ s * 0.1).tanh()
         return total
 
     check(grows, [x, w])

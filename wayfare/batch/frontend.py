@@ -1,50 +1,39 @@
-"""`wf.map` and `wf.batching`: the public functions of automatic batching."""
+"""`wf.map`: a function of one example runs for many, in one of several ways."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from wayfare.batch.analysis.exception_scopes import in_try
-from wayfare.batch.analysis.hooks import frame_registers_hooks
+from wayfare.batch.batching_block import THREAD, MapSession, check_options, line_by_line
 from wayfare.batch.fibers.errors import name_example
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.fibers.recursion import explain_recursion, room_for_recursion
 from wayfare.batch.function_profile import FunctionProfile, MapTiming, profile_of
 from wayfare.batch.paths.choose import paths_for
 from wayfare.batch.paths.stats import PathStats
-from wayfare.batch.record import op_fast_paths as _op_fast_paths  # noqa: F401 - installs methods of lazy tensors
-from wayfare.batch.run.schedule import Agenda, ByDepth, Schedule
+from wayfare.batch.run.schedule import Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
 from wayfare.batch.workers.choose import workers_of
-from wayfare.compiler.bypass import end_all_bypasses
-from wayfare.core.callsite import current_site, is_debugged, user_frame
+from wayfare.core.callsite import current_site, user_frame
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.executor import EAGER
 from wayfare.core.generator import key_for
-from wayfare.core.mode import LOOPING, STATE, changed_mode, current, watcher, watchers
+from wayfare.core.mode import LOOPING, STATE, changed_mode, current
 from wayfare.core.op import memory_error
 from wayfare.core.tensor import Tensor
 
-__all__ = ["batching", "map"]
+__all__ = ["map"]
 
 
 # Examples with tensors of at least this many bytes run as a plain loop.
 _LARGE = 1 << 20
 # So few examples that are left by others run as a plain loop.
 _FEW = 4
-
-
-class _ThreadState(threading.local):
-    stats: Stats | None = None
-    # The active session.
-    session: Session | None = None
-
-
-_THREAD = _ThreadState()
 
 
 A = TypeVar("A")
@@ -97,7 +86,7 @@ def map(
         raise ArgumentTypeError(f"map: the first argument must be a function of one example, not {type(fn).__name__}")
     if not iterables:
         raise ArgumentTypeError("map: there are no examples", fix="Call wf.map(function, examples).")
-    _check(schedule, limit)
+    check_options(schedule, limit)
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
         raise ArgumentError(f"map: workers is a number of processes, not {workers!r}",
                             fix="Give a whole number, or leave it out.")  # fmt: skip
@@ -149,7 +138,7 @@ def _run(
         _batched(executor, profile, examples, profile.first(examples[0].function))
         if in_try(user_frame(2)):
             executor.run_calls_of(examples)  # errors must be raised inside this `try`
-    elif batch is False or not executor.allows_batches or _line_by_line():
+    elif batch is False or not executor.allows_batches or line_by_line():
         _loop(examples)
     elif schedule is not None or limit is not None:
         _in_session(profile, examples, schedule, limit)
@@ -163,9 +152,9 @@ def _run(
 
 def run_in_worker(fn: Callable[..., Any], examples: list[Example], batch: bool | None) -> Stats | None:
     """Run examples in a worker of `wf.map`."""
-    _THREAD.stats = None
+    THREAD.stats = None
     _run(profile_of(fn), examples, batch)
-    return _THREAD.stats
+    return THREAD.stats
 
 
 def _spread(profile: FunctionProfile, examples: list[Example], workers: int, batch: bool | None) -> None:
@@ -176,7 +165,7 @@ def _spread(profile: FunctionProfile, examples: list[Example], workers: int, bat
     from wayfare.batch.workers.spread import spread
 
     known = workers_of(profile)
-    if workers < 2 or in_a_worker() or _line_by_line() or len(examples) < 2 or not known.plan(profile):
+    if workers < 2 or in_a_worker() or line_by_line() or len(examples) < 2 or not known.plan(profile):
         made = len(profile.by_map)
         began = perf_counter()
         _run(profile, examples, batch)
@@ -188,7 +177,7 @@ def _spread(profile: FunctionProfile, examples: list[Example], workers: int, bat
     try:
         if why:
             raise NotSpread(f"it changes what others see: {why}")
-        _THREAD.stats = stats = spread(examples, workers, batch, known, profile, run_in_worker)
+        THREAD.stats = stats = spread(examples, workers, batch, known, profile, run_in_worker)
         known.spread_took(len(examples), stats)
     except NotSpread as reason:
         known.refused = str(reason)
@@ -205,7 +194,7 @@ def _along_paths(
         return examples, None
     stats = PathStats()
     left = paths.run(examples, _loop, profile, stats, always)
-    _THREAD.stats = Stats(profile=profile, paths=stats)
+    THREAD.stats = Stats(profile=profile, paths=stats)
     return left, stats
 
 
@@ -213,38 +202,47 @@ def _in_session(
     profile: FunctionProfile, examples: list[Example], schedule: Schedule | None = None, limit: int | None = None
 ) -> Stats:
     """Run examples batched."""
-    with _MapSession(schedule, limit) as session:
+    with MapSession(schedule, limit) as session:
         _batched(session._session, profile, examples, profile.first(examples[0].function))
     return session.stats
 
 
 def _batched_or_loop(profile: FunctionProfile, examples: list[Example]) -> None:
     """Run examples along recorded paths, batched, or as a loop if that is faster or necessary."""
+    if len(examples) == 1:
+        _loop(examples)
+        THREAD.stats = Stats(looped=1, profile=profile)
+        return
     large = _are_large(examples)
     examples, path_stats = (examples, None) if large else _along_paths(profile, examples)
-    if path_stats is not None and len(examples) < _FEW:
+    if path_stats is not None and (len(examples) < _FEW or path_stats.growing):
+        # Where examples wait for values, batches are little faster than the loop, and each would compile its own.
         _loop(examples)
-        _THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
+        THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
         return
     loop, first, timed = profile.plan(len(examples), examples[0].function)
     if loop or large:
-        profile.timed(_loop(examples))
-        _THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
+        timed_now = profile.wants_timing()
+        seconds = _loop(examples, timed_now)
+        if timed_now:
+            profile.timed(seconds)
+        THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
         return
     # Some are timed as a loop: alternately the first and the last ones, because examples may be sorted by size.
     at_the_end = bool(timed and profile.maps % 2)
     batched = examples[:-timed] if at_the_end else examples[timed:]
     if timed and not at_the_end:
-        profile.timed(_loop(examples[:timed]))
-    with _MapSession() as session:
+        profile.timed(_loop(examples[:timed], True))
+    began = thread_time()
+    with MapSession() as session:
         timing = session._session.timing = MapTiming(len(batched))
         _batched(session._session, profile, batched, first)
     stats = session.stats
-    timing.seconds = stats.seconds
+    timing.seconds = thread_time() - began
     if not session._session.hub.in_order:
         profile.add_map(timing, stats.waits)
     if at_the_end:
-        profile.timed(_loop(examples[-timed:]))
+        profile.timed(_loop(examples[-timed:], True))
     stats.looped, stats.profile, stats.paths = timed, profile, path_stats
 
 
@@ -279,36 +277,22 @@ def _listed(column: Any) -> list[Any]:
                                 fix="Pass a list of examples.") from None  # fmt: skip
 
 
-def _check(schedule: Any, limit: Any) -> None:
-    if schedule is not None and not isinstance(schedule, Schedule):
-        raise ArgumentTypeError(f"batching: schedule must be a Schedule, not {type(schedule).__name__}",
-                                fix="Use wf.batching.Agenda() or wf.batching.ByDepth().")  # fmt: skip
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise ArgumentError(f"batching: limit is a number of bytes, not {limit!r}")
-
-
-def _line_by_line() -> bool:
-    """Whether ops must run on the user's own line: under a debugger, or a watcher that allows no batches."""
-    if is_debugged():
-        return True
-    return any(not watching.allows_batches for watching in watchers())
-
-
 def running_example() -> Example | None:
     """The example of a `wf.map` that is running in this thread, batched or as a loop; None outside a map."""
-    session = _THREAD.session
+    session = THREAD.session
     inside = None if session is None else session.hub.current
     plain: Example | None = STATE.example
     return inside or plain
 
 
-def _loop(examples: list[Example]) -> list[float]:
-    """The plain loop, with each example's own random numbers. Returns the seconds of each example."""
+def _loop(examples: list[Example], timed: bool = False) -> list[float]:
+    """The plain loop, with each example's own random numbers. With `timed` it returns the seconds of each example, of
+    this thread alone. (That clock takes up to 2 µs.)"""
     mode = STATE.mode
     if mode is not None and mode.generator is not None:
         # The generator of the mode would take precedence over that of the example.
         with changed_mode(generator=None):
-            return _loop(examples)
+            return _loop(examples, timed)
     thread = threading.get_ident()
     outermost = thread not in LOOPING
     LOOPING.add(thread)  # so that random numbers come from the running example
@@ -318,9 +302,12 @@ def _loop(examples: list[Example]) -> list[float]:
         with room_for_recursion():
             for example in examples:
                 STATE.example = example
-                began = perf_counter()
-                example.result = example.function(*example.args)
-                seconds.append(perf_counter() - began)
+                if timed:
+                    began = thread_time()
+                    example.result = example.function(*example.args)
+                    seconds.append(thread_time() - began)
+                else:
+                    example.result = example.function(*example.args)
     except BaseException as error:
         if STATE.example is not outer:
             name_example(error, STATE.example)
@@ -330,100 +317,3 @@ def _loop(examples: list[Example]) -> list[float]:
         if outermost:
             LOOPING.discard(thread)
     return seconds
-
-
-class _NoSession:
-    """Stands for a session under a watcher that allows no batches: nothing is recorded."""
-
-    def __init__(self) -> None:
-        self.stats = Stats()
-
-
-class batching:
-    """`with wf.batching() as b:` — ops in the block are recorded, and run in groups when their values are needed.
-
-    Reading a value runs what it needs; the end of the block runs the rest. Tensors made in the block are ordinary ones
-    afterwards. `b.stats` has the statistics. A block (or a `wf.map`) inside another one belongs to the outer one.
-    """
-
-    Agenda = Agenda
-    ByDepth = ByDepth
-    _is_block = True
-
-    def __init__(self, schedule: Schedule | None = None, limit: int | None = None) -> None:
-        _check(schedule, limit)
-        self._schedule = schedule
-        self._limit = limit
-        self._mode: Any = None
-        self._room: Any = None
-        self._session: Any = None
-        self._outer_session: Session | None = None
-        self._watcher: Any = None
-        self._inner = False
-
-    @staticmethod
-    def last() -> Stats | None:
-        """The statistics of the last session of this thread; None before the first."""
-        return _THREAD.stats
-
-    @property
-    def stats(self) -> Stats:
-        """The statistics of this block; complete when it has ended."""
-        if self._session is None:
-            raise OperationError("batching: there are no statistics before the block was entered")
-        stats: Stats = self._session.stats
-        return stats
-
-    def __enter__(self) -> batching:
-        if self._session is not None:
-            raise OperationError("batching: this block is in use or was used already", fix="Make a new wf.batching().")
-        executor = current().executor
-        self._inner = isinstance(executor, Session)
-        if self._inner:
-            self._session = executor
-            return self
-        if _line_by_line():
-            # Ops run at once, as if this block were inside another one that does nothing.
-            self._inner, self._session = True, _NoSession()
-            return self
-        executor.not_replayable("it uses wf.batching")
-        if not executor.allows_batches:
-            raise OperationError("batching: a block cannot be inside vmap or another transform of functions",
-                                 fix="Put wf.batching() outside of it.")  # fmt: skip
-        outer = current().replace(executor=None)
-        end_all_bypasses()  # compiled functions are opaque calls here
-        self._session = Session(outer, self._schedule, self._limit)
-        self._session.no_common_calls = self._is_block and frame_registers_hooks(user_frame(2))
-        self._room = room_for_recursion()
-        self._room.__enter__()
-        self._mode = changed_mode(executor=self._session)
-        self._mode.__enter__()
-        self._outer_session, _THREAD.session = _THREAD.session, self._session
-        self._watcher = watcher()
-        if self._watcher is not None:
-            self._watcher.starts(self._session)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._inner:
-            return
-        try:
-            if error[0] is None:
-                self._session.close()
-            else:
-                self._session.release()
-        except BaseException:
-            self._session.release()
-            raise
-        finally:
-            _THREAD.stats, _THREAD.session = self._session.stats, self._outer_session
-            self._mode.__exit__(*error)
-            self._room.__exit__(*error)
-            if self._watcher is not None:
-                self._watcher.ended(self._session)
-
-
-class _MapSession(batching):
-    """The session of a map."""
-
-    _is_block = False

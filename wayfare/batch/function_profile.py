@@ -3,7 +3,8 @@
 The first example of a new function runs to its end before the others begin (unless analysis shows that the function
 only computes). If it changes what all examples see, the others follow one by one, as in the loop. After that, a few
 examples of some maps run as a plain loop and are timed. If the map takes longer than the loop, the function runs as a
-loop from then on, with one warning. Both decisions are tried again, ever less often, because functions and data change.
+loop from then on, with one warning. Times are those of the thread, because on a busy machine others would count
+too. Both decisions are tried again, ever less often, because functions and data change.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _RETRY_AFTER, _MAX_RETRY_AFTER = 8, 512
 _RECHECK_AFTER = 64
 # The number of maps whose times are remembered.
 _REMEMBERED = 5
+# Of the maps that run as a loop, one in so many is timed.
+_TIMED_LOOPS = 8
 
 
 class MapTiming:
-    """The time of one batched map in seconds, and of the backward passes through it so far."""
+    """The time of one batched map in seconds of its thread, and of the backward passes through it so far."""
 
     __slots__ = ("backward", "examples", "seconds")
 
@@ -71,7 +74,7 @@ class FunctionProfile:
     def plan(self, count: int, function: Any) -> tuple[bool, int, int]:
         """(whether the whole map runs as a loop, how many examples run first alone, how many are timed as a loop)."""
         self.maps += 1
-        if count == 1 or self.never_batch:
+        if self.never_batch:
             return True, 0, 0
         if self.loop_reason:
             if self.maps < self._retry_at:
@@ -121,6 +124,10 @@ class FunctionProfile:
         if self.maps > 1:  # the first one also compiles kernels and fast paths
             self.by_map = [*self.by_map[1 - _REMEMBERED :], timing]
             self._judge()
+
+    def wants_timing(self) -> bool:
+        """Whether a map that runs as a loop is timed."""
+        return self.maps % _TIMED_LOOPS == 0 or len(self.by_loop) < 2
 
     def timed(self, seconds: list[float]) -> None:
         """Add the times of examples that ran as a loop."""

@@ -120,6 +120,10 @@ class Session(PendingCalls):
             made[0]._handle.view_of = (inputs[0], op, attrs)
         return made[0] if op.outputs == 1 else made
 
+    def is_own_row(self, t: Tensor) -> bool:
+        """Whether an ordinary tensor is a row of one example that is copied: no weight, no number, no history."""
+        return not (is_shared(t) or t._requires_grad or t._array.ndim == 0 or self.hub.in_order)
+
     def learn_fast_path(self, key: Any, made: Any) -> None:
         """Remember how a call without attributes was recorded, for the fast path of the next one like it."""
         if made.__class__ is StandIn:

@@ -63,6 +63,6 @@ class Timings:
 
 
 def _typical(samples: deque[float], quarters: int = 3) -> float:
-    """The mean of the fastest three quarters, so that what else the machine did is left out."""
+    """The mean of the fastest quarters of the samples, so that what else the machine did is left out."""
     chosen = sorted(samples)[: max(1, len(samples) * quarters // 4)]
     return sum(chosen) / len(chosen)

@@ -72,12 +72,9 @@ class Compiled(OpaqueCall):
         self._samples = 0  # calls still to be timed
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
-        self._recording = False
+        self._recording = self._running = False  # is Python recorded, is a fast path running?
         self.records_gradient = True  # the backward pass that may follow a call is recorded with it
-        self._calls = 0
-        self._recorded = 0
-        self._checked = 0
-        self._timed_calls = 0
+        self._calls = self._recorded = self._checked = self._timed_calls = 0
         self._retraces: deque[str] = deque(maxlen=_REASONS)
 
     def __repr__(self) -> str:
@@ -257,8 +254,8 @@ class Compiled(OpaqueCall):
         """Compare a replay with plain Python, whose result is returned."""
         self._checked += 1
         budget = self._budget
-        budget.spent += check.seconds + entry.planning
-        entry.planning = 0.0
+        planning, entry.planning = entry.planning, 0.0
+        budget.spent += check.seconds + planning
         end.hits += 1
         entry.hits += 1
         end.next_check = 2 * end.hits - 1
@@ -274,7 +271,7 @@ class Compiled(OpaqueCall):
             raise
         buffer_pool.trim()  # buffers of Python's run would be kept, and are of no use to a plan
         entry.timings.eager.append(seconds)
-        budget.total += seconds + check.seconds
+        budget.total += seconds + check.seconds + planning
         if difference:
             if self._check:
                 raise CheckError(f"check: {self._name}, replayed, differs from plain Python in {difference}",
@@ -305,8 +302,7 @@ class Compiled(OpaqueCall):
             self._recording = before
 
     def _failed(self, entry: Entry, error: Exception, args: Any, options: Any) -> Any:
-        """A plan raised an error: run Python, which raises it on the user's line. If it does not, the plan was
-        wrong."""
+        """A plan raised an error: run Python, which raises it on the user's line, or else the plan was wrong."""
         result = self._aside(args, options)
         self._leave(entry, f"its plan failed: {type(error).__name__}: {error}")
         if self._fallback.fullgraph:
@@ -330,7 +326,10 @@ class Compiled(OpaqueCall):
         """The result from a fast path, or `MISS`."""
         if not self._lock.acquire(not self._recording):  # by position: a keyword costs 0.1 µs
             return MISS
+        nested, self._running = self._running, True
         try:
+            if nested:
+                return MISS  # by a finaliser or a signal handler in the middle of a call, whose buffers are in use
             paths = self._fast_paths
             path: Any = paths.last
             made = path.call(args, options, mode)
@@ -347,6 +346,7 @@ class Compiled(OpaqueCall):
         except Exception:
             pass  # Nothing was changed: the slow path fails again, and handles the error.
         finally:
+            self._running = nested
             self._lock.release()
         return MISS
 

@@ -1,13 +1,11 @@
 """Generated functions: Python text without loops, written for one case. Nowhere else is text compiled as Python.
 
-`compiled_tree` is for `batch/record/function_copy.py`, which compiles the user's own source with its calls looked at.
+The generated functions have three users: `compiler/replay/fast_path.py`, `compiler/captures/guards.py` and
+`batch/record/opaque_fast_path.py`. Each does the same few tests at every call, and a loop over a table of these tests
+takes longer: docs/design/compiler.md has the figures.
 
-The generated functions have three users. Each does the same few tests at every call, and a loop over a table of these
-tests takes longer (text against loop, for a whole call, CPython 3.11):
-
-- `compiler/replay/fast_path.py`: a compiled chain of ops takes 3.4 µs against 4.6, a small MLP 4.4 against 5.7.
-- `compiler/captures/guards.py`: the MLP, which has 34 guards, takes 4.4 µs against 5.0.
-- `batch/record/opaque_fast_path.py`: a GRU cell is recorded in 1.6 µs against 2.0, an LSTM cell in 2.1 against 3.1.
+`compiled_tree` compiles no text of ours: `batch/record/function_copy.py` has the user's own source compiled, in which
+calls pass through a function of the library.
 """
 
 from __future__ import annotations

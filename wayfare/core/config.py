@@ -1,4 +1,5 @@
-"""The settings object; nothing else but launched.py reads environment variables."""
+"""The settings object. All environment variables of ours are read here, but for WAYFARE_NATIVE (native.py) and those of
+the launcher (launched.py)."""
 
 from __future__ import annotations
 

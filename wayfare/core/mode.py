@@ -108,6 +108,15 @@ class Mode:
         return NO_GRAD if plain else mode
 
 
+    def with_generator(self, generator: Any) -> Mode:
+        """This mode with its own random numbers: one for each example of a map, so it is made quickly."""
+        mode = Mode.__new__(Mode)
+        for name in Mode.__slots__:
+            setattr(mode, name, getattr(self, name))
+        mode.generator = generator
+        return mode
+
+
 class _State(threading.local):
     mode: Mode | None = None
     # (array, copy) of what was set aside before a write in place, where somebody wants to know.

@@ -1,7 +1,8 @@
 """The native module (wayfare/native), if this installation has one: the cost of a small op, in C.
 
-It is optional. Everything it does is also written in Python, and each native function has the Python function with it
-that it stands in front of. `WAYFARE_NATIVE=0` runs the Python ones, `WAYFARE_NATIVE=path` loads another build.
+It is optional. Everything it does is also written in Python: each native function holds the Python function that it
+replaces, and calls it in unusual cases. `WAYFARE_NATIVE=0` runs the Python ones, `WAYFARE_NATIVE=path` loads another
+build.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ NATIVE, STATE_OF_NATIVE = _load()
 def in_front_of(function: F, arity: int) -> F:
     """`apply1`, `apply2` or `apply3` with the native one in front."""
     return function if NATIVE is None else NATIVE.Apply(function, arity)
+
+
+def in_front_of_calls(function: F, what: str, *more: Any) -> F:
+    """A function that `wf.map` calls for every recorded call, with the native one in front (`native/calls.h`)."""
+    return function if NATIVE is None else NATIVE.CallFront(function, what, *more)
 
 
 def as_op(

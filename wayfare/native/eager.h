@@ -269,7 +269,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *option
 
 static int front_traverse(Front *front, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(front));
-    Py_VISIT(front->op); Py_VISIT(front->general); Py_VISIT(front->tensor);
+    Py_VISIT(front->op); Py_VISIT(front->general); Py_VISIT(front->number); Py_VISIT(front->tensor);
     return 0;
 }
 static int front_clear(Front *front) {

@@ -132,6 +132,10 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "views.h"
 #include "backward.h"
 #include "record.h"
+#include "lazy.h"
+#include "calls.h"
+#include "loops.h"
+#include "rows.h"
 
 static int slots_of_classes(void) {
 #define SLOT(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return -1
@@ -167,6 +171,16 @@ static PyMethodDef functions[] = {
     {"set_up", set_up, METH_VARARGS, "Tell the module the classes and tables of the package; called once."},
     {"set_up_backward", set_up_backward, METH_O, "The class Rows."},
     {"set_up_recording", set_up_recording, METH_VARARGS, "The classes of wayfare/batch."},
+    {"set_up_loops", set_up_loops, METH_VARARGS, "The classes Call, Value, Steps and StackCalls."},
+    {"by_depth", by_depth, METH_O, "Groups of calls by depth."},
+    {"one_after_another", one_after_another, METH_O, "Groups of calls by signature."},
+    {"order_rows", order_rows, METH_O, "Sort the calls of groups by who reads them."},
+    {"columns_of", columns_of, METH_O, "The inputs of calls, column by column."},
+    {"rows_of", rows_of, METH_O, "Where the rows of values lie."},
+    {"reads_of", reads_of, METH_VARARGS, "The depths that calls read."},
+    {"steps_of", steps_of, METH_VARARGS, "The calls of a chain, step by step."},
+    {"split_needed", split_needed, METH_VARARGS, "The calls that must run, and those that can wait."},
+    {"mark_as_run", mark_as_run, METH_VARARGS, "Mark the calls of a group as run."},
     {"backward", (PyCFunction)backward, METH_VARARGS, "Run a backward pass without hooks, captures and watchers."},
     {NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "wayfare.core._native", NULL, -1, functions};
@@ -180,6 +194,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     MODE_NAME = PyUnicode_InternFromString("mode");
     if (m == NULL || F32 == NULL || F64 == NULL || MODE_NAME == NULL) return NULL;
     if (PyModule_AddStringConstant(m, "version", WAYFARE_VERSION) < 0) return NULL;
-    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0) return NULL;
+    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0) return NULL;
     return m;
 }

@@ -1,13 +1,15 @@
-/* Recording in `wf.map`: a call that looks like an earlier one, and methods of lazy tensors. See wayfare/batch/record. */
+/* Recording in `wf.map`: a call that looks like an earlier one. See wayfare/batch/record. */
 
 static PyTypeObject *RowType, *ModeType;
-static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *SessionType, *RecorderType, *FastPathType, *LazyMethodType;
+static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *RowCopiesType, *SessionType, *RecorderType, *FastPathType, *LazyMethodType;
 static PyObject *MISSED, *CHECK_NOW, *PARTS;
-static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset; } C;
+static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset, depth, row_id; } C;
 static struct { Py_ssize_t call, number, row, needs_grad, is_part, offset, view_of, has_views; } W;
 static struct { Py_ssize_t shape, dtype, is_float; } R;
-static struct { Py_ssize_t executor, grad, inference; } M;
-static Py_ssize_t ROW_COPY_SOURCE, TENSOR_ROLE;
+static struct { Py_ssize_t executor, grad, inference, watchers; } M;
+static struct { Py_ssize_t data, row, source; } K;
+static Py_ssize_t COPIES, TENSOR_ROLE;
+static PyObject *EPOCH;
 static PyObject *sPENDING, *sPENDING_BYTES, *sLIMIT, *sFLUSH, *sHUB, *sCURRENT, *sROW_COPIES, *sOF, *sLIVE, *sOP_FAST_PATHS;
 
 enum { MOST_OUTS = 8, MOST_ROWS = 16 };
@@ -21,9 +23,9 @@ typedef struct {
     PyObject *signature, *outs, *bytes;
     char carries[MOST_OUTS], needs_grad, n_outs, single, checks;
     /* of a fast path: for each argument the length of a tuple (-1: none, -2: one tensor), for each row what it is */
-    PyObject *owner, *holds, *fits, *expected;
+    PyObject *owner, *holds, *fits, *expected, *held_at;
     signed char structure[MOST_ROWS], rows[MOST_ROWS];
-    int n_args, n_rows;
+    int n_args, n_rows, by_epoch;
 } Recorder;
 
 static PyObject *lazy_tensor(PyObject *call, Py_ssize_t number, PyObject *row, int needs_grad) {
@@ -106,6 +108,28 @@ static PyObject *recorder_call(Recorder *r, PyObject *const *args, size_t flags,
     return made;
 }
 
+/* RowCopies.of for a tensor without a gradient, whose array is contiguous. */
+static PyObject *row_copy(PyObject *copies, PyObject *t, PyArrayObject *x, PyObject *row) {
+    PyObject *table = Py_TYPE(copies) == RowCopiesType ? AT(copies, COPIES) : NULL;
+    if (!IS_A(table, &PyDict_Type)) return PyObject_CallMethodObjArgs(copies, sOF, t, row, NULL);
+    PyObject *id = PyLong_FromVoidPtr(t), *copy = id == NULL ? NULL : PyDict_GetItemWithError(table, id);
+    if (IS_A(copy, RowCopyType) && AT(copy, K.row) == row && IS_A(AT(copy, K.data), &PyBytes_Type)
+        && PyBytes_GET_SIZE(AT(copy, K.data)) == PyArray_NBYTES(x)
+        && memcmp(PyBytes_AS_STRING(AT(copy, K.data)), PyArray_DATA(x), PyArray_NBYTES(x)) == 0) {
+        Py_DECREF(id);
+        return Py_NewRef(copy);
+    }
+    copy = PyErr_Occurred() ? NULL : RowCopyType->tp_alloc(RowCopyType, 0);
+    if (copy != NULL) {
+        PUT(copy, K.data, PyBytes_FromStringAndSize(PyArray_DATA(x), PyArray_NBYTES(x)));
+        PUT(copy, K.row, Py_NewRef(row));
+        PUT(copy, K.source, Py_NewRef(t));
+        if (AT(copy, K.data) == NULL || PyDict_SetItem(table, id, copy) < 0) Py_CLEAR(copy);
+    }
+    Py_XDECREF(id);
+    return copy;
+}
+
 /* A tensor from outside as a row: no weight, no history, of the expected shape and dtype. NULL without an error: missed. */
 static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected, int may_have_role) {
     if (Py_TYPE(t) != TensorType || AT(t, T.requires_grad) != Py_False || AT(t, T.view) != Py_None) return NULL;
@@ -114,7 +138,7 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
     if (!IS_ARRAY(x) || (PyObject *)PyArray_DESCR(x) != AT(expected, R.dtype) || !PyArray_IS_C_CONTIGUOUS(x)) return NULL;
     if (!has_shape(x, AT(expected, R.shape))) return NULL;
     PyObject *copies = PyObject_GetAttr(session, sROW_COPIES);
-    PyObject *row = copies == NULL ? NULL : PyObject_CallMethodObjArgs(copies, sOF, t, expected, NULL);
+    PyObject *row = copies == NULL ? NULL : row_copy(copies, t, x, expected);
     Py_XDECREF(copies);
     return row;
 }
@@ -151,16 +175,23 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
         }
         PyTuple_SET_ITEM(rows, i, row);
     }
-    PyObject *holds = PyObject_CallNoArgs(r->holds);
-    int still = holds == NULL ? -1 : PyObject_IsTrue(holds);
-    Py_XDECREF(holds);
+    /* A guard that looks at modules only still holds if no module has changed since it did. */
+    PyObject *epoch = r->by_epoch ? PyList_GET_ITEM(EPOCH, 0) : NULL;
+    int still = epoch != NULL && epoch == r->held_at;
+    if (!still) {
+        Py_XINCREF(epoch);
+        PyObject *holds = PyObject_CallNoArgs(r->holds);
+        still = holds == NULL ? -1 : PyObject_IsTrue(holds);
+        Py_XDECREF(holds);
+        if (still == 1) Py_XSETREF(r->held_at, epoch); else Py_XDECREF(epoch);
+    }
     if (still < 1) { Py_DECREF(rows); return still < 0 ? NULL : Py_NewRef(MISSED); }
     PyObject *made = record_call(r, session, Py_NewRef(rows), &PyTuple_GET_ITEM(rows, 0), n);
     if (made != NULL && r->checks) {
         /* A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail. */
         PyObject *first = n > 0 ? PyTuple_GET_ITEM(rows, 0) : NULL, *fits = NULL;
-        if (r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, ROW_COPY_SOURCE) != NULL)
-            fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, ROW_COPY_SOURCE), NULL);
+        if (r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, K.source) != NULL)
+            fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, K.source), NULL);
         int good = fits == NULL ? 0 : PyObject_IsTrue(fits);
         PyObject *checked = NULL;
         if (good == 0 && !PyErr_Occurred())
@@ -178,14 +209,14 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
 }
 
 /* Recorder(signature, outs, carries, bytes, needs_grad) and
-   FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks) */
+   FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks, by_epoch) */
 static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *options) {
     PyObject *signature, *outs, *carries, *bytes, *owner = NULL, *holds = NULL, *fits = NULL, *expected = NULL;
     PyObject *structure = NULL, *rows = NULL;
-    int needs_grad, single = 0, checks = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pp", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
+    int needs_grad, single = 0, checks = 0, by_epoch = 0;
+    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!ppp", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
                           &needs_grad, &owner, &holds, &fits, &PyTuple_Type, &expected, &PyTuple_Type, &structure,
-                          &PyTuple_Type, &rows, &single, &checks)) return NULL;
+                          &PyTuple_Type, &rows, &single, &checks, &by_epoch)) return NULL;
     Recorder *r = (Recorder *)type->tp_alloc(type, 0);
     if (r == NULL) return NULL;
     r->signature = Py_NewRef(signature);
@@ -195,6 +226,7 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *opti
     r->n_outs = (char)PyTuple_GET_SIZE(outs);
     r->single = (char)single;
     r->checks = (char)checks;
+    r->by_epoch = by_epoch;
     r->owner = Py_XNewRef(owner);
     r->holds = Py_XNewRef(holds);
     r->fits = Py_XNewRef(fits);
@@ -223,7 +255,7 @@ static int recorder_traverse(Recorder *r, visitproc visit, void *arg) {
 }
 static int recorder_clear(Recorder *r) {
     Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->fits);
-    Py_CLEAR(r->expected);
+    Py_CLEAR(r->expected); Py_CLEAR(r->held_at);
     return 0;
 }
 static void recorder_dealloc(Recorder *r) {
@@ -240,178 +272,3 @@ static PyType_Slot recorder_slots[] = {
 #define RECORDER_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL)
 static PyType_Spec recorder_spec = {"wayfare.native.Recorder", sizeof(Recorder), 0, RECORDER_FLAGS, recorder_slots};
 static PyType_Spec fast_path_spec = {"wayfare.native.FastPath", sizeof(Recorder), 0, RECORDER_FLAGS, recorder_slots};
-
-/* -- methods of lazy tensors, in front of those of record/op_fast_paths.py ----------------------------------------- */
-
-/* The session of this thread, if a method may record there; borrowed from `mode`, which is a new reference. */
-static PyObject *session_of(PyObject **mode) {
-    *mode = PyObject_GetAttr(STATE, MODE_NAME);
-    if (*mode == NULL) { PyErr_Clear(); return NULL; }
-    PyObject *executor = PyObject_TypeCheck(*mode, ModeType) ? AT(*mode, M.executor) : NULL;
-    if (executor == NULL || Py_TYPE(executor) != SessionType || AT(*mode, M.inference) != Py_False
-        || AT(*mode, M.grad) == NULL) Py_CLEAR(*mode);
-    return *mode == NULL ? NULL : executor;
-}
-
-/* Is it a lazy tensor as it was made? */
-static inline int is_lazy(PyObject *t) {
-    PyObject *value = Py_TYPE(t) == StandInType ? AT(t, T.handle) : NULL;
-    return IS_A(value, ValueType) && IS_A(AT(value, W.row), RowType);
-}
-
-/* The native recorder that is known for a key; borrowed; NULL without an error if there is none. */
-static Recorder *known_recorder(PyObject *session, PyObject *mode, PyObject *key) {
-    PyObject *both = PyObject_GetAttr(session, sOP_FAST_PATHS);
-    PyObject *grad = AT(mode, M.grad), *table = both == NULL || grad == NULL ? NULL : PyDict_GetItemWithError(both, grad);
-    PyObject *found = table == NULL ? NULL : PyDict_GetItemWithError(table, key);
-    Py_XDECREF(both);
-    return found != NULL && Py_TYPE(found) == RecorderType ? (Recorder *)found : NULL;
-}
-
-/* An operator or a function of one or two lazy tensors: in a Front, `op` is the op. */
-static PyObject *lazy_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
-    PyObject *mode = NULL, *session = NULL, *key = NULL, *made = NULL, *rows[2], *number = NULL;
-    int arity = front->arity;
-    if (names == NULL && PyVectorcall_NARGS(flags) == arity && Py_TYPE(args[0]) == StandInType
-        && (arity == 1 || Py_TYPE(args[1]) == StandInType || PyFloat_CheckExact(args[1]) || PyLong_CheckExact(args[1])))
-        session = session_of(&mode);
-    if (session == NULL) return PyObject_Vectorcall(front->general, args, flags, names);
-    PyObject *value = AT(args[0], T.handle), *row = NULL, *dtype = NULL;
-    if (is_lazy(args[0]) && (arity == 1 || Py_TYPE(args[1]) != StandInType || is_lazy(args[1])))
-        row = AT(value, W.row), dtype = AT(row, R.dtype);
-    if (dtype == (PyObject *)F32 || dtype == (PyObject *)F64) {
-        rows[0] = value;
-        if (arity == 1) key = PyTuple_Pack(2, front->op, row);
-        else if (Py_TYPE(args[1]) == StandInType) {
-            rows[1] = AT(args[1], T.handle);
-            PyObject *other = AT(rows[1], W.row);
-            key = front->reverse ? PyTuple_Pack(3, front->op, other, row) : PyTuple_Pack(3, front->op, row, other);
-        } else {
-            number = front->number == args[1] && front->tensor_dtype == dtype ? Py_NewRef(front->tensor)
-                : PyObject_CallFunctionObjArgs(CONSTANT, args[1], dtype, NULL);
-            if (number != NULL && front->number != args[1]) {
-                PyObject *old[3] = {front->number, front->tensor, front->tensor_dtype};
-                front->number = Py_NewRef(args[1]);
-                front->tensor = Py_NewRef(number);
-                front->tensor_dtype = Py_NewRef(dtype);
-                for (int i = 0; i < 3; i++) Py_XDECREF(old[i]);
-            }
-            rows[1] = number;
-            key = number == NULL ? NULL : PyTuple_Pack(3, front->op, row, front->reverse ? Py_True : Py_False);
-        }
-        if (key == NULL) goto end;
-        Recorder *known = known_recorder(session, mode, key);
-        if (known == NULL && PyErr_Occurred()) goto end;
-        if (known != NULL) {
-            PyObject *inputs = arity == 1 ? PyTuple_Pack(1, value)
-                : front->reverse ? PyTuple_Pack(2, rows[1], value) : PyTuple_Pack(2, value, rows[1]);
-            if (inputs == NULL) goto end;
-            Py_INCREF(known);
-            PyObject *all = record_call(known, session, inputs, rows, arity);
-            Py_DECREF(known);
-            if (all != NULL) { made = Py_NewRef(PyTuple_GET_ITEM(all, 0)); Py_DECREF(all); }
-            goto end;
-        }
-    }
-    made = PyObject_Vectorcall(front->general, args, flags, names);
-end:
-    Py_XDECREF(key);
-    Py_XDECREF(number);
-    Py_XDECREF(mode);
-    return made;
-}
-
-/* A method that returns one part of a lazy tensor, or a tuple of parts: in a Front, `op` is the name. The table has, for
-   (name, row, *arguments), a tuple of (row, offset, op, attributes). */
-static PyObject *parts_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
-    PyObject *mode = NULL, *session = NULL, *made = NULL;
-    Py_ssize_t given = PyVectorcall_NARGS(flags);
-    int plain = names == NULL && given > 0 && Py_TYPE(args[0]) == StandInType;
-    for (Py_ssize_t i = 1; i < given && plain; i++) plain = PyLong_CheckExact(args[i]);
-    if (plain && is_lazy(args[0])) session = session_of(&mode);
-    if (session == NULL) return PyObject_Vectorcall(front->general, args, flags, names);
-    PyObject *self = args[0], *value = AT(self, T.handle), *key = NULL, *found = NULL;
-    int whole = AT(value, W.call) != NULL && AT(value, W.number) != NULL && AT(value, W.offset) != NULL;
-    if (whole && (key = PyTuple_New(given + 1)) != NULL) {
-        PyTuple_SET_ITEM(key, 0, Py_NewRef(front->op));
-        PyTuple_SET_ITEM(key, 1, Py_NewRef(AT(value, W.row)));
-        for (Py_ssize_t i = 1; i < given; i++) PyTuple_SET_ITEM(key, i + 1, Py_NewRef(args[i]));
-        found = Py_XNewRef(PyDict_GetItemWithError(PARTS, key));
-        Py_DECREF(key);
-    }
-    if (found == NULL) {
-        if (!PyErr_Occurred()) made = PyObject_Vectorcall(front->general, args, flags, names);
-        goto end;
-    }
-    Py_ssize_t n = PyTuple_GET_SIZE(found);
-    PyObject *live = PyObject_GetAttr(session, sLIVE);
-    made = live == NULL ? NULL : PyTuple_New(n);
-    int grad = AT(mode, M.grad) == Py_True && AT(value, W.needs_grad) == Py_True;
-    replace(value, W.has_views, Py_NewRef(Py_True));
-    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
-        PyObject *what = PyTuple_GET_ITEM(found, i), *row = PyTuple_GET_ITEM(what, 0);
-        PyObject *t = lazy_tensor(AT(value, W.call), 0, row, grad && AT(row, R.is_float) == Py_True);
-        if (t == NULL) { Py_CLEAR(made); break; }
-        PyTuple_SET_ITEM(made, i, t);
-        PyObject *part = AT(t, T.handle), *handle = PyWeakref_NewRef(t, NULL);
-        replace(part, W.number, Py_NewRef(AT(value, W.number)));
-        replace(part, W.is_part, Py_NewRef(Py_True));
-        replace(part, W.offset, PyNumber_Add(AT(value, W.offset), PyTuple_GET_ITEM(what, 1)));
-        PUT(part, W.view_of, PyTuple_Pack(3, self, PyTuple_GET_ITEM(what, 2), PyTuple_GET_ITEM(what, 3)));
-        if (handle == NULL || PyList_Append(live, handle) < 0 || AT(part, W.offset) == NULL || AT(part, W.view_of) == NULL)
-            Py_CLEAR(made);
-        Py_XDECREF(handle);
-    }
-    Py_XDECREF(live);
-    Py_DECREF(found);
-    if (made != NULL && front->numbers) {  /* one part, not a tuple */
-        PyObject *one = Py_NewRef(PyTuple_GET_ITEM(made, 0));
-        Py_DECREF(made);
-        made = one;
-    }
-end:
-    Py_XDECREF(mode);
-    return made;
-}
-
-/* LazyMethod(general, op, arity, reverse): an op; LazyMethod(general, name, 0, one): parts. */
-static PyObject *lazy_new(PyTypeObject *type, PyObject *args, PyObject *options) {
-    PyObject *general, *what;
-    int arity, flag;
-    if (!PyArg_ParseTuple(args, "OOip", &general, &what, &arity, &flag)) return NULL;
-    Front *front = (Front *)new_front(type, general);
-    if (front == NULL) return NULL;
-    front->op = Py_NewRef(what);
-    front->arity = (char)arity;
-    front->call = (vectorcallfunc)(arity > 0 ? lazy_call : parts_call);
-    if (arity > 0) front->reverse = (char)flag; else front->numbers = (char)flag;
-    return (PyObject *)front;
-}
-static PyType_Slot lazy_slots[] = FRONT_SLOTS(lazy_new);
-static PyType_Spec lazy_spec = {"wayfare.native.LazyMethod", sizeof(Front), 0, FRONT_FLAGS, lazy_slots};
-
-/* set_up_recording(StandIn, Call, Value, Row, RowCopy, Session, Mode, MISSED, check_now, parts) */
-static PyObject *set_up_recording(PyObject *self, PyObject *args) {
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &SessionType, &ModeType,
-                          &MISSED, &CHECK_NOW, &PARTS)) return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
-#define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
-    SLOTS(C, CallType, signature, "signature"); SLOTS(C, CallType, inputs, "inputs"); SLOTS(C, CallType, extra, "extra");
-    SLOTS(C, CallType, group, "group"); SLOTS(C, CallType, example, "example"); SLOTS(C, CallType, handles, "handles");
-    SLOTS(C, CallType, code, "code"); SLOTS(C, CallType, offset, "offset");
-    SLOTS(W, ValueType, call, "call"); SLOTS(W, ValueType, number, "number"); SLOTS(W, ValueType, row, "row");
-    SLOTS(W, ValueType, needs_grad, "needs_grad"); SLOTS(W, ValueType, is_part, "is_part"); SLOTS(W, ValueType, offset, "offset");
-    SLOTS(W, ValueType, view_of, "view_of"); SLOTS(W, ValueType, has_views, "has_views");
-    SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
-    SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
-    if ((ROW_COPY_SOURCE = slot_of(RowCopyType, "source")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-static int init_record(PyObject *m) {
-    PyObject **const names[] = {&sPENDING, &sPENDING_BYTES, &sLIMIT, &sFLUSH, &sHUB, &sCURRENT, &sROW_COPIES, &sOF, &sLIVE, &sOP_FAST_PATHS};
-    static const char *const texts[] = {"pending", "pending_bytes", "limit", "flush", "hub", "current", "row_copies", "of", "live", "op_fast_paths"};
-    for (int i = 0; i < 10; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
-    return add_type(m, "Recorder", &recorder_spec, &RecorderType) || add_type(m, "FastPath", &fast_path_spec, &FastPathType)
-        || add_type(m, "LazyMethod", &lazy_spec, &LazyMethodType) ? -1 : 0;
-}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wayfare.autograd.function import Function
 from wayfare.core.errors import ArgumentTypeError, WayfareError
 from wayfare.core.mode import STATE, UNUSUAL, Watcher, executor, watchers
+from wayfare.core.native import in_front_of_calls
 from wayfare.core.node import Handle, StructureHandle
 from wayfare.core.structure_epoch import structure_changed
 from wayfare.core.tensor import Tensor
@@ -60,6 +61,9 @@ def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if mode.watchers:
         return _watched(mode.watchers, module, args, kwargs)
     return mode.executor.module_call(module, args, kwargs)
+
+
+as_one = in_front_of_calls(as_one, "module")
 
 
 def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

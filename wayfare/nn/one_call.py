@@ -91,7 +91,14 @@ class _OfFunction:
 
     def guard(self, function: Any) -> Callable[[], bool]:
         """It depends on its arguments only."""
-        return lambda: True
+        return _always
+
+
+def _always() -> bool:
+    return True
+
+
+_always.by_epoch = True  # type: ignore[attr-defined]
 
 
 class _OfLayer:
@@ -139,6 +146,8 @@ def _snapshot(layer: Any) -> Callable[[], bool]:
         epoch = now
         return True
 
+    # It need not be asked again in the same epoch.
+    holds.by_epoch = True  # type: ignore[attr-defined]
     return holds
 
 

@@ -63,7 +63,7 @@ class Example:
         """Prepare to run in a fiber, in this mode but with its own random numbers."""
         self.parent = parent
         self.order = self.path
-        self.mode = mode.replace(generator=self.generator)
+        self.mode = mode.with_generator(self.generator)
         self.inner, self.children = [], 0
         self.failed = self.fiber = self.waits_for = self.side_effects = None
         self.done = False

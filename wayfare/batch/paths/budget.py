@@ -1,18 +1,18 @@
-"""What running along paths may cost, measured by the time that the examples take in the loop.
+"""What running along paths may cost, compared with the time that the examples take in the loop.
 
-Recording and planning may take half as long as the loop in each map. All in all, maps along paths may lose so much time
-against the loop before they have to pay; then the next maps do not try, for longer each time.
+In each map, recording and planning may take as long as the loop. Over all maps, paths may lose a limited time against
+the loop. When that is used up, the next maps do not try paths, for longer each time.
 """
 
 from __future__ import annotations
 
 import math
-from time import perf_counter
+from time import thread_time
 
 from wayfare.batch.function_profile import MapTiming
 
 # The share of the loop's time that recording and planning may take in each map, and how many maps' shares can be saved.
-_SHARE, _SAVED = 0.5, 2.0
+_SHARE, _SAVED = 1.0, 2.0
 # How much time may be lost before paths have to pay: so many maps as a loop, and this share of each map.
 _INVESTED, _LOST = 10.0, 0.05
 # Then so many maps do not try; the next time twice as many.
@@ -36,7 +36,7 @@ class PathBudget:
         self.paused_until = 0  # the number of the map in which paths are tried again
 
     def begin(self, loop: float | None, number: int) -> bool:
-        """Map number `number` begins, which takes so many seconds as a loop (None: times do not matter). Returns
+        """Map number `number` begins; as a loop it would take `loop` seconds (None: times do not matter). Returns
         whether its examples may run along paths."""
         self._plans = _PLANS
         if loop is None:
@@ -58,12 +58,12 @@ class PathBudget:
         return self._left > 0 and self._plans > 0
 
     def spend(self, began: float) -> None:
-        """Something was recorded or planned since `began`."""
+        """Something was recorded or planned since the thread time `began`: what others do meanwhile does not count."""
         self._plans -= 1
-        self._left -= perf_counter() - began
+        self._left -= thread_time() - began
 
     def ended(self, timing: MapTiming, on_paths: float, loop: float) -> None:
-        """A map has ended, which would have taken `loop` seconds as one, `on_paths` of it for the examples on paths.
+        """A map has ended. As a loop it would have taken `loop` seconds, `on_paths` of them for the examples on paths.
         Its backward passes are added to the timing later."""
         self._last = (timing, on_paths, loop)
 

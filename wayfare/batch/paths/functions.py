@@ -1,12 +1,13 @@
 """A block as a function of arrays with a row for each example: op by op at first, then by plans.
 
-A call of it has the outputs, and computes the gradients of the inputs from those of the outputs.
+Calling it gives an `OpsCall` or a `PlannedCall`, which has the outputs. Its `backward` computes the gradients of the
+inputs from those of the outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class PlannedCall:
                                fix="Write after the backward pass, or to a clone.")  # fmt: skip
         if plan.has_backward:
             return plan.backward(grads, self._arrays, self._made)
-        began = perf_counter()
+        began = thread_time()
         found = plan.backward(grads, self._arrays, self._made)
         self._budget.spend(began)
         return found
@@ -144,7 +145,7 @@ class BlockFunction:
         if any([need and a.size > _LARGEST for a, need in zip(shared, needs[len(self._rows) :], strict=True)]):
             self.unplanned = "the gradient of a large table is sparse"
             return None
-        began = perf_counter()
+        began = thread_time()
         try:
             plan = BlockPlan(self._name, self._rows, self._shared, self._targets, self._cuts, size, needs, arrays)
         except Exception as error:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from time import perf_counter
-from typing import Any
+from time import thread_time
+from typing import Any, Protocol
 
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
@@ -35,8 +34,8 @@ from wayfare.ir.graph import in_order
 
 # Fewer examples with one signature are not worth a group.
 LEAST = 3
-# The most examples of one map that are recorded.
-_RECORDED = 2
+# The most examples of one map that are recorded; the budget allows fewer where recording takes long.
+_RECORDED = 8
 # With `batch=True` what runs must not depend on measured times: this many recordings, and one more in so many maps.
 _ALWAYS, _EVERY = 64, 8
 # One example in so many is compared with Python in one map, at most, and one more.
@@ -50,8 +49,10 @@ _FRUITLESS = 8
 # Runs that failed before the paths of an entry are given up.
 _FAILURES = 3
 
-# Runs examples one after another as plain Python. Returns the seconds of each.
-Loop = Callable[[list[Example]], list[float]]
+class Loop(Protocol):
+    """Runs examples one after another as plain Python. Returns the seconds of each if they are timed."""
+
+    def __call__(self, examples: list[Example], timed: bool = False) -> list[float]: ...
 
 
 class Signed:
@@ -94,7 +95,7 @@ class RecordedPaths:
             return examples
         if not always and self._maps % _TIMED_AGAIN == 1:
             # Not those that are left later: they may be the longest ones.
-            seconds = loop(examples[:LEAST])
+            seconds = loop(examples[:LEAST], True)
             profile.timed(seconds)
             self._one = sum(seconds) / len(seconds)
             examples = examples[LEAST:]
@@ -109,7 +110,7 @@ class RecordedPaths:
     def _run_signed(
         self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
     ) -> list[Example]:
-        began = perf_counter()
+        began = thread_time()
         loop_seconds = self._one * len(examples)
         if not self._budget.begin(None if always else loop_seconds, self._maps):
             stats.refused("along paths it took longer than the loop so far")
@@ -136,12 +137,18 @@ class RecordedPaths:
         timing = MapTiming(len(examples))
         left = self._along(signed, loop, stats, timing)
         left = self._grow(left, rest, loop, stats, timing, always)
-        timing.seconds = perf_counter() - began
+        timing.seconds = thread_time() - began
         timing.examples = max(stats.examples, 1)
         self._note_success(bool(stats.examples))
+        stats.growing = bool(stats.examples or stats.recorded) and self._decide()
         if not always:
             self._budget.ended(timing, self._one * (stats.examples + stats.recorded), loop_seconds)
         return sorted([*rest, *[one.example for one in left]], key=lambda example: example.number)
+
+    def _decide(self) -> bool:
+        """Whether examples read values on recorded paths."""
+        roots = [entry.tree.root for entries in self.compiled._cache.entries.values() for entry in entries]
+        return any([root is not None and bool(root.children) for root in roots])
 
     def _note_success(self, success: bool) -> None:
         """After several maps without an example on a path, the next maps do not look for one."""
@@ -199,7 +206,7 @@ class RecordedPaths:
             return False
         function = example.function
         example.function = lambda *args: compiled._record(entry, one.call, args, {})
-        began = perf_counter()
+        began = thread_time()
         try:
             loop([example])
         finally:

@@ -29,6 +29,7 @@ class PathStats:
     groups: int = 0  # blocks that were run, each for all examples that had reached it
     unseen: int = 0  # that left the tree, because a decision had an outcome that was not recorded
     recorded: int = 0  # that ran as Python and were recorded
+    growing: bool = False  # whether the other examples are likely to find a path soon, and wait for values until then
     checked: int = 0  # that ran as Python too, to compare the results
     failed: Exception | None = None  # the error of a group, whose examples then ran as Python
     reasons: dict[str, int] = field(default_factory=dict)  # why examples cannot run along paths

@@ -142,7 +142,7 @@ class Value:
 
     @property
     def extras(self) -> dict[str, Any] | None:
-        """The marks of its tensor."""
+        """`Tensor._extras` of its tensor."""
         return {"inference": True} if self.call.signature.inference else None
 
     @property

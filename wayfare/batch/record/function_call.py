@@ -1,8 +1,8 @@
 """Calls of the user's plain functions, closures and methods inside a map.
 
-The mapped function runs as a copy whose calls come by here (`function_copy`). A function that only computes becomes one
-opaque call, as a module does; every other function of the user runs as a copy too, so that its calls come by here in
-turn. Everything else is called as it is.
+The mapped function runs as a copy whose calls pass through `chosen` (`function_copy`). A function that only computes
+becomes one opaque call, as a module does. Every other function of the user runs as a copy too, so that its own calls
+pass through `chosen` in turn. Everything else is called as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wayfare.batch.analysis.purity import is_library_code, only_computes
 from wayfare.batch.record.function_copy import copied_code, copy_of
 from wayfare.batch.record.module_call import UsersCode
 from wayfare.core.mode import STATE
+from wayfare.core.native import in_front_of_calls
 from wayfare.core.pytree import flatten, only_tensors
 from wayfare.nn.module import Module
 
@@ -102,8 +103,11 @@ def chosen(called: Any) -> Any:
     return found or _choose(session, called, may_be_opaque=True)
 
 
+chosen = in_front_of_calls(chosen, "chosen")
+
+
 def as_copy(called: Any) -> Any:
-    """A function of the user, or a method, as a copy whose calls come by here."""
+    """A function of the user, or a method, as a copy whose calls pass through `chosen`."""
     mode: Any = STATE.mode
     if called.__class__ is not types.MethodType and called.__class__ is not types.FunctionType:
         return called
@@ -143,20 +147,19 @@ def _opaque_if_possible(session: Any, called: Any, copy: Any, function: types.Fu
     else:
         of_call = (owner, function)
         info = FunctionInfo(function)
-    misses = 0
+    misses = [0]
 
     def call(*args: Any, **options: Any) -> Any:
-        nonlocal misses
         mode: Any = STATE.mode
         if mode is None or mode.executor is not session:
             return called(*args, **options)  # the session has ended since
         made = session.opaque_call(*of_call, args, options, info)
         if made is not NotImplemented:
-            misses = 0
+            misses[0] = 0
             return made
-        misses += 1
-        if misses >= _MOST_MISSES:
+        misses[0] += 1
+        if misses[0] >= _MOST_MISSES:
             session.callees[called] = copy
         return copy(*args, **options)
 
-    return call
+    return in_front_of_calls(call, "function", (id(of_call[0]), of_call[1]), session, misses)

@@ -11,14 +11,15 @@ from weakref import ref
 
 import numpy as np
 
-from wayfare.batch.record.call import Call, Row, Value
+from wayfare.batch.record.call import Call, Row, Value, row_of_array
 from wayfare.batch.record.opaque_fast_path import MISSED, check_now
-from wayfare.batch.record.row_copy import RowCopy
+from wayfare.batch.record.row_copy import RowCopies, RowCopy
 from wayfare.batch.session import Session
 from wayfare.core.mode import STATE, Mode
-from wayfare.core.native import NATIVE
+from wayfare.core.native import NATIVE, in_front_of_calls
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.stand_in import FAST_PATHS, StandIn
+from wayfare.core.structure_epoch import EPOCH
 from wayfare.core.tensor import Tensor, constant
 
 _STACK = REGISTRY["stack"]
@@ -52,7 +53,10 @@ def _binary(op: Op, general: Any, reverse: bool) -> Any:
             second = other = constant(other, dtype)
             key = (op, row, reverse)
         elif cls is Tensor and other._array.dtype is dtype and self.__class__ is StandIn:
-            return executor.apply(op, (other, self) if reverse else (self, other), {})
+            if not executor.is_own_row(other):
+                return executor.apply(op, (other, self) if reverse else (self, other), {})
+            second = executor.row_copies.of(other, row_of_array(other._array))
+            key = (op, second.row, row) if reverse else (op, row, second.row)
         else:
             return general(self, other)
         record = executor.op_fast_paths[mode.grad].get(key)
@@ -238,14 +242,18 @@ def install() -> None:
     for name in (*_SEVERAL, *_VIEWS):
         setattr(StandIn, name, _natively(_parts(name, getattr(Tensor, name)), name, 0, name not in _SEVERAL))
     for name in _REDUCTIONS:
-        setattr(StandIn, name, _method(name, getattr(Tensor, name)))
+        setattr(StandIn, name, in_front_of_calls(_method(name, getattr(Tensor, name)), "arguments", name))
     for name in _METHODS:
         op_of_name = REGISTRY[name.strip("_")]
         setattr(StandIn, name, _natively(_unary(op_of_name, getattr(Tensor, name)), op_of_name.name, 1, False))
         FAST_PATHS[op_of_name] = _natively(_unary(op_of_name, _no_fast_path), op_of_name.name, 1, False)
-    FAST_PATHS[REGISTRY["cat"]], FAST_PATHS[_STACK] = _join(REGISTRY["cat"]), _join(_STACK)
+    for joining in (REGISTRY["cat"], _STACK):
+        FAST_PATHS[joining] = in_front_of_calls(_join(joining), "join", joining)
 
 
 if NATIVE is not None:
-    NATIVE.set_up_recording(StandIn, Call, Value, Row, RowCopy, Session, Mode, MISSED, check_now, _PARTS)
+    NATIVE.set_up_recording(
+        StandIn, Call, Value, Row, RowCopy, RowCopies, Session, Mode, MISSED, check_now, _PARTS, EPOCH
+    )
+    Session.opaque_call = in_front_of_calls(Session.opaque_call, "opaque")  # type: ignore[method-assign]
 install()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,13 @@ from wayfare.autograd.engine import add_up, by_rule, fit, prepare
 from wayfare.autograd.kept import FREED, unpack
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.deferred_gemm import DeferredGemm
+from wayfare.batch.run.deferred_gemm import DeferredGemms
 from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
 from wayfare.batch.run.segment import Segment
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.codegen.routines.rows import Rows
-from wayfare.codegen.runtime.gemm import matmul
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
@@ -37,9 +36,7 @@ from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable, split_edge
 from wayfare.core.write_clock import tick
 
-_LINEAR, _LINEAR_PLAIN, _CLONE = REGISTRY["linear"], REGISTRY["linear_plain"], REGISTRY["clone"]
-# The gemm of a weight runs early when its operands have more elements than this.
-_MAX_DEFERRED = 16 * 1024 * 1024
+_CLONE = REGISTRY["clone"]
 
 
 class Tape:
@@ -65,7 +62,7 @@ class Tape:
 
     def pull(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients of the outside tensors from those of the outputs."""
-        began = perf_counter()
+        began = thread_time()
         backward_pass = _BackwardPass(self)
         for value, g in zip(self.seeds, given, strict=True):
             if g is not None:
@@ -74,7 +71,7 @@ class Tape:
             backward_pass.through_group(group)
         backward_pass.run_deferred_gemms()
         if self.timing is not None:
-            self.timing.backward += perf_counter() - began
+            self.timing.backward += thread_time() - began
         return [backward_pass.leaves.get(id(t)) if want else None for t, want in zip(self.outside, wanted, strict=True)]
 
     def rematerialised(self) -> list[Tensor]:
@@ -217,7 +214,7 @@ class _BackwardPass:
         self._reached: Array = np.zeros(tape.count, np.bool_)
         # id of an outside tensor → its gradient
         self.leaves: dict[int, Any] = {}
-        self._gemms: dict[int, DeferredGemm] = {}
+        self._gemms = DeferredGemms(self._to_outside)
 
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
@@ -330,7 +327,8 @@ class _BackwardPass:
         self._reached[source.row_ids if reached is None else
                       source.row_ids[reached if source.at is None else reached[source.at]]] = True  # fmt: skip
         for group, number in source.groups:
-            self._grad_of(group, number)
+            if (group.number, number) not in self._grads:
+                self._grad_of(group, number)
         addresses = self._addresses[source.row_ids]
         if source.offsets is not None:
             addresses += source.offsets
@@ -379,60 +377,19 @@ class _BackwardPass:
             g = prepare(node, pending.pop(node), False)
             kept = unpack(node, False)
             edges = node.edges
-            if (node.op is _LINEAR or node.op is _LINEAR_PLAIN) and g.ndim == 2:
-                edges = self._defer_gemm(edges, g, kept, own)
-            grads = by_rule(node, raw_ops, g, kept, edges)
+            deferred = self._gemms.through(node, g, kept, own)
+            if deferred is None:
+                grads = by_rule(node, raw_ops, g, kept, edges)
+            else:
+                edges, grads = deferred
             for edge, gi in zip(edges, grads, strict=True):
                 if edge is not None and gi is not None:
                     send(edge, fit(node.op, edge, gi, False))
         return found
 
-    def _defer_gemm(self, edges: Any, g: Array, kept: Any, own: dict[int, int]) -> tuple[Any, ...]:
-        """Defer the gemm of a shared weight's gradient; returns the edges that still need a gradient now."""
-        weight = edges[1]
-        if not isinstance(weight, Tensor) or id(weight) in own:
-            return edges  # type: ignore[no-any-return]
-        held = self._gemms.get(id(weight))
-        if held is None:
-            held = self._gemms[id(weight)] = DeferredGemm(weight)
-        bias = edges[2] if len(edges) > 2 else None
-        if bias is not None and (not isinstance(bias, Tensor) or id(bias) in own):
-            return edges  # type: ignore[no-any-return]
-        if held.bias is None and bias is not None:
-            if held.pairs:
-                return edges  # type: ignore[no-any-return]
-            held.bias = bias
-        elif held.bias is not bias:
-            return edges  # type: ignore[no-any-return]
-        held.pairs.append((g, kept[1]))
-        held.size += g.size + kept[1].size
-        if held.size > _MAX_DEFERRED:
-            self._run_gemm(held, {})
-        return (edges[0], *[None] * (len(edges) - 1))
-
     def run_deferred_gemms(self) -> None:
         """Run all deferred gemms."""
-        known: dict[tuple[int, ...], list[Any]] = {}
-        for held in self._gemms.values():
-            self._run_gemm(held, known)
-
-    def _run_gemm(self, held: DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
-        if not held.pairs:
-            return
-        # The two weights of a recurrent cell get the same output gradients: concatenate and sum those only once.
-        key = tuple([id(g) for g, _ in held.pairs])
-        found = known.get(key)
-        if found is None:
-            parts = [g for g, _ in held.pairs]
-            found = known[key] = [parts[0] if len(parts) == 1 else np.concatenate(parts), None, parts]
-        x = held.pairs[0][1] if len(held.pairs) == 1 else np.concatenate([x for _, x in held.pairs])
-        self._to_outside(held.weight, matmul(found[0].T, x))
-        if held.bias is not None:
-            if found[1] is None:
-                found[1] = raw_ops.sum_to(found[0], shape=held.bias._array.shape)
-            self._to_outside(held.bias, found[1])
-        held.pairs.clear()
-        held.size = 0
+        self._gemms.run()
 
 
 def _age(node: Node) -> int:

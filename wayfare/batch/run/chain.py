@@ -12,24 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.batch.record.call import Array, Call, Value
+from wayfare.batch.record.call import Array, Call
 from wayfare.batch.record.signature import Signature
+from wayfare.batch.run.call_loops import steps_of
 from wayfare.batch.run.group import Group
+from wayfare.batch.run.steps import Steps
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.tensor import Tensor, wrap
-
-
-class Steps(list[Call]):
-    """The calls of a chain as one group: `sizes` are the numbers of calls of its steps, which never rise."""
-
-    __slots__ = ("sizes",)
-
-    sizes: tuple[int, ...]
-
-    def levels(self) -> list[list[Call]]:
-        """The calls of each step."""
-        calls = iter(self)
-        return [[next(calls) for _ in range(size)] for size in self.sizes]
 
 
 def merge_chains(groups: list[list[Call]]) -> list[list[Call]]:
@@ -50,39 +39,11 @@ def merge_chains(groups: list[list[Call]]) -> list[list[Call]]:
 
 def _chain(levels: list[list[Call]], signature: Signature) -> Steps | None:
     """These levels as one chain; None if a state is read twice, or read as an input, or is not the whole result."""
-    chains = [[call] for call in levels[0]]
-    for number, call in enumerate(levels[0]):
-        call.depth = number
-    outs = signature.outs
-    for depth, level in enumerate(levels[1:], 1):
-        for call in level:
-            inputs = call.inputs
-            before = inputs[1].call if inputs[1].__class__ is Value else None
-            if before is None or before.signature is not signature:
-                return None
-            x = inputs[0]
-            if x.__class__ is Value and x.call.signature is signature and x.call.group is None:
-                return None
-            for number, out in enumerate(outs):
-                state = inputs[number + 1]
-                if state.__class__ is not Value or state.call is not before:
-                    return None
-                if state.number != number or state.offset or state.row is not out:
-                    return None
-            # The scratch space of a call that is not in these levels holds something else.
-            at = before.depth
-            if at.__class__ is not int or not 0 <= at < len(chains):
-                return None
-            chain = chains[at]
-            if len(chain) != depth or chain[-1] is not before:
-                return None
-            chain.append(call)
-            call.depth = at
-    chains.sort(key=len, reverse=True)
-    steps = Steps()
+    calls = steps_of(levels, signature, signature.outs)
+    if calls is None:
+        return None
+    steps = Steps(calls)
     steps.sizes = tuple([len(level) for level in levels])
-    for depth, size in enumerate(steps.sizes):
-        steps += [chain[depth] for chain in chains[:size]]
     return steps
 
 

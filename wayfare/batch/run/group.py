@@ -15,6 +15,7 @@ from wayfare.autograd.kept import unpack
 from wayfare.batch.record.call import Array, Call, Row, Value
 from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.record.signature import Signature
+from wayfare.batch.run.call_loops import columns_of
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
 from wayfare.core.errors import InPlaceError
@@ -129,7 +130,7 @@ class Group:
 
     def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
         """For each input, its rows."""
-        return zip(*[c.inputs for c in calls], strict=True)
+        return columns_of(calls)
 
     def of_input(self, number: int, flags: Array) -> Array:
         """A flag for each row of one of its inputs, from flags for the calls."""
@@ -181,23 +182,27 @@ class Group:
         """Split a group of which only some outputs got a gradient: the calls that must be differentiated apart from
         each other. Empty if all can be differentiated together.
 
-        Calls without a gradient are left out. If there are NaN or infinite values, calls are split by which of their
-        outputs got a gradient; otherwise a zero gradient for the other outputs does no harm.
+        Calls without a gradient are left out. If a call that got a gradient for some of its outputs only has NaN or
+        infinite values, calls are split by which outputs got one; else a zero gradient for the others does no harm.
         """
         if self.single:
             return []
         if self.is_stale():
-            if not self._is_finite():
+            if not self._is_finite(None):
                 self.refuse_rerun()
             return []
-        if by_call.shape[1] > 1 and not self._is_finite():
+        if by_call.shape[1] > 1 and not self._is_finite(reached & ~by_call.all(axis=1)):
             patterns = np.unique(by_call, axis=0)
             found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in patterns if pattern.any()]
             return found if len(found) > 1 or len(found[0]) < len(by_call) else []
         return [] if reached.all() else [np.flatnonzero(reached)]
 
-    def _is_finite(self) -> bool:
-        numbers = [a for a in (*self.arrays, *[t._array for t in self.leaves]) if a.dtype.kind == "f"]
+    def _is_finite(self, calls: Array | None) -> bool:
+        """Whether the inputs and outputs of some calls (None: of all) are finite."""
+        if calls is not None and not calls.any():
+            return True
+        pairs = [*[(a, True) for a in self.arrays], *zip([t._array for t in self.leaves], self.batched, strict=True)]
+        numbers = [a[calls] if several and calls is not None else a for a, several in pairs if a.dtype.kind == "f"]
         return all([np.isfinite(a).all() for a in numbers])
 
     def differentiating(self) -> Any:
@@ -246,18 +251,13 @@ def _dense_rows(array: Array, row: Row) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(row.shape, array.strides[1:], row.strides, strict=True))
 
 
-def as_slice(values: Sequence[Value], row_ids: list[int], offsets: list[int]) -> Slice | None:
-    """These rows as a slice of one earlier result, if they are adjacent there."""
+def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
+    """These rows as a slice of one earlier result, if they are adjacent there; `distance` is that of their ids."""
     first, last = values[0], values[-1]
-    size = len(values)
     group: Group = first.call.group
-    step = len(group.signature.outs)
-    if row_ids[-1] - row_ids[0] != (size - 1) * step or row_ids != list(range(row_ids[0], row_ids[-1] + 1, step)):
+    if distance != len(group.signature.outs) or group is not last.call.group or first.number != last.number:
         return None
-    offset = first.offset
-    if group is not last.call.group or first.number != last.number or offsets.count(offset) != size:
-        return None
-    return Slice(group, first.number, group.index_of(first.call), size, offset, first.row)
+    return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)
 
 
 def gather_rows(addresses: Array, row: Row) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from time import perf_counter
 from typing import Any
 from weakref import ref
@@ -20,12 +19,14 @@ from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
-from wayfare.batch.run.chain import Chain, Steps, merge_chains
+from wayfare.batch.run.call_loops import mark_as_run, order_rows, split_needed
+from wayfare.batch.run.chain import Chain, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
-from wayfare.batch.run.schedule import Agenda, Schedule, order_rows
+from wayfare.batch.run.schedule import Agenda, Schedule
 from wayfare.batch.run.segment import Segment
-from wayfare.batch.run.stacked import StackCalls, Stacked, find_stacks
+from wayfare.batch.run.stacked import Stacked, find_stacks
+from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.batch.stats import SignatureStats, Stats
 from wayfare.codegen.routines.transposed_weights import caching_transposes
 from wayfare.core.callsite import user_frame
@@ -210,9 +211,7 @@ class PendingCalls(Interceptor):
     def _keep_only(self, calls: list[Call]) -> None:
         """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
         if len(calls) < len(self.pending):
-            self.pending = _split_needed(self.pending, [Value(c, 0, c.signature.outs[0], False) for c in calls], True)[
-                0
-            ]
+            self.pending = split_needed(self.pending, calls, True)[0]
             self.common_results.clear()
 
     def run_calls_of(self, examples: Sequence[Example]) -> None:
@@ -263,7 +262,7 @@ class PendingCalls(Interceptor):
         """The same; raises FailedCall, which names the call that failed."""
         calls = self.pending
         if targets is not None:
-            calls, self.pending = _split_needed(calls, targets, only)
+            calls, self.pending = split_needed(calls, [v.call for v in targets], only)
         else:
             self.pending = []
             self.pending_bytes = 0
@@ -325,14 +324,7 @@ class PendingCalls(Interceptor):
         signature.largest = max(signature.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
-        self.live += [held for call in calls for held in call.handles if held() is not None]
-        step = len(signature.outs)
-        row_ids = repeat(group.start) if group.single else range(group.start, group.start + step * len(calls), step)
-        for call, row_id in zip(calls, row_ids, strict=False):
-            call.group = group
-            call.row_id = row_id
-            call.inputs = ()
-            call.handles = None
+        mark_as_run(calls, group, group.start, 0 if group.single else len(signature.outs), self.live)
 
     def drop(self, call: Call) -> None:
         """A call has failed: so have all calls that read its results."""
@@ -387,6 +379,7 @@ class PendingCalls(Interceptor):
                 become(tensor, wrap(array))
         self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
         self.clear_fast_paths()
+        self.callees, self.copies = {}, {}  # what is called in place of a function holds the session
         self.overwritten = []
         self._segment = Segment(stats)
         self.hub.release()
@@ -400,21 +393,3 @@ def _is_inside(example: Example | None, outer: set[Example]) -> bool:
         if example in outer:
             return True
     return False
-
-
-def _split_needed(calls: list[Call], targets: Sequence[Value], only: bool) -> tuple[list[Call], list[Call]]:
-    """(calls that must run, calls that can wait): the calls of unfinished examples (unless `only`) and the calls that
-    `targets` need must run."""
-    due = [] if only else [c for c in calls if c.example is None or not c.example.done]
-    if len(due) == len(calls):
-        return calls, []
-    due += [v.call for v in targets if v.call.group is None]
-    waiting, needed = list(due), set(due)
-    while waiting:
-        for v in waiting.pop().inputs:
-            if v.__class__ is Value:
-                call = v.call
-                if call.group is None and call not in needed:
-                    needed.add(call)
-                    waiting.append(call)
-    return [c for c in calls if c in needed], [c for c in calls if c not in needed]

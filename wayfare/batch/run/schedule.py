@@ -9,12 +9,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from operator import attrgetter
 from typing import Any
 
 from wayfare.batch.record.call import Call, Value
-from wayfare.batch.run.chain import Steps
-from wayfare.batch.run.stacked import StackCalls
+from wayfare.batch.run.call_loops import by_depth, one_after_another, reads_of
 
 # This many histories may always be computed, however few the calls are.
 _FREE_WORK = 1024
@@ -45,24 +43,7 @@ class ByDepth(Schedule):
 
     def order(self, calls: Sequence[Call]) -> list[list[Call]]:
         """The groups by ascending depth; within one depth in the order in which the signatures first appear."""
-        levels: list[dict[int, list[Call]]] = []
-        for call in calls:
-            depth = 0
-            for v in call.inputs:
-                if v.__class__ is Value:
-                    producer = v.call
-                    if producer.group is None and producer.depth > depth:
-                        depth = producer.depth
-            if depth == len(levels):
-                levels.append({})
-            call.depth = depth + 1
-            level = levels[depth]
-            signature = id(call.signature)
-            if signature in level:
-                level[signature].append(call)
-            else:
-                level[signature] = [call]
-        return [group for level in levels for group in level.values()]
+        return by_depth(calls)
 
 
 class Agenda(Schedule):
@@ -77,7 +58,7 @@ class Agenda(Schedule):
         """The groups in order; never more of them than `ByDepth` makes."""
         # A method that fails for the first calls alone fails for all of them, so try it on a sample first.
         first = calls[: len(calls) // _SAMPLE]
-        groups = _one_after_another(calls) if not first or _one_after_another(first) else []
+        groups = one_after_another(calls) if not first or one_after_another(first) else []
         if groups:
             return groups
         if sum(map(len, _Layers(first).run())) == len(first):
@@ -85,69 +66,13 @@ class Agenda(Schedule):
             if sum(map(len, groups)) == len(calls):
                 return groups
         # Signatures wait for each other in different examples: go on with bundles of calls of one depth.
-        by_depth = ByDepth().order(calls)
-        for group in groups:
-            for call in group:
-                call.depth = 0
-        rest = [left for group in by_depth if (left := [call for call in group if call.depth])]
+        rest = by_depth(calls)
+        if groups:
+            for group in groups:
+                for call in group:
+                    call.depth = 0
+            rest = [left for group in rest if (left := [call for call in group if call.depth])]
         return groups + (_run_agenda(rest) if len(rest) <= _MOST_BUNDLES else rest)
-
-
-class _SignatureCalls:
-    """The calls of one signature, by how many calls of that signature come before them."""
-
-    __slots__ = ("levels", "reads")
-
-    def __init__(self) -> None:
-        self.levels: list[list[Call]] = []
-        self.reads: set[int] = set()  # ids of other signatures whose results they read
-
-
-def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
-    """One signature after another, each in as many groups as its longest chain has calls; no order has fewer groups.
-
-    Empty if that is impossible, because two signatures read each other.
-    """
-    by_signature: dict[int, _SignatureCalls] = {}
-    for call in calls:
-        signature = call.signature
-        own = by_signature.get(id(signature))
-        if own is None:
-            own = by_signature[id(signature)] = _SignatureCalls()
-        level = 0
-        last = last_signature = None
-        for v in call.inputs:
-            if v.__class__ is Value:
-                producer = v.call
-                # Often several outputs of one call, or of calls of one signature, are read together.
-                if producer is not last and producer.group is None:
-                    last = producer
-                    if producer.signature is signature:
-                        if producer.depth >= level:
-                            level = producer.depth + 1
-                    elif producer.signature is not last_signature:
-                        last_signature = producer.signature
-                        own.reads.add(id(last_signature))
-        call.depth = level
-        if level == len(own.levels):
-            own.levels.append([call])
-        else:
-            own.levels[level].append(call)
-    groups: list[list[Call]] = []
-    waiting = list(by_signature.items())
-    done: set[int] = set()
-    while waiting:
-        later = []
-        for signature_id, own in waiting:
-            if own.reads <= done:
-                groups += own.levels
-                done.add(signature_id)
-            else:
-                later.append((signature_id, own))
-        if len(later) == len(waiting):
-            return []
-        waiting = later
-    return groups
 
 
 class _Layer:
@@ -363,14 +288,11 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
             state = states[signature] = _SignatureState(len(states))
         bundle = _Bundle(number, calls, state)
         bundles.append(bundle)
-        producers = [v.call for call in calls for v in call.inputs if v.__class__ is Value]
-        for source in {producer.depth for producer in producers if producer.group is None} - {0}:
+        for source in reads_of(calls, number + 1):
             read = bundles[source - 1]
             read.readers.append(bundle)
             bundle.missing += 1
             bundle.above |= read.above | 1 << read.number
-        for call in calls:
-            call.depth = number + 1
         _add_to_frontier(bundle, bundles)
         state.pending |= 1 << number
         state.size += len(calls)
@@ -387,37 +309,3 @@ def _add_to_frontier(bundle: _Bundle, bundles: list[_Bundle]) -> None:
         bundles[before.bit_length() - 1].waiting.append(bundle)
     else:
         bundle.state.frontier += 1
-
-
-def order_rows(groups: list[list[Call]]) -> None:
-    """Reorder the calls inside each group so that rows which are read together are adjacent in memory.
-
-    The rows of a group are in the order in which the nearest later group reads them, input by input; then come rows
-    that only groups further away read, and last the rows that no call reads.
-    """
-    for group in groups:
-        for call in group:
-            call.depth = 0
-    # From the last reader to the first: each gives its rows ranks before all others, so that the nearest one decides.
-    rank = 0
-    by_rank = attrgetter("depth")
-    for group in reversed(groups):
-        if len(group) > 1 and group.__class__ is not Steps:
-            group.sort(key=by_rank)
-        ends: Any = None
-        if group.__class__ is StackCalls:
-            columns = [group.rows()]
-        elif group.__class__ is Steps:
-            columns = [tuple([call.inputs[0] for call in group])]
-        else:
-            columns = list(zip(*[call.inputs for call in group], strict=False))
-        for column in reversed(columns):
-            if column[0].__class__ is Value and column[-1].__class__ is Value:
-                # Probably two outputs of the same calls, judged by the first and the last: they are ordered already.
-                if ends == (column[0].call, column[-1].call):
-                    continue
-                ends = (column[0].call, column[-1].call)
-            for v in reversed(column):
-                if v.__class__ is Value:
-                    rank -= 1
-                    v.call.depth = rank

@@ -10,21 +10,12 @@ import numpy as np
 from wayfare.batch.record.call import Array, Call
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.group import Group
+from wayfare.batch.run.steps import StackCalls
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor
 
 _STACK, _CAT = REGISTRY["stack"], REGISTRY["cat"]
-
-
-class StackCalls(list[Call]):
-    """The calls of a group that puts rows of one shape one after another."""
-
-    __slots__ = ()
-
-    def rows(self) -> tuple[Any, ...]:
-        """The rows of all inputs, those of one call side by side."""
-        return tuple([row for call in self for row in call.inputs])
 
 
 def find_stacks(groups: list[list[Call]]) -> list[list[Call]]:

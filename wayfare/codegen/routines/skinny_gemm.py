@@ -23,6 +23,8 @@ _WORDS = ("*rows", "*matrix", "*out", "row_step", "matrix_step", "out_step", "co
 _TILE = 8
 # Sums in registers, of 32 or 16; the other registers hold vectors of the matrix.
 _SUMS_OF_32, _SUMS_OF_16, _MOST_COLUMNS = 24, 12, 6
+# Columns of a tile of one row: they are added up horizontally together.
+_COLUMNS_OF_ONE = 16
 # Nanoseconds of one multiplication, of reading one element of the matrix, and of a call; for float32.
 _COST, _READ, _CALL = 0.02, 0.04, 100.0
 # Rows a multiple of this many bytes apart map to the same L1 sets; they are copied with one more cache line between.
@@ -66,7 +68,8 @@ def _write(dtype: str, rows: int, host: Machine) -> str:
             tile(code.smaller(row, code.sub(w.count, str(rows))), column, columns)
 
     most = min(_MOST_COLUMNS, (_SUMS_OF_32 if code.many else _SUMS_OF_16) // rows)
-    code.in_steps(w.columns, tuple(sorted({max(1, most), 1}, reverse=True)), all_rows)
+    widths = {max(1, most), 1} | ({_COLUMNS_OF_ONE} if rows == 1 and code.many else set())
+    code.in_steps(w.columns, tuple(sorted(widths, reverse=True)), all_rows)
     return function(code.writer)
 
 

@@ -14,14 +14,14 @@ from wayfare.codegen.loop.layout import Nest
 from wayfare.codegen.routines.routine import Routine, function, word
 
 # Elements of one side of a tile, and bytes of a cache line.
-_TILE, _LINE = 8, 64
+TILE, _LINE = 8, 64
 
 
 def _write(size: int, _host: Machine) -> str:
     """The argument block is that of a kernel with one input and one output. The source is contiguous along the second
     axis, the target along the third."""
     writer = Writer()
-    kind, vector = f"i{8 * size}", f"<{_TILE} x i{8 * size}>"
+    kind, vector = f"i{8 * size}", f"<{TILE} x i{8 * size}>"
     outer, rows, columns = (word(writer, k) for k in range(SIZES))
     source, source_outer, _, source_step = (word(writer, SIZES + k) for k in range(WORDS_PER_OPERAND))
     target, target_outer, target_step, _ = (
@@ -40,21 +40,21 @@ def _write(size: int, _host: Machine) -> str:
         target_at = address_of(second, times(row, target_step), times(column, size))
         writer.store(kind, writer.load(kind, source_at, 1), target_at, 1)
 
-    whole_rows, whole_columns = (writer.multiple(n, _TILE) for n in (rows, columns))
+    whole_rows, whole_columns = (writer.multiple(n, TILE) for n in (rows, columns))
     with writer.loop("0", outer, 1) as i:
         first = writer.add(source, times(i, source_outer))
         second = writer.add(target, times(i, target_outer))
         # All tiles that share cache lines of the source are visited together.
-        together = max(_LINE // size, _TILE)
+        together = max(_LINE // size, TILE)
         with writer.loop("0", whole_rows, together) as line:
             stop = writer.smaller(writer.add(line, together), whole_rows)
-            with writer.loop("0", whole_columns, _TILE) as column, writer.loop(line, stop, _TILE) as row:
+            with writer.loop("0", whole_columns, TILE) as column, writer.loop(line, stop, TILE) as row:
                 run = []
-                for k in range(_TILE):
+                for k in range(TILE):
                     at = writer.add(column, k)
                     source_at = address_of(first, times(row, size), times(at, source_step))
                     run.append(writer.load(vector, source_at, 1))
-                for k, value in enumerate(_transposed(writer, vector, run)):
+                for k, value in enumerate(transposed_tile(writer, vector, run)):
                     at = writer.add(row, k)
                     to = address_of(second, times(at, target_step), times(column, size))
                     writer.store(vector, value, to, 1)
@@ -65,18 +65,18 @@ def _write(size: int, _host: Machine) -> str:
     return function(writer)
 
 
-def _transposed(writer: Writer, vector: str, rows: list[str]) -> list[str]:
-    """Transpose a tile in registers: exchange halves, then quarters, then eighths."""
-    half = _TILE // 2
+def transposed_tile(writer: Writer, vector: str, rows: list[str]) -> list[str]:
+    """Transpose a tile of 8 × 8 in registers: exchange halves, then quarters, then eighths."""
+    half = TILE // 2
     while half:
         made = list(rows)
-        for i in (i for i in range(_TILE) if not i & half):
-            upper = [c if not c & half else _TILE + c - half for c in range(_TILE)]
-            lower = [c + half if not c & half else _TILE + c for c in range(_TILE)]
+        for i in (i for i in range(TILE) if not i & half):
+            upper = [c if not c & half else TILE + c - half for c in range(TILE)]
+            lower = [c + half if not c & half else TILE + c for c in range(TILE)]
             for to, lanes in ((i, upper), (i + half, lower)):
                 mask = ", ".join(f"i32 {lane}" for lane in lanes)
                 pair = f"{vector} {rows[i]}, {vector} {rows[i + half]}"
-                made[to] = writer.let(f"shufflevector {pair}, <{_TILE} x i32> <{mask}>")
+                made[to] = writer.let(f"shufflevector {pair}, <{TILE} x i32> <{mask}>")
         rows, half = made, half // 2
     return rows
 
@@ -90,10 +90,10 @@ def transposed_nest(nest: Nest, size: int) -> Nest | None:
     """The nest of a copy of elements of `size` bytes, if it transposes matrices, with the source contiguous along the
     second axis. None for any other copy."""
     source, target = nest.strides
-    if target[2] != size or source[2] == size or min(nest.sizes[2], max(nest.sizes[:2])) < _TILE:
+    if target[2] != size or source[2] == size or min(nest.sizes[2], max(nest.sizes[:2])) < TILE:
         return None
     for axis, other in ((1, 0), (0, 1)):
-        if source[axis] == size and nest.sizes[axis] >= _TILE:
+        if source[axis] == size and nest.sizes[axis] >= TILE:
             order = (other, axis, 2)
             sizes, first, second = ((x[order[0]], x[order[1]], x[order[2]]) for x in (nest.sizes, source, target))
             return Nest(nest.layout, sizes, (first, second))

@@ -1,4 +1,4 @@
-"""Matmuls as commands: CBLAS calls on buffer views.
+"""Matmuls as commands on buffer views: direct gemms where the processor has registers for them, else CBLAS calls.
 
 BLAS runs on one thread. Large gemms, and batches of gemms, are split over the thread pool; medium ones run on the
 calling thread, because waking another would take longer than the work.
@@ -7,53 +7,40 @@ calling thread, because waking another would take longer than the work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from itertools import product as indices
 from typing import Any
 
 import numpy as np
 
 from wayfare.codegen.llvm.builder import Writer
 from wayfare.codegen.llvm.machine import Machine, machine
+from wayfare.codegen.routines.direct_gemm import direct_gemm_command
 from wayfare.codegen.routines.routine import Routine, function, pointer, word
 from wayfare.codegen.routines.skinny_gemm import skinny_gemm_commands
 from wayfare.codegen.runtime.blas import Blas, openblas
 from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.codegen.runtime.command_kernels import broadcast, copy_commands
-from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
+from wayfare.codegen.runtime.gemm_blocks import ADDRESSES, PARTS_PER_THREAD, Matrices, stacked
 
-# Multiplications from which on a batch is split over threads.
-BATCH_FROM = 500_000
 # Multiplications from which on OpenBLAS uses threads of its own for a gemm.
 SPLIT_BY_BLAS = 1 << 18
-# Parts for each thread: a thread that starts late takes fewer.
-PARTS_PER_THREAD = 4
 # CBLAS's constants.
 ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED = 101, 111, 112
 # Up to this many multiplications OpenBLAS uses its code for small matrices.
 _SMALL_CODE = 1_000_000
-# The result is computed transposed for at most so many rows, and a matrix of at least so many elements.
-_TRANSPOSE_ROWS, _LONG_SIDE = 128, 1 << 15
+# A matrix of so many elements is large.
+_LONG_SIDE = 1 << 15
 # Up to so many rows, one gemv for each row is faster than a gemm with a large matrix.
 _GEMV_ROWS = 6
 # Limits of the skinny gemm: rows and inner size in general, and for large matrices.
-_SKINNY_ROWS, _SKINNY_INNER, _SKINNY_ROWS_LARGE, _SKINNY_INNER_LARGE = 8, 16, 32, 128
+_SKINNY_ROWS, _SKINNY_INNER, _SKINNY_ROWS_LARGE, _SKINNY_INNER_LARGE = 8, 8, 32, 128
 # The longest inner size for a gemv that adds row after row of the matrix: its sums are not precise enough beyond.
 _LONGEST_SUM = 1 << 14
-# Nanoseconds of one multiplication in a gemm, of one in a gemv (bound by memory), and of one call.
+# Nanoseconds of one multiplication in a gemm, and of one in a gemv (bound by memory).
 _COST = {np.dtype("float32"): 0.02, np.dtype("float64"): 0.04}
 _COST_READ = {np.dtype("float32"): 0.05, np.dtype("float64"): 0.1}
-_CALL = 100.0
-# The address words of a block.
-_ADDRESSES = (12, 15, 18)
-_MOST_BLOCKS = 4096
-
-Matrices = tuple[BufferView, BufferView, BufferView]
-# The size of a batch axis, and the byte strides of the three matrices along it.
-Axis = tuple[int, tuple[int, ...]]
-
 
 # -- the routines -------------------------------------------------------------------------------------------------
 
@@ -68,8 +55,8 @@ def _write(write_call: Callable[[Writer, str, str], Call], dtype: str, int_type:
     writer = Writer()
     call = write_call(writer, dtype, int_type)
     beta = writer.let(f"sitofp i64 {word(writer, 9)} to {dtype}")
-    starts = [word(writer, at) for at in _ADDRESSES]
-    steps = [(word(writer, at + 1), word(writer, at + 2)) for at in _ADDRESSES]
+    starts = [word(writer, at) for at in ADDRESSES]
+    steps = [(word(writer, at + 1), word(writer, at + 2)) for at in ADDRESSES]
     with writer.loop("0", word(writer, 10), 1) as i, writer.loop("0", word(writer, 11), 1) as j:
         matrices = []
         for start, (outer, inner) in zip(starts, steps, strict=True):
@@ -152,6 +139,8 @@ def matmul_commands(
         raise Unsuited
     if 0 in out.shape:
         return []
+    with suppress(Unsuited):
+        return _direct(a, b, out, add, threads, scratch)
     before, sides, after = [], [], []
     for side in (a, b):
         if _blas_layout(side) is None:
@@ -163,30 +152,57 @@ def matmul_commands(
         target = scratch.allocate(out.shape, out.dtype)
         before += copy_commands(out, target, threads) if add else []
         after = copy_commands(target, out, threads)
-    in_rows = _in_rows(sides[0], sides[1], target)
-    by_rows, how = _as_gemv_rows(*in_rows), ""
-    if _is_skinny(*in_rows):
+    matrices = in_rows(sides[0], sides[1], target)
+    by_rows, how = _as_gemv_rows(*matrices), ""
+    # One column is one row of the transposed result.
+    skinny = matrices if columns > 1 else (_transposed(matrices[1]), _transposed(matrices[0]), _transposed(matrices[2]))
+    if _is_skinny(*skinny):
         with suppress(Unsuited):
-            *more, made = skinny_gemm_commands(*in_rows, add, threads, scratch)
+            *more, made = skinny_gemm_commands(*skinny, add, threads, scratch)
             made.title = _title(out, inner, add, ", skinny")
             return [*before, *more, made, *after]
     if by_rows is not None:
         made, how = _gemv_rows(blas, by_rows, add, threads), ", row by row"
         made.function = by_row.address
     else:
-        if target is out and not add and _transpose_result(sides[0], sides[1], out):
-            target = scratch.allocate(out.shape[::-1], out.dtype)
-            target = target.view(out.shape, target.strides[::-1])
-            after = copy_commands(target, out, threads)
-        a, b, target = _in_rows(sides[0], sides[1], target)
-        if _transpose_right_first(a, b):
-            b, source = _copied(b, scratch)
-            before += copy_commands(source, b, threads)
-            b = broadcast(b, (*target.shape[:-2], *b.shape[-2:]))
-        made = batch_command(blas, (a, b, target), add, threads)
+        made = batch_command(blas, matrices, add, threads)
         made.function = routine.address
     made.title = _title(out, inner, add, how)
     return [*before, made, *after]
+
+
+def _direct(
+    a: BufferView, b: BufferView, out: BufferView, add: bool, threads: int, scratch: Scratch
+) -> list[Command]:
+    """The matmul as a direct gemm. Raises Unsuited where another way is faster."""
+    sides = [broadcast(side, (*out.shape[:-2], *side.shape[-2:])) for side in (a, b)]
+    left, right, target = in_rows(sides[0], sides[1], out)
+    (rows, inner), columns, item = left.shape[-2:], right.shape[-1], out.dtype.itemsize
+    before: list[Command] = []
+    after: list[Command] = []
+    if right.strides[-1] != item and not add and _transpose_result(left, right, target):
+        # outᵀ = bᵀ @ aᵀ: what is transposed are the few rows, not the large matrix.
+        source, left, right = _transposed(left), _transposed(right), scratch.allocate((inner, rows), out.dtype)
+        made = scratch.allocate((columns, rows), out.dtype)
+        before, after = copy_commands(source, right, threads), copy_commands(_transposed(made), target, threads)
+        target = made
+    elif right.strides[-1] != item and _is_skinny(left, right, target):
+        raise Unsuited
+    elif item not in right.strides[-2:]:
+        right, source = _copied(right, scratch)
+        before = copy_commands(source, right, threads)
+        right = broadcast(right, (*target.shape[:-2], inner, columns))
+    gemm = direct_gemm_command((left, right, target), add, threads)
+    gemm.title = _title(out, inner, add, ", direct")
+    return [*before, gemm, *after]
+
+
+def _transpose_result(a: BufferView, b: BufferView, out: BufferView) -> bool:
+    """Is it cheaper to compute the transposed result of few rows, and transpose it, than to transpose `b`?"""
+    rows, inner, columns = *a.shape[-2:], b.shape[-1]
+    lanes = 64 // out.dtype.itemsize
+    full = rows >= lanes and 4 * (-rows % lanes) <= rows  # few empty lanes
+    return len(out.shape) == 2 and full and rows * (inner + columns) < inner * columns
 
 
 def _title(out: BufferView, inner: int, add: bool, how: str) -> str:
@@ -235,30 +251,12 @@ def _gemv_rows(blas: Blas, views: Matrices, add: bool, threads: int) -> Command:
     out = out.view((*shape, 1, width), (*stacks[2], width * out.strides[-1], out.strides[-2], 0, out.strides[-1]))
     way = NOT_TRANSPOSED if layout[0] == TRANSPOSED else TRANSPOSED  # the matrix comes first here
     words = [blas.vector_addresses[out.dtype], way, _along(a), 1, width, inner, layout[1], _along(out), 0, int(add)]
-    return _stacked(blas, words, (a, b, out), threads, _COST_READ[out.dtype])
+    return _by_blas(blas, words, (a, b, out), threads, _COST_READ[out.dtype], split=False)
 
 
 def _along(row: BufferView) -> int:
     """The step between elements of a row."""
     return row.strides[-1] // row.dtype.itemsize if row.shape[-1] > 1 else 1
-
-
-def _transpose_result(a: BufferView, b: BufferView, out: BufferView) -> bool:
-    """Is it faster to compute the transposed result and transpose it? For few rows times a transposed matrix (a linear
-    layer), the AVX-512 code of OpenBLAS takes twice the time: it packs a long second side badly."""
-    (rows, inner), columns = a.shape[-2:], b.shape[-1]
-    transposed = [layout is not None and layout[0] == TRANSPOSED for layout in (_blas_layout(a), _blas_layout(b))]
-    fits = len(out.shape) == 2 and transposed == [False, True] and _slow_rows(a)
-    return fits and 1 < rows <= _TRANSPOSE_ROWS and 2 * rows <= inner and inner * columns >= _LONG_SIDE
-
-
-def _transpose_right_first(a: BufferView, b: BufferView) -> bool:
-    """Is it faster to transpose the second side first? The AVX-512 code of OpenBLAS for small matrices takes nearly
-    twice the time if it is transposed."""
-    (rows, inner), columns = a.shape[-2:], b.shape[-1]
-    transposed = [layout is not None and layout[0] == TRANSPOSED for layout in (_blas_layout(a), _blas_layout(b))]
-    small = rows >= 8 and columns >= 16 and inner >= 8 and rows * inner * columns <= _SMALL_CODE
-    return small and transposed == [False, True] and _slow_rows(a)
 
 
 def _slow_rows(a: BufferView) -> bool:
@@ -273,7 +271,7 @@ def _copied(view: BufferView, scratch: Scratch) -> tuple[BufferView, BufferView]
     return scratch.allocate(source.shape, view.dtype), source
 
 
-def _in_rows(a: BufferView, b: BufferView, out: BufferView) -> Matrices:
+def in_rows(a: BufferView, b: BufferView, out: BufferView) -> Matrices:
     """The matmul with a row-major result, and with batch axes merged into rows where possible."""
     layout = _blas_layout(out)
     if layout is not None and layout[0] == TRANSPOSED:
@@ -308,85 +306,17 @@ def batch_command(blas: Blas, views: Matrices, add: bool, threads: int) -> Comma
         raise Unsuited
     words = [blas.addresses[out.dtype], layouts[0][0], layouts[1][0], *out.shape[-2:], a.shape[-1],
              *(step for _, step in layouts), int(add)]  # fmt: skip
-    return _stacked(blas, words, views, threads)
+    return _by_blas(blas, words, views, threads, _COST[out.dtype])
 
 
-def _stacked(
-    blas: Blas, words: list[int], views: Matrices, threads: int, cost: float | None = None
+def _by_blas(
+    blas: Blas, words: list[int], views: Matrices, threads: int, cost: float, *, split: bool = True
 ) -> Command:
-    """The command of a batch of matmuls; `cost` is the cost of one multiplication if it is not a gemm."""
     if blas.int_type == "i32" and max(words[3:]) >= 1 << 31:
         raise Unsuited
-    one = math.prod(words[3:6])
-    work = math.prod(views[2].shape[:-2]) * (one * (cost or _COST[views[2].dtype]) + _CALL)
-    axes = _stack_axes(views)
-    if any(not steps[2] for _, steps in axes):
-        raise Unsuited  # overlapping results
-    count = math.prod(size for size, _ in axes)
-    parallel = threads > 1 and count >= 2 * threads and one * count >= BATCH_FROM
-    if not parallel and cost is None and worth_splitting(words[3], words[5], words[4], threads):
-        return _split_each(words, views, axes, threads, work)
-    while len(axes) < 2:
-        axes.insert(0, (1, (0, 0, 0)))
-    *slices, outer, inner = axes
-    parts = -(-min(PARTS_PER_THREAD * threads, count) // math.prod(size for size, _ in slices)) if parallel else 1
-    blocks = []
-    for index in indices(*(range(size) for size, _ in slices)):
-        skips = [sum(i * steps[k] for i, (_, steps) in zip(index, slices, strict=True)) for k in range(3)]
-        for sizes, start in _split_stack(outer[0], inner[0], parts):
-            block = [*words, *sizes]
-            for k, own in enumerate(views):
-                first = own.offset + skips[k] + start[0] * outer[1][k] + start[1] * inner[1][k]
-                block += [first, outer[1][k], inner[1][k]]
-            blocks.append(block)
-    if len(blocks) > _MOST_BLOCKS:
-        raise Unsuited
-    blas_threads = one >= SPLIT_BY_BLAS or cost is not None
-    return Command("matmul", "", 0, blocks, _addresses(blocks, views), work, parallel and len(blocks) > 1, blas_threads)
-
-
-def _split_each(words: list[int], views: Matrices, axes: list[Axis], threads: int, work: float) -> Command:
-    """The command of large gemms, with one block for each part of each result."""
-    a, b, out = views
-    blocks = []
-    for index in indices(*(range(size) for size, _ in axes)):
-        skips = [sum(i * steps[k] for i, (_, steps) in zip(index, axes, strict=True)) for k in range(3)]
-        for down, across in parts_of(words[3], words[5], words[4], threads):
-            block = [*words[:3], down.stop - down.start, across.stop - across.start, *words[5:], 1, 1]
-            moves = (down.start * a.strides[-2], across.start * b.strides[-1],
-                     down.start * out.strides[-2] + across.start * out.strides[-1])  # fmt: skip
-            for own, skip, move in zip(views, skips, moves, strict=True):
-                block += [own.offset + skip + move, 0, 0]
-            blocks.append(block)
-    return Command("matmul", "", 0, blocks, _addresses(blocks, views), work, len(blocks) > 1, True)
-
-
-def _addresses(blocks: list[list[int]], views: Matrices) -> list[tuple[int, int, int]]:
-    return [(number, at, view.object) for number in range(len(blocks))
-            for at, view in zip(_ADDRESSES, views, strict=True)]  # fmt: skip
-
-
-def _split_stack(outer: int, inner: int, count: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Split two batch sizes into about `count` parts: (sizes, starts) of each."""
-    longer = max(outer, inner)
-    part = -(-longer // count)
-    for begin in range(0, longer, part):
-        size = min(part, longer - begin)
-        yield ((size, inner), (begin, 0)) if outer == longer else ((outer, size), (0, begin))
-
-
-def _stack_axes(views: Matrices) -> list[Axis]:
-    """The batch axes: without axes of size 1, and merged where all three matrices are contiguous."""
-    axes: list[Axis] = []
-    for axis, size in enumerate(views[2].shape[:-2]):
-        steps = tuple(p.strides[axis] for p in views)
-        if size == 1:
-            continue
-        if axes and all(before == size * step for before, step in zip(axes[-1][1], steps, strict=True)):
-            axes[-1] = (axes[-1][0] * size, steps)
-        else:
-            axes.append((size, steps))
-    return axes
+    made = stacked(words, views, threads, cost, split=split)
+    made.blas_threads = math.prod(words[3:6]) >= SPLIT_BY_BLAS or not split
+    return made
 
 
 def _as_matrices(a: BufferView, b: BufferView, out: BufferView) -> Matrices:

@@ -1,24 +1,27 @@
-"""Matmul on arrays: BLAS runs on one thread, and the thread pool splits large work.
+"""Matmul on arrays: direct gemms where the processor has registers for them, else BLAS; the thread pool splits large
+work.
 
-A large gemm is split into parts of its result, a batch into groups of matrices. BLAS would use threads of its own,
-which wait for each other by yielding: next to a busy program that is up to a thousand times slower. Where NumPy's BLAS
-is not OpenBLAS, or there is no native code, np.matmul is used.
+A large gemm is split into parts of its result, a batch into groups of matrices. BLAS runs on one thread: threads of its
+own would wait for each other by yielding, which next to a busy program is up to a thousand times slower. Where NumPy's
+BLAS is not OpenBLAS, or there is no native code, np.matmul is used.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.routines.routine import address_of
+from wayfare.codegen.routines.direct_gemm import direct_gemm_command, direct_gemm_routine
+from wayfare.codegen.routines.routine import Routine, address_of
 from wayfare.codegen.runtime import thread_pool
-from wayfare.codegen.runtime.blas import LETTERS, one_thread, openblas
-from wayfare.codegen.runtime.command import BufferView, Command, Unsuited
-from wayfare.codegen.runtime.command_gemm import BATCH_FROM, SPLIT_BY_BLAS, batch_command, gemm_routine
-from wayfare.codegen.runtime.gemm_split import SMALL, worth_splitting
+from wayfare.codegen.runtime.blas import LETTERS, Blas, one_thread, openblas
+from wayfare.codegen.runtime.command import BufferView, Command, Unsuited, contiguous
+from wayfare.codegen.runtime.command_gemm import SPLIT_BY_BLAS, batch_command, gemm_routine, in_rows
+from wayfare.codegen.runtime.gemm_blocks import BATCH_FROM
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,10 +39,9 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     if a.ndim == 2 and b.ndim == 2:
         if work < SPLIT_BY_BLAS and columns > 1 and len(a) > 1:
             return np.matmul(a, b, out=out)
-        if work >= SMALL and worth_splitting(len(a), len(b), columns, thread_pool.threads()):
-            target = buffer_pool.empty((len(a), columns), a.dtype) if out is None else out
-            if _split(a, b, target):
-                return target
+        found = _native(a, b, out, (len(a), columns))
+        if found is not None:
+            return found
     elif a.ndim > 1 and b.ndim > 1 and work >= BATCH_FROM and a.dtype in LETTERS and a.dtype == b.dtype:
         stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         if out is None:
@@ -57,7 +59,7 @@ def _by_numpy(a: Array, b: Array, out: Array | None) -> Array:
 def batched_matmul(a: Array, b: Array, out: Array) -> Array:
     """`a @ b` of batches […, m, k] and […, k, n] with equal batch sizes and dtype, into `out`, which is row-major and
     overlaps neither."""
-    if _split(a, b, out):
+    if _native(a, b, out, out.shape) is not None:
         return out
     if out.size and out.size // math.prod(out.shape[-2:]) * SPLIT_BY_BLAS < a.size * b.shape[-1]:
         # Few and large: one after the other, each split over all threads.
@@ -67,38 +69,50 @@ def batched_matmul(a: Array, b: Array, out: Array) -> Array:
     return _by_numpy(a, b, out)
 
 
-def _split(a: Array, b: Array, out: Array) -> bool:
-    """Split a gemm, or a batch of gemms, over the thread pool; False if that is impossible or does not pay."""
-    threads, dtype = thread_pool.threads(), out.dtype
-    blas = openblas()
-    if blas is None or threads < 2 or dtype not in LETTERS or not a.dtype == b.dtype == dtype or 0 in a.shape:
-        return False
-    routine = gemm_routine(dtype, blas.int_type)
-    command = _command(a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, dtype, threads)
-    if command is None or not routine.ready:
-        return False
+def _native(a: Array, b: Array, out: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """A gemm, or a batch of gemms, by native code and the thread pool; None if that is impossible or does not pay."""
+    dtype = a.dtype
+    if dtype not in LETTERS or b.dtype != dtype or 0 in a.shape:
+        return None
+    strides = None if out is None else out.strides
+    found = _command(a.shape, a.strides, b.shape, b.strides, shape, strides, dtype, thread_pool.threads())
+    if found is None or (out is not None and out.dtype != dtype):
+        return None
+    routine, command, blas = found
+    made = buffer_pool.empty(shape, dtype) if out is None else out
     blocks = [block.copy() for block in command.blocks]
-    starts = [address_of(x) for x in (a, b, out)]
+    starts = [address_of(x) for x in (a, b, made)]
     for block, at, number in command.addresses:
         blocks[block][at] += starts[number]
-    with blas:
-        routine.run([word for block in blocks for word in block], len(blocks))
-    return True
+    words = [word for block in blocks for word in block]
+    if blas is None:
+        routine.run(words, len(blocks))
+    else:
+        with blas:
+            routine.run(words, len(blocks))
+    return made
 
 
 @lru_cache(maxsize=512)
 def _command(
     shape: tuple[int, ...], strides: tuple[int, ...], shape_b: tuple[int, ...], strides_b: tuple[int, ...],
-    shape_out: tuple[int, ...], strides_out: tuple[int, ...], dtype: np.dtype[Any], threads: int,
-) -> Command | None:  # fmt: skip
-    """The matmul as one command for several threads; None if BLAS cannot read the matrices or one thread is enough."""
+    shape_out: tuple[int, ...], strides_out: tuple[int, ...] | None, dtype: np.dtype[Any], threads: int,
+) -> tuple[Routine, Command, Blas | None] | None:  # fmt: skip
+    """The matmul as one command, with its routine, and with BLAS if that is called; None if np.matmul is better."""
     blas = openblas()
-    layouts = ((shape, strides), (shape_b, strides_b), (shape_out, strides_out))
-    a, b, out = (BufferView(number, 0, *layout, dtype) for number, layout in enumerate(layouts))
+    layouts = ((shape, strides), (shape_b, strides_b))
+    a, b = (BufferView(number, 0, *layout, dtype) for number, layout in enumerate(layouts))
+    out = contiguous(2, 0, shape_out, dtype)
+    if strides_out is not None:
+        out = out.view(shape_out, strides_out)
     if blas is None or shape_out != (*shape[:-1], shape_b[-1]) or shape_b != (*shape[:-2], shape[-1], shape_b[-1]):
         return None
-    try:
-        made = batch_command(blas, (a, b, out), False, threads)
-    except Unsuited:
+    if a.elements * shape_b[-1] < SPLIT_BY_BLAS:
         return None
-    return made if made.shared else None
+    with suppress(Unsuited):
+        return direct_gemm_routine(dtype), direct_gemm_command(in_rows(a, b, out), False, threads), None
+    routine = gemm_routine(dtype, blas.int_type)
+    with suppress(Unsuited):
+        made = batch_command(blas, (a, b, out), False, threads)
+        return (routine, made, blas) if made.shared and routine.ready else None
+    return None

@@ -1,4 +1,7 @@
-"""A loop step of several runs as a loop step: what is carried between iterations, how many there are, when it ends."""
+"""Merging a loop: the `LoopStep`s of several runs become one loop of the program.
+
+Found here: what is carried between iterations, how many there are, and when the loop ends.
+"""
 
 from __future__ import annotations
 

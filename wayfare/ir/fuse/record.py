@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import Op, joint
+from wayfare.core.op import REGISTRY, Op, joint
 from wayfare.core.spec import OF_NUMPY, Spec
 from wayfare.core.symbolic_sizes import evaluated, formula_of, value_of
 from wayfare.ir.flops import traced_flops
@@ -29,6 +29,16 @@ STOP = Op(
     batch=lambda m, size, inputs, batched, attrs: inputs[0], samples=lambda rng: (), reference=lambda x: x,
     formula=lambda m, x: x, moves="identity",
 )  # fmt: skip
+
+
+class Factors(NamedTuple):
+    """The gradient of a matrix among the inputs that is a product over rows, `gradient.T @ x`; and that of a vector,
+    which is the sum of the rows of `gradient`."""
+
+    matrix: int  # which input
+    vector: int | None
+    gradient: Any
+    x: Any
 
 
 class FusedRecord:
@@ -54,6 +64,9 @@ class FusedRecord:
         self.hidden: list[Value] = []
         self.needed: list[Value] = []
         self.backward: FusedProgram | None = None
+        # The same with the factors of gradients in place of their products; made when it is first used.
+        self.factors: list[Factors] = []
+        self._factored: FusedProgram | None = None
         # The inputs of the backward program: ("given" | "input" | "output", number).
         self._sources: list[tuple[str, int]] = []
         if self.wanted:
@@ -79,6 +92,25 @@ class FusedRecord:
         inputs, outputs = standing_on(input_grads, self.needed)
         self.backward = FusedProgram(f"{self.name}_backward", inputs, outputs)
         self._backward_bound: dict[Any, tuple[Bound, tuple[Any, ...]]] = {}
+        self._lowered_grads = dict(zip([i for i, g in zip(self.wanted, self.input_grads, strict=True) if g is not None],
+                                       input_grads, strict=True))  # fmt: skip
+        self.factors = [Factors(f.matrix, f.vector, *lowering([f.gradient, f.x])) for f in self._find_factors()]
+
+    def _find_factors(self) -> list[Factors]:
+        found: list[Factors] = []
+        grads = {i: g for i, g in zip(self.wanted, self.input_grads, strict=True) if g is not None}
+        for i, g in grads.items():
+            if g.step.op is not REGISTRY["matmul"] or g.step.inputs[0].step.op is not REGISTRY["permute"]:
+                continue
+            left, x = g.step.inputs
+            gradient = left.step.inputs[0]
+            if tuple(left.step.attrs["dims"]) != (1, 0) or len(x.shape) != 2:
+                continue
+            taken = [f.vector for f in found]
+            vector = next((k for k, v in grads.items() if v.step.op is REGISTRY["sum_to"] and len(v.shape) == 1
+                           and v.step.inputs[0] is gradient and k not in taken), None)  # fmt: skip
+            found.append(Factors(i, vector, gradient, x))
+        return found
 
     def _record(self) -> Op:
         made = [*self.outputs, *self.hidden]
@@ -143,13 +175,38 @@ class FusedRecord:
     ) -> list[Any]:
         """Run the backward program on arrays."""
         assert self.backward is not None
-        key = (numbers, *[x.shape for x in inputs])
+        made = iter(self._run_backward(self.backward, grads, y, inputs, numbers))
+        return self._spread([None if g is None else next(made) for g in self.input_grads], needs)
+
+    def factored_grads(
+        self, needs: Any, g: Any, y: Any, inputs: Sequence[Any], numbers: tuple[float, ...] = ()
+    ) -> tuple[list[Any], list[Factors]]:
+        """Gradients of the inputs, and for those that are None the arrays of their factors. For whoever adds up many
+        such gradients: one product of all rows takes less time than many. `g` has a gradient of every output."""
+        grads = list(g[: len(self.outputs)]) if len(self.op_outputs) > 1 else [g]
+        factored = {i for f in self.factors for i in (f.matrix, f.vector)}
+        whole = [i for i in self._lowered_grads if i not in factored]
+        if self._factored is None:
+            wanted = [self._lowered_grads[i] for i in whole] + [v for f in self.factors for v in (f.gradient, f.x)]
+            made_from, outputs = standing_on(wanted, self.needed)
+            self._factored = FusedProgram(f"{self.name}_backward", made_from, outputs)
+        made = self._run_backward(self._factored, grads, y, inputs, numbers)
+        found: list[Any] = [None] * len(self.inputs)
+        for i, array in zip(whole, made, strict=False):
+            found[i] = array if needs[i] else None
+        arrays = iter(made[len(whole) :])
+        return found, [Factors(f.matrix, f.vector, next(arrays), next(arrays)) for f in self.factors]
+
+    def _run_backward(
+        self, program: FusedProgram, grads: list[Any], y: Any, inputs: Sequence[Any], numbers: tuple[float, ...]
+    ) -> list[Array]:
+        key = (program is self.backward, numbers, *[x.shape for x in inputs])
         found = self._backward_bound.get(key)
         if found is None:
             if len(self._backward_bound) >= _BOUND:
                 self._backward_bound.clear()
             symbols = self._symbols_of([x.shape for x in inputs], numbers)
-            found = self._backward_bound[key] = (Bound(self.backward, symbols), symbols)
+            found = self._backward_bound[key] = (Bound(program, symbols), symbols)
         bound, symbols = found
         several = len(self.op_outputs) > 1
         arrays = []
@@ -160,8 +217,7 @@ class FusedRecord:
                 arrays.append(y[i] if several else y)
             else:
                 arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else _plain(grads[i]))
-        made = iter(bound(arrays))
-        return self._spread([None if g is None else next(made) for g in self.input_grads], needs)
+        return bound(arrays)
 
     def _by_ops(self, m: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
         """All outputs op by op, for a larger graph that decomposes the function."""

@@ -1,0 +1,212 @@
+/* Calls of modules, layers and the user's functions in `wf.map`: what stands between such a call and the fast path that
+   records it, and the methods of lazy tensors that take more than tensors. See wayfare/batch/record and wayfare/nn/hooks.py. */
+
+static PyTypeObject *CallFrontType;
+static PyObject *sIN_ORDER, *sNO_COMMON_CALLS, *sOPAQUE_FAST_PATHS, *sCALLEES;
+
+static int is_true(PyObject *o, PyObject *name) {  /* of an attribute; -1: there is none */
+    PyObject *found = PyObject_GetAttr(o, name);
+    int is = found == NULL ? -1 : PyObject_IsTrue(found);
+    Py_XDECREF(found);
+    return is;
+}
+
+/* The session of this thread, if it records and each call may be like another one; borrowed from `mode`. */
+static PyObject *recording_session(PyObject **mode, int watched) {
+    PyObject *session = SessionType == NULL || PySet_GET_SIZE(UNUSUAL) == 0 ? NULL : session_of(mode);
+    if (session == NULL) return NULL;
+    PyObject *hub = PyObject_GetAttr(session, sHUB), *watchers = AT(*mode, M.watchers);
+    int usual = hub != NULL && is_true(hub, sIN_ORDER) == 0 && is_true(session, sNO_COMMON_CALLS) == 0
+        && (watched || (IS_A(watchers, &PyTuple_Type) && PyTuple_GET_SIZE(watchers) == 0));
+    Py_XDECREF(hub);
+    if (usual) return session;
+    PyErr_Clear();
+    Py_CLEAR(*mode);
+    return NULL;
+}
+
+/* The results of a call by one of the fast paths that are known for `key`, which is taken over; MISSED if there is none. */
+static PyObject *by_fast_path(PyObject *session, PyObject *mode, PyObject *key, PyObject *args) {
+    PyObject *both = PyObject_GetAttr(session, sOPAQUE_FAST_PATHS);
+    PyObject *table = both == NULL || key == NULL ? NULL : PyDict_GetItemWithError(both, AT(mode, M.grad));
+    PyObject *paths = table == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(table, key));
+    Py_XDECREF(both);
+    Py_XDECREF(key);
+    if (!IS_A(paths, &PyTuple_Type)) { Py_XDECREF(paths); return PyErr_Occurred() ? NULL : Py_NewRef(MISSED); }
+    PyObject *given[2] = {session, args}, *made = Py_NewRef(MISSED);
+    for (Py_ssize_t i = 0; made == MISSED && i < PyTuple_GET_SIZE(paths); i++) {
+        PyObject *path = PyTuple_GET_ITEM(paths, i);
+        Py_DECREF(made);
+        made = Py_TYPE(path) == FastPathType ? fast_path_call((Recorder *)path, given, 2, NULL) : PyObject_Vectorcall(path, given, 2, NULL);
+    }
+    Py_DECREF(paths);
+    return made;
+}
+
+/* nn.hooks.as_one(module, args, options) */
+static PyObject *module_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *session = NULL;
+    if (names == NULL && PyVectorcall_NARGS(flags) == 3 && PyTuple_CheckExact(args[1]) && PyDict_CheckExact(args[2])
+        && PyDict_GET_SIZE(args[2]) == 0) session = recording_session(&mode, 0);
+    if (session != NULL) {
+        PyObject *made = by_fast_path(session, mode, PyLong_FromVoidPtr(args[0]), args[1]);
+        Py_DECREF(mode);
+        if (made != MISSED) return made;
+        Py_DECREF(made);
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* Session.opaque_call(self, owner, function, args, options, info) */
+static PyObject *opaque_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *session = NULL;
+    if (names == NULL && PyVectorcall_NARGS(flags) == 6 && PyTuple_CheckExact(args[3]) && PyDict_CheckExact(args[4])
+        && PyDict_GET_SIZE(args[4]) == 0) session = recording_session(&mode, 1);
+    if (session != NULL) {
+        PyObject *id = session == args[0] ? PyLong_FromVoidPtr(args[1]) : NULL, *made = NULL;
+        if (id != NULL) made = by_fast_path(session, mode, PyTuple_Pack(2, id, args[2]), args[3]);
+        else if (!PyErr_Occurred()) made = Py_NewRef(MISSED);
+        Py_XDECREF(id);
+        Py_DECREF(mode);
+        if (made != MISSED) return made;
+        Py_DECREF(made);
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* What is called in place of a function of the user: in a Front, `op` is the key of its fast paths, `number` the session,
+   and `tensor` a list with the number of calls in a row that could not be opaque. */
+static PyObject *function_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *session = names == NULL ? recording_session(&mode, 1) : NULL;
+    if (session != NULL) {
+        PyObject *made = NULL, *all = PyTuple_New(PyVectorcall_NARGS(flags));
+        for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(all); i++) PyTuple_SET_ITEM(all, i, Py_NewRef(args[i]));
+        if (all != NULL) made = session == front->number ? by_fast_path(session, mode, Py_NewRef(front->op), all) : Py_NewRef(MISSED);
+        Py_XDECREF(all);
+        Py_DECREF(mode);
+        if (made == NULL) return NULL;
+        if (made != MISSED) {
+            if (PyList_SetItem(front->tensor, 0, PyLong_FromLong(0)) < 0) Py_CLEAR(made);
+            return made;
+        }
+        Py_DECREF(made);
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* record.function_call.chosen(called) */
+static PyObject *chosen_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    if (names == NULL && PyVectorcall_NARGS(flags) == 1) {
+        PyObject *called = args[0], *mode = NULL, *found = NULL;
+        if (Py_TYPE(called) != &PyFunction_Type && Py_TYPE(called) != &PyMethod_Type) return Py_NewRef(called);
+        PyObject *session = SessionType == NULL || PySet_GET_SIZE(UNUSUAL) == 0 ? NULL : session_of(&mode);
+        if (session != NULL) {
+            PyObject *callees = PyObject_GetAttr(session, sCALLEES);
+            if (callees != NULL && PyDict_CheckExact(callees)) found = Py_XNewRef(PyDict_GetItemWithError(callees, called));
+            Py_XDECREF(callees);
+            Py_DECREF(mode);
+            if (found != NULL) return found;
+            if (PyErr_Occurred()) return NULL;
+        }
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* The recorder that is known for a key (taken over) makes a call with these inputs (taken over); its only output. NULL
+   without an error: there is none. */
+static PyObject *by_recorder(PyObject *session, PyObject *mode, PyObject *key, PyObject *inputs) {
+    Recorder *known = key == NULL || inputs == NULL ? NULL : known_recorder(session, mode, key);
+    PyObject *all = NULL, *made = NULL;
+    Py_XDECREF(key);
+    if (known == NULL) { Py_XDECREF(inputs); return NULL; }
+    Py_INCREF(known);
+    Py_INCREF(inputs);
+    all = record_call(known, session, inputs, &PyTuple_GET_ITEM(inputs, 0), PyTuple_GET_SIZE(inputs));
+    Py_DECREF(inputs);
+    Py_DECREF(known);
+    if (all != NULL) { made = Py_NewRef(PyTuple_GET_ITEM(all, 0)); Py_DECREF(all); }
+    return made;
+}
+
+/* `cat` or `stack` of lazy tensors, (tensors, dim): in a Front, `op` is the op. */
+static PyObject *join_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *session = NULL;
+    if (names == NULL && PyVectorcall_NARGS(flags) == 2 && PyLong_CheckExact(args[1])
+        && (PyTuple_CheckExact(args[0]) || PyList_CheckExact(args[0]))) session = session_of(&mode);
+    if (session != NULL) {
+        Py_ssize_t n = PySequence_Fast_GET_SIZE(args[0]);
+        PyObject *key = PyTuple_New(n + 2), *inputs = PyTuple_New(n), *made = NULL;
+        int lazy = key != NULL && inputs != NULL && n > 0;
+        for (Py_ssize_t i = 0; lazy && i < n; i++) {
+            PyObject *t = PySequence_Fast_GET_ITEM(args[0], i);
+            if ((lazy = is_lazy(t)) == 0) break;
+            PyTuple_SET_ITEM(inputs, i, Py_NewRef(AT(t, T.handle)));
+            PyTuple_SET_ITEM(key, i + 2, Py_NewRef(AT(AT(t, T.handle), W.row)));
+        }
+        if (lazy) {
+            PyTuple_SET_ITEM(key, 0, Py_NewRef(front->op));
+            PyTuple_SET_ITEM(key, 1, Py_NewRef(args[1]));
+            made = by_recorder(session, mode, key, inputs);
+        } else { Py_XDECREF(key); Py_XDECREF(inputs); }
+        Py_DECREF(mode);
+        if (made != NULL || PyErr_Occurred()) return made;
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* A method of one lazy tensor and plain arguments: in a Front, `op` is its name. */
+static PyObject *arguments_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *session = NULL;
+    Py_ssize_t given = PyVectorcall_NARGS(flags);
+    if (names == NULL && given > 0 && is_lazy(args[0])) session = session_of(&mode);
+    if (session != NULL) {
+        PyObject *value = AT(args[0], T.handle), *plain = PyTuple_New(given - 1), *types = PyTuple_New(given - 1), *made = NULL;
+        for (Py_ssize_t i = 1; plain != NULL && types != NULL && i < given; i++) {
+            PyTuple_SET_ITEM(plain, i - 1, Py_NewRef(args[i]));
+            PyTuple_SET_ITEM(types, i - 1, Py_NewRef((PyObject *)Py_TYPE(args[i])));
+        }
+        if (plain != NULL && types != NULL)
+            made = by_recorder(session, mode, PyTuple_Pack(4, front->op, AT(value, W.row), plain, types), PyTuple_Pack(1, value));
+        Py_XDECREF(plain);
+        Py_XDECREF(types);
+        Py_DECREF(mode);
+        if (made != NULL) return made;
+        if (PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
+            PyErr_Clear();  /* an argument is not hashable */
+        }
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* CallFront(general, what, op=None, session=None, misses=None); `what` says which of the functions above it is. */
+static PyObject *call_front_new(PyTypeObject *type, PyObject *args, PyObject *options) {
+    static const struct { const char *name; void *call; } all[] = {
+        {"module", module_call}, {"opaque", opaque_call}, {"function", function_call}, {"chosen", chosen_call},
+        {"join", join_call}, {"arguments", arguments_call}};
+    PyObject *general, *op = Py_None, *session = Py_None, *misses = Py_None;
+    const char *what;
+    if (!PyArg_ParseTuple(args, "Os|OOO", &general, &what, &op, &session, &misses)) return NULL;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(all[i].name, what) != 0) continue;
+        if (i == 2 && !(PyList_CheckExact(misses) && PyList_GET_SIZE(misses) == 1)) break;
+        Front *front = (Front *)new_front(type, general);
+        if (front == NULL) return NULL;
+        front->op = Py_NewRef(op);
+        front->number = Py_NewRef(session);
+        front->tensor = Py_NewRef(misses);
+        front->call = (vectorcallfunc)all[i].call;
+        return (PyObject *)front;
+    }
+    PyErr_Format(PyExc_ValueError, "there is no front of %s with these arguments", what);
+    return NULL;
+}
+static PyType_Slot call_front_slots[] = FRONT_SLOTS(call_front_new);
+static PyType_Spec call_front_spec = {"wayfare.native.CallFront", sizeof(Front), 0, FRONT_FLAGS, call_front_slots};
+
+static int init_calls(PyObject *m) {
+    PyObject **const names[] = {&sIN_ORDER, &sNO_COMMON_CALLS, &sOPAQUE_FAST_PATHS, &sCALLEES};
+    static const char *const texts[] = {"in_order", "no_common_calls", "opaque_fast_paths", "callees"};
+    for (int i = 0; i < 4; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    return add_type(m, "CallFront", &call_front_spec, &CallFrontType);
+}

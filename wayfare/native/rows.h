@@ -1,0 +1,157 @@
+/* Loops over the calls of a group of `wf.map`: the order of its rows, where they lie, marking calls as run. See
+   wayfare/batch/run/call_loops.py, which does the same in Python. */
+
+/* -- the order of rows ---------------------------------------------------------------------------------------------- */
+
+typedef struct { Py_ssize_t depth, place; PyObject *call; } Ranked;
+
+static int before_other(const void *a, const void *b) {
+    const Ranked *one = a, *other = b;
+    if (one->depth != other->depth) return one->depth < other->depth ? -1 : 1;
+    return one->place < other->place ? -1 : one->place > other->place;
+}
+
+static int sort_by_depth(PyObject *group) {
+    Py_ssize_t n = PyList_GET_SIZE(group), sorted = 1;
+    Ranked *all = PyMem_Malloc(n * sizeof(Ranked));
+    if (all == NULL) { PyErr_NoMemory(); return -1; }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *call = PyList_GET_ITEM(group, i);
+        all[i] = (Ranked){PyLong_AsSsize_t(AT(call, C.depth)), i, call};
+        if (i > 0 && all[i].depth < all[i - 1].depth) sorted = 0;
+    }
+    if (!sorted) {
+        qsort(all, n, sizeof(Ranked), before_other);
+        for (Py_ssize_t i = 0; i < n; i++) PyList_SET_ITEM(group, i, all[i].call);  /* the same references, moved */
+    }
+    PyMem_Free(all);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static inline int rank_row(PyObject *row, Py_ssize_t *rank) {
+    if (Py_TYPE(row) != ValueType || !IS_A(AT(row, W.call), CallType)) return 0;
+    return set_depth(AT(row, W.call), --*rank);
+}
+
+/* order_rows(groups): sort the calls of each group by who reads them next. */
+static PyObject *order_rows(PyObject *self, PyObject *groups) {
+    if (!PyList_Check(groups)) { PyErr_SetString(PyExc_TypeError, "a list of groups is wanted"); return NULL; }
+    for (Py_ssize_t g = 0; g < PyList_GET_SIZE(groups); g++) {
+        PyObject *group = PyList_GET_ITEM(groups, g);
+        if (!are_calls(group)) return NULL;
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(group); i++)
+            if (set_depth(PyList_GET_ITEM(group, i), 0) < 0) return NULL;
+    }
+    Py_ssize_t rank = 0;
+    for (Py_ssize_t g = PyList_GET_SIZE(groups) - 1; g >= 0; g--) {
+        PyObject *group = PyList_GET_ITEM(groups, g);
+        Py_ssize_t n = PyList_GET_SIZE(group);
+        int is_steps = Py_TYPE(group) == StepsType;
+        if (n > 1 && !is_steps && sort_by_depth(group) < 0) return NULL;
+        if (Py_TYPE(group) == StackCallsType) {
+            for (Py_ssize_t i = n - 1; i >= 0; i--) {
+                PyObject *call = PyList_GET_ITEM(group, i);
+                for (Py_ssize_t k = inputs_of(call) - 1; k >= 0; k--)
+                    if (rank_row(input_of(call, k), &rank) < 0) return NULL;
+            }
+            continue;
+        }
+        Py_ssize_t columns = n > 0 ? PY_SSIZE_T_MAX : 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            Py_ssize_t size = inputs_of(PyList_GET_ITEM(group, i));
+            if (size < columns) columns = size;
+        }
+        if (is_steps && columns > 1) columns = 1;
+        PyObject *first_end = NULL, *last_end = NULL;
+        for (Py_ssize_t k = columns - 1; k >= 0; k--) {
+            PyObject *first = input_of(PyList_GET_ITEM(group, 0), k);
+            PyObject *last = input_of(PyList_GET_ITEM(group, n - 1), k);
+            if (Py_TYPE(first) == ValueType && Py_TYPE(last) == ValueType) {
+                /* Probably two outputs of the same calls, judged by the first and the last: they are ordered already. */
+                if (first_end == AT(first, W.call) && last_end == AT(last, W.call)) continue;
+                first_end = AT(first, W.call);
+                last_end = AT(last, W.call);
+            }
+            for (Py_ssize_t i = n - 1; i >= 0; i--)
+                if (rank_row(input_of(PyList_GET_ITEM(group, i), k), &rank) < 0) return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- running a group ------------------------------------------------------------------------------------------------ */
+
+/* columns_of(calls): for each input, its rows. */
+static PyObject *columns_of(PyObject *self, PyObject *calls) {
+    if (!are_calls(calls)) return NULL;
+    Py_ssize_t n = PyList_GET_SIZE(calls), count = n == 0 ? 0 : inputs_of(PyList_GET_ITEM(calls, 0));
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (inputs_of(PyList_GET_ITEM(calls, i)) != count) {
+            PyErr_SetString(PyExc_ValueError, "calls of one signature have different numbers of inputs");
+            return NULL;
+        }
+    PyObject *columns = PyList_New(count);
+    for (Py_ssize_t k = 0; columns != NULL && k < count; k++) {
+        PyObject *column = PyTuple_New(n);
+        if (column == NULL) { Py_CLEAR(columns); break; }
+        for (Py_ssize_t i = 0; i < n; i++)
+            PyTuple_SET_ITEM(column, i, Py_NewRef(input_of(PyList_GET_ITEM(calls, i), k)));
+        PyList_SET_ITEM(columns, k, column);
+    }
+    return columns;
+}
+
+/* rows_of(values): (ids of the rows, their offsets or None, how many need a gradient, the distance between two ids if
+   that is always the same and the offsets are equal, else 0); None if not all are values of calls that have run. */
+static PyObject *rows_of(PyObject *self, PyObject *values) {
+    if (!PyTuple_CheckExact(values)) { PyErr_SetString(PyExc_TypeError, "a tuple of values is wanted"); return NULL; }
+    npy_intp n = PyTuple_GET_SIZE(values);
+    for (npy_intp i = 0; i < n; i++) {
+        PyObject *value = PyTuple_GET_ITEM(values, i);
+        if (Py_TYPE(value) != ValueType || !IS_A(AT(value, W.call), CallType) || AT(AT(value, W.call), C.row_id) == NULL
+            || AT(value, W.number) == NULL || AT(value, W.offset) == NULL) Py_RETURN_NONE;
+    }
+    PyObject *ids = PyArray_SimpleNew(1, &n, NPY_INT64), *offsets = PyArray_SimpleNew(1, &n, NPY_INT64), *made = NULL;
+    if (ids == NULL || offsets == NULL) goto end;
+    npy_int64 *id = PyArray_DATA(ARRAY(ids)), *offset = PyArray_DATA(ARRAY(offsets));
+    Py_ssize_t needed = 0, moved = 0, distance = n > 1 ? -1 : 0;
+    for (npy_intp i = 0; i < n; i++) {
+        PyObject *value = PyTuple_GET_ITEM(values, i);
+        id[i] = PyLong_AsLongLong(AT(AT(value, W.call), C.row_id)) + PyLong_AsLongLong(AT(value, W.number));
+        offset[i] = PyLong_AsLongLong(AT(value, W.offset));
+        needed += AT(value, W.needs_grad) == Py_True;
+        moved |= offset[i] != 0;
+        if (i > 0 && (offset[i] != offset[0] || (i > 1 && id[i] - id[i - 1] != distance))) distance = 0;
+        else if (i == 1) distance = id[1] - id[0];
+    }
+    if (!PyErr_Occurred()) made = Py_BuildValue("OOnn", ids, moved ? offsets : Py_None, needed, distance < 0 ? 0 : distance);
+end:
+    Py_XDECREF(ids);
+    Py_XDECREF(offsets);
+    return made;
+}
+
+/* mark_as_run(calls, group, start, step, live): the calls have run, as rows of a group from `start` on; references to
+   tensors that are still held are added to `live`. */
+static PyObject *mark_as_run(PyObject *self, PyObject *args) {
+    PyObject *calls, *group, *live;
+    Py_ssize_t start, step;
+    if (!PyArg_ParseTuple(args, "OOnnO!", &calls, &group, &start, &step, &PyList_Type, &live) || !are_calls(calls)) return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
+        PyObject *call = PyList_GET_ITEM(calls, i), *handles = AT(call, C.handles);
+        if (!IS_A(handles, &PyTuple_Type)) continue;
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++) {
+            PyObject *held = PyTuple_GET_ITEM(handles, k);
+            if (PyWeakref_CheckRef(held) && PyWeakref_GET_OBJECT(held) != Py_None && PyList_Append(live, held) < 0) return NULL;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
+        PyObject *call = PyList_GET_ITEM(calls, i), *id = PyLong_FromSsize_t(start + i * step);
+        if (id == NULL) return NULL;
+        replace(call, C.group, Py_NewRef(group));
+        replace(call, C.row_id, id);
+        replace(call, C.inputs, Py_NewRef(EMPTY));
+        replace(call, C.handles, Py_NewRef(Py_None));
+    }
+    Py_RETURN_NONE;
+}
