@@ -175,8 +175,7 @@ class Compiled(OpaqueCall):
         return made
 
     def _wait(self) -> bool:
-        """Acquire the lock. False if another thread runs Python in this function: that may take long, or wait for
-        us."""
+        """Acquire the lock; False if another thread runs Python in this function, that may take long or wait for us."""
         while not self._lock.acquire(timeout=0.02):
             if self._recording:
                 return False

@@ -42,6 +42,8 @@ _PACK_ROWS, _PACK_STEP = 64, 2048
 _LARGE = 1 << 15
 # Fewer columns leave too many lanes empty. The columns of a second matrix are transposed for at least so many rows.
 _LEAST_COLUMNS, _TRANSPOSE_ROWS = 3, 8
+# Multiplications from which on one gemm is split over threads (15 µs and less are not, measured in a loop of cells).
+_SPLIT = 1 << 22
 # Nanoseconds of one multiplication.
 _COST = {np.dtype("float32"): 0.01, np.dtype("float64"): 0.02}
 
@@ -209,6 +211,6 @@ def direct_gemm_command(views: Matrices, add: bool, threads: int) -> Command:
     if not routine.ready:
         raise Unsuited
     words = [a.strides[-2], a.strides[-1], down, rows, columns, a.shape[-1], out.strides[-2], packs, across, int(add)]
-    made = stacked(words, views, threads, _COST[out.dtype])
+    made = stacked(words, views, threads, _COST[out.dtype], least=_SPLIT)
     made.function = routine.address
     return made

@@ -314,7 +314,7 @@ def _by_blas(
 ) -> Command:
     if blas.int_type == "i32" and max(words[3:]) >= 1 << 31:
         raise Unsuited
-    made = stacked(words, views, threads, cost, split=split)
+    made = stacked(words, views, threads, cost) if split else stacked(words, views, threads, cost, least=math.inf)
     made.blas_threads = math.prod(words[3:6]) >= SPLIT_BY_BLAS or not split
     return made
 

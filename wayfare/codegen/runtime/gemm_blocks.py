@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product as indices
 
 from wayfare.codegen.runtime.command import BufferView, Command, Unsuited
-from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
+from wayfare.codegen.runtime.gemm_split import SMALL, parts_of, worth_splitting
 
 # Multiplications from which on a batch is split over threads.
 BATCH_FROM = 500_000
@@ -28,10 +28,10 @@ Matrices = tuple[BufferView, BufferView, BufferView]
 Axis = tuple[int, tuple[int, ...]]
 
 
-def stacked(words: list[int], views: Matrices, threads: int, cost: float, *, split: bool = True) -> Command:
+def stacked(words: list[int], views: Matrices, threads: int, cost: float, *, least: float = SMALL) -> Command:
     """The command of a batch of matmuls whose blocks begin with these ten words: three of the routine's own; rows,
-    columns, inner size; four of its own. `cost` is the cost of one multiplication; `split`: one large matmul may be
-    split into parts of its result."""
+    columns, inner size; four of its own. `cost` is the cost of one multiplication; a matmul of
+    at least `least` multiplications is split into parts of its result."""
     one = math.prod(words[3:6])
     work = math.prod(views[2].shape[:-2]) * (one * cost + _CALL)
     axes = _stack_axes(views)
@@ -39,7 +39,7 @@ def stacked(words: list[int], views: Matrices, threads: int, cost: float, *, spl
         raise Unsuited  # overlapping results
     count = math.prod(size for size, _ in axes)
     parallel = threads > 1 and count >= 2 * threads and one * count >= BATCH_FROM
-    if not parallel and split and worth_splitting(words[3], words[5], words[4], threads):
+    if not parallel and one >= least and worth_splitting(words[3], words[5], words[4], threads):
         return _split_each(words, views, axes, threads, work)
     while len(axes) < 2:
         axes.insert(0, (1, (0, 0, 0)))
