@@ -1,6 +1,6 @@
 """Direct gemm: matmuls for processors with 32 vector registers, without packing where that is possible.
 
-BLAS packs both matrices before it multiplies, and on some processors reaches half of what they can do. Here lanes run
+BLAS packs both matrices before it multiplies: with few rows that takes as long as the product. Here lanes run
 along the rows of the second matrix, numbers of the first are splatted from where they lie, and the sums of a tile (8
 rows × 3 vectors) stay in registers. The inner dimension is cut into blocks, whose sums are added in memory: this is as
 exact as BLAS, and what a tile reads stays in the caches.
