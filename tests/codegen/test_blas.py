@@ -1,13 +1,12 @@
 """BLAS keeps to one thread while our ops call it; the thread pool splits large gemms; one setting rules both."""
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import wayfare as wf
-from wayfare.codegen.llvm.machine import machine
+from wayfare.codegen.routines import direct_gemm
 from wayfare.codegen.routines.routine import Routine
 from wayfare.codegen.runtime import blas, gemm, kernel
 from wayfare.codegen.runtime.gemm_split import parts_of, worth_splitting
@@ -25,7 +24,7 @@ def some(*shape, dtype=np.float32):
 @pytest.fixture
 def no_direct_gemm(monkeypatch):
     """As on a processor without registers for direct gemms."""
-    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=8))
+    monkeypatch.setattr(direct_gemm, "_LEAST_LANES", 1 << 30)
     gemm._command.cache_clear()
     yield
     gemm._command.cache_clear()
@@ -165,7 +164,7 @@ def test_one_thread_splits_nothing(seen, monkeypatch):
 
 def test_batches_and_layouts_of_direct_gemms(monkeypatch):
     """A batch that meets one matrix is one gemm; a result may be transposed or have steps between its rows."""
-    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    monkeypatch.setattr(direct_gemm, "_LEAST_LANES", 0)
     gemm._command.cache_clear()
     a, b = some(6, 50, 40), some(40, 70)
     with counted() as counts:

@@ -1,5 +1,6 @@
 """Matmuls in command lists: every layout and rank, added or not, by one thread or by several."""
 
+
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.codegen.test_commands import run, view_of, views
 from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.loop.expr import apply, load
 from wayfare.codegen.loop.language import elementwise
-from wayfare.codegen.routines import skinny_gemm
+from wayfare.codegen.routines import direct_gemm, skinny_gemm
 from wayfare.codegen.runtime import command_gemm, kernel
 from wayfare.codegen.runtime.blas import openblas
 from wayfare.codegen.runtime.command import BufferView, Unsuited, contiguous
@@ -45,7 +46,7 @@ def both_ways(request, monkeypatch):
     if request.param == "BLAS":
         request.getfixturevalue("by_blas")
     else:
-        monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+        monkeypatch.setattr(direct_gemm, "_LEAST_LANES", 0)
 
 
 def some(*shape, dtype=np.float32):
@@ -105,7 +106,7 @@ def test_stacks(left, right, target, size, both_ways):
 
 
 def test_what_is_copied_for_direct_gemms(monkeypatch):
-    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    monkeypatch.setattr(direct_gemm, "_LEAST_LANES", 0)
     for a, b, out, add, wanted in (
         (some(32, 20), some(24, 20).T, some(32, 24), True, ["32×20×24 added float32, direct"]),
         (some(32, 20), some(24, 20).T, some(24, 32).T, True, ["32×20×24 added float32, direct"]),
@@ -127,7 +128,7 @@ def test_what_is_copied_for_direct_gemms(monkeypatch):
 @pytest.mark.parametrize("add", [False, True])
 def test_direct_gemms_of_all_sizes(dtype, add, monkeypatch):
     """Around the sizes of vectors, tiles, chunks of rows and blocks of the inner dimension, packed or not."""
-    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    monkeypatch.setattr(direct_gemm, "_LEAST_LANES", 0)
     sizes = [(m, k, n) for m in (4, 5, 7, 8, 9, 15, 64) for k in (1, 255, 257) for n in (8, 15, 17, 31, 63, 64, 65, 97)]
     for m, k, n in [*sizes, (255, 7, 20), (263, 600, 20), (520, 3, 9), (70, 300, 1030), (300, 40, 700)]:
         for left, right in (("plain", "plain"), ("transposed", "plain"), ("plain", "transposed")):
@@ -139,7 +140,7 @@ def test_direct_gemms_of_all_sizes(dtype, add, monkeypatch):
 
 
 def test_direct_gemms_keep_infinities_and_nans_in_their_places(monkeypatch):
-    monkeypatch.setattr(machine(), "processor", replace(machine().processor, lanes=16))
+    monkeypatch.setattr(direct_gemm, "_LEAST_LANES", 0)
     a, b, out = some(9, 20), some(20, 21), some(9, 21)
     a[3, 4], b[5, 6], a[8, 0] = np.inf, np.nan, 0.0
     commands = Commands()

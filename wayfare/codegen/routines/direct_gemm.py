@@ -27,6 +27,8 @@ _WORDS = (
     "a_row", "a_inner", "b_row", "rows", "columns", "inner", "out_row", "packs", "b_column", "add", "outer", "middle",
     "a", "a_outer", "a_middle", "b", "b_outer", "b_middle", "out", "out_outer", "out_middle",
 )  # fmt: skip
+# Lanes of float32 of a processor with 32 vector registers (AVX-512).
+_LEAST_LANES = 16
 # Rows of a tile, and of the tiles for the remaining rows; vectors of a tile.
 _ROWS, _VECTORS = (8, 4, 2, 1), 3
 # So many sums have to be under way to keep the processor busy.
@@ -205,7 +207,7 @@ def direct_gemm_command(views: Matrices, add: bool, threads: int) -> Command:
         if down != item or rows < _TRANSPOSE_ROWS:
             raise Unsuited
     large = rows == 1 and a.shape[-1] * columns >= _LARGE
-    if large or columns < _LEAST_COLUMNS or out.strides[-1] != item or machine().processor.lanes < 16:
+    if large or columns < _LEAST_COLUMNS or out.strides[-1] != item or machine().processor.lanes < _LEAST_LANES:
         raise Unsuited
     routine = direct_gemm_routine(out.dtype)
     if not routine.ready:
