@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from wayfare.batch.workers import pool as pools
+
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ROOT / "docs" / "api"
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if GENERATED not in p.parents)]
@@ -159,7 +161,11 @@ def test_page_runs(path, tmp_path, monkeypatch):
     if name in IN_A_FRESH_PROCESS:
         run_apart(path, name)
         return
-    ran, skipped = run_page(path.read_text(encoding="utf-8"), name)
+    try:
+        ran, skipped = run_page(path.read_text(encoding="utf-8"), name)
+    finally:
+        if pools._pool is not None:  # forked workers hold the pipes of this process, and a browser waits for their end
+            pools._pool.stop()
     if skipped and not ran:
         pytest.skip(f"{name}: every block needs a module that is not installed")
 

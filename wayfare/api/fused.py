@@ -60,6 +60,11 @@ class TracedValue:
             raise NotFusable("it asks whether an argument is a leaf")
         return False
 
+    def refuse_hash(self) -> None:
+        """Refuse for arguments: a set or a dictionary may have the real one."""
+        if self.row.step.op is None:
+            raise NotFusable("it looks an argument up in a set or a dictionary")
+
     def materialise(self) -> None:
         """Refuse: there are no numbers."""
         raise NotFusable("it needs the numbers of a tensor, which are not there while it is traced")

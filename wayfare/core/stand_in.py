@@ -62,6 +62,12 @@ class StandIn(Tensor):
 
     _grad = _view = None
 
+    def __hash__(self) -> int:
+        refuse = getattr(self._handle, "refuse_hash", None)
+        if refuse is not None:
+            refuse()
+        return object.__hash__(self)
+
     @property
     def _extras(self) -> Any:  # type: ignore[override]
         return self._handle.extras

@@ -175,10 +175,13 @@ class RecordedPaths:
 
     def _worth_recording(self, first: Signed, left: list[Signed]) -> bool:
         """Whether other examples are likely to take the path of this one."""
+        entries = self._entries(first)
+        if any([entry.meets(first.call.tensors) for entry in entries]):
+            return False
         place = self._exits.get(first.example.number)
         if place is not None:
             return self._left_at[place] >= _REPEATED
-        return bool(self._entries(first)) or sum([one.call.key == first.call.key for one in left]) >= LEAST
+        return bool(entries) or sum([one.call.key == first.call.key for one in left]) >= LEAST
 
     def _may_record(self, always: bool) -> bool:
         compiled = self.compiled
@@ -237,22 +240,32 @@ class RecordedPaths:
         running: list[Signed] = []
         families: list[Family] = []
         # A tensor that all examples are given is shared. Which ones are is seen best in the largest group.
-        for members in sorted(by_key.values(), key=len, reverse=True):
-            family = self._family(members)
+        for alike in sorted(by_key.values(), key=len, reverse=True):
+            entry, members = self._usable(alike)
+            family = None if entry is None else self._family(entry, members)
             if family is None:
-                left += members
+                left += alike
             else:
                 families.append(family)
                 running += members
+                left += [one for one in alike if one not in members] if len(members) < len(alike) else []
         if len(running) < LEAST:
             return signed
         return left + self._run(families, running, loop, stats, timing)
 
-    def _family(self, members: list[Signed]) -> Family | None:
-        """Examples with one signature that can run along recorded paths."""
-        entry = self._entry(members[0])
-        if entry is None or entry.tree.root is None or entry.eager_reason or id(entry) in self._refused:
-            return None
+    def _usable(self, alike: list[Signed]) -> tuple[Entry | None, list[Signed]]:
+        """The entry along whose paths examples with one signature can run, and those of them that can. Arguments that
+        are, or overlap, tensors that the function reads must be seen by Python."""
+        for entry in self._entries(alike[0]):
+            if entry.shares_memory or entry.tree.root is None or entry.eager_reason or id(entry) in self._refused:
+                continue
+            members = [one for one in alike if not entry.meets(one.call.tensors)]
+            if members and entry.holds(members[0].call.tensors):
+                return entry, members
+        return None, []
+
+    def _family(self, entry: Entry, members: list[Signed]) -> Family | None:
+        """Examples with one signature that run along the paths of an entry."""
         arguments = [one.call.tensors for one in members]
         if len(members) == 1:
             differ = frozenset(range(len(arguments[0])))

@@ -163,6 +163,10 @@ class Entry:
         """Do gradients that are read share memory with something else?"""
         return bool(self._grad_layout)
 
+    def meets(self, arguments: Sequence[Tensor]) -> bool:
+        """Does one of these arguments share memory with a captured tensor?"""
+        return any([id(owner_of(t._array)) in self._owners for t in arguments])
+
     def _note_owners(self) -> None:
         """Note which memory captured tensors use."""
         self._owners = {id(owner_of(t._array)) for t in self._captured()}
