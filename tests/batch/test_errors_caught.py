@@ -222,3 +222,15 @@ def test_blocks_that_catch_nothing_do_not_keep_calls_apart():
 
     wf.map(function, range(3), batch=True)
     assert wf.batching.last().groups == 1
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep for me"), MemoryError("mine")], ids=repr)
+@pytest.mark.parametrize("batch", [True, False, None])
+def test_errors_that_the_user_raises_keep_their_text(error, batch):
+    def f(x, depth=0):
+        if depth == 40:
+            raise error
+        return f(x, depth + 1)
+
+    with pytest.raises(type(error), match=error.args[0]):
+        wf.map(f, [wf.ones(2), wf.ones(2)], batch=batch)

@@ -112,6 +112,8 @@ def map(
         else:
             _run(profile, examples, batch, schedule, limit)
     except MemoryError as error:
+        if error.__class__ is MemoryError and error.args:
+            raise  # the user's own
         raise memory_error("map", error) from None
     except RecursionError as error:
         sentence = explain_recursion(error)

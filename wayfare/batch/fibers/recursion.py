@@ -214,10 +214,13 @@ _CARRIED = (list, tuple, dict, set, frozenset, Tensor)
 
 
 def explain_recursion(error: RecursionError) -> str | None:
-    """Why a recursion did not end: a cyclic structure, or just a deep one. None if no function calls itself.
+    """Why a recursion did not end: a cyclic structure, or just a deep one. None if no function calls itself, or if the
+    error is not Python's own.
 
     Compares the identity of the arguments in the frames; no code of the objects runs.
     """
+    if "recursion depth exceeded" not in str(error) and "overflow" not in str(error):
+        return None
     frames: dict[types.CodeType, list[types.FrameType]] = {}
     trace = error.__traceback__
     while trace is not None:

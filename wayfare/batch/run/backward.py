@@ -214,7 +214,7 @@ class _BackwardPass:
         self._reached: Array = np.zeros(tape.count, np.bool_)
         # id of an outside tensor → its gradient
         self.leaves: dict[int, Any] = {}
-        self._gemms = DeferredGemms(self._to_outside)
+        self._gemms = DeferredGemms()
 
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
@@ -377,7 +377,7 @@ class _BackwardPass:
             g = prepare(node, pending.pop(node), False)
             kept = unpack(node, False)
             edges = node.edges
-            deferred = self._gemms.through(node, g, kept, own)
+            deferred = self._gemms.through(node, g, kept, own, self._to_outside)
             if deferred is None:
                 grads = by_rule(node, raw_ops, g, kept, edges)
             else:
@@ -389,7 +389,7 @@ class _BackwardPass:
 
     def run_deferred_gemms(self) -> None:
         """Run all deferred gemms."""
-        self._gemms.run()
+        self._gemms.run(self._to_outside)
 
 
 def _age(node: Node) -> int:

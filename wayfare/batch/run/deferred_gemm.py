@@ -32,14 +32,19 @@ class _DeferredGemm:
         self.size = 0
 
 
-class DeferredGemms:
-    """The deferred gemms of a backward pass; `deliver(tensor, gradient)` takes what they give."""
+# Takes the gradient of a tensor from outside.
+Deliver = Callable[[Tensor, Any], None]
 
-    def __init__(self, deliver: Callable[[Tensor, Any], None]) -> None:
-        self._deliver = deliver
+
+class DeferredGemms:
+    """The deferred gemms of a backward pass."""
+
+    def __init__(self) -> None:
         self._gemms: dict[int, _DeferredGemm] = {}
 
-    def through(self, node: Node, g: Any, kept: Any, own: dict[int, int]) -> tuple[Any, list[Any]] | None:
+    def through(
+        self, node: Node, g: Any, kept: Any, own: dict[int, int], deliver: Deliver
+    ) -> tuple[Any, list[Any]] | None:
         """The edges of a node that get a gradient now, and the gradients; the others are deferred. None if nothing is.
 
         `own` are the ids of the inputs of the group, whose gradients are needed now.
@@ -49,7 +54,7 @@ class DeferredGemms:
             bias = edges[2] if len(edges) > 2 else None
             if g.ndim != 2 or not self._can_defer(edges[1], bias, own):
                 return None
-            self._defer(edges[1], bias, g, kept[1])
+            self._defer(edges[1], bias, g, kept[1], deliver)
             left = (edges[0], *[None] * (len(edges) - 1))
             return left, by_rule(node, raw_ops, g, kept, left)
         fused = getattr(op.forward, "__self__", None)
@@ -63,7 +68,7 @@ class DeferredGemms:
                 return None
         grads, factors = fused.factored_grads([e is not None for e in edges], g, kept[0], kept[1:], **node.attrs)
         for f in factors:
-            self._defer(edges[f.matrix], None if f.vector is None else edges[f.vector], f.gradient, f.x)
+            self._defer(edges[f.matrix], None if f.vector is None else edges[f.vector], f.gradient, f.x, deliver)
         return edges, grads
 
     def _can_defer(self, weight: Any, bias: Any, own: dict[int, int]) -> bool:
@@ -75,22 +80,22 @@ class DeferredGemms:
         held = self._gemms.get(id(weight))
         return held is None or held.bias is bias
 
-    def _defer(self, weight: Tensor, bias: Tensor | None, g: Array, x: Array) -> None:
+    def _defer(self, weight: Tensor, bias: Tensor | None, g: Array, x: Array, deliver: Deliver) -> None:
         held = self._gemms.get(id(weight))
         if held is None:
             held = self._gemms[id(weight)] = _DeferredGemm(weight, bias)
         held.pairs.append((g, x))
         held.size += g.size + x.size
         if held.size > _MAX_DEFERRED:
-            self._run(held, {})
+            self._run(held, {}, deliver)
 
-    def run(self) -> None:
+    def run(self, deliver: Deliver) -> None:
         """Run all of them."""
         known: dict[tuple[int, ...], list[Any]] = {}
         for held in self._gemms.values():
-            self._run(held, known)
+            self._run(held, known, deliver)
 
-    def _run(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]]) -> None:
+    def _run(self, held: _DeferredGemm, known: dict[tuple[int, ...], list[Any]], deliver: Deliver) -> None:
         if not held.pairs:
             return
         # The two weights of a recurrent cell get the same output gradients: concatenate and sum those only once.
@@ -100,11 +105,11 @@ class DeferredGemms:
             parts = [g for g, _ in held.pairs]
             found = known[key] = [parts[0] if len(parts) == 1 else np.concatenate(parts), None, parts]
         x = held.pairs[0][1] if len(held.pairs) == 1 else np.concatenate([x for _, x in held.pairs])
-        self._deliver(held.weight, matmul(found[0].T, x))
+        deliver(held.weight, matmul(found[0].T, x))
         if held.bias is not None:
             if found[1] is None:
                 found[1] = raw_ops.sum_to(found[0], shape=held.bias._array.shape)
-            self._deliver(held.bias, found[1])
+            deliver(held.bias, found[1])
         held.pairs.clear()
         held.size = 0
 
