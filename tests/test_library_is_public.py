@@ -32,6 +32,8 @@ ALLOWED |= {
     )
 }  # fmt: skip
 ALLOWED |= {"wayfare.core.executor.StaleCall"}
+# A call of a module, in C where that is built.
+ALLOWED |= {"wayfare.core.native.in_front_of_calls"}
 # Which line a warning names.
 ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}

@@ -22,6 +22,7 @@ from wayfare.codegen.runtime.blas import LETTERS, Blas, one_thread, openblas
 from wayfare.codegen.runtime.command import BufferView, Command, Unsuited, contiguous
 from wayfare.codegen.runtime.command_gemm import SPLIT_BY_BLAS, batch_command, gemm_routine, in_rows
 from wayfare.codegen.runtime.gemm_blocks import BATCH_FROM
+from wayfare.codegen.runtime.kernel import available
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -72,7 +73,7 @@ def batched_matmul(a: Array, b: Array, out: Array) -> Array:
 def _native(a: Array, b: Array, out: Array | None, shape: tuple[int, ...]) -> Array | None:
     """A gemm, or a batch of gemms, by native code and the thread pool; None if that is impossible or does not pay."""
     dtype = a.dtype
-    if dtype not in LETTERS or b.dtype != dtype or 0 in a.shape:
+    if dtype not in LETTERS or b.dtype != dtype or 0 in a.shape or not available():
         return None
     strides = None if out is None else out.strides
     found = _command(a.shape, a.strides, b.shape, b.strides, shape, strides, dtype, thread_pool.threads())
