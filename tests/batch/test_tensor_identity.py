@@ -64,15 +64,17 @@ def by_each_other(a, b):
 
 
 @pytest.mark.parametrize("batch", [True, None])
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("join", [by_is, by_set, by_table, by_each_other])
-def test_helpers_that_ask_which_tensor_it_is(join, batch):
+def test_helpers_that_ask_which_tensor_it_is(join, compiled, batch):
+    joined = wf.compile(join) if compiled else join
     words = [full(1.0), full(2.0), full(3.0)]
 
     def leaf(number):
         return UNKNOWN if number < 0 else words[number]
 
     def reduce(tree):
-        return join(leaf(tree[0]), leaf(tree[1]))
+        return joined(leaf(tree[0]), leaf(tree[1]))
 
     trees = [(0, 1), (1, 2), (-1, 0), (2, 2), (0, 0), (-1, -1)]
     for _ in range(15):

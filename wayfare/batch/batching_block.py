@@ -20,6 +20,8 @@ __all__ = ["batching"]
 
 
 class ThreadState(threading.local):
+    """What each thread has of its own: the statistics of its last map or block, and its session."""
+
     stats: Stats | None = None
     # The active session.
     session: Session | None = None
@@ -29,6 +31,7 @@ THREAD = ThreadState()
 
 
 def check_options(schedule: Any, limit: Any) -> None:
+    """Raise an error unless these are a schedule and a number of bytes, or None."""
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ArgumentTypeError(f"batching: schedule must be a Schedule, not {type(schedule).__name__}",
                                 fix="Use wf.batching.Agenda() or wf.batching.ByDepth().")  # fmt: skip

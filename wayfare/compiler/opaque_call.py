@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from wayfare.compiler.captures.bytecode import facts
 from wayfare.compiler.captures.guards import Guards
 from wayfare.compiler.captures.reach import reach
 from wayfare.core.mode import executor, watcher
@@ -43,8 +44,16 @@ class OpaqueCall:
 
     def guard(self, owner: Any) -> Callable[[], bool] | None:
         """A function that checks whether all captures are unchanged; None if they cannot be guarded."""
-        seen = reach(self._function, None if owner is self else (owner,))
-        return None if seen.unguardable is not None else Guards(seen).still
+        return opaque_guard(self._function, None if owner is self else (owner,))
+
+
+def opaque_guard(function: Any, bound_self: Any = None) -> Callable[[], bool] | None:
+    """A function that checks whether all captures of `function` are unchanged. None if they cannot be guarded, or if
+    its code asks by `is` which tensor an argument is: a trace has other tensors."""
+    seen = reach(function, bound_self)
+    if seen.unguardable is not None or any([facts(code).identity for code in seen.codes]):
+        return None
+    return Guards(seen).still
 
 
 def _call_function(owner: OpaqueCall, *args: Any, **options: Any) -> Any:

@@ -54,8 +54,8 @@ _CHANGES_STATE = frozenset({
 def only_computes(called: Any) -> bool:
     """Whether calls of a module or a function can be opaque: they only compute, from their arguments, their attributes
     and what their code names."""
-    # No `try`: an error inside one must be raised there, so the code must run. No `is`: tensors of a trace are others.
-    return not is_debugged() and _is_pure(called, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO", "IS_OP"}))
+    # No `try`: an error inside one must be raised there, so the code must run.
+    return not is_debugged() and _is_pure(called, _PurityCheck(forbidden=_FORBIDDEN | {"PUSH_EXC_INFO"}))
 
 
 def is_pure_function(function: Any) -> bool:
@@ -100,13 +100,8 @@ class _PurityCheck:
     def _of_code(self, code: types.CodeType, names: dict[str, Any], cells: dict[str, Any], owner: Any) -> bool:
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             return True
-        before = ""
         for step in dis.get_instructions(code):
-            is_constant = step.opname == "IS_OP" and before == "LOAD_CONST"  # `x is None`
-            before = step.opname
-            if (step.opname in self._forbidden and not is_constant) or (
-                step.opname == "STORE_DEREF" and step.argval in code.co_freevars
-            ):
+            if step.opname in self._forbidden or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
                 return True
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 if step.argval not in names and not hasattr(builtins, step.argval):

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wayfare.batch.analysis.purity import only_computes
-from wayfare.compiler.captures.guards import Guards
-from wayfare.compiler.captures.reach import reach
+from wayfare.compiler.opaque_call import opaque_guard
 from wayfare.core.callsite import is_debugged
 from wayfare.nn.containers import Sequential
 
@@ -54,10 +53,7 @@ class UsersCode:
 
     def guard(self, owner: Any) -> Callable[[], bool] | None:
         """A function that tells whether everything the code reads is unchanged; None if it does more than compute."""
-        if not self.only_computes(owner):
-            return None
-        seen = reach(self.code_of(owner))
-        return None if seen.unguardable is not None else Guards(seen).still
+        return opaque_guard(self.code_of(owner)) if self.only_computes(owner) else None
 
 
 class ModuleInfo(UsersCode):

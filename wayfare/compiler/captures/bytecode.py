@@ -68,6 +68,7 @@ class Facts(NamedTuple):
     any_attribute: bool  # are attributes read by computed names?
     past: bool  # even without `__getattribute__`: through `o.__dict__`?
     formats: bool  # are values converted to text?
+    identity: bool  # is it asked which object a value is (`a is b`; not `a is None`)?
     inside: tuple[CodeType, ...]
 
 
@@ -84,7 +85,7 @@ def facts(code: CodeType) -> Facts:
     asked: set[str] = set()
     rooted: set[int] = set()
     chained: set[int] = set()
-    any_attribute = formats = past = False
+    any_attribute = formats = past = identity = False
     for position, step in enumerate(steps):
         # Newer versions of Python load two variables in one instruction.
         name: Any = step.argval[-1] if isinstance(step.argval, tuple) and step.argval else step.argval
@@ -110,6 +111,8 @@ def facts(code: CodeType) -> Facts:
             attributes |= _EQUAL if name in _LOOKING_UP else _ORDER if name in _SORTING else frozenset()
         elif step.opname == "BINARY_OP":
             attributes |= _OPERATORS.get(step.argrepr.rstrip("="), frozenset())
+        elif step.opname == "IS_OP":
+            identity |= steps[position - 1].opname != "LOAD_CONST"
         elif step.opname in ("COMPARE_OP", "CONTAINS_OP"):
             equal = step.opname == "CONTAINS_OP" or any(sign in str(step.argval) for sign in ("==", "!="))
             attributes |= _EQUAL if equal else _ORDER
@@ -142,7 +145,7 @@ def facts(code: CodeType) -> Facts:
     inside = tuple(constant for constant in code.co_consts if isinstance(constant, CodeType))
     counters = frozenset(steps[position].argval for position in counted)
     return Facts(tuple(reads), tuple(writes), imports, frozenset(attributes), frozenset(stores), counters,
-                 frozenset(asked), any_attribute or past, past, formats, inside)  # fmt: skip
+                 frozenset(asked), any_attribute or past, past, formats, identity, inside)  # fmt: skip
 
 
 def _counted(steps: list[dis.Instruction]) -> frozenset[int]:
